@@ -1,0 +1,275 @@
+"""Plan the range, stage it on Spark, commit it in one transaction.
+
+Plain functions: Airflow's operators, the command line, scripts and notebooks call the same ones.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import SQLAlchemyError
+
+from airflow_kafka_offsets import ledger, planning, staged
+from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
+from airflow_kafka_offsets.formats import ValueFormat, row_columns
+from airflow_kafka_offsets.kafka import Cluster
+from airflow_kafka_offsets.ledger import Batch, Claim, Tables, TaskRun
+from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.sinks.staged_rows import StagedRows
+from airflow_kafka_offsets.spark.application import load_transform
+from airflow_kafka_offsets.spark.job import TargetColumns
+from airflow_kafka_offsets.staged import Launcher, Staged
+
+log = logging.getLogger(__name__)
+
+OnBusy = Literal["wait", "fail"]
+_BUSY_POLL_SECONDS = 1.0
+_BUSY_LOG_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """What is loaded, how, and into what. Plain data; nothing is read or checked before `load`.
+
+    :param group_id: names the positions in the database; no consumer group is made in Kafka
+    :param topics: the topics to load; their positions move together
+    :param value_format: which columns a record becomes: `Json(…)` or `Raw()`
+    :param sink: where the rows go, in the database that holds the positions
+    :param transform: `package.module.function` from DataFrame to DataFrame, or None
+    :param start: where a topic without a stored position begins: earliest, latest, or none to refuse
+    :param max_records: the most offsets of one batch; a load is then as many batches as it takes
+    :param on_data_loss: what to do about records that are gone before they were loaded: fail, or skip and record the gap
+    :param isolation_level: read_committed or read_uncommitted, for planning and reading alike
+    :param slice_offsets: the most offsets that one Spark task reads
+    :param staging_dir: a directory, or a URI that pyarrow knows, that this process and Spark's executors share; None is a
+        directory of the user's on this machine, which is enough for a local master
+    :param on_busy: what to do while another run holds the group: wait, or fail
+    :param lease: how long others believe that a silent attempt lives
+    :param idle_timeout: seconds without a record and without an end of log after which a read is given up
+    :param tables: where the state tables are
+    """
+
+    group_id: str
+    topics: tuple[str, ...]
+    value_format: ValueFormat
+    sink: SqlTable
+    transform: str | None = None
+    start: planning.Start = "earliest"
+    max_records: int | None = None
+    on_data_loss: planning.OnDataLoss = "fail"
+    isolation_level: str = "read_committed"
+    slice_offsets: int = 250_000
+    staging_dir: str | None = None
+    on_busy: OnBusy = "wait"
+    lease: timedelta = timedelta(seconds=60)
+    idle_timeout: float = 120.0
+    tables: Tables = field(default_factory=Tables)
+
+    def check(self) -> pa.Schema:
+        """Refuse what cannot work, before anything is asked or launched.
+
+        :return: the columns of a decoded row
+        :raises ConfigurationError: a parameter is wrong; says which value was received
+        :raises TransformError: the transform cannot be imported
+        """
+        planning.check_options(self.start, self.on_data_loss, self.max_records)
+        if not self.group_id:
+            raise ConfigurationError("group_id must not be empty")
+        if not self.topics or len(set(self.topics)) != len(self.topics):
+            raise ConfigurationError(f"topics must be a list of different topic names; got topics={self.topics!r}")
+        if self.on_busy not in get_args(OnBusy):
+            raise ConfigurationError(
+                f"on_busy must be one of {', '.join(get_args(OnBusy))}; got on_busy={self.on_busy!r}"
+            )
+        if self.slice_offsets < 1:
+            raise ConfigurationError(f"slice_offsets must be at least 1; got slice_offsets={self.slice_offsets}")
+        if self.lease <= timedelta(0):
+            raise ConfigurationError(f"lease must be a positive duration; got lease={self.lease!r}")
+        columns = row_columns(self.value_format)
+        if self.transform is not None:
+            load_transform(self.transform)
+        return columns
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What a load did.
+
+    :param batches: the ids of the batches that it committed, in order; another run's open batch may be the first
+    :param records: how many records were read
+    :param rows: how many rows were written
+    """
+
+    batches: tuple[int, ...] = ()
+    records: int = 0
+    rows: int = 0
+
+
+def load(
+    pipeline: Pipeline,
+    *,
+    kafka_config: Mapping[str, Any],
+    engine: Engine,
+    launcher: Launcher,
+    run: TaskRun | None = None,
+) -> LoadResult:
+    """Load everything up to the log ends of this moment, in as many batches as it takes.
+
+    Safe to run again at any time, and from two places at once: every offset is loaded exactly once.
+
+    :param kafka_config: librdkafka configuration
+    :param engine: the database of the target and the positions
+    :param launcher: how Spark is started, for example `SessionLauncher(spark)`
+    :param run: who loads; the tries of one task instance share the target that its first try captured
+    """
+    columns = pipeline.check()
+    launcher.check(pipeline.staging_dir)
+    run = run or TaskRun.of_this_process()
+    cluster = Cluster(kafka_config, isolation_level=pipeline.isolation_level)
+    cluster_id = cluster.cluster_id()
+    ledger.init(engine, pipeline.tables)
+    target = pipeline.sink.prepare(engine, None if pipeline.transform else columns)
+    result = LoadResult()
+    with _claimed(pipeline, engine, run, cluster_id) as claim:
+        while True:
+            batch = plan(pipeline, cluster, engine, claim)
+            if batch is None:
+                break
+            work = stage(pipeline, kafka_config, engine, claim, launcher, batch, columns, target)
+            rows = commit(pipeline, engine, claim, batch, work)
+            result = LoadResult((*result.batches, batch.batch_id), result.records + work.records, result.rows + rows)
+    if not result.batches:
+        log.info("Nothing new for group %r in %s", pipeline.group_id, ", ".join(pipeline.topics))
+    return result
+
+
+def plan(pipeline: Pipeline, cluster: Cluster, engine: Engine, claim: Claim) -> Batch | None:
+    """The batch to do next: the open one, whoever planned it, else a new one, written ahead; None where nothing is new."""
+    batch = ledger.open_batch(engine, pipeline.tables, claim.group_id)
+    if batch is not None:
+        log.info("Batch %d of group %r is %s: finishing it first", batch.batch_id, batch.group_id, batch.state)
+        return batch
+    # Positions first, then the ends of the logs: the other way round, lag could come out negative.
+    positions = ledger.positions(engine, pipeline.tables, claim.group_id)
+    targets = ledger.captured_targets(engine, pipeline.tables, claim)
+    decided = planning.decide(
+        positions,
+        cluster.logs(pipeline.topics),
+        start=pipeline.start,
+        on_data_loss=pipeline.on_data_loss,
+        max_records=pipeline.max_records,
+        targets=targets,
+    )
+    for gap in decided.gaps:
+        log.warning(
+            "%s[%d]: offsets %d..%d are %s: %s", gap.topic, gap.partition, gap.start, gap.end, gap.cause, gap.decision
+        )
+    if not decided.ranges and not decided.initial:
+        return None
+    batch = ledger.record_plan(engine, pipeline.tables, claim, decided, target_table=pipeline.sink.name)
+    if batch is not None:
+        log.info(
+            "Planned batch %d of group %r: %s offsets in %d partitions: %s",
+            batch.batch_id,
+            batch.group_id,
+            f"{batch.offsets:,}",
+            len(batch.ranges),
+            _shown(batch),
+        )
+    return batch
+
+
+def stage(
+    pipeline: Pipeline,
+    kafka_config: Mapping[str, Any],
+    engine: Engine,
+    claim: Claim,
+    launcher: Launcher,
+    batch: Batch,
+    columns: pa.Schema,
+    target: TargetColumns,
+) -> Staged:
+    """The batch's rows as files: those of an earlier try where they are complete, else made by Spark now."""
+    earlier = staged.find(batch)
+    if earlier is not None:
+        log.info("Batch %d was staged by an earlier try: committing its files", batch.batch_id)
+        return earlier
+    directory = staged.make_directory(batch, pipeline.staging_dir)
+    ledger.begin_staging(engine, pipeline.tables, claim, batch, directory.uri)
+    job = staged.make_job(pipeline, kafka_config, batch, columns, target, directory)
+    with ledger.Heartbeat(engine, pipeline.tables, claim, pipeline.lease):
+        work = staged.launch(launcher, job, batch, directory)
+    ledger.mark_staged(engine, pipeline.tables, claim, batch, work.records)
+    return work
+
+
+def commit(pipeline: Pipeline, engine: Engine, claim: Claim, batch: Batch, work: Staged) -> int:
+    """Rows and positions in one transaction; then the staged files are removed.
+
+    :return: the number of rows
+    """
+    begun = time.monotonic()
+    rows = StagedRows(work.directory, work.manifest)
+    schema = rows.schema()
+    if schema is not None:
+        pipeline.sink.prepare(engine, schema)
+    count = ledger.commit(
+        engine,
+        pipeline.tables,
+        claim,
+        batch,
+        work.reads,
+        lambda conn: pipeline.sink.write(conn, rows),
+        lease=pipeline.lease,
+    )
+    log.info(
+        "Committed batch %d of group %r: %s records, %s rows into %s in %.1f s; positions: %s",
+        batch.batch_id,
+        batch.group_id,
+        f"{work.records:,}",
+        f"{count:,}",
+        pipeline.sink.name,
+        time.monotonic() - begun,
+        ", ".join(f"{one.topic_partition} {one.end}" for one in batch.ranges[:10]),
+    )
+    staged.remove(work.directory)
+    return count
+
+
+@contextmanager
+def _claimed(pipeline: Pipeline, engine: Engine, run: TaskRun, cluster_id: str) -> Iterator[Claim]:
+    next_log = time.monotonic()
+    while True:
+        try:
+            claim = ledger.claim(
+                engine, pipeline.tables, pipeline.group_id, run, cluster_id=cluster_id, lease=pipeline.lease
+            )
+            break
+        except GroupBusyError as busy:
+            if pipeline.on_busy == "fail":
+                raise
+            if time.monotonic() >= next_log:
+                log.info("%s. Waiting for it", busy)
+                next_log = time.monotonic() + _BUSY_LOG_SECONDS
+            time.sleep(_BUSY_POLL_SECONDS)
+    try:
+        yield claim
+    finally:
+        try:
+            ledger.release(engine, pipeline.tables, claim)
+        except (SQLAlchemyError, GroupBusyError) as error:
+            # The lease ends by itself; an error here must not hide the one that ended the block.
+            log.warning("The lease of group %r could not be released and ends by itself: %s", claim.group_id, error)
+
+
+def _shown(batch: Batch) -> str:
+    shown = ", ".join(str(one) for one in batch.ranges[:10])
+    return shown if len(batch.ranges) <= 10 else f"{shown} and {len(batch.ranges) - 10} more"

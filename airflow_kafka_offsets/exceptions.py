@@ -1,0 +1,142 @@
+"""Every error this package raises on purpose.
+
+* `KafkaOffsetsError`
+
+  * `ConfigurationError`: a parameter, a connection or the machine is not as it has to be
+  * `KafkaUnavailableError` (retriable): the cluster, or a partition's leader, cannot be reached
+  * `UnknownTopicError`
+  * `PlanningError`: the stored positions and the log do not fit together
+
+    * `NoPositionError`: nothing is stored, and `start="none"` forbids to choose
+    * `DataLossError`: records between the position and the beginning offset are gone
+    * `TopicRecreatedError`: the topic was deleted and made again
+    * `LogTruncatedError`: the position is beyond the end offset
+    * `ClusterChangedError`: the positions belong to another cluster
+
+  * `StagingError` (retriable): the Spark application failed for a reason of its own
+  * `ReadError` (retriable): a range could not be read to its end
+  * `RecordError`: a record cannot be decoded, or its row cannot be written; names topic, partition and offset
+  * `TransformError`: the user's transform raised, or returned something that is not a DataFrame
+  * `TargetError`: the target table does not fit the data
+  * `LedgerError`: the state tables refuse
+
+    * `GroupBusyError` (retriable): another run holds the group
+    * `FencedError`: a later attempt took the group over; this one can never commit
+    * `PositionConflictError`: a stored position is not where the batch starts
+    * `CommitUnknownError` (retriable): the connection broke at the commit, and the ledger could not be asked
+
+`retriable` says whether running the same task again can help without anybody changing anything.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class KafkaOffsetsError(Exception):
+    """The root of the tree."""
+
+    retriable: ClassVar[bool] = False
+
+
+class ConfigurationError(KafkaOffsetsError):
+    """A parameter, a connection or the machine is not as it has to be; the message says what to change."""
+
+
+class KafkaUnavailableError(KafkaOffsetsError):
+    """The cluster, or the leader of a partition, could not be reached in time; the message carries the client's reason."""
+
+    retriable = True
+
+
+class UnknownTopicError(KafkaOffsetsError):
+    """The cluster has no such topic, or does not show it to this user."""
+
+
+class PlanningError(KafkaOffsetsError):
+    """The stored positions and the log do not fit together, and nobody decided what should happen then."""
+
+
+class NoPositionError(PlanningError):
+    """A topic has no stored position, and `start="none"` forbids to choose one."""
+
+
+class DataLossError(PlanningError):
+    """Records that were never read are gone from the log."""
+
+
+class TopicRecreatedError(PlanningError):
+    """The stored positions belong to an earlier topic of the same name."""
+
+
+class LogTruncatedError(PlanningError):
+    """A stored position is beyond the end of the log."""
+
+
+class ClusterChangedError(PlanningError):
+    """The stored positions belong to another Kafka cluster."""
+
+
+class StagingError(KafkaOffsetsError):
+    """The Spark application did not stage the batch."""
+
+    retriable = True
+
+
+class ReadError(KafkaOffsetsError):
+    """A range could not be read to its end offset."""
+
+    retriable = True
+
+
+class RecordError(KafkaOffsetsError):
+    """One record cannot be loaded as it is.
+
+    :param reason: what is wrong with it
+    :param topic: its topic
+    :param partition: its partition
+    :param offset: its offset
+    """
+
+    def __init__(self, reason: str, *, topic: str, partition: int, offset: int) -> None:
+        self.reason = reason
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        super().__init__(
+            f"Record at topic {topic!r} partition {partition} offset {offset} cannot be loaded: {reason}. "
+            "Nothing of this batch was written and no position moved; correct the declared columns or the target, "
+            "and run the task again."
+        )
+
+
+class TransformError(KafkaOffsetsError):
+    """The user's transform raised, or returned something that is not a DataFrame."""
+
+
+class TargetError(KafkaOffsetsError):
+    """The target table does not fit the data."""
+
+
+class LedgerError(KafkaOffsetsError):
+    """The state tables refuse what was asked."""
+
+
+class GroupBusyError(LedgerError):
+    """Another run holds the group."""
+
+    retriable = True
+
+
+class FencedError(LedgerError):
+    """A later attempt took the group over: this one can never commit."""
+
+
+class PositionConflictError(LedgerError):
+    """A stored position is not where the batch starts."""
+
+
+class CommitUnknownError(LedgerError):
+    """The connection broke at the commit, and the ledger could not be asked what became of it."""
+
+    retriable = True

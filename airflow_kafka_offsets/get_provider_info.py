@@ -1,0 +1,37 @@
+"""What Airflow is told about this provider. Standard library only: it runs while Airflow's configuration is half loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_kafka_offsets import __version__
+
+
+def get_provider_info() -> dict[str, Any]:
+    """The provider, as `provider_info.schema.json` of Airflow describes it."""
+    name = "Kafka offsets"
+    return {
+        "package-name": "airflow-kafka-offsets",
+        "name": name,
+        "description": "Load Kafka topics in batches with Spark: output and offsets in one database transaction.",
+        "versions": [__version__],
+        "integrations": [
+            {
+                "integration-name": name,
+                "external-doc-url": "https://github.com/airflow-kafka-offsets/airflow-kafka-offsets",
+                "tags": ["apache"],
+            }
+        ],
+        "operators": [{"integration-name": name, "python-modules": ["airflow_kafka_offsets.operators.batch"]}],
+        "hooks": [
+            {
+                "integration-name": name,
+                "python-modules": [
+                    "airflow_kafka_offsets.hooks.database",
+                    "airflow_kafka_offsets.hooks.kafka",
+                    "airflow_kafka_offsets.hooks.spark",
+                ],
+            }
+        ],
+        "cli": ["airflow_kafka_offsets.cli.get_commands"],
+    }

@@ -1,0 +1,125 @@
+"""Launch the Spark application through the official provider's SparkSubmitHook."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk import BaseHook
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.spark.package import write_job
+
+_OLDEST_JAVA = 17
+
+
+class SparkSubmitLauncher:
+    """Runs a job with `spark-submit`, in client deploy mode: the driver runs beside the task.
+
+    :param conn_id: a connection of the official Spark provider
+    :param conf: Spark properties over those that this package sets
+    :param name: the application's name
+    """
+
+    def __init__(self, conn_id: str, *, conf: Mapping[str, Any] | None = None, name: str = "kafka-offsets") -> None:
+        self._conn_id = conn_id
+        self._conf = dict(conf or {})
+        self._name = name
+        self._hook: SparkSubmitHook | None = None
+
+    def check(self, staging_dir: str | None) -> None:
+        """Find out before anything is planned whether Spark can be launched.
+
+        :raises AirflowNotFoundException: there is no such connection; the hook alone would turn to YARN
+        :raises ConfigurationError: what is missing
+        """
+        # The hook swallows a missing connection, and would submit to YARN instead.
+        connection = BaseHook.get_connection(self._conn_id)
+        hook = self._make_hook()
+        master, deploy_mode = hook._connection["master"], hook._connection["deploy_mode"]
+        if deploy_mode not in (None, "", "client"):
+            raise ConfigurationError(
+                f"Connection {self._conn_id!r} has deploy-mode {deploy_mode!r}; this package submits in client mode, in "
+                "which progress and errors reach the task's log. Remove 'deploy-mode' from the connection's extra."
+            )
+        if staging_dir is None and not master.startswith("local"):
+            raise ConfigurationError(
+                f"Connection {connection.conn_id!r} leads to the cluster {master}: set staging_dir to a location that the "
+                "workers and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared file system)"
+            )
+        with _search_path():
+            if shutil.which(hook._connection["spark_binary"]) is None:
+                raise ConfigurationError(
+                    f"{hook._connection['spark_binary']} is not on the PATH: install the extra "
+                    "'airflow-kafka-offsets[spark]' on the worker, or add your Spark distribution's bin directory"
+                )
+        check_java()
+
+    def __call__(self, job: StageJob) -> None:
+        with tempfile.TemporaryDirectory(prefix="kafka-offsets-job-") as directory, _search_path():
+            files = write_job(Path(directory), job)
+            self._hook = self._make_hook(py_files=str(files.package), application_args=[str(files.directory)])
+            try:
+                self._hook.submit(str(files.application))
+            finally:
+                self._hook = None
+
+    def on_kill(self) -> None:
+        """Stop Spark when Airflow stops the task."""
+        if self._hook is not None:
+            self._hook.on_kill()
+
+    def _make_hook(self, **arguments: Any) -> SparkSubmitHook:
+        hook = SparkSubmitHook(conn_id=self._conn_id, name=self._name, **arguments)
+        defaults = {
+            # The submitting Python is the one that has this package and the transform.
+            "spark.pyspark.driver.python": sys.executable,
+            "spark.sql.session.timeZone": "UTC",
+            "spark.log.level": "WARN",
+        }
+        if hook._connection["master"].startswith("local"):
+            # One machine, one Python; and no web server for an application that lives for seconds.
+            defaults |= {"spark.pyspark.python": sys.executable, "spark.ui.enabled": "false"}
+        hook._conf = defaults | self._conf
+        return hook
+
+
+def check_java() -> None:
+    """
+    :raises ConfigurationError: there is no Java that Spark can run on; says what to do
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None or shutil.which(java) is None:
+        where = f"JAVA_HOME is {home!r}, which has no bin/java" if home else "there is no java on the PATH"
+        raise ConfigurationError(
+            f"Spark needs Java {_OLDEST_JAVA} or newer, and {where}: install a Java runtime on the worker (Debian: "
+            "apt-get install openjdk-17-jre-headless) and set JAVA_HOME if it is not on the PATH"
+        )
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', told)
+    if version is None or int(version.group(1)) < _OLDEST_JAVA:
+        raise ConfigurationError(
+            f"Spark needs Java {_OLDEST_JAVA} or newer; {java} says: {(told.splitlines() or ['nothing'])[0]}"
+        )
+
+
+@contextmanager
+def _search_path() -> Iterator[None]:
+    """Let spark-submit be found beside the running Python, as where a virtual environment is used but not activated."""
+    before = os.environ.get("PATH", "")
+    os.environ["PATH"] = os.pathsep.join([before, str(Path(sys.executable).parent)]).lstrip(os.pathsep)
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before

@@ -1,0 +1,221 @@
+"""What a Kafka cluster says: its id, topics with their ids, and the ends of their logs.
+
+A question is one request for all topics or partitions, repeated for those that are in a passing state, with a limit on
+the whole. Clients are made where they are used: a forked child that uses its parent's client hangs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaUnavailableError, UnknownTopicError
+from airflow_kafka_offsets.offsets import PartitionLog, TopicPartition
+
+log = logging.getLogger(__name__)
+
+# librdkafka reports a failing connection again and again on stderr; what it says reaches the user once, in the error.
+_client_log = logging.getLogger(f"{__name__}.librdkafka")
+_client_log.addHandler(logging.NullHandler())
+_client_log.propagate = False
+
+Key = TypeVar("Key")
+Question = Callable[[Collection[Key], float], Mapping[Key, "Future[Any]"]]
+
+ISOLATION_LEVELS = {
+    "read_committed": IsolationLevel.READ_COMMITTED,
+    "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
+}
+
+# Keys that make librdkafka load code, or run a command, named by whoever may edit a connection.
+REFUSED_KEYS = ("plugin.library.paths", "ssl.engine.location", "sasl.kerberos.kinit.cmd")
+
+# What is answered while a leader moves, or right after a topic was made. librdkafka hands these on instead of asking
+# again.
+_PASSING = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._TRANSPORT,
+        KafkaError._WAIT_CACHE,
+    }
+)
+_UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+# A new topic is unknown to some brokers for a moment; a topic that stays unknown this long does not exist.
+_UNKNOWN_GRACE_SECONDS = 3.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
+
+
+def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Take a librdkafka configuration from a connection, and refuse what must not come from one.
+
+    :raises ConfigurationError: no bootstrap.servers, a key that makes the client load code, or a value that is no text
+        or number
+    """
+    refused = sorted(key for key in config if key in REFUSED_KEYS)
+    if refused:
+        raise ConfigurationError(
+            f"The Kafka configuration sets {', '.join(refused)}, which makes the client load or run code named by a "
+            "connection; remove it from the connection's extra"
+        )
+    callbacks = sorted(key for key, value in config.items() if not isinstance(value, (str, int, float, bool)))
+    if callbacks:
+        raise ConfigurationError(
+            f"The Kafka configuration sets {', '.join(callbacks)} to something that is neither text nor a number; only "
+            "such values can travel to Spark"
+        )
+    if not config.get("bootstrap.servers"):
+        raise ConfigurationError("The Kafka configuration has no 'bootstrap.servers'; add it to the connection's extra")
+    if str(config.get("enable.ssl.certificate.verification", "true")).lower() == "false":
+        log.warning("TLS certificates of the Kafka brokers are not verified: the connection turns it off")
+    return dict(config)
+
+
+class Cluster:
+    """A Kafka cluster, asked through one AdminClient.
+
+    :param config: librdkafka configuration
+    :param isolation_level: `read_committed` or `read_uncommitted`; decides what the end offset is
+    :param timeout: seconds that one question may take, with all its repetitions
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], *, isolation_level: str = "read_committed", timeout: float = 30.0
+    ) -> None:
+        if isolation_level not in ISOLATION_LEVELS:
+            raise ConfigurationError(
+                f"isolation_level must be one of {', '.join(ISOLATION_LEVELS)}; got isolation_level={isolation_level!r}"
+            )
+        checked = check_config(config)
+        self._isolation = ISOLATION_LEVELS[isolation_level]
+        self._timeout = timeout
+        self._servers = checked["bootstrap.servers"]
+        # Only this callback learns why a connection fails. It runs inside poll().
+        self._reasons: list[KafkaError] = []
+        self._client = AdminClient({**checked, "error_cb": self._reasons.append}, logger=_client_log)
+
+    def cluster_id(self) -> str:
+        """The id that the cluster was formatted with."""
+        answer = self._ask(
+            "its cluster id", [None], lambda _, timeout: {None: self._client.describe_cluster(request_timeout=timeout)}
+        )
+        return str(answer[None].cluster_id)
+
+    def logs(self, topics: Sequence[str]) -> dict[TopicPartition, PartitionLog]:
+        """The ends of every partition of the topics, with the topics' ids: three requests for any number of partitions.
+
+        :raises UnknownTopicError: naming every topic that the cluster does not show
+        :raises KafkaUnavailableError: the cluster, or the leader of a partition, did not answer in time; says why
+        """
+        # Describing comes first also because a client that lives long does not see new partitions otherwise.
+        described = self._ask(
+            "its topics",
+            list(topics),
+            lambda names, timeout: self._client.describe_topics(TopicCollection(list(names)), request_timeout=timeout),
+        )
+        topic_ids = {topic: _topic_id(info) for topic, info in described.items()}
+        for topic in sorted(topic for topic, topic_id in topic_ids.items() if topic_id is None):
+            log.warning(
+                "Kafka reports no id for topic %r: whether it was deleted and created again cannot be seen", topic
+            )
+        partitions = [TopicPartition(topic, info.id) for topic, one in described.items() for info in one.partitions]
+        beginnings = self._list_offsets(partitions, OffsetSpec.earliest())
+        ends = self._list_offsets(partitions, OffsetSpec.latest())
+        # The end of committed transactions may lie before a beginning that moved between the two questions.
+        return {
+            tp: PartitionLog(beginnings[tp], max(beginnings[tp], ends[tp]), topic_ids[tp.topic]) for tp in partitions
+        }
+
+    def _list_offsets(self, partitions: Collection[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
+        def question(keys: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, Future[Any]]:
+            # The isolation level must be an argument: in the client's configuration it is ignored.
+            futures = self._client.list_offsets(
+                {ClientPartition(*tp): spec for tp in keys}, isolation_level=self._isolation, request_timeout=timeout
+            )
+            return {TopicPartition(key.topic, key.partition): future for key, future in futures.items()}
+
+        return {
+            tp: int(answer.offset) for tp, answer in self._ask("the ends of its logs", partitions, question).items()
+        }
+
+    def _ask(self, what: str, keys: Collection[Key], question: Question[Key]) -> dict[Key, Any]:
+        """Ask for all keys at once, and again for those whose answer was a passing error."""
+        begun = time.monotonic()
+        answers: dict[Key, Any] = {}
+        waiting: dict[Key, KafkaError | None] = dict.fromkeys(keys)
+        pause = _FIRST_PAUSE_SECONDS
+        while waiting:
+            left = self._timeout - (time.monotonic() - begun)
+            if left <= 0:
+                raise self._unavailable(what, waiting)
+            for key, future in question(list(waiting), left).items():
+                self._await(future, what)
+                error = future.exception()
+                if error is None:
+                    answers[key] = future.result()
+                    del waiting[key]
+                    continue
+                code = error.args[0] if isinstance(error, KafkaException) else None
+                if code is None or code.code() not in _PASSING | _UNKNOWN:
+                    raise KafkaUnavailableError(f"Kafka at {self._servers} did not tell {what}: {error}") from error
+                waiting[key] = code
+            unknown = [key for key, code in waiting.items() if code is not None and code.code() in _UNKNOWN]
+            if unknown and time.monotonic() - begun > _UNKNOWN_GRACE_SECONDS:
+                raise UnknownTopicError(
+                    f"Kafka at {self._servers} has no {', '.join(sorted(map(_name, unknown)))}, or this user may not "
+                    "describe it. Check the spelling, the connection, and the ACLs (Describe on the topic)."
+                )
+            if waiting:
+                time.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+        return answers
+
+    def _await(self, future: Future[Any], what: str) -> None:
+        while not future.done():
+            self._client.poll(0.05)
+            self._raise_if_hopeless(what)
+
+    def _raise_if_hopeless(self, what: str) -> None:
+        """Wrong credentials and certificates do not become right by waiting."""
+        for reason in self._reasons:
+            if reason.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+                raise ConfigurationError(f"Kafka at {self._servers} refuses the connection: {reason.str()}")
+
+    def _unavailable(self, what: str, waiting: Mapping[Any, KafkaError | None]) -> KafkaUnavailableError:
+        self._client.poll(0)
+        told = [code.str() for code in waiting.values() if code is not None]
+        reasons = list(dict.fromkeys([reason.str() for reason in self._reasons] + told))
+        of = ", ".join(sorted(map(_name, waiting))[:5]) + (", …" if len(waiting) > 5 else "")
+        return KafkaUnavailableError(
+            f"Kafka at {self._servers} did not tell {what}{f' ({of})' if of else ''} within {self._timeout:g} s: "
+            f"{'; '.join(reasons) or 'no reason given'}"
+        )
+
+
+def _name(key: object) -> str:
+    if key is None:
+        return ""
+    return f"topic {key!r}" if isinstance(key, str) else f"partition {key}"
+
+
+def _topic_id(info: Any) -> str | None:
+    # An old broker reports no ids; the client then fills in the zero UUID.
+    topic_id = info.topic_id
+    if topic_id is None or not (topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits()):
+        return None
+    # The client spells the id in plain base64, Kafka's own tools in the alphabet for URLs.
+    return str(topic_id).translate(str.maketrans("+/", "-_"))

@@ -1,0 +1,144 @@
+"""The commit: rows and positions in one transaction, and what became of it where the connection broke."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from airflow_kafka_offsets.exceptions import CommitUnknownError, PositionConflictError
+from airflow_kafka_offsets.ledger.batches import OPEN_STATES, Batch
+from airflow_kafka_offsets.ledger.connection import database_now, transaction
+from airflow_kafka_offsets.ledger.groups import Claim, lock, lock_claimed, set_lease
+from airflow_kafka_offsets.ledger.positions import RangeRead, set_positions, stored_positions
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.offsets import TopicPartition
+
+
+def commit(
+    engine: Engine,
+    tables: Tables,
+    claim: Claim,
+    batch: Batch,
+    reads: Mapping[TopicPartition, RangeRead],
+    write: Callable[[Connection], int],
+    *,
+    lease: timedelta,
+) -> int:
+    """Write the rows, move the positions to the ends of the ranges and close the batch, in one transaction.
+
+    :param reads: what reading each range showed
+    :param write: writes the rows over the connection it is given, and returns how many
+    :param lease: the lease begins anew with the commit: nobody could renew it while the group's row was locked
+    :return: the number of rows
+    :raises FencedError: a later attempt took the group over
+    :raises PositionConflictError: a stored position is not where its range starts
+    :raises CommitUnknownError: the connection broke, and the ledger could not be asked
+    """
+    try:
+        with transaction(engine) as conn:
+            lock_claimed(conn, tables, claim)
+            _check_positions(conn, tables, batch)
+            rows = write(conn)
+            now = database_now(conn)
+            stored = stored_positions(conn, tables, claim.group_id)
+            set_positions(conn, tables, claim.group_id, batch.batch_id, batch.ranges, stored, reads, now)
+            _close(conn, tables, batch, reads, rows, now)
+            set_lease(conn, tables, claim, lease_expires_at=now + lease)
+        return rows
+    except DBAPIError as error:
+        if not error.connection_invalidated:
+            raise
+        return _outcome(engine, tables, batch, error)
+
+
+def _outcome(engine: Engine, tables: Tables, batch: Batch, error: DBAPIError) -> int:
+    """The connection broke: the transaction may have been committed or not. The ledger knows; never guess."""
+    batches = tables.offset_batches.c
+    try:
+        with transaction(engine) as conn:
+            # The server may not have noticed yet, and still hold the old transaction: its lock says when it is over.
+            lock(conn, tables, batch.group_id)
+            row = conn.execute(
+                sa.select(batches.state, batches.row_count).where(batches.batch_id == batch.batch_id)
+            ).one()
+    except DBAPIError as unreachable:
+        raise CommitUnknownError(
+            f"The connection broke while batch {batch.batch_id} of group {batch.group_id!r} was being committed, and the "
+            f"database could not be asked what became of it: {str(unreachable.orig).strip()}. Run the task again: it "
+            "looks the batch up in the ledger and carries on from there."
+        ) from error
+    if row.state == "committed":
+        return int(row.row_count)
+    raise error
+
+
+def _check_positions(conn: Connection, tables: Tables, batch: Batch) -> None:
+    stored = stored_positions(conn, tables, batch.group_id)
+    skipped_from = {TopicPartition(gap.topic, gap.partition): gap.start for gap in batch.gaps}
+    for one in batch.ranges:
+        tp = one.topic_partition
+        position = stored.get(tp)
+        expected = skipped_from.get(tp, one.start)
+        if position is None and one.how in ("earliest", "new-partition"):
+            continue
+        if position is None or position.offset != expected:
+            raise PositionConflictError(
+                f"Batch {batch.batch_id} of group {batch.group_id!r} starts {tp} at offset {expected}, but the stored "
+                f"position is {position.offset if position else 'missing'}. Somebody changed the positions without this "
+                "package. Nothing was written; find out who did, and put the position back or abandon the batch."
+            )
+
+
+def _close(
+    conn: Connection,
+    tables: Tables,
+    batch: Batch,
+    reads: Mapping[TopicPartition, RangeRead],
+    rows: int,
+    now: datetime,
+) -> None:
+    ranges, batches = tables.offset_ranges, tables.offset_batches
+    if reads:
+        conn.execute(
+            ranges.update()
+            .where(
+                ranges.c.batch_id == batch.batch_id,
+                ranges.c.topic == sa.bindparam("of_topic"),
+                ranges.c.partition == sa.bindparam("of_partition"),
+            )
+            .values(
+                records=sa.bindparam("read_records"),
+                first_timestamp=sa.bindparam("read_first"),
+                last_timestamp=sa.bindparam("read_last"),
+            ),
+            [
+                {
+                    "of_topic": tp.topic,
+                    "of_partition": tp.partition,
+                    "read_records": read.records,
+                    "read_first": read.first_timestamp,
+                    "read_last": read.last_timestamp,
+                }
+                for tp, read in reads.items()
+            ],
+        )
+    closed = conn.execute(
+        batches.update()
+        .where(batches.c.batch_id == batch.batch_id, batches.c.state.in_(OPEN_STATES))
+        .values(
+            state="committed",
+            records=sum(read.records for read in reads.values()),
+            row_count=rows,
+            dead_letters=0,
+            committed_at=now,
+        )
+    )
+    if closed.rowcount != 1:
+        raise PositionConflictError(
+            f"Batch {batch.batch_id} of group {batch.group_id!r} is not open any more: it was committed or abandoned by "
+            "somebody else. Nothing was written."
+        )

@@ -1,0 +1,58 @@
+"""Transactions and the clock of the database that holds the state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import OperationalError
+
+from airflow_kafka_offsets.exceptions import GroupBusyError
+
+
+@contextmanager
+def transaction(engine: Engine) -> Iterator[Connection]:
+    """One transaction: committed at the end of the block, rolled back where it raises.
+
+    SQLite's driver begins a transaction at the first write only, so that two processes could read the same position
+    and then both write; here it takes the write lock at once.
+
+    :raises GroupBusyError: SQLite's write lock was not free within the driver's time-out
+    """
+    with engine.connect() as conn:
+        if conn.dialect.name != "sqlite":
+            with conn.begin():
+                yield conn
+            return
+        # The driver must not open transactions of its own around the explicit one.
+        conn = conn.execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            conn.exec_driver_sql("BEGIN IMMEDIATE")
+        except OperationalError as error:
+            if "locked" in str(error.orig):
+                raise GroupBusyError(
+                    f"The SQLite database {engine.url.database!r} is locked by another writer; SQLite has one at a time"
+                ) from error
+            raise
+        try:
+            yield conn
+        except BaseException:
+            conn.exec_driver_sql("ROLLBACK")
+            raise
+        conn.exec_driver_sql("COMMIT")
+
+
+def database_now(conn: Connection) -> datetime:
+    """The database's own clock: clocks of workers decide nothing."""
+    statements = {
+        "postgresql": "SELECT clock_timestamp()",
+        "sqlite": "SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')",
+        "mysql": "SELECT utc_timestamp(6)",
+    }
+    statement = statements.get(conn.dialect.name)
+    value = conn.exec_driver_sql(statement).scalar_one() if statement else conn.scalar(sa.func.current_timestamp())
+    now = datetime.fromisoformat(value) if isinstance(value, str) else value
+    return now.astimezone(UTC) if now.tzinfo else now.replace(tzinfo=UTC)

@@ -1,0 +1,153 @@
+"""Who may work for a consumer group: the lease, and the epoch that fences earlier attempts.
+
+The lease only says whether the holder is alive, so that a second run does not redo live work. What makes two attempts
+safe is the epoch: every claim raises it, and nothing is written under an older one.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine, Row
+from sqlalchemy.exc import IntegrityError, OperationalError
+
+from airflow_kafka_offsets.exceptions import ClusterChangedError, FencedError, GroupBusyError
+from airflow_kafka_offsets.ledger.connection import database_now, transaction
+from airflow_kafka_offsets.ledger.tables import Tables
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRun:
+    """Who asks: an Airflow task instance, or a process of its own.
+
+    Tries of one task instance are the same asker: a later try takes over from an earlier one at once.
+    """
+
+    run_id: str
+    dag_id: str | None = None
+    task_id: str | None = None
+    map_index: int | None = None
+    try_number: int | None = None
+
+    @classmethod
+    def of_this_process(cls) -> TaskRun:
+        """For scripts and notebooks: an identity that no other process has."""
+        return cls(run_id=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}")
+
+    def __str__(self) -> str:
+        if self.dag_id is None:
+            return f"process {self.run_id}"
+        mapped = f" map index {self.map_index}" if self.map_index is not None and self.map_index >= 0 else ""
+        return f"dag {self.dag_id!r} task {self.task_id!r} run {self.run_id!r}{mapped}"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to write for a group, until somebody claims it with a higher epoch."""
+
+    group_id: str
+    epoch: int
+    generation: int
+    owner: TaskRun
+
+
+def claim(engine: Engine, tables: Tables, group_id: str, owner: TaskRun, *, cluster_id: str, lease: timedelta) -> Claim:
+    """Take the group for this attempt.
+
+    :param cluster_id: the id of the Kafka cluster; remembered at the first claim, compared at every later one
+    :param lease: how long others believe, by the database's clock, that this attempt lives, unless it renews
+    :raises GroupBusyError: another run holds an unexpired lease, or is committing
+    :raises ClusterChangedError: the group's positions belong to another cluster
+    """
+    groups = tables.consumer_groups
+    with transaction(engine) as conn:
+        _insert_if_missing(conn, tables, group_id, cluster_id)
+        row = lock(conn, tables, group_id, nowait=True)
+        if row.cluster_id != cluster_id:
+            raise ClusterChangedError(
+                f"The positions of group {group_id!r} belong to Kafka cluster {row.cluster_id!r}; the connection leads "
+                f"to cluster {cluster_id!r}. Correct the connection, or load from the other cluster under a new group_id."
+            )
+        now = database_now(conn)
+        if row.lease_owner not in (None, str(owner)) and row.lease_expires_at > now:
+            raise GroupBusyError(
+                f"Group {group_id!r} is being loaded by {row.lease_owner}; its lease, unless renewed, ends at "
+                f"{row.lease_expires_at:%Y-%m-%d %H:%M:%S} UTC"
+            )
+        conn.execute(
+            groups.update()
+            .where(groups.c.group_id == group_id)
+            .values(epoch=row.epoch + 1, lease_owner=str(owner), lease_expires_at=now + lease)
+        )
+        return Claim(group_id, row.epoch + 1, row.generation, owner)
+
+
+def renew(engine: Engine, tables: Tables, held: Claim, lease: timedelta) -> bool:
+    """Say that the attempt lives.
+
+    :return: False where a later attempt took the group over
+    """
+    with transaction(engine) as conn:
+        return set_lease(conn, tables, held, lease_expires_at=database_now(conn) + lease)
+
+
+def release(engine: Engine, tables: Tables, held: Claim) -> None:
+    """Let others in at once instead of at the end of the lease."""
+    with transaction(engine) as conn:
+        set_lease(conn, tables, held, lease_owner=None, lease_expires_at=None)
+
+
+def lock(conn: Connection, tables: Tables, group_id: str, *, nowait: bool = False) -> Row[tuple[object, ...]]:
+    """Lock the group's row: every writer does so first.
+
+    :param nowait: raise instead of waiting, where the database can
+    :raises GroupBusyError: with `nowait`, somebody holds the lock; that is, somebody is committing
+    """
+    groups = tables.consumer_groups
+    select = sa.select(groups).where(groups.c.group_id == group_id).with_for_update(nowait=nowait)
+    try:
+        return conn.execute(select).one()
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) == "55P03" or "NOWAIT" in str(error.orig):
+            raise GroupBusyError(f"Group {group_id!r} is being committed by another run right now") from error
+        raise
+
+
+def lock_claimed(conn: Connection, tables: Tables, held: Claim) -> None:
+    """Lock the group's row, and make sure that nobody claimed the group since.
+
+    :raises FencedError: somebody did
+    """
+    row = lock(conn, tables, held.group_id)
+    if row.epoch != held.epoch:
+        raise FencedError(
+            f"Group {held.group_id!r} was taken over by {row.lease_owner or 'a later attempt'} (epoch {row.epoch}) while "
+            f"this attempt ({held.owner}, epoch {held.epoch}) was at work. Nothing of this attempt was written; the "
+            "other one carries on with the same batch."
+        )
+
+
+def set_lease(conn: Connection, tables: Tables, held: Claim, **values: object) -> bool:
+    """Change the lease under the epoch of a claim; False where it is not the latest."""
+    groups = tables.consumer_groups
+    mine = (groups.c.group_id == held.group_id) & (groups.c.epoch == held.epoch)
+    return conn.execute(groups.update().where(mine).values(**values)).rowcount == 1
+
+
+def _insert_if_missing(conn: Connection, tables: Tables, group_id: str, cluster_id: str) -> None:
+    groups = tables.consumer_groups
+    if conn.scalar(sa.select(groups.c.group_id).where(groups.c.group_id == group_id)) is not None:
+        return
+    # SQLite's transaction already excludes every other writer.
+    savepoint = nullcontext() if conn.dialect.name == "sqlite" else conn.begin_nested()
+    try:
+        with savepoint:
+            conn.execute(groups.insert().values(group_id=group_id, cluster_id=cluster_id, generation=0, epoch=0))
+    except IntegrityError:
+        return  # The other run of a first run inserted it between the two statements.

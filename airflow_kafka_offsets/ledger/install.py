@@ -1,0 +1,55 @@
+"""`init`: create the state tables, or find out that they are there and fit."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from airflow_kafka_offsets.exceptions import LedgerError
+from airflow_kafka_offsets.ledger.connection import transaction
+from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
+
+
+def init(engine: Engine, tables: Tables) -> bool:
+    """Create the state tables where they are missing. Idempotent, and safe when two tasks do it at once.
+
+    :return: whether they were created now
+    :raises LedgerError: they cannot be created, or were made by a newer version of this package
+    """
+    if _is_installed(engine, tables):
+        return False
+    try:
+        with transaction(engine) as conn:
+            tables.metadata.create_all(conn)
+            if _version(conn, tables) is None:
+                conn.execute(tables.schema_version.insert().values(version=SCHEMA_VERSION))
+    except DBAPIError as error:
+        # Two tasks of a first run create the tables at the same time: one of them loses, and finds the work done.
+        if _is_installed(engine, tables):
+            return False
+        where = f"schema {tables.metadata.schema!r}" if tables.metadata.schema else "the default schema"
+        raise LedgerError(
+            f"The state tables cannot be created in {where} of database {engine.url.database!r} "
+            f"as user {engine.url.username!r}: {str(error.orig).strip()}. Grant CREATE on the schema, or let somebody "
+            f"who may run DDL apply the output of 'airflow kafka-offsets init --show-sql'."
+        ) from error
+    return True
+
+
+def _is_installed(engine: Engine, tables: Tables) -> bool:
+    with engine.connect() as conn:
+        if not sa.inspect(conn).has_table(tables.schema_version.name, schema=tables.schema_version.schema):
+            return False
+        version = _version(conn, tables)
+    if version is not None and version != SCHEMA_VERSION:
+        raise LedgerError(
+            f"The state tables have schema version {version}, this package works with {SCHEMA_VERSION}. "
+            "Install the version of airflow-kafka-offsets that wrote them, or a newer one."
+        )
+    return version is not None
+
+
+def _version(conn: Connection, tables: Tables) -> int | None:
+    version: int | None = conn.scalar(sa.select(sa.func.max(tables.schema_version.c.version)))
+    return version

@@ -1,0 +1,83 @@
+"""The current positions of a group: the next offset to read of every partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.offsets import OffsetRange, Position, TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRead:
+    """What reading a range showed: the number of records, and the times of the oldest and the newest."""
+
+    records: int
+    first_timestamp: datetime | None = None
+    last_timestamp: datetime | None = None
+
+
+def positions(engine: Engine, tables: Tables, group_id: str) -> dict[TopicPartition, Position]:
+    """The stored positions of a group."""
+    with engine.connect() as conn:
+        return stored_positions(conn, tables, group_id)
+
+
+def stored_positions(conn: Connection, tables: Tables, group_id: str) -> dict[TopicPartition, Position]:
+    """The stored positions, within a transaction."""
+    offsets = tables.consumed_offsets.c
+    rows = conn.execute(
+        sa.select(offsets.topic, offsets.partition, offsets.offset_value, offsets.topic_id).where(
+            offsets.consumer_group == group_id
+        )
+    )
+    return {TopicPartition(row.topic, row.partition): Position(row.offset_value, row.topic_id) for row in rows}
+
+
+def set_positions(
+    conn: Connection,
+    tables: Tables,
+    group_id: str,
+    batch_id: int,
+    ranges: Sequence[OffsetRange],
+    stored: Mapping[TopicPartition, Position],
+    reads: Mapping[TopicPartition, RangeRead],
+    now: datetime,
+) -> None:
+    """Every position becomes its range's end: not "last record + 1", since a range may end in offsets without a record."""
+    offsets = tables.consumed_offsets
+    inserts: list[dict[str, object]] = []
+    for one in ranges:
+        tp = one.topic_partition
+        read = reads.get(tp, RangeRead(0))
+        values: dict[str, object] = {
+            "offset_value": one.end,
+            "topic_id": one.topic_id,
+            "batch_id": batch_id,
+            "updated_at": now,
+        }
+        if read.last_timestamp is not None:
+            values["record_timestamp"] = read.last_timestamp
+        if tp in stored:
+            conn.execute(
+                offsets.update()
+                .where(
+                    offsets.c.consumer_group == group_id,
+                    offsets.c.topic == tp.topic,
+                    offsets.c.partition == tp.partition,
+                )
+                .values(**values)
+            )
+        else:
+            inserts.append(
+                {"record_timestamp": None}
+                | values
+                | {"consumer_group": group_id, "topic": tp.topic, "partition": tp.partition}
+            )
+    if inserts:
+        conn.execute(offsets.insert(), inserts)

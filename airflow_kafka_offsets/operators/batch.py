@@ -1,0 +1,162 @@
+"""Load Kafka topics into a table, exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowSkipException
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_kafka_offsets.formats import ValueFormat
+    from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
+    from airflow_kafka_offsets.sinks import SqlTable
+
+
+class KafkaBatchOperator(BaseOperator):
+    """Load what is new in Kafka topics into a SQL table; rows and positions move in one transaction.
+
+    A run loads up to the ends of the logs that its first try saw. A retry, or a clear after success, carries on from the
+    stored positions: it never loads a record twice. Where nothing is new, Spark is not started and the task succeeds.
+
+    :param group_id: the group whose positions are used; lives in the database of the sink, not in Kafka (templated)
+    :param topics: the topics to load (templated)
+    :param value_format: which columns a record becomes: `Json("id BIGINT, …")` or `Raw()`
+    :param sink: the target, for example `SqlTable("orders", conn_id="warehouse")`; its database holds the positions
+    :param transform: import path of a function from DataFrame to DataFrame, or None (templated)
+    :param start: where a topic without a position begins: earliest, latest, or none to refuse
+    :param max_records: the most offsets of one batch; more than that is loaded in several
+    :param on_data_loss: fail, or skip records that are gone before they were loaded, and record the gap
+    :param on_busy: while another run holds the group: wait, skip this task, or fail
+    :param isolation_level: read_committed or read_uncommitted
+    :param staging_dir: what workers and executors share for staged files; not needed for a local master (templated)
+    :param spark_conf: Spark properties (templated)
+    :param slice_offsets: the most offsets that one Spark task reads
+    :param lease: how long other runs believe that a silent run lives
+    :param idle_timeout: how long a read may go without a record and without an end of log
+    :param offsets_schema: database schema of the state tables; None is the connection's default
+    :param offsets_prefix: put before the names of the state tables
+    :param kafka_conn_id: connection of the Kafka provider
+    :param spark_conn_id: connection of the Spark provider
+    """
+
+    template_fields: Sequence[str] = ("group_id", "topics", "transform", "staging_dir", "spark_conf")
+
+    def __init__(
+        self,
+        *,
+        group_id: str,
+        topics: Sequence[str],
+        value_format: ValueFormat,
+        sink: SqlTable,
+        transform: str | None = None,
+        start: str = "earliest",
+        max_records: int | None = None,
+        on_data_loss: str = "fail",
+        on_busy: str = "wait",
+        isolation_level: str = "read_committed",
+        staging_dir: str | None = None,
+        spark_conf: dict[str, Any] | None = None,
+        slice_offsets: int = 250_000,
+        lease: timedelta = timedelta(seconds=60),
+        idle_timeout: timedelta = timedelta(seconds=120),
+        offsets_schema: str | None = None,
+        offsets_prefix: str = "",
+        kafka_conn_id: str = "kafka_default",
+        spark_conn_id: str = "spark_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.group_id = group_id
+        self.topics = topics
+        self.value_format = value_format
+        self.sink = sink
+        self.transform = transform
+        self.start = start
+        self.max_records = max_records
+        self.on_data_loss = on_data_loss
+        self.on_busy = on_busy
+        self.isolation_level = isolation_level
+        self.staging_dir = staging_dir
+        self.spark_conf = spark_conf
+        self.slice_offsets = slice_offsets
+        self.lease = lease
+        self.idle_timeout = idle_timeout
+        self.offsets_schema = offsets_schema
+        self.offsets_prefix = offsets_prefix
+        self.kafka_conn_id = kafka_conn_id
+        self.spark_conn_id = spark_conn_id
+        self._launcher: SparkSubmitLauncher | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Load.
+
+        :return: `batches` (ids), `records` and `rows`, for XCom
+        """
+        # Here and not above: DAG files are parsed every few seconds, and these import Arrow, SQLAlchemy and a Kafka
+        # client.
+        from airflow_kafka_offsets.batch import Pipeline, load
+        from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
+        from airflow_kafka_offsets.hooks.database import database_engine
+        from airflow_kafka_offsets.hooks.kafka import kafka_config
+        from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
+        from airflow_kafka_offsets.ledger import Tables
+
+        if self.sink.conn_id is None:
+            raise ConfigurationError(f"The sink {self.sink.name!r} has no conn_id: name the connection of its database")
+        pipeline = Pipeline(
+            group_id=self.group_id,
+            topics=(self.topics,) if isinstance(self.topics, str) else tuple(self.topics),
+            value_format=self.value_format,
+            sink=self.sink,
+            transform=self.transform,
+            start=self.start,  # type: ignore[arg-type]
+            max_records=self.max_records,
+            on_data_loss=self.on_data_loss,  # type: ignore[arg-type]
+            isolation_level=self.isolation_level,
+            slice_offsets=self.slice_offsets,
+            staging_dir=self.staging_dir,
+            on_busy="fail" if self.on_busy == "skip" else self.on_busy,  # type: ignore[arg-type]
+            lease=self.lease,
+            idle_timeout=self.idle_timeout.total_seconds(),
+            tables=Tables(self.offsets_schema, self.offsets_prefix),
+        )
+        run = _task_run(context)
+        self._launcher = SparkSubmitLauncher(
+            self.spark_conn_id, conf=self.spark_conf, name=f"{run.dag_id}.{run.task_id}"
+        )
+        try:
+            result = load(
+                pipeline,
+                kafka_config=kafka_config(self.kafka_conn_id),
+                engine=database_engine(self.sink.conn_id),
+                launcher=self._launcher,
+                run=run,
+            )
+        except GroupBusyError as busy:
+            if self.on_busy == "skip":
+                raise AirflowSkipException(str(busy)) from busy
+            raise
+        return {"batches": list(result.batches), "records": result.records, "rows": result.rows}
+
+    def on_kill(self) -> None:
+        """Stop Spark when Airflow stops the task; what was staged is replayed by the next try."""
+        if self._launcher is not None:
+            self._launcher.on_kill()
+
+
+def _task_run(context: Context) -> Any:
+    from airflow_kafka_offsets.ledger import TaskRun
+
+    instance = context["ti"]
+    return TaskRun(
+        dag_id=instance.dag_id,
+        task_id=instance.task_id,
+        run_id=instance.run_id,
+        map_index=instance.map_index,
+        try_number=instance.try_number,
+    )

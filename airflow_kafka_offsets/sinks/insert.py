@@ -1,0 +1,79 @@
+"""Write rows by INSERT: SQLite, and every database that has no faster way here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+
+from airflow_kafka_offsets.sinks.staged_rows import Column, StagedRows
+
+
+def insert_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows: StagedRows) -> int:
+    """INSERT all rows, a record batch at a time, as the table's own types.
+
+    :raises RecordError: the database refuses a row; names the record
+    """
+    statement = table.insert()
+    count = 0
+    for batch in rows.batches(columns):
+        values = batch.to_pylist()
+        try:
+            with conn.begin_nested():
+                conn.execute(statement, values)
+        except (DataError, IntegrityError) as error:
+            raise rows.rejected(count + _first_refused(conn, statement, values), _reason(error)) from error
+        count += len(values)
+    return count
+
+
+def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: Sequence[Column], rows: StagedRows) -> int:
+    """The same for SQLite, whose driver takes tuples of plain values several times faster.
+
+    Dates and times are stored as SQLAlchemy stores them, decimals as text, since SQLite has no type that keeps them.
+    """
+    preparer = conn.dialect.identifier_preparer
+    names = ", ".join(preparer.quote(column.name) for column in columns)
+    holders = ", ".join("?" for _ in columns)
+    statement = f"INSERT INTO {preparer.format_table(table)} ({names}) VALUES ({holders})"  # noqa: S608 - quoted by the dialect
+    count = 0
+    for batch in rows.batches(columns):
+        values = list(zip(*(_plain(column).to_pylist() for column in batch.columns), strict=True))
+        before = _changes(conn)
+        try:
+            conn.exec_driver_sql(statement, values)
+        except IntegrityError as error:
+            # The rows before the refused one are in; the transaction as a whole is about to be rolled back.
+            raise rows.rejected(count + _changes(conn) - before, _reason(error)) from error
+        count += len(values)
+    return count
+
+
+def _first_refused(conn: Connection, statement: sa.Insert, values: Sequence[dict[str, object]]) -> int:
+    """Drivers do not say which of many rows was refused: one by one, in a transaction that is rolled back anyway."""
+    for index, row in enumerate(values):
+        try:
+            with conn.begin_nested():
+                conn.execute(statement, [row])
+        except (DataError, IntegrityError):
+            return index
+    return 0
+
+
+def _changes(conn: Connection) -> int:
+    return int(conn.connection.dbapi_connection.total_changes)  # type: ignore[union-attr]
+
+
+def _reason(error: DBAPIError) -> str:
+    return f"the database refuses its row: {error.orig}"
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us")).cast(pa.string())
+    if pa.types.is_date(column.type) or pa.types.is_decimal(column.type):
+        return column.cast(pa.string())
+    return column

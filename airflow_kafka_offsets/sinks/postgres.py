@@ -1,0 +1,85 @@
+"""Write rows into Postgres by COPY, inside the transaction of the commit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import pgpq
+import psycopg
+import pyarrow as pa
+import pyarrow.csv
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
+from airflow_kafka_offsets.sinks.staged_rows import Column, StagedRows
+
+_LINE = re.compile(r"^COPY .*, line (\d+)", re.MULTILINE)
+
+# Types whose binary form is what pgpq makes of the Arrow type that `columns.wire_type` chose.
+_BINARY = (
+    sa.Boolean,
+    sa.SmallInteger,
+    sa.Integer,
+    sa.BigInteger,
+    sa.Float,
+    sa.Numeric,
+    sa.Text,
+    sa.VARCHAR,
+    sa.CHAR,
+    sa.Date,
+    sa.DateTime,
+    sa.LargeBinary,
+)
+
+
+def copy_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows: StagedRows) -> int:
+    """COPY all rows into a table.
+
+    Binary where every column has a type with a known binary form, else CSV, which the server parses for any type.
+
+    :raises RecordError: the database refuses a row; names the record
+    """
+    preparer = conn.dialect.identifier_preparer
+    names = ", ".join(preparer.quote(column.name) for column in columns)
+    binary = all(isinstance(table.columns[column.name].type, _BINARY) for column in columns)
+    statement = f"COPY {preparer.format_table(table)} ({names}) FROM STDIN (FORMAT {'binary' if binary else 'csv'})"
+    batches = rows.batches(columns)
+    chunks = _binary(batches, columns) if binary else _csv(batches)
+    cursor = conn.connection.cursor()
+    try:
+        with cursor.copy(statement) as copy:
+            for chunk in chunks:
+                copy.write(chunk)
+        return int(cursor.rowcount)
+    except (psycopg.DataError, psycopg.IntegrityError) as error:
+        line = _LINE.search(error.diag.context or "")
+        reason = str(error.diag.message_primary or error)
+        if line is None:
+            raise
+        raise rows.rejected(int(line.group(1)) - 1, f"the database refuses its row: {reason}") from error
+    except psycopg.Error as error:
+        # As SQLAlchemy would have raised it, so that the commit handles one kind of error.
+        lost = cursor.connection.closed
+        raise DBAPIError.instance(
+            statement, None, error, psycopg.Error, connection_invalidated=lost, dialect=conn.dialect
+        ) from error
+    finally:
+        cursor.close()
+
+
+def _binary(batches: Iterable[pa.RecordBatch], columns: Sequence[Column]) -> Iterator[bytes]:
+    encoder = pgpq.ArrowToPostgresBinaryEncoder(pa.schema([(column.name, column.type) for column in columns]))
+    yield encoder.write_header()
+    for batch in batches:
+        yield encoder.write_batch(batch)
+    yield encoder.finish()
+
+
+def _csv(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+    options = pyarrow.csv.WriteOptions(include_header=False)
+    for batch in batches:
+        sink = pa.BufferOutputStream()
+        pyarrow.csv.write_csv(batch, sink, options)
+        yield sink.getvalue().to_pybytes()

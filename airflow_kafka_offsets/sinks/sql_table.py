@@ -1,0 +1,132 @@
+"""A table of the database that holds the positions: rows are appended in the transaction that moves the positions."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_kafka_offsets.exceptions import TargetError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import sqlalchemy as sa
+    from sqlalchemy.engine import Connection, Engine
+
+    from airflow_kafka_offsets.sinks.staged_rows import Column, StagedRows
+    from airflow_kafka_offsets.spark.job import TargetColumns
+
+    Writer = Callable[[Connection, sa.Table, Sequence[Column], StagedRows], int]
+
+
+@dataclass(frozen=True, slots=True)
+class SqlTable:
+    """Append rows to a table. Columns are matched by name; a missing table is created from the rows' columns.
+
+    :param table: the table's name
+    :param schema: its schema; None is the connection's default
+    :param conn_id: the Airflow connection of the database, which holds the positions too
+    """
+
+    table: str
+    schema: str | None = None
+    conn_id: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name for messages and the history."""
+        return f"{self.schema}.{self.table}" if self.schema else self.table
+
+    def prepare(self, engine: Engine, columns: pa.Schema | None) -> TargetColumns:
+        """Make sure, before Spark starts, that the rows can be written; create the table where it is missing.
+
+        :param columns: the columns of the rows, or None where a transform decides them
+        :raises TargetError: the table does not fit, cannot be created, or may not be inserted into
+        """
+        from airflow_kafka_offsets.sinks.columns import match, required
+        from airflow_kafka_offsets.spark.job import TargetColumns
+
+        with engine.connect() as conn:
+            table = self._reflect(conn)
+            if table is not None:
+                self._check_rights(conn, table)
+        if table is None:
+            if columns is None:
+                return TargetColumns(self.name, None)
+            table = self._create(engine, columns)
+        if columns is not None:
+            match(table, columns)
+        return TargetColumns(self.name, tuple(column.name for column in table.columns), tuple(required(table)))
+
+    def write(self, conn: Connection, rows: StagedRows) -> int:
+        """Append rows over the connection of the commit's transaction.
+
+        :return: how many
+        :raises TargetError: the table does not fit the rows
+        :raises RecordError: the database refuses a row; names the record it came from
+        """
+        from airflow_kafka_offsets.sinks.columns import match
+
+        schema = rows.schema()
+        if schema is None:
+            return 0
+        table = self._reflect(conn)
+        if table is None:
+            raise TargetError(f"Table {self.name!r} disappeared between staging and commit; nothing was written")
+        return _writer(conn)(conn, table, match(table, schema), rows)
+
+    def _reflect(self, conn: Connection) -> sa.Table | None:
+        import sqlalchemy as sa
+
+        try:
+            return sa.Table(self.table, sa.MetaData(), schema=self.schema, autoload_with=conn)
+        except sa.exc.NoSuchTableError:
+            return None
+
+    def _create(self, engine: Engine, columns: pa.Schema) -> sa.Table:
+        import sqlalchemy as sa
+
+        from airflow_kafka_offsets.ledger.connection import transaction
+        from airflow_kafka_offsets.sinks.columns import created_table
+
+        table = created_table(self.table, self.schema, columns)
+        try:
+            with transaction(engine) as conn:
+                table.create(conn)
+        except sa.exc.DBAPIError as error:
+            with engine.connect() as conn:
+                found = self._reflect(conn)
+            if found is not None:  # Another group made it at the same moment.
+                return found
+            raise TargetError(
+                f"Table {self.name!r} does not exist in database {engine.url.database!r}, and user "
+                f"{engine.url.username!r} cannot create it: {str(error.orig).strip()}. Create it, or grant CREATE on the "
+                "schema."
+            ) from error
+        return table
+
+    def _check_rights(self, conn: Connection, table: sa.Table) -> None:
+        if conn.dialect.name != "postgresql":
+            return
+        import sqlalchemy as sa
+
+        name = conn.dialect.identifier_preparer.format_table(table)
+        if not conn.scalar(sa.select(sa.func.has_table_privilege(name, "INSERT"))):
+            raise TargetError(
+                f"User {conn.engine.url.username!r} may not insert into table {self.name!r}; "
+                f"GRANT INSERT ON {name} TO the user"
+            )
+
+
+def _writer(conn: Connection) -> Writer:
+    """The fastest way into the database that is at hand."""
+    from airflow_kafka_offsets.sinks import insert
+
+    if conn.dialect.name == "sqlite":
+        return insert.insert_rows_sqlite
+    if conn.dialect.driver == "psycopg" and importlib.util.find_spec("pgpq") is not None:
+        from airflow_kafka_offsets.sinks import postgres
+
+        return postgres.copy_rows
+    return insert.insert_rows

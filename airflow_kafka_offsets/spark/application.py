@@ -1,0 +1,157 @@
+"""The driver: plan the Spark side, run it, write the manifest."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagingError, TargetError, TransformError
+from airflow_kafka_offsets.spark.job import MANIFEST, Manifest, SliceRead, StagedFile, StageJob, TargetColumns
+from airflow_kafka_offsets.spark.progress import Progress
+from airflow_kafka_offsets.spark.staging import StagingDirectory
+from airflow_kafka_offsets.spark.tasks import RESULT_DDL, SliceReader, Stager, leave_failure
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Transform = Callable[["DataFrame"], "DataFrame"]
+
+
+def run(spark: SparkSession, job: StageJob) -> Manifest:
+    """Stage a batch: read every slice, decode, transform, write files, and name the accepted ones in the manifest.
+
+    :raises TransformError: the transform cannot be imported, raised, or did not return a DataFrame
+    :raises TargetError: the transform's columns are not those of the target; nothing was read then
+    """
+    staging = StagingDirectory(job.staging_uri)
+    reader, stager = SliceReader(job), Stager(job.staging_uri)
+    count = len(job.slices)
+    slices = spark.range(0, count, 1, count)
+    if job.transform is None:
+        # One pass in one Python worker: rows never cross into the JVM.
+        staged = slices.mapInArrow(_Chain(reader, stager), RESULT_DDL)
+    else:
+        transformed = _transformed(load_transform(job.transform), slices.mapInArrow(reader, job.columns_ddl), job)
+        check_columns(transformed.columns, job.target, job.transform)
+        staged = transformed.mapInArrow(stager, RESULT_DDL)
+    with Progress(job, staging):
+        files = tuple(StagedFile(row.name, row.row_count, row.byte_count) for row in staged.collect())
+    manifest = Manifest(job.batch_id, files, _reads(job, staging))
+    staging.write_text(MANIFEST, manifest.to_json())
+    return manifest
+
+
+def load_transform(path: str) -> Transform:
+    """Import `package.module.function`.
+
+    :raises TransformError: there is no such module or function, or it is not callable
+    """
+    module_name, _, name = path.rpartition(".")
+    if not module_name:
+        raise TransformError(f"transform={path!r} is no import path; write 'package.module.function'")
+    try:
+        module = import_module(module_name)
+    except ImportError as error:
+        raise TransformError(
+            f"transform={path!r}: module {module_name!r} cannot be imported: {error}. It has to be importable where "
+            "the Airflow worker runs, for example from the DAG bundle or from an installed package."
+        ) from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise TransformError(f"transform={path!r}: module {module_name!r} has no function {name!r}")
+    transform: Transform = function
+    return transform
+
+
+def check_columns(columns: list[str], target: TargetColumns, transform: str) -> None:
+    """Compare the columns that a transform returns with those of the target.
+
+    :raises TargetError: naming what the target lacks, and what it cannot do without
+    """
+    if target.known is None:
+        return
+    extra = [name for name in columns if name not in target.known and not name.startswith("_kafka_")]
+    missing = [name for name in target.required if name not in columns]
+    if extra or missing:
+        told = [f"the target has no column {', '.join(map(repr, extra))}"] if extra else []
+        told += (
+            [f"the target needs column {', '.join(map(repr, missing))}, which the transform drops"] if missing else []
+        )
+        raise TargetError(f"Transform {transform!r} does not fit table {target.table!r}: {'; '.join(told)}")
+
+
+class _Chain:
+    """Reader and stager in one Python worker pass."""
+
+    def __init__(self, reader: SliceReader, stager: Stager) -> None:
+        self._reader = reader
+        self._stager = stager
+
+    def __call__(self, indexes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self._stager(self._reader(indexes))
+
+
+def _transformed(transform: Transform, rows: DataFrame, job: StageJob) -> DataFrame:
+    _pickle_by_value(transform)
+    try:
+        result = transform(rows)
+    except Exception as error:
+        raise TransformError(f"Transform {job.transform!r} raised {type(error).__name__}: {error}") from error
+    if not hasattr(result, "mapInArrow"):
+        raise TransformError(f"Transform {job.transform!r} returned {type(result).__name__}, not a DataFrame")
+    return result
+
+
+def _pickle_by_value(transform: Transform) -> None:
+    """A UDF in the transform's module reaches the executors as code: they need not have the module."""
+    from pyspark import cloudpickle
+
+    module = sys.modules.get(transform.__module__)
+    if module is not None:
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def _reads(job: StageJob, staging: StagingDirectory) -> tuple[SliceRead, ...]:
+    reads = {note["index"]: SliceRead(**note) for note in staging.notes("slice-")}
+    unread = [one for one in job.slices if one.index not in reads]
+    if unread:
+        first = unread[0]
+        told = (
+            f"{len(unread)} of {len(job.slices)} slices were not read to their end, the first being "
+            f"{first.topic}[{first.partition}] {first.start}..{first.end}"
+        )
+        if job.transform is None:
+            raise StagingError(f"{told}, although Spark says that all tasks succeeded")
+        raise TransformError(
+            f"{told}: transform {job.transform!r} stops reading early (limit, head, take). The positions would move over "
+            "records that nobody saw; filter rows by a condition instead."
+        )
+    return tuple(reads[one.index] for one in job.slices)
+
+
+def main(directory: str) -> int:
+    """Run as a Spark application.
+
+    :param directory: the directory that holds `job.json`
+    :return: the exit status
+    """
+    job = StageJob.from_json((Path(directory) / "job.json").read_text(encoding="utf-8"))
+    sys.path.extend(path for path in job.python_path if path not in sys.path)
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.getOrCreate()
+    try:
+        run(spark, job)
+    except KafkaOffsetsError as error:
+        leave_failure(StagingDirectory(job.staging_uri), error)
+        traceback.print_exc()
+        return 1
+    finally:
+        spark.stop()
+    return 0

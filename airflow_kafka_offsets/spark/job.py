@@ -1,0 +1,136 @@
+"""What the Spark application is told, and what it leaves behind: the job and the manifest, as files."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_kafka_offsets.offsets import Slice
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class TargetColumns:
+    """What the sink needs of a transform's result, known before Spark starts.
+
+    :param table: the target's name, for messages
+    :param known: every column of the target, or None where it does not exist yet
+    :param required: columns that the target cannot fill by itself
+    """
+
+    table: str
+    known: tuple[str, ...] | None
+    required: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class StageJob:
+    """One attempt to stage a batch.
+
+    :param kafka_config: librdkafka configuration; holds secrets, and travels in a file that only its owner can read
+    :param value_format: `json` or `raw`
+    :param columns: the decoded columns with the audit columns, as Arrow sees them
+    :param columns_ddl: the same columns as Spark sees them
+    :param transform: `package.module.function` from DataFrame to DataFrame, or None
+    :param target: what the sink can take, to check the transform's result against before anything is read
+    :param staging_uri: an empty directory that belongs to this attempt alone
+    :param python_path: directories in which the driver finds the transform
+    :param idle_timeout: seconds after which a read without any record or end of log is given up
+    """
+
+    batch_id: int
+    group_id: str
+    slices: tuple[Slice, ...]
+    kafka_config: Mapping[str, Any]
+    isolation_level: str
+    value_format: str
+    columns: pa.Schema
+    columns_ddl: str
+    transform: str | None
+    target: TargetColumns
+    staging_uri: str
+    python_path: tuple[str, ...] = ()
+    idle_timeout: float = 120.0
+    progress_interval: float = 5.0
+
+    @property
+    def offsets(self) -> int:
+        """How many offsets the slices span."""
+        return sum(map(len, self.slices))
+
+    def to_json(self) -> str:
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain["slices"] = [asdict(one) for one in self.slices]
+        plain["target"] = asdict(self.target)
+        plain["kafka_config"] = dict(self.kafka_config)
+        plain["columns"] = base64.b64encode(self.columns.serialize().to_pybytes()).decode()
+        return json.dumps(plain)
+
+    @classmethod
+    def from_json(cls, text: str) -> StageJob:
+        plain = json.loads(text)
+        known = plain["target"]["known"]
+        plain["slices"] = tuple(Slice(**one) for one in plain["slices"])
+        plain["target"] = TargetColumns(
+            plain["target"]["table"], None if known is None else tuple(known), tuple(plain["target"]["required"])
+        )
+        plain["columns"] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(plain["columns"])))
+        plain["python_path"] = tuple(plain["python_path"])
+        return cls(**plain)
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A file that an accepted task attempt wrote.
+
+    :param name: its name below the staging directory
+    """
+
+    name: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class SliceRead:
+    """What reading a slice to its end showed; timestamps in milliseconds, None where no record had one."""
+
+    index: int
+    topic: str
+    partition: int
+    start: int
+    end: int
+    records: int
+    first_timestamp_ms: int | None
+    last_timestamp_ms: int | None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The accepted files of a staged batch. Files that it does not name do not exist for the commit."""
+
+    batch_id: int
+    files: tuple[StagedFile, ...]
+    reads: tuple[SliceRead, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(one.rows for one in self.files)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        plain = json.loads(text)
+        return cls(plain["batch_id"], _each(StagedFile, plain["files"]), _each(SliceRead, plain["reads"]))
+
+
+def _each(kind: type[Any], items: Sequence[dict[str, Any]]) -> tuple[Any, ...]:
+    return tuple(kind(**item) for item in items)

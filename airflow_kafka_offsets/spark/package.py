@@ -1,0 +1,62 @@
+"""The files that travel with a job: the Spark part of this package, the application and the job itself."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from airflow_kafka_offsets.spark.job import StageJob
+
+_APPLICATION = """\
+import sys
+
+from airflow_kafka_offsets.spark.application import main
+
+sys.exit(main(sys.argv[1]))
+"""
+
+# What the Spark part is made of; none of it imports Airflow or SQLAlchemy.
+_MODULES = ("__init__.py", "exceptions.py", "offsets.py", "spark")
+
+
+@dataclass(frozen=True, slots=True)
+class JobFiles:
+    """A job, ready to be submitted.
+
+    :param application: the file to submit
+    :param package: the archive for `--py-files`
+    """
+
+    directory: Path
+    application: Path
+    package: Path
+
+
+def write_job(directory: Path, job: StageJob) -> JobFiles:
+    """Write a job's files into a directory that only its owner can enter.
+
+    Kafka's configuration is in `job.json`, and in no argument, environment variable or Spark property.
+    """
+    directory.chmod(0o700)
+    descriptor = os.open(directory / "job.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(job.to_json())
+    application = directory / "application.py"
+    application.write_text(_APPLICATION, encoding="utf-8")
+    return JobFiles(directory, application, write_package(directory / "airflow_kafka_offsets.zip"))
+
+
+def write_package(path: Path) -> Path:
+    """Write the Spark part of this package as an archive that Python can import from.
+
+    The same package gives the same bytes: Spark refuses a second file of the same name with other contents.
+    """
+    root = Path(__file__).resolve().parent.parent
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in _MODULES:
+            source = root / name
+            for file in sorted(source.glob("*.py")) if source.is_dir() else [source]:
+                archive.writestr(zipfile.ZipInfo(str(Path(root.name) / file.relative_to(root))), file.read_bytes())
+    return path

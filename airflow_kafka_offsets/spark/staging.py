@@ -1,0 +1,81 @@
+"""The staging directory of one attempt: small JSON notes beside the data files.
+
+A directory holds `part-*.arrow` (rows), `slice-*.json` (a slice read to its end), `progress-*.json` (a slice being
+read), `failure-*.json` (why a task or the driver gave up) and, when everything else is there, `manifest.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from pyarrow import fs
+
+
+class StagingDirectory:
+    """A directory on the local file system, HDFS or an object store.
+
+    :param uri: an absolute path, or a URI that `pyarrow.fs.FileSystem.from_uri` knows
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self.filesystem, path = fs.FileSystem.from_uri(uri)
+        self.path = path.rstrip("/")
+
+    @property
+    def is_local(self) -> bool:
+        return isinstance(self.filesystem, fs.LocalFileSystem)
+
+    def create(self) -> None:
+        """Create it, readable by its owner alone where the store knows owners."""
+        if self.is_local:
+            os.makedirs(os.path.dirname(self.path), exist_ok=True)
+            os.mkdir(self.path, mode=0o700)
+        else:
+            self.filesystem.create_dir(self.path)
+
+    def remove(self) -> None:
+        """Remove it with all it holds; a directory that is gone already is as good."""
+        if self.filesystem.get_file_info(self.path).type != fs.FileType.NotFound:
+            self.filesystem.delete_dir(self.path)
+
+    def file(self, name: str) -> str:
+        """The path of a file in the directory.
+
+        :raises ValueError: the name leads out of the directory
+        """
+        if not name or "/" in name or "\\" in name or name in (".", ".."):
+            raise ValueError(f"{name!r} is not the name of a file in the staging directory")
+        return f"{self.path}/{name}"
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a whole file: readers see the old one or the new one, never half of it."""
+        if not self.is_local:  # Object stores show an object when it is complete.
+            with self.filesystem.open_output_stream(self.file(name)) as stream:
+                stream.write(text.encode())
+            return
+        unfinished = self.file(f".{name}.{os.getpid()}")
+        with open(unfinished, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(unfinished, self.file(name))
+
+    def read_text(self, name: str) -> str:
+        """
+        :raises FileNotFoundError: there is no such file
+        """
+        with self.filesystem.open_input_stream(self.file(name)) as stream:
+            text: bytes = stream.read()
+        return text.decode()
+
+    def exists(self, name: str) -> bool:
+        return bool(self.filesystem.get_file_info(self.file(name)).type == fs.FileType.File)
+
+    def notes(self, prefix: str) -> Iterator[dict[str, Any]]:
+        """The JSON files whose names start with a prefix."""
+        selector = fs.FileSelector(self.path, allow_not_found=True)
+        for info in sorted(self.filesystem.get_file_info(selector), key=lambda info: str(info.base_name)):
+            if info.base_name.startswith(prefix) and info.base_name.endswith(".json"):
+                yield json.loads(self.read_text(info.base_name))

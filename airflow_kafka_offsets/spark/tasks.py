@@ -1,0 +1,149 @@
+"""What runs in Spark's Python workers: slices to rows, and rows to staged files. Functions for `mapInArrow`."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError
+from airflow_kafka_offsets.offsets import Slice
+from airflow_kafka_offsets.spark.decode import DECODERS
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.spark.staging import StagingDirectory
+
+RESULT_DDL = "name STRING, row_count BIGINT, byte_count BIGINT"
+_RESULT = pa.schema([("name", pa.string()), ("row_count", pa.int64()), ("byte_count", pa.int64())])
+
+
+class SliceReader:
+    """Reads and decodes the slices whose indexes come in; reports how far each is, and that it was read to its end."""
+
+    def __init__(self, job: StageJob) -> None:
+        self._job = job
+
+    def __call__(self, indexes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """
+        :param indexes: record batches with one int64 column, the index of a slice
+        :return: record batches with the job's columns
+        """
+        staging = StagingDirectory(self._job.staging_uri)
+        try:
+            for batch in indexes:
+                for index in batch.column(0).to_pylist():
+                    yield from self._slice(self._job.slices[index], staging)
+        except KafkaOffsetsError as error:
+            leave_failure(staging, error)
+            raise
+
+    def _slice(self, one: Slice, staging: StagingDirectory) -> Iterator[pa.RecordBatch]:
+        # Imported where a slice is read: the driver needs no Kafka client.
+        from airflow_kafka_offsets.spark.read import consumer_config, read
+
+        job = self._job
+        raw = job.value_format == "raw"
+        decode = DECODERS[job.value_format]
+        seen = _Seen(one, staging, job.progress_interval)
+        for batch in read(
+            one,
+            consumer_config(job.kafka_config, job.group_id, job.isolation_level),
+            with_keys=raw,
+            with_headers=raw and "headers" in job.columns.names,
+            idle_timeout=job.idle_timeout,
+        ):
+            yield decode(batch, one, job.columns)
+            seen.add(batch)
+        seen.finish()
+
+
+class Stager:
+    """Writes the rows of a Spark partition into one Arrow file of this attempt, and says in one row what it wrote."""
+
+    def __init__(self, staging_uri: str) -> None:
+        self._staging_uri = staging_uri
+
+    def __call__(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """
+        :param rows: record batches of any schema
+        :return: one row with the file's name, rows and bytes; none where there were no rows
+        """
+        staging = StagingDirectory(self._staging_uri)
+        # A name of its own for every attempt: what a failed or speculative one leaves is named by nobody.
+        name = f"part-{uuid.uuid4().hex}.arrow"
+        count = 0
+        writer: pa.RecordBatchFileWriter | None = None
+        stream = None
+        try:
+            for batch in rows:
+                if not batch.num_rows:
+                    continue
+                if writer is None:
+                    stream = staging.filesystem.open_output_stream(staging.file(name))
+                    writer = pa.ipc.new_file(stream, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+                writer.write_batch(batch)
+                count += batch.num_rows
+            if writer is None or stream is None:
+                return
+            writer.close()
+            size = stream.tell()
+        finally:
+            if stream is not None:
+                stream.close()
+        yield pa.RecordBatch.from_pydict({"name": [name], "row_count": [count], "byte_count": [size]}, schema=_RESULT)
+
+
+class _Seen:
+    """What reading a slice shows, as notes in the staging directory.
+
+    The notes are the reader's own, and not part of the rows: with a transform between reader and stager Spark may
+    evaluate the reader more than once, or drop every row.
+    """
+
+    def __init__(self, one: Slice, staging: StagingDirectory, interval: float) -> None:
+        self._slice = one
+        self._staging = staging
+        self._interval = interval
+        self._next_note = time.monotonic() + interval
+        self._records = 0
+        self._oldest: int | None = None
+        self._newest: int | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._records += batch.num_rows
+        times = pc.min_max(batch.column("timestamp").cast(pa.int64()))
+        oldest, newest = times["min"].as_py(), times["max"].as_py()
+        if oldest is not None:
+            self._oldest = oldest if self._oldest is None else min(self._oldest, oldest)
+            self._newest = newest if self._newest is None else max(self._newest, newest)
+        if time.monotonic() >= self._next_note:
+            self._next_note = time.monotonic() + self._interval
+            self._write("progress")
+
+    def finish(self) -> None:
+        self._write("slice")
+
+    def _write(self, kind: str) -> None:
+        note = asdict(self._slice) | {
+            "records": self._records,
+            "first_timestamp_ms": None if self._oldest is None else self._oldest // 1000,
+            "last_timestamp_ms": None if self._newest is None else self._newest // 1000,
+        }
+        self._staging.write_text(f"{kind}-{self._slice.index}.json", json.dumps(note))
+
+
+def leave_failure(staging: StagingDirectory, error: KafkaOffsetsError) -> None:
+    """Tell the worker what happened in words of its own: Spark would hand on a traceback as text."""
+    note: dict[str, object] = {"error": type(error).__name__, "message": str(error)}
+    if isinstance(error, RecordError):
+        note |= {
+            "reason": error.reason,
+            "topic": error.topic,
+            "partition": error.partition,
+            "offset": error.offset,
+        }
+    staging.write_text(f"failure-{uuid.uuid4().hex}.json", json.dumps(note))

@@ -1,0 +1,203 @@
+"""Staging as the worker sees it: making a job of a batch, launching it, and judging what it left behind."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from airflow_kafka_offsets import exceptions
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, RecordError, StagingError
+from airflow_kafka_offsets.ledger import Batch, RangeRead
+from airflow_kafka_offsets.offsets import TopicPartition, split
+from airflow_kafka_offsets.schema import spark_ddl
+from airflow_kafka_offsets.spark.job import MANIFEST, Manifest, SliceRead, StageJob, TargetColumns
+from airflow_kafka_offsets.spark.staging import StagingDirectory
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.batch import Pipeline
+
+log = logging.getLogger(__name__)
+
+
+class Launcher(Protocol):
+    """Runs the Spark application for a job, and returns when it has ended."""
+
+    def check(self, staging_dir: str | None) -> None:
+        """Find out, before anything is planned, whether Spark can be launched and reach the staging directory.
+
+        :raises ConfigurationError: what is missing
+        """
+
+    def __call__(self, job: StageJob) -> None:
+        """Stage a job; raise where that fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A batch whose rows are complete in a directory."""
+
+    directory: StagingDirectory
+    manifest: Manifest
+    reads: Mapping[TopicPartition, RangeRead]
+
+    @property
+    def records(self) -> int:
+        return sum(read.records for read in self.reads.values())
+
+
+def find(batch: Batch) -> Staged | None:
+    """What an earlier try staged, where it can be committed as it is."""
+    if batch.staging_uri is None:
+        return None
+    directory = StagingDirectory(batch.staging_uri)
+    if batch.state == "staged" and directory.exists(MANIFEST):
+        return _staged(directory, batch)
+    # An attempt that was killed while it staged, or on another machine: its files are of no use to anybody.
+    remove(directory)
+    return None
+
+
+def make_directory(batch: Batch, staging_dir: str | None) -> StagingDirectory:
+    """A new directory for one attempt, with a name that nobody can guess."""
+    root = staging_dir.rstrip("/") if staging_dir else str(_own_directory())
+    directory = StagingDirectory(f"{root}/batch-{batch.batch_id}-{token_hex(16)}")
+    directory.create()
+    return directory
+
+
+def make_job(
+    pipeline: Pipeline,
+    kafka_config: Mapping[str, Any],
+    batch: Batch,
+    columns: pa.Schema,
+    target: TargetColumns,
+    directory: StagingDirectory,
+) -> StageJob:
+    """All that the Spark application needs to know, as plain data."""
+    return StageJob(
+        batch_id=batch.batch_id,
+        group_id=batch.group_id,
+        slices=tuple(split(batch.ranges, pipeline.slice_offsets)),
+        kafka_config=kafka_config,
+        isolation_level=pipeline.isolation_level,
+        value_format=pipeline.value_format.kind,
+        columns=columns,
+        columns_ddl=spark_ddl(columns),
+        transform=pipeline.transform,
+        target=target,
+        staging_uri=directory.uri,
+        idle_timeout=pipeline.idle_timeout,
+    )
+
+
+def launch(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDirectory) -> Staged:
+    """Run the application, and check that it staged what was planned.
+
+    :raises KafkaOffsetsError: what the application reports; RecordError, for example, for a record that does not decode
+    :raises StagingError: it failed without a report, or staged something else
+    """
+    if not job.slices:
+        # Nothing but a gap to record: no Spark for that.
+        directory.write_text(MANIFEST, Manifest(batch.batch_id, (), ()).to_json())
+        return _staged(directory, batch)
+    try:
+        launcher(job)
+    except KafkaOffsetsError:
+        raise
+    except Exception as error:
+        reported = _reported(directory)
+        if reported is not None:
+            raise reported from error
+        raise StagingError(f"Spark did not stage batch {batch.batch_id}: {error}") from error
+    return _staged(directory, batch)
+
+
+def remove(directory: StagingDirectory) -> None:
+    """Remove a directory that nobody needs; one that cannot be removed now stays, and is named in the log."""
+    try:
+        directory.remove()
+    except OSError as error:
+        log.warning("The staging directory %s could not be removed: %s", directory.uri, error)
+
+
+def _own_directory() -> Path:
+    """A directory below the system's temporary one that belongs to this user alone.
+
+    :raises ConfigurationError: somebody else made it first
+    """
+    directory = Path(tempfile.gettempdir()) / f"airflow-kafka-offsets-{getpass.getuser()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    found = directory.lstat()
+    if found.st_uid != os.getuid() or found.st_mode & 0o022 or directory.is_symlink():
+        raise ConfigurationError(
+            f"The staging directory {directory} belongs to another user, or others may write to it; set staging_dir"
+        )
+    return directory
+
+
+def _staged(directory: StagingDirectory, batch: Batch) -> Staged:
+    manifest = Manifest.from_json(directory.read_text(MANIFEST))
+    if manifest.batch_id != batch.batch_id:
+        raise StagingError(f"{directory.uri} holds batch {manifest.batch_id}, not batch {batch.batch_id}")
+    return Staged(directory, manifest, _range_reads(manifest, batch))
+
+
+def _range_reads(manifest: Manifest, batch: Batch) -> dict[TopicPartition, RangeRead]:
+    """What the slices of each range showed together.
+
+    :raises StagingError: the slices that were read are not exactly the planned ranges
+    """
+    slices: dict[TopicPartition, list[SliceRead]] = {}
+    for read in sorted(manifest.reads, key=lambda read: (read.topic, read.partition, read.start)):
+        slices.setdefault(TopicPartition(read.topic, read.partition), []).append(read)
+    reads: dict[TopicPartition, RangeRead] = {}
+    for one in batch.ranges:
+        if not len(one):
+            continue
+        of_range = slices.pop(one.topic_partition, [])
+        bounds = [one.start, *(read.end for read in of_range)]
+        if [read.start for read in of_range] != bounds[:-1] or bounds[-1] != one.end:
+            raise StagingError(f"Batch {batch.batch_id}: {one} was planned, other offsets were staged: {of_range}")
+        reads[one.topic_partition] = RangeRead(
+            sum(read.records for read in of_range),
+            min(
+                (_instant(read.first_timestamp_ms) for read in of_range if read.first_timestamp_ms is not None),
+                default=None,
+            ),
+            max(
+                (_instant(read.last_timestamp_ms) for read in of_range if read.last_timestamp_ms is not None),
+                default=None,
+            ),
+        )
+    if slices:
+        raise StagingError(f"Batch {batch.batch_id}: partitions were staged that were not planned: {sorted(slices)}")
+    return reads
+
+
+def _instant(milliseconds: int) -> datetime:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
+
+
+def _reported(directory: StagingDirectory) -> KafkaOffsetsError | None:
+    """The error that the application left, in its own words; of several, one that no retry can help."""
+    errors: list[KafkaOffsetsError] = []
+    for note in directory.notes("failure-"):
+        kind = getattr(exceptions, note["error"])
+        if kind is RecordError:
+            errors.append(
+                RecordError(note["reason"], topic=note["topic"], partition=note["partition"], offset=note["offset"])
+            )
+        else:
+            errors.append(kind(note["message"]))
+    errors.sort(key=lambda error: (error.retriable, str(error)))
+    return errors[0] if errors else None
