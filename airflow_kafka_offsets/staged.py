@@ -52,7 +52,7 @@ class Staged:
 
     @property
     def records(self) -> int:
-        return sum(read.records for read in self.reads.values())
+        return sum(read.records or 0 for read in self.reads.values())
 
 
 def find(batch: Batch) -> Staged | None:
@@ -168,8 +168,9 @@ def _range_reads(manifest: Manifest, batch: Batch) -> dict[TopicPartition, Range
         bounds = [one.start, *(read.end for read in of_range)]
         if [read.start for read in of_range] != bounds[:-1] or bounds[-1] != one.end:
             raise StagingError(f"Batch {batch.batch_id}: {one} was planned, other offsets were staged: {of_range}")
+        counts = [read.records for read in of_range]
         reads[one.topic_partition] = RangeRead(
-            sum(read.records for read in of_range),
+            None if None in counts else sum(count or 0 for count in counts),
             min(
                 (_instant(read.first_timestamp_ms) for read in of_range if read.first_timestamp_ms is not None),
                 default=None,

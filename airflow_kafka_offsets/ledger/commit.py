@@ -131,7 +131,7 @@ def _close(
         .where(batches.c.batch_id == batch.batch_id, batches.c.state.in_(OPEN_STATES))
         .values(
             state="committed",
-            records=sum(read.records for read in reads.values()),
+            records=sum(read.records or 0 for read in reads.values()),
             row_count=rows,
             dead_letters=0,
             committed_at=now,

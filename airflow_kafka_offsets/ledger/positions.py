@@ -15,9 +15,9 @@ from airflow_kafka_offsets.offsets import OffsetRange, Position, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class RangeRead:
-    """What reading a range showed: the number of records, and the times of the oldest and the newest."""
+    """What reading a range showed: the number of records (None: not all of it was read), the oldest and newest times."""
 
-    records: int
+    records: int | None
     first_timestamp: datetime | None = None
     last_timestamp: datetime | None = None
 

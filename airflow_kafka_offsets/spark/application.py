@@ -118,21 +118,28 @@ def _pickle_by_value(transform: Transform) -> None:
 
 
 def _reads(job: StageJob, staging: StagingDirectory) -> tuple[SliceRead, ...]:
+    """What reading the slices showed, also of those that Spark did not need to read.
+
+    :raises TransformError: the transform stopped in the middle of a slice
+    """
     reads = {note["index"]: SliceRead(**note) for note in staging.notes("slice-")}
-    unread = [one for one in job.slices if one.index not in reads]
-    if unread:
-        first = unread[0]
-        told = (
-            f"{len(unread)} of {len(job.slices)} slices were not read to their end, the first being "
-            f"{first.topic}[{first.partition}] {first.start}..{first.end}"
-        )
-        if job.transform is None:
-            raise StagingError(f"{told}, although Spark says that all tasks succeeded")
+    begun = {note["index"] for note in staging.notes("progress-")}
+    stopped = [one for one in job.slices if one.index in begun and one.index not in reads]
+    if stopped:
+        first = stopped[0]
         raise TransformError(
-            f"{told}: transform {job.transform!r} stops reading early (limit, head, take). The positions would move over "
-            "records that nobody saw; filter rows by a condition instead."
+            f"Transform {job.transform!r} stops reading early (limit, head, take): {first.topic}[{first.partition}] "
+            f"{first.start}..{first.end} was not read to its end. The positions would move over records that nobody "
+            "saw; choose rows by a condition instead."
         )
-    return tuple(reads[one.index] for one in job.slices)
+    unread = [one for one in job.slices if one.index not in reads]
+    if unread and job.transform is None:
+        raise StagingError(f"{len(unread)} of {len(job.slices)} slices were not read, although all tasks succeeded")
+    # Spark leaves out what cannot change the result: a condition that is always false, a join with an empty table.
+    return tuple(
+        reads.get(one.index) or SliceRead(one.index, one.topic, one.partition, one.start, one.end, None)
+        for one in job.slices
+    )
 
 
 def main(directory: str) -> int:

@@ -99,16 +99,21 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class SliceRead:
-    """What reading a slice to its end showed; timestamps in milliseconds, None where no record had one."""
+    """What reading a slice to its end showed.
+
+    :param records: None where the slice was not read, because the transform's result does not depend on it
+    :param first_timestamp_ms: the oldest record's timestamp, None where no record had one
+    :param last_timestamp_ms: the newest record's
+    """
 
     index: int
     topic: str
     partition: int
     start: int
     end: int
-    records: int
-    first_timestamp_ms: int | None
-    last_timestamp_ms: int | None
+    records: int | None
+    first_timestamp_ms: int | None = None
+    last_timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
 import tempfile
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,15 +25,19 @@ class SessionLauncher:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
-        # Kept as long as the launcher: executors that start late fetch the archive then.
-        self._directory: tempfile.TemporaryDirectory[str] | None = None
 
     def check(self, staging_dir: str | None) -> None:
         """Nothing can be missing: the session runs, and whether it shares a directory with us only its owner knows."""
 
     def __call__(self, job: StageJob) -> None:
-        if self._directory is None:
-            self._directory = tempfile.TemporaryDirectory(prefix="kafka-offsets-")
-            archive = write_package(Path(self._directory.name) / "airflow_kafka_offsets.zip")
-            self._spark.addArtifacts(str(archive), pyfile=True)
+        # Adding the same archive again does nothing.
+        self._spark.addArtifacts(str(_archive()), pyfile=True)
         run(self._spark, job)
+
+
+@cache
+def _archive() -> Path:
+    """The archive of this process: Spark fetches it whenever an executor starts, as long as the session lives."""
+    directory = tempfile.mkdtemp(prefix="kafka-offsets-")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return write_package(Path(directory) / "airflow_kafka_offsets.zip")

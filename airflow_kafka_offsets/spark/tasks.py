@@ -112,6 +112,8 @@ class _Seen:
         self._records = 0
         self._oldest: int | None = None
         self._newest: int | None = None
+        # From here on the slice is begun: a begun slice that nobody ends is one that a transform stopped reading.
+        self._write("progress")
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._records += batch.num_rows

@@ -1,0 +1,163 @@
+"""What the tests against the real stack share: a Spark session, a broker to write to, and the invariant."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.batch import LoadResult, Pipeline, load
+from airflow_kafka_offsets.formats import Json
+from airflow_kafka_offsets.ledger import Tables, TaskRun
+from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.spark.session import SessionLauncher
+from devstack.kafka import KafkaBroker
+
+COLUMNS = Json("id BIGINT NOT NULL, name STRING")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One local session for all tests that do not test how Spark is launched."""
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.pyspark.python", sys.executable)
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.log.level", "WARN")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+class CountingLauncher(SessionLauncher):
+    """The real launcher, which remembers what it was asked to run."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__(spark)
+        self.jobs: list[StageJob] = []
+
+    def __call__(self, job: StageJob) -> None:
+        self.jobs.append(job)
+        super().__call__(job)
+
+
+@pytest.fixture
+def launcher(spark: SparkSession) -> CountingLauncher:
+    return CountingLauncher(spark)
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """An empty database of each kind."""
+    if request.param == "postgresql":
+        url = request.getfixturevalue("database")
+    else:
+        url = f"sqlite:///{request.getfixturevalue('tmp_path')}/warehouse.db"
+    made = sa.create_engine(url, hide_parameters=True)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def postgres_engine(database: str) -> Iterator[Engine]:
+    made = sa.create_engine(database, hide_parameters=True)
+    yield made
+    made.dispose()
+
+
+@dataclass
+class Loader:
+    """Loads topics into the table `target` of an engine, as a script would."""
+
+    kafka: KafkaBroker
+    engine: Engine
+    launcher: CountingLauncher
+
+    def pipeline(self, topics: Sequence[str], **options: Any) -> Pipeline:
+        defaults: dict[str, Any] = {"group_id": "loader", "value_format": COLUMNS, "sink": SqlTable("target")}
+        return Pipeline(topics=tuple(topics), **(defaults | options))
+
+    def __call__(self, *topics: str, run: TaskRun | None = None, **options: Any) -> LoadResult:
+        return load(
+            self.pipeline(topics, **options),
+            kafka_config={"bootstrap.servers": self.kafka.bootstrap_servers},
+            engine=self.engine,
+            launcher=self.launcher,
+            run=run,
+        )
+
+
+@pytest.fixture
+def loader(kafka: KafkaBroker, engine: Engine, launcher: CountingLauncher) -> Loader:
+    return Loader(kafka, engine, launcher)
+
+
+@pytest.fixture
+def postgres_loader(kafka: KafkaBroker, postgres_engine: Engine, launcher: CountingLauncher) -> Loader:
+    return Loader(kafka, postgres_engine, launcher)
+
+
+def produce(kafka: KafkaBroker, topic: str, values: Sequence[bytes | None], partition: int = 0, **config: Any) -> None:
+    """Write records to one partition, in order, and wait until the broker has them."""
+    errors: list[object] = []
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, **config})
+    for value in values:
+        producer.produce(topic, value, partition=partition, on_delivery=lambda error, _: error and errors.append(error))
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    assert errors == []
+
+
+def names(first: int, count: int) -> list[bytes]:
+    """JSON records with the ids from `first` on."""
+    return [json.dumps({"id": i, "name": f"name-{i}"}).encode() for i in range(first, first + count)]
+
+
+def rows(engine: Engine, query: str, **values: Any) -> list[tuple[Any, ...]]:
+    with engine.connect() as conn:
+        return [tuple(row) for row in conn.execute(sa.text(query), values)]
+
+
+def positions(engine: Engine, tables: Tables | None = None) -> dict[tuple[str, int], int]:
+    offsets = (tables or Tables()).consumed_offsets.c
+    with engine.connect() as conn:
+        stored = conn.execute(sa.select(offsets.topic, offsets.partition, offsets.offset_value))
+        return {(row.topic, row.partition): row.offset_value for row in stored}
+
+
+def assert_exactly_once(engine: Engine, table: str = "target") -> None:
+    """The invariant, from outside: below each position every offset is in the table once, and nothing above it.
+
+    For topics whose every offset holds a record.
+    """
+    loaded = rows(engine, f'SELECT _kafka_topic, _kafka_partition, _kafka_offset FROM "{table}"')
+    expected = [(*tp, offset) for tp, end in positions(engine).items() for offset in range(end)]
+    assert sorted(loaded) == sorted(expected)
+    committed = "SELECT batch_id FROM offset_batches WHERE state = 'committed'"
+    invisible = rows(engine, f'SELECT count(*) FROM "{table}" WHERE _batch_id NOT IN ({committed})')
+    assert invisible == [(0,)]
+    history: dict[tuple[str, int], int] = {}
+    for topic, partition, start, end in rows(
+        engine,
+        "SELECT r.topic, r.partition, r.start_offset, r.end_offset FROM offset_ranges r"
+        " JOIN offset_batches b ON b.batch_id = r.batch_id WHERE b.state = 'committed' ORDER BY b.batch_id",
+    ):
+        assert history.get((topic, partition), start) == start, "the history has a hole or an overlap"
+        history[topic, partition] = end
+    assert history == positions(engine)
+
+
+TopicFactory = Callable[..., str]
