@@ -1,0 +1,45 @@
+# Every target sets up the environment first; that is instant when nothing changed.
+PYTHON := .venv/bin/python
+.DEFAULT_GOAL := help
+.PHONY: help setup test unit integration lint format types demo airflow constraints clean
+
+help: ## show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## make .venv, see to Java, fetch the broker (runs by itself before everything else)
+	@scripts/bootstrap.sh
+
+test: lint types ## all that CI runs: lint, types, and every test against real servers
+	$(PYTHON) -m pytest tests
+
+unit: setup ## the tests that need no server
+	$(PYTHON) -m pytest tests/unit
+
+integration: setup ## the tests with a real broker, Postgres, Spark and Airflow
+	$(PYTHON) -m pytest tests --ignore tests/unit
+
+lint: setup ## check format and lint rules
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+
+format: setup ## format the code, and fix what can be fixed
+	$(PYTHON) -m ruff check --fix-only .
+	$(PYTHON) -m ruff format .
+
+types: setup ## check types
+	$(PYTHON) -m mypy
+
+demo: setup ## see exactly once happen: load, kill, retry, compare
+	$(PYTHON) -m demo
+
+airflow: setup ## try it in a browser: Airflow with a broker, Postgres, orders and the example DAGs
+	$(PYTHON) -m devstack.playground
+
+constraints: setup ## pin in constraints/dev.txt what pyproject.toml asks for (ARGS=--upgrade: the newest of all)
+	PATH="$$PATH:.build/tools/bin" uv pip compile --quiet pyproject.toml $(ARGS) \
+		--extra spark --extra postgres --extra sqlite --group dev \
+		-p 3.11 --no-annotate --custom-compile-command "make constraints" -o constraints/dev.txt >/dev/null
+
+clean: ## remove what was built, fetched and cached; .venv too
+	rm -rf .venv .build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,39 @@
+"""The development stack's commands: ``python -m devstack --help``."""
+
+import argparse
+import sys
+
+from devstack.java import find_java
+from devstack.kafka_jars import kafka_classpath
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m devstack", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("java", help="print the Java in use, or say what to install")
+    commands.add_parser("jars", help="fetch Kafka's jars, where they are not there yet")
+    orders = commands.add_parser("orders", help="produce orders that follow those in the topic")
+    orders.add_argument("bootstrap_servers")
+    orders.add_argument("topic")
+    orders.add_argument("count", type=int)
+    arguments = parser.parse_args()
+    try:
+        if arguments.command == "java":
+            print(find_java())
+        elif arguments.command == "jars":
+            kafka_classpath()
+        else:
+            from devstack.orders import produce_orders
+            from devstack.topics import end_offsets
+
+            present = sum(end_offsets(arguments.bootstrap_servers, arguments.topic).values())
+            added = produce_orders(arguments.bootstrap_servers, arguments.topic, arguments.count, start_id=present)
+            print(f"{added} orders added to {arguments.topic}, ids {present} to {present + added - 1}")
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

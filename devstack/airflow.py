@@ -1,0 +1,230 @@
+"""A real Airflow: the CLI, and all components, on a temporary AIRFLOW_HOME with a SQLite metadata database."""
+
+import base64
+import configparser
+import contextlib
+import fcntl
+import importlib.metadata
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any, Self
+
+from devstack.paths import BUILD, environment
+from devstack.process import ServerProcess, free_port, wait_until
+
+USER = "admin"
+_START_TIMEOUT = 180.0
+_AIRFLOW = str(Path(sys.executable).with_name("airflow"))
+
+
+class AirflowHome:
+    """A temporary AIRFLOW_HOME. Making one writes its configuration, entering it its database; nothing is started.
+
+    :param dags: the folder with DAG files; an empty one where it is None
+    :param connections: connection ids and what their ``AIRFLOW_CONN_…`` variable says, a URI or JSON
+    :param config: Airflow settings over those that suit tests, keyed by ``section.option``
+    :param env: further environment variables for every Airflow process
+    """
+
+    def __init__(
+        self,
+        *,
+        dags: Path | None = None,
+        connections: Mapping[str, str] | None = None,
+        config: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="devstack-airflow-"))
+        self.port = free_port()
+        self.password = secrets.token_urlsafe(9)
+        self.components: list[ServerProcess] = []
+        self._commands: list[subprocess.Popen[str]] = []
+        # What a developer has set for an Airflow of his own must not decide what happens here.
+        inherited = {name: value for name, value in environment().items() if not name.startswith("AIRFLOW_")}
+        self.env: dict[str, str] = {
+            **inherited,
+            "AIRFLOW_HOME": str(self.directory),
+            "NO_COLOR": "1",
+            **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in (connections or {}).items()},
+            **(env or {}),
+        }
+        if dags is None:
+            dags = self.directory / "dags"
+            dags.mkdir()
+        self._write_configuration(dags.resolve(), config or {})
+
+    @property
+    def url(self) -> str:
+        """Of the web interface and the API, once :meth:`start` was called."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def migrate(self) -> None:
+        """Copy a migrated database, which is made once for each version of Airflow: it takes seconds."""
+        template = BUILD / f"airflow-{importlib.metadata.version('apache-airflow-core')}.db"
+        own = self.directory / "airflow.db"
+        if not template.exists():
+            BUILD.mkdir(exist_ok=True)
+            with (BUILD / "airflow.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here and finds the work done
+                if not template.exists():
+                    done = self.run("db", "migrate")
+                    if done.returncode != 0:
+                        raise RuntimeError(f"airflow db migrate failed:\n{done.stdout}{done.stderr}")
+                    partial = template.with_suffix(".partial")
+                    shutil.copyfile(own, partial)
+                    partial.rename(template)
+        shutil.copyfile(template, own)
+
+    def run(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+        """Run the ``airflow`` command to its end; a failure is for the caller to judge.
+
+        :raises subprocess.TimeoutExpired: it took longer than ``timeout`` seconds; it was killed, with its children
+        """
+        with self.popen(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            try:
+                stdout, stderr = process.communicate(timeout=timeout)
+            except BaseException:
+                _kill_group(process)
+                raise
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def popen(
+        self, *arguments: str, stdout: int | IO[Any] | None = None, stderr: int | IO[Any] | None = None
+    ) -> subprocess.Popen[str]:
+        """Start the ``airflow`` command as the leader of a new process group, for tests that kill it.
+
+        What is left of the group goes with :meth:`close`. Not supervised: a test may kill the command and watch what
+        the Spark application that it started goes on to do.
+
+        :param stdout: as for :class:`subprocess.Popen`; ours where it is None
+        :param stderr: likewise
+        """
+        process = subprocess.Popen(
+            [_AIRFLOW, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            text=True,
+            env=self.env,
+            cwd=self.directory,
+            start_new_session=True,
+        )
+        self._commands.append(process)
+        return process
+
+    def start(self) -> None:
+        """Start all components, as ``airflow standalone`` does, and wait until each says that it is healthy.
+
+        Not by `airflow standalone` itself: its scheduler and its triggerer serve logs on all network interfaces, which
+        on one machine nobody needs, and only the commands of the components have a switch for that.
+        """
+        for name, options in {
+            "api-server": [],
+            "scheduler": ["--skip-serve-logs"],
+            "dag-processor": [],
+            "triggerer": ["--skip-serve-logs"],
+        }.items():
+            log = self.directory / f"{name}.log"
+            component = ServerProcess(
+                f"airflow {name}", [_AIRFLOW, name, *options], log=log, env=self.env, scratch=self.directory
+            )
+            self.components.append(component.start())
+        wait_until(self._healthy, _START_TIMEOUT, "Airflow's components to be healthy", details=self._log_tails)
+
+    def close(self) -> None:
+        """Stop everything that runs on this home, and remove it."""
+        for component in self.components:
+            component.signal(signal.SIGTERM)
+        for component in self.components:
+            component.stop(timeout=10)
+        for command in self._commands:
+            _kill_group(command)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self.migrate()
+            return self
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write_configuration(self, dags: Path, overrides: Mapping[str, str]) -> None:
+        """Write an airflow.cfg: with none, each component would make up secrets that the others do not accept."""
+        passwords = self.directory / "passwords.json"
+        passwords.touch(0o600)
+        passwords.write_text(json.dumps({USER: self.password}))
+        settings = {
+            "core.dags_folder": str(dags),
+            "core.load_examples": "False",
+            "core.executor": "LocalExecutor",
+            "core.parallelism": "4",
+            "core.dags_are_paused_at_creation": "False",
+            "core.fernet_key": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+            "core.simple_auth_manager_users": f"{USER}:admin",
+            "core.simple_auth_manager_passwords_file": str(passwords),
+            "core.execution_api_server_url": f"{self.url}/execution/",
+            "core.plugins_folder": str(self.directory / "plugins"),
+            "database.sql_alchemy_conn": f"sqlite:///{self.directory}/airflow.db",
+            "logging.base_log_folder": str(self.directory / "logs"),
+            "logging.colored_console_log": "False",
+            "usage_data_collection.enabled": "False",
+            "api.host": "127.0.0.1",
+            "api.port": str(self.port),
+            "api.base_url": self.url,
+            "api.workers": "1",
+            "api.secret_key": secrets.token_urlsafe(32),
+            "api_auth.jwt_secret": secrets.token_urlsafe(48),
+            # A changed DAG file or a finished task is noticed within seconds.
+            "scheduler.scheduler_idle_sleep_time": "0.5",
+            "dag_processor.refresh_interval": "5",
+            "dag_processor.min_file_process_interval": "5",
+            "dag_processor.parsing_processes": "1",
+        } | dict(overrides)
+        parser = configparser.RawConfigParser()
+        for name, value in settings.items():
+            section, option = name.split(".")
+            if not parser.has_section(section):
+                parser.add_section(section)
+            parser.set(section, option, value)
+        path = self.directory / "airflow.cfg"
+        path.touch(0o600)
+        with path.open("w") as file:
+            parser.write(file)
+
+    def _healthy(self) -> bool:
+        for component in self.components:
+            if not component.running:
+                raise RuntimeError(f"{component.name} ended\n{component.log_tail()}")
+        try:
+            with urllib.request.urlopen(f"{self.url}/api/v2/monitor/health", timeout=5) as response:
+                health = json.load(response)
+        except (OSError, ValueError):
+            return False
+        parts = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+        return all(health[part]["status"] == "healthy" for part in parts)
+
+    def _log_tails(self) -> str:
+        return "\n".join(component.log_tail(15) for component in self.components)
+
+
+def _kill_group(process: subprocess.Popen[str]) -> None:
+    """SIGKILL to a process group that may outlive its leader."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()

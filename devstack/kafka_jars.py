@@ -1,0 +1,72 @@
+"""Apache Kafka's jars from Maven, fetched once by the Ivy that PySpark brings along."""
+
+import fcntl
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from devstack.java import find_java
+from devstack.paths import BUILD, pyspark_home
+
+KAFKA_VERSION = "4.2.1"
+SCALA_VERSION = "2.13"
+LOG4J_VERSION = "2.25.4"
+
+# kafka-tools has the command line tools, which tests and benchmarks use as peers; what it depends on beyond the
+# broker's own jars is Kafka Connect with its web server, and nothing here needs that. log4j-slf4j-impl makes the broker
+# write a log.
+_IVY = f"""<ivy-module version="2.0">
+  <info organisation="devstack" module="kafka"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>
+    <dependency org="org.apache.kafka" name="kafka_{SCALA_VERSION}" rev="{KAFKA_VERSION}" conf="default->default"/>
+    <dependency org="org.apache.kafka" name="kafka-tools" rev="{KAFKA_VERSION}" conf="default->default"
+                transitive="false"/>
+    <dependency org="org.apache.logging.log4j" name="log4j-slf4j-impl" rev="{LOG4J_VERSION}" conf="default->default"
+                transitive="false"/>
+  </dependencies>
+</ivy-module>
+"""
+
+_LOG4J = """<Configuration status="WARN">
+  <Appenders>
+    <Console name="out"><PatternLayout pattern="%d{HH:mm:ss.SSS} %-5p %c{1} %m%n%throwable"/></Console>
+  </Appenders>
+  <Loggers><Root level="INFO"><AppenderRef ref="out"/></Root></Loggers>
+</Configuration>
+"""
+
+
+def kafka_classpath() -> str:
+    """The class path with Kafka's jars and a logging configuration; fetches them when they are not there yet.
+
+    :raises RuntimeError: the download failed; the message ends with Ivy's own words
+    """
+    home = BUILD / f"kafka-{KAFKA_VERSION}"
+    if not home.exists():
+        BUILD.mkdir(exist_ok=True)
+        with (BUILD / "kafka.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here and finds the work done
+            if not home.exists():
+                _fetch(home)
+    return f"{home}/*:{home}"
+
+
+def _fetch(home: Path) -> None:
+    (ivy,) = (pyspark_home() / "jars").glob("ivy-*.jar")
+    partial = Path(tempfile.mkdtemp(prefix="kafka-", dir=home.parent))
+    try:
+        (partial / "ivy.xml").write_text(_IVY)
+        (partial / "log4j2.xml").write_text(_LOG4J)
+        pattern = f"{partial}/[artifact]-[revision](-[classifier]).[ext]"
+        command = [str(find_java()), "-cp", str(ivy), "org.apache.ivy.Main", "-ivy", f"{partial}/ivy.xml"]
+        # No filter of types: one of the jars is an OSGi bundle.
+        done = subprocess.run([*command, "-retrieve", pattern], capture_output=True, text=True)
+        if done.returncode != 0 or not list(partial.glob(f"kafka_{SCALA_VERSION}-{KAFKA_VERSION}.jar")):
+            output = "\n".join((done.stdout + done.stderr).splitlines()[-60:])
+            raise RuntimeError(f"Kafka's jars could not be fetched from Maven:\n{output}")
+        partial.chmod(0o755)
+        partial.rename(home)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

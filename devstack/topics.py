@@ -1,0 +1,57 @@
+"""Creating topics that can be used the moment we return."""
+
+from collections.abc import Mapping
+
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from devstack.process import wait_until
+
+_READY_TIMEOUT = 30.0
+
+
+def create_topic(
+    bootstrap_servers: str, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None
+) -> bool:
+    """Create a topic of one replica, and wait until its partitions have leaders that answer.
+
+    The broker's "created" only means that the controller knows: a client that asks at once may still be told
+    UNKNOWN_TOPIC_OR_PARTITION or LEADER_NOT_AVAILABLE.
+
+    :return: False where the topic existed already; it is left as it is
+    """
+    # log_level 3: errors, as we speak to brokers that just woke up or are about to go.
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+    created = True
+    try:
+        admin.create_topics([NewTopic(topic, partitions, 1, config=dict(config or {}))])[topic].result(30)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            raise
+        created = False
+
+    def answers() -> bool:
+        try:
+            known = _end_offsets(admin, topic)
+        except KafkaException:
+            return False
+        return len(known) == partitions or (not created and bool(known))
+
+    wait_until(answers, _READY_TIMEOUT, f"the leaders of the {partitions} partitions of topic {topic}")
+    return created
+
+
+def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
+    """End offset by partition; empty where the topic does not exist."""
+    return _end_offsets(AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3}), topic)
+
+
+def _end_offsets(admin: AdminClient, topic: str) -> dict[int, int]:
+    known = admin.list_topics(topic, timeout=10).topics[topic]
+    if known.error is not None:
+        if known.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return {}
+        raise KafkaException(known.error)
+    latest = OffsetSpec.latest()
+    asked = admin.list_offsets({TopicPartition(topic, number): latest for number in known.partitions})
+    return {partition.partition: future.result(10).offset for partition, future in asked.items()}

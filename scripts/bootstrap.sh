@@ -1,0 +1,94 @@
+#!/bin/sh
+# Makes a checkout ready to work with, on a machine that has git, make and Python 3.11: an environment in .venv with
+# everything the tests need, Java, and Kafka's jars. Says one line a step; a second run does nothing.
+set -eu
+cd "$(dirname "$0")/.."
+
+stamp=.build/setup.stamp
+log=.build/setup.log
+
+fail() {
+    printf '%s\n' "$*" >&2
+    exit 1
+}
+
+# step MESSAGE COMMAND...: the command's output is shown only when it fails.
+step() {
+    printf '%s\n' "$1"
+    shift
+    "$@" >"$log" 2>&1 || {
+        cat "$log" >&2
+        fail "failed: $*"
+    }
+}
+
+# What the environment was made from. The folder belongs to it: an environment cannot be moved.
+state() {
+    pwd
+    cksum pyproject.toml constraints/dev.txt scripts/bootstrap.sh devstack/kafka_jars.py
+}
+
+find_python() {
+    for candidate in python3.11 python3 python; do
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            "$candidate" -c 'import sys; print(sys.executable)'
+            return
+        fi
+    done
+    return 1
+}
+
+install_uv() {
+    "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+        fail "$python lacks the venv module: install python3-venv (Debian, Ubuntu: apt-get install python3-venv)."
+    step "installing uv into .build/tools" "$python" -m venv --clear .build/tools
+    step "  (with pip)" .build/tools/bin/python -m pip install --quiet "uv>=0.5,<1"
+}
+
+install_java() {
+    if command -v apt-get >/dev/null && [ "$(id -u)" = 0 ]; then
+        step "updating the list of packages, for Java" apt-get update
+        for package in openjdk-21-jre-headless openjdk-17-jre-headless default-jre-headless; do
+            if apt-get install --simulate "$package" >/dev/null 2>&1; then
+                step "installing $package" env DEBIAN_FRONTEND=noninteractive \
+                    apt-get install --yes --no-install-recommends "$package"
+                return
+            fi
+        done
+    elif command -v brew >/dev/null; then
+        step "installing openjdk@17" brew install openjdk@17
+        # Homebrew leaves it out of PATH; everything here looks into the environment first.
+        ln -sf "$(brew --prefix openjdk@17)/bin/java" .venv/bin/java
+    fi
+}
+
+if [ -x .venv/bin/python ] && [ -f "$stamp" ] && [ "$(state)" = "$(cat "$stamp")" ]; then
+    exit 0
+fi
+mkdir -p .build
+rm -f "$stamp"
+
+python=$(find_python) ||
+    fail "Python 3.11 or newer is needed (Debian, Ubuntu: apt-get install python3.11-venv; macOS: brew install python@3.11)."
+
+if uv --version >/dev/null 2>&1; then
+    uv=uv
+else
+    uv=.build/tools/bin/uv
+    "$uv" --version >/dev/null 2>&1 || install_uv
+fi
+
+if ! .venv/bin/python -c '' 2>/dev/null; then
+    step "making .venv with $("$python" --version)" "$uv" venv --clear --python "$python" .venv
+fi
+step "installing what constraints/dev.txt lists (minutes, the first time)" \
+    "$uv" pip install --python .venv/bin/python -c constraints/dev.txt -e ".[spark,postgres,sqlite]" --group dev
+
+if ! .venv/bin/python -m devstack java >/dev/null 2>&1; then
+    install_java
+    .venv/bin/python -m devstack java >/dev/null || exit 1
+fi
+step "fetching Kafka's jars" .venv/bin/python -m devstack jars
+
+state >"$stamp"
+echo "ready: make help"

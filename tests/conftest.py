@@ -1,0 +1,96 @@
+"""Fixtures with real servers. Each is started on its first use in the session, so unit tests pay for none of them."""
+
+import itertools
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import pytest
+
+from devstack.airflow import AirflowHome
+from devstack.kafka import KafkaBroker
+from devstack.postgres import PostgresServer
+from devstack.spark import SparkStandalone
+from devstack.topics import create_topic
+
+_HOME = pytest.StashKey[AirflowHome]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the session an AIRFLOW_HOME of its own, before anything imports Airflow and writes into the developer's.
+
+    Its environment also makes `pytest` work where no virtual environment is activated.
+    """
+    home = config.stash[_HOME] = AirflowHome()
+    for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
+        del os.environ[name]
+    os.environ.update(home.env)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[_HOME].close()
+
+
+class TopicFactory(Protocol):
+    def __call__(self, partitions: int = 1, **config: str | int) -> str: ...
+
+
+@pytest.fixture(scope="session")
+def airflow_home(pytestconfig: pytest.Config) -> AirflowHome:
+    """The session's AIRFLOW_HOME with a migrated metadata database, for tests that run DAGs in this process."""
+    home = pytestconfig.stash[_HOME]
+    home.migrate()
+    return home
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaBroker]:
+    """A broker for the whole session. Tests that stop, kill or freeze a broker start one of their own."""
+    with KafkaBroker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A Postgres for the whole session. Tests that stop, kill or freeze a server start one of their own."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def spark_cluster() -> Iterator[SparkStandalone]:
+    """A standalone Spark master with one worker."""
+    with SparkStandalone() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def _unique_name() -> Callable[[str], str]:
+    numbers = itertools.count(1)
+    session = uuid.uuid4().hex[:6]
+    return lambda prefix: f"{prefix}_{session}_{next(numbers)}"
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker, _unique_name: Callable[[str], str]) -> TopicFactory:
+    """Creates topics: ``topic(partitions=3, cleanup_policy="compact")`` returns the name of a new one, ready to use.
+
+    Underscores in the names of topic settings stand for Kafka's dots.
+    """
+
+    def create(partitions: int = 1, **config: str | int) -> str:
+        name = _unique_name("topic")
+        settings = {key.replace("_", "."): str(value) for key, value in config.items()}
+        create_topic(kafka.bootstrap_servers, name, partitions, settings)
+        return name
+
+    return create
+
+
+@pytest.fixture
+def database(postgres: PostgresServer, _unique_name: Callable[[str], str]) -> Iterator[str]:
+    """The SQLAlchemy URL of a new and empty database of the session's Postgres."""
+    name = _unique_name("database")
+    yield postgres.create_database(name)
+    postgres.drop_database(name)
