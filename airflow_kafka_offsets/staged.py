@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -96,6 +97,8 @@ def make_job(
         transform=pipeline.transform,
         target=target,
         staging_uri=directory.uri,
+        # A transform may live beside the DAG file, in a folder that only this process was told of.
+        python_path=tuple(path for path in sys.path if path) if pipeline.transform else (),
         idle_timeout=pipeline.idle_timeout,
     )
 

@@ -7,7 +7,10 @@ from typing import Any
 
 def get_commands() -> list[Any]:
     """The command group that Airflow's command line adds."""
-    from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand, lazy_load_command
+    from airflow.cli.cli_config import ActionCommand, GroupCommand, lazy_load_command
+    from airflow.cli.cli_config import Arg as AirflowArg
+
+    Arg: Any = AirflowArg  # Airflow does not annotate it
 
     conn_id = Arg(("--conn-id",), required=True, help="the Airflow connection of the database")
     schema = Arg(("--schema",), default=None, help="the database schema of the state tables")

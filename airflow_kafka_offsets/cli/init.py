@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 
+from airflow.exceptions import AirflowException
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_kafka_offsets import ledger
@@ -24,7 +25,7 @@ def init(args: Namespace) -> None:
             sys.stdout.write(tables.ddl(engine.dialect))
             return
         created = ledger.init(engine, tables)
-    except (KafkaOffsetsError, SQLAlchemyError) as error:
+    except (AirflowException, KafkaOffsetsError, SQLAlchemyError) as error:
         raise SystemExit(f"kafka-offsets init: {error}") from error
-    told = "created" if created else "are there already, and fit this version"
+    told = "were created" if created else "are there already, and fit this version,"
     sys.stderr.write(f"The state tables {told} in database {engine.url.database!r}\n")

@@ -1,4 +1,4 @@
-"""The files that travel with a job: the Spark part of this package, the application and the job itself."""
+"""The files that travel with a job: this package, the application and the job itself."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from airflow_kafka_offsets.spark.application import main
 
 sys.exit(main(sys.argv[1]))
 """
-
-# What the Spark part is made of; none of it imports Airflow or SQLAlchemy.
-_MODULES = ("__init__.py", "exceptions.py", "offsets.py", "spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +46,14 @@ def write_job(directory: Path, job: StageJob) -> JobFiles:
 
 
 def write_package(path: Path) -> Path:
-    """Write the Spark part of this package as an archive that Python can import from.
+    """Write this package as an archive that Python can import from.
 
-    The same package gives the same bytes: Spark refuses a second file of the same name with other contents.
+    Whole, although executors import only its Spark part: on the driver it comes before the installed package, and half
+    of it would hide the other half from a transform's module that imports it. The same package gives the same bytes,
+    since Spark refuses a second file of the same name with other contents.
     """
     root = Path(__file__).resolve().parent.parent
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in _MODULES:
-            source = root / name
-            for file in sorted(source.glob("*.py")) if source.is_dir() else [source]:
-                archive.writestr(zipfile.ZipInfo(str(Path(root.name) / file.relative_to(root))), file.read_bytes())
+        for file in sorted(root.rglob("*.py")):
+            archive.writestr(zipfile.ZipInfo(str(Path(root.name) / file.relative_to(root))), file.read_bytes())
     return path

@@ -113,9 +113,14 @@ def postgres_loader(kafka: KafkaBroker, postgres_engine: Engine, launcher: Count
 def produce(kafka: KafkaBroker, topic: str, values: Sequence[bytes | None], partition: int = 0, **config: Any) -> None:
     """Write records to one partition, in order, and wait until the broker has them."""
     errors: list[object] = []
+
+    def note(error: object, _: object) -> None:
+        if error is not None:
+            errors.append(error)
+
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, **config})
     for value in values:
-        producer.produce(topic, value, partition=partition, on_delivery=lambda error, _: error and errors.append(error))
+        producer.produce(topic, value, partition=partition, on_delivery=note)
         producer.poll(0)
     assert producer.flush(30) == 0
     assert errors == []

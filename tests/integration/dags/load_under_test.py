@@ -1,0 +1,28 @@
+"""The DAG of the tests that run the real `airflow` command; what differs between tests comes from the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG
+
+from airflow_kafka_offsets import Json, KafkaBatchOperator, SqlTable
+
+OPTIONS = json.loads(os.environ.get("LOAD_UNDER_TEST", "{}"))
+
+with DAG(dag_id="load_under_test", schedule=None, start_date=datetime(2026, 1, 1), catchup=False):
+    KafkaBatchOperator(
+        task_id="load",
+        group_id="loader",
+        value_format=Json(OPTIONS.pop("columns", "id BIGINT NOT NULL, name STRING")),
+        sink=SqlTable(OPTIONS.pop("table", "target"), conn_id="warehouse"),
+        lease=timedelta(seconds=OPTIONS.pop("lease_seconds", 3)),
+        idle_timeout=timedelta(seconds=OPTIONS.pop("idle_timeout_seconds", 120)),
+        **OPTIONS,
+    )
+
+
+def keep_all(records):  # type: ignore[no-untyped-def]
+    return records

@@ -1,0 +1,63 @@
+"""The tree of errors is what its documentation says."""
+
+import inspect
+import re
+from typing import NamedTuple
+
+import pytest
+
+from airflow_kafka_offsets import exceptions
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError
+
+_BULLET = re.compile(r"^(?P<indent> *)\* `(?P<name>\w+)`(?P<retriable> \(retriable\))?", re.MULTILINE)
+
+
+class Documented(NamedTuple):
+    parent: str | None
+    retriable: bool
+
+
+def documented_tree() -> dict[str, Documented]:
+    tree: dict[str, Documented] = {}
+    path: list[tuple[int, str]] = []
+    for bullet in _BULLET.finditer(inspect.getdoc(exceptions) or ""):
+        indent = len(bullet["indent"])
+        path = [(depth, name) for depth, name in path if depth < indent]
+        tree[bullet["name"]] = Documented(path[-1][1] if path else None, bullet["retriable"] is not None)
+        path.append((indent, bullet["name"]))
+    return tree
+
+
+def defined_classes() -> dict[str, type[KafkaOffsetsError]]:
+    return {
+        name: kind
+        for name, kind in vars(exceptions).items()
+        if inspect.isclass(kind) and kind.__module__ == exceptions.__name__
+    }
+
+
+def test_the_documented_tree_names_exactly_the_classes_that_exist() -> None:
+    assert sorted(documented_tree()) == sorted(defined_classes())
+
+
+@pytest.mark.parametrize("name", sorted(defined_classes()))
+def test_a_class_has_the_documented_parent(name: str) -> None:
+    parent = documented_tree()[name].parent
+    expected: type = defined_classes()[parent] if parent else Exception
+    assert defined_classes()[name].__bases__ == (expected,)
+
+
+@pytest.mark.parametrize("name", sorted(defined_classes()))
+def test_a_class_is_retriable_where_the_documentation_says_so(name: str) -> None:
+    assert defined_classes()[name].retriable is documented_tree()[name].retriable
+
+
+@pytest.mark.parametrize("name", sorted(defined_classes()))
+def test_every_class_says_what_it_is(name: str) -> None:
+    assert vars(defined_classes()[name]).get("__doc__")
+
+
+def test_a_record_error_carries_the_records_place_and_names_it() -> None:
+    error = RecordError("it is too long", topic="orders", partition=3, offset=42)
+    assert (error.reason, error.topic, error.partition, error.offset) == ("it is too long", "orders", 3, 42)
+    assert "topic 'orders' partition 3 offset 42 cannot be loaded: it is too long" in str(error)
