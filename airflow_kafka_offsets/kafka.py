@@ -106,7 +106,10 @@ class Cluster:
         self._servers = checked["bootstrap.servers"]
         # Only this callback learns why a connection fails. It runs inside poll().
         self._reasons: list[KafkaError] = []
-        self._client = AdminClient({**checked, "error_cb": self._reasons.append}, logger=_client_log)
+        try:
+            self._client = AdminClient({**checked, "error_cb": self._reasons.append}, logger=_client_log)
+        except KafkaException as error:
+            raise ConfigurationError(f"The Kafka configuration cannot be used: {error.args[0].str()}") from error
 
     def cluster_id(self) -> str:
         """The id that the cluster was formatted with."""

@@ -10,12 +10,12 @@ def get_commands() -> list[Any]:
     from airflow.cli.cli_config import ActionCommand, GroupCommand, lazy_load_command
     from airflow.cli.cli_config import Arg as AirflowArg
 
-    Arg: Any = AirflowArg  # Airflow does not annotate it
+    argument: Any = AirflowArg  # Airflow does not annotate it
 
-    conn_id = Arg(("--conn-id",), required=True, help="the Airflow connection of the database")
-    schema = Arg(("--schema",), default=None, help="the database schema of the state tables")
-    prefix = Arg(("--prefix",), default="", help="put before the names of the state tables")
-    show_sql = Arg(("--show-sql",), action="store_true", help="print the statements instead of running them")
+    conn_id = argument(("--conn-id",), required=True, help="the Airflow connection of the database")
+    schema = argument(("--schema",), default=None, help="the database schema of the state tables")
+    prefix = argument(("--prefix",), default="", help="put before the names of the state tables")
+    show_sql = argument(("--show-sql",), action="store_true", help="print the statements instead of running them")
     return [
         GroupCommand(
             name="kafka-offsets",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 
-from airflow.exceptions import AirflowException
+from airflow.sdk.exceptions import AirflowException
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_kafka_offsets import ledger

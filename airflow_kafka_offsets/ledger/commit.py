@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.exceptions import CommitUnknownError, PositionConflictError
 from airflow_kafka_offsets.ledger.batches import OPEN_STATES, Batch
-from airflow_kafka_offsets.ledger.connection import database_now, transaction
+from airflow_kafka_offsets.ledger.connection import database_now, said, transaction
 from airflow_kafka_offsets.ledger.groups import Claim, lock, lock_claimed, set_lease
 from airflow_kafka_offsets.ledger.positions import RangeRead, set_positions, stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -68,7 +68,7 @@ def _outcome(engine: Engine, tables: Tables, batch: Batch, error: DBAPIError) ->
     except DBAPIError as unreachable:
         raise CommitUnknownError(
             f"The connection broke while batch {batch.batch_id} of group {batch.group_id!r} was being committed, and the "
-            f"database could not be asked what became of it: {str(unreachable.orig).strip()}. Run the task again: it "
+            f"database could not be asked what became of it: {said(unreachable)}. Run the task again: it "
             "looks the batch up in the ledger and carries on from there."
         ) from error
     if row.state == "committed":

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from airflow_kafka_offsets.exceptions import GroupBusyError
 
@@ -17,32 +17,50 @@ from airflow_kafka_offsets.exceptions import GroupBusyError
 def transaction(engine: Engine) -> Iterator[Connection]:
     """One transaction: committed at the end of the block, rolled back where it raises.
 
-    SQLite's driver begins a transaction at the first write only, so that two processes could read the same position
-    and then both write; here it takes the write lock at once.
-
     :raises GroupBusyError: SQLite's write lock was not free within the driver's time-out
     """
     with engine.connect() as conn:
-        if conn.dialect.name != "sqlite":
+        if conn.dialect.name == "sqlite":
+            with _immediate(conn) as locked:
+                yield locked
+        else:
             with conn.begin():
                 yield conn
-            return
-        # The driver must not open transactions of its own around the explicit one.
-        conn = conn.execution_options(isolation_level="AUTOCOMMIT")
-        try:
-            conn.exec_driver_sql("BEGIN IMMEDIATE")
-        except OperationalError as error:
-            if "locked" in str(error.orig):
-                raise GroupBusyError(
-                    f"The SQLite database {engine.url.database!r} is locked by another writer; SQLite has one at a time"
-                ) from error
-            raise
-        try:
-            yield conn
-        except BaseException:
-            conn.exec_driver_sql("ROLLBACK")
-            raise
-        conn.exec_driver_sql("COMMIT")
+
+
+def said(error: DBAPIError) -> str:
+    """What the database said, in one line, without the statement and its values."""
+    return str(error.orig).strip().split("\n", maxsplit=1)[0]
+
+
+def sqlstate(error: DBAPIError) -> str | None:
+    """The SQLSTATE of an error, where the driver hands it on (psycopg and psycopg2 do)."""
+    return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+
+
+@contextmanager
+def _immediate(conn: Connection) -> Iterator[Connection]:
+    """A transaction of SQLite that takes the write lock at once.
+
+    Its driver begins a transaction at the first write only, so that two processes could read the same position and then
+    both write.
+    """
+    # The driver must not open transactions of its own around the explicit one.
+    conn = conn.execution_options(isolation_level="AUTOCOMMIT")
+    try:
+        conn.exec_driver_sql("BEGIN IMMEDIATE")
+    except OperationalError as error:
+        if "locked" in said(error):
+            raise GroupBusyError(
+                f"The SQLite database {conn.engine.url.database!r} is locked by another writer; SQLite has one at a time"
+            ) from error
+        raise
+    try:
+        yield conn
+    except BaseException:
+        conn.exec_driver_sql("ROLLBACK")
+        raise
+    conn.exec_driver_sql("COMMIT")
 
 
 def database_now(conn: Connection) -> datetime:

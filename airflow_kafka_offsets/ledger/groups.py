@@ -15,11 +15,13 @@ from datetime import timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, Row
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
-from airflow_kafka_offsets.exceptions import ClusterChangedError, FencedError, GroupBusyError
-from airflow_kafka_offsets.ledger.connection import database_now, transaction
+from airflow_kafka_offsets.exceptions import ClusterChangedError, FencedError, GroupBusyError, LedgerError
+from airflow_kafka_offsets.ledger.connection import database_now, said, sqlstate, transaction
 from airflow_kafka_offsets.ledger.tables import Tables
+
+_INSUFFICIENT_PRIVILEGE, _LOCK_NOT_AVAILABLE = "42501", "55P03"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,20 @@ def claim(engine: Engine, tables: Tables, group_id: str, owner: TaskRun, *, clus
     :param lease: how long others believe, by the database's clock, that this attempt lives, unless it renews
     :raises GroupBusyError: another run holds an unexpired lease, or is committing
     :raises ClusterChangedError: the group's positions belong to another cluster
+    :raises LedgerError: the user may not write to the state tables
     """
+    try:
+        return _claim(engine, tables, group_id, owner, cluster_id, lease)
+    except DBAPIError as error:
+        if sqlstate(error) == _INSUFFICIENT_PRIVILEGE or "readonly database" in said(error):
+            raise LedgerError(
+                f"User {engine.url.username!r} of database {engine.url.database!r} may not write to the state tables: "
+                f"{said(error)}. GRANT SELECT, INSERT, UPDATE and DELETE on them, and USAGE on their sequence."
+            ) from error
+        raise
+
+
+def _claim(engine: Engine, tables: Tables, group_id: str, owner: TaskRun, cluster_id: str, lease: timedelta) -> Claim:
     groups = tables.consumer_groups
     with transaction(engine) as conn:
         _insert_if_missing(conn, tables, group_id, cluster_id)
@@ -114,7 +129,7 @@ def lock(conn: Connection, tables: Tables, group_id: str, *, nowait: bool = Fals
     try:
         return conn.execute(select).one()
     except OperationalError as error:
-        if getattr(error.orig, "sqlstate", None) == "55P03" or "NOWAIT" in str(error.orig):
+        if sqlstate(error) == _LOCK_NOT_AVAILABLE or "NOWAIT" in said(error):
             raise GroupBusyError(f"Group {group_id!r} is being committed by another run right now") from error
         raise
 

@@ -7,7 +7,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.exceptions import LedgerError
-from airflow_kafka_offsets.ledger.connection import transaction
+from airflow_kafka_offsets.ledger.connection import said, transaction
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
 
 
@@ -31,7 +31,7 @@ def init(engine: Engine, tables: Tables) -> bool:
         where = f"schema {tables.metadata.schema!r}" if tables.metadata.schema else "the default schema"
         raise LedgerError(
             f"The state tables cannot be created in {where} of database {engine.url.database!r} "
-            f"as user {engine.url.username!r}: {str(error.orig).strip()}. Grant CREATE on the schema, or let somebody "
+            f"as user {engine.url.username!r}: {said(error)}. Grant CREATE on the schema, or let somebody "
             f"who may run DDL apply the output of 'airflow kafka-offsets init --show-sql'."
         ) from error
     return True

@@ -87,7 +87,7 @@ class SqlTable:
     def _create(self, engine: Engine, columns: pa.Schema) -> sa.Table:
         import sqlalchemy as sa
 
-        from airflow_kafka_offsets.ledger.connection import transaction
+        from airflow_kafka_offsets.ledger.connection import said, transaction
         from airflow_kafka_offsets.sinks.columns import created_table
 
         table = created_table(self.table, self.schema, columns)
@@ -101,7 +101,7 @@ class SqlTable:
                 return found
             raise TargetError(
                 f"Table {self.name!r} does not exist in database {engine.url.database!r}, and user "
-                f"{engine.url.username!r} cannot create it: {str(error.orig).strip()}. Create it, or grant CREATE on the "
+                f"{engine.url.username!r} cannot create it: {said(error)}. Create it, or grant CREATE on the "
                 "schema."
             ) from error
         return table
