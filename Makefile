@@ -1,7 +1,7 @@
 # Every target sets up the environment first; that is instant when nothing changed.
 PYTHON := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup test unit integration lint format types demo airflow constraints clean
+.PHONY: help setup test unit integration lint format types demo bench airflow constraints clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,8 +29,11 @@ format: setup ## format the code, and fix what can be fixed
 types: setup ## check types
 	$(PYTHON) -m mypy
 
-demo: setup ## see exactly once happen: load, kill, retry, compare
+demo: setup ## see it work: two loads of orders with Airflow and Spark, and the proof that they are exact
 	$(PYTHON) -m demo
+
+bench: setup ## measure loads of 200,000 and 5,000,000 records into Postgres (ARGS="--records N --rounds N")
+	$(PYTHON) -m benchmarks.load $(ARGS)
 
 airflow: setup ## try it in a browser: Airflow with a broker, Postgres, orders and the example DAGs
 	$(PYTHON) -m devstack.playground

@@ -33,5 +33,6 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "plugins": [{"name": "kafka_offsets", "plugin-class": "airflow_kafka_offsets.plugin.KafkaOffsetsPlugin"}],
         "cli": ["airflow_kafka_offsets.cli.get_commands"],
     }

@@ -14,8 +14,8 @@ from airflow_kafka_offsets.ledger import Tables
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.spark import SparkStandalone
-from tests.integration.airflow_runs import Runs, airflow_runs, airflow_uri, locked, waits_for_a_lock
-from tests.integration.conftest import TopicFactory, assert_exactly_once, names, positions, produce, rows
+from tests.integration.airflow_runs import DAGS, Runs, airflow_runs, airflow_uri, locked, waits_for_a_lock
+from tests.integration.conftest import Loader, TopicFactory, assert_exactly_once, names, positions, produce, rows
 
 CANARY = "canary-4f1d"
 
@@ -123,6 +123,19 @@ def test_what_is_missing_is_said_before_spark(
     assert status != 0
     assert message in output
     assert "Spark-Submit cmd" not in output
+
+
+def test_positions_are_a_macro_in_templates(postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
+    name = topic(partitions=2)
+    for partition in range(2):
+        produce(kafka, name, names(0, 5 + partition), partition)
+    postgres_loader(name)
+
+    with AirflowHome(dags=DAGS, connections={"warehouse": airflow_uri(postgres_loader.engine)}) as home:
+        run = home.run("dags", "test", "positions_macro")
+
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-5000:]
+    assert f"known: {{'{name}': {{0: 5, 1: 6}}}}".replace("'", "") in (run.stdout + run.stderr).replace("'", "")
 
 
 def test_init_prints_sql_or_runs_it(database: str) -> None:

@@ -1,0 +1,31 @@
+"""The Airflow plugin: `macros.kafka_offsets` in templates."""
+
+from __future__ import annotations
+
+from airflow.plugins_manager import AirflowPlugin
+
+
+def positions(conn_id: str, group_id: str, schema: str | None = None, prefix: str = "") -> dict[str, dict[int, int]]:
+    """The stored positions of a group, for templates: `{{ macros.kafka_offsets.positions('warehouse', 'orders') }}`.
+
+    :param conn_id: the Airflow connection of the database
+    :param group_id: the group
+    :param schema: the database schema of the state tables
+    :param prefix: what is put before the names of the state tables
+    :return: the next offset to read, by topic and partition; empty for a group that is not known
+    """
+    from airflow_kafka_offsets import ledger
+    from airflow_kafka_offsets.hooks.database import database_engine
+
+    stored = ledger.positions(database_engine(conn_id), ledger.Tables(schema, prefix), group_id)
+    found: dict[str, dict[int, int]] = {}
+    for tp, position in sorted(stored.items()):
+        found.setdefault(tp.topic, {})[tp.partition] = position.offset
+    return found
+
+
+class KafkaOffsetsPlugin(AirflowPlugin):
+    """What Airflow loads through the entry point `airflow.plugins`."""
+
+    name = "kafka_offsets"
+    macros = [positions]  # noqa: RUF012 - Airflow declares it as a list on the class
