@@ -80,11 +80,17 @@ def decide(
     topics = {tp.topic for tp in logs}
     _check_identity(positions, logs, topics)
     known_topics = {tp.topic for tp in positions}
+    unknown_topics = sorted(topics - known_topics)
+    if start == "none" and unknown_topics:
+        raise NoPositionError(
+            f"Nothing is stored of topic {', '.join(map(repr, unknown_topics))}, and start='none' forbids to choose where to "
+            "begin. Set start='earliest' or start='latest' for the first run."
+        )
     ranges: list[OffsetRange] = []
     initial: list[OffsetRange] = []
     gaps: list[Gap] = []
     for tp, log in sorted(logs.items()):
-        offset, how = _start(tp, positions.get(tp), log, start, tp.topic in known_topics)
+        offset, how = _start(positions.get(tp), log, start, tp.topic in known_topics)
         if offset < log.beginning:
             gaps.append(
                 Gap(*tp, offset, log.beginning, "expired", "skipped to the beginning offset (on_data_loss='skip')")
@@ -135,9 +141,7 @@ def share(lags: Sequence[int], cap: int) -> list[int]:
     return shares
 
 
-def _start(
-    tp: TopicPartition, position: Position | None, log: PartitionLog, start: Start, topic_is_known: bool
-) -> tuple[int, str]:
+def _start(position: Position | None, log: PartitionLog, start: Start, topic_is_known: bool) -> tuple[int, str]:
     if position is not None:
         return position.offset, "stored"
     if topic_is_known:
@@ -146,12 +150,7 @@ def _start(
         return log.beginning, "new-partition"
     if start == "earliest":
         return log.beginning, "earliest"
-    if start == "latest":
-        return log.end, "latest"
-    raise NoPositionError(
-        f"Topic {tp.topic!r} has no stored position, and start='none' forbids to choose one. "
-        "Set start='earliest' or start='latest' for the first run."
-    )
+    return log.end, "latest"
 
 
 def _check_identity(

@@ -50,32 +50,22 @@ def parse_ddl(ddl: str) -> pa.Schema:
 
     if not ddl.strip():
         raise ConfigurationError("No columns are declared: give at least one, for example 'id BIGINT'")
+    unreadable = f"The declared columns cannot be read as Spark DDL: {ddl!r}"
     try:
         statement = sqlglot.parse_one(f"CREATE TABLE declared ({ddl}\n)", read="spark")
-        columns = statement.this.expressions
     except sqlglot.errors.ParseError as error:
         near = error.errors[0].get("highlight") if error.errors else None
         raise ConfigurationError(
-            f"The declared columns cannot be read as Spark DDL: {ddl!r}, near {near!r}. "
-            f"Columns are written as 'name TYPE, name TYPE'; known types are {KNOWN_TYPES}"
+            f"{unreadable}, near {near!r}. Columns are written as 'name TYPE, name TYPE'; known types are {KNOWN_TYPES}"
         ) from error
-    except (sqlglot.errors.SqlglotError, AttributeError) as error:
-        raise ConfigurationError(f"The declared columns cannot be read as Spark DDL: {ddl!r}: {error}") from error
-    if statement.args.get("expression") is not None or statement.args.get("properties") is not None:
-        raise ConfigurationError(
-            f"The declared columns cannot be read as Spark DDL: {ddl!r} is more than a column list"
-        )
-    fields: list[pa.Field] = []
-    seen: set[str] = set()
-    for column in columns:
-        if not isinstance(column, exp.ColumnDef) or column.kind is None:
-            raise ConfigurationError(
-                f"The declared columns cannot be read as Spark DDL: {ddl!r}: {column.sql('spark')!r} has no type"
-            )
-        if column.name.lower() in seen:
-            raise ConfigurationError(f"Column {column.name!r} is declared twice (names are compared without case)")
-        seen.add(column.name.lower())
-        fields.append(pa.field(column.name, _arrow_type(column.kind, column.name), nullable=_nullable(column)))
+    except sqlglot.errors.SqlglotError as error:
+        raise ConfigurationError(f"{unreadable}: {error}") from error
+    declared = statement.this
+    is_more = statement.args.get("expression") is not None or statement.args.get("properties") is not None
+    if not isinstance(declared, exp.Schema) or not declared.expressions or is_more:
+        raise ConfigurationError(f"{unreadable}: it is no column list, or more than one")
+    fields = [_field(column, None, unreadable) for column in declared.expressions]
+    _refuse_duplicates([field.name for field in fields], "Column")
     return pa.schema(fields)
 
 
@@ -86,40 +76,60 @@ def spark_ddl(schema: pa.Schema) -> str:
     )
 
 
-def _nullable(column: exp.ColumnDef) -> bool:
+def _field(column: exp.Expression, parent: str | None, unreadable: str) -> pa.Field:
+    """A column, or a field of a struct; `parent` is the path of the struct."""
     from sqlglot import exp
 
+    if not isinstance(column, exp.ColumnDef) or column.kind is None:
+        raise ConfigurationError(f"{unreadable}: {column.sql('spark')!r} has no name, or no type")
+    if not isinstance(column.this, exp.Identifier) or not column.name:
+        raise ConfigurationError(f"{unreadable}: {column.this.sql('spark')!r} is not the name of a column")
+    path = f"{parent}.{column.name}" if parent else column.name
     nullable = True
     for constraint in column.constraints:
-        if isinstance(constraint.kind, exp.NotNullColumnConstraint) and not constraint.kind.args.get("allow_null"):
-            nullable = False
-        elif not isinstance(constraint.kind, (exp.CommentColumnConstraint, exp.NotNullColumnConstraint)):
+        if isinstance(constraint.kind, exp.CommentColumnConstraint):
+            continue
+        if not isinstance(constraint.kind, exp.NotNullColumnConstraint) or parent:
             raise ConfigurationError(
-                f"Column {column.name!r}: {constraint.sql('spark')!r} cannot be declared; only NOT NULL and COMMENT can"
+                f"Column {path!r}: {constraint.sql('spark')!r} cannot be declared; only COMMENT can, and NOT NULL outside "
+                "of a STRUCT"
             )
-    return nullable
+        nullable = nullable and bool(constraint.kind.args.get("allow_null"))
+    return pa.field(column.name, _arrow_type(column.kind, path, unreadable), nullable=nullable)
 
 
-def _arrow_type(kind: exp.DataType, column: str) -> pa.DataType:
+def _arrow_type(kind: exp.DataType, path: str, unreadable: str) -> pa.DataType:
     name = kind.this.value
-    if name in ("DECIMAL", "UDECIMAL"):
-        bounds = [int(bound.name) for bound in kind.expressions] or [10, 0]
-        precision, scale = (*bounds, 0)[:2]
-        if not 1 <= precision <= 38 or not 0 <= scale <= precision:
-            raise ConfigurationError(
-                f"Column {column!r}: DECIMAL({precision},{scale}) is out of range; precision is 1 to 38, scale at most "
-                "the precision"
-            )
-        return pa.decimal128(precision, scale)
+    if name == "DECIMAL":
+        return _decimal([bound.name for bound in kind.expressions], path)
     if name == "ARRAY" and len(kind.expressions) == 1:
-        return pa.list_(_arrow_type(kind.expressions[0], column))
+        return pa.list_(_arrow_type(kind.expressions[0], path, unreadable))
     if name == "STRUCT" and kind.expressions:
-        return pa.struct(
-            [(field.name, _arrow_type(field.kind, f"{column}.{field.name}")) for field in kind.expressions]
-        )
+        fields = [_field(field, path, unreadable) for field in kind.expressions]
+        _refuse_duplicates([field.name for field in fields], f"Column {path!r}: field")
+        return pa.struct(fields)
     if name in _SCALARS:
         return _SCALARS[name]
-    raise ConfigurationError(f"Column {column!r}: unknown type {kind.sql('spark')!r}; known types are {KNOWN_TYPES}")
+    shown = kind.sql("spark") if kind.expressions else name
+    raise ConfigurationError(f"Column {path!r}: unknown type {shown!r}; known types are {KNOWN_TYPES}")
+
+
+def _decimal(bounds: list[str], path: str) -> pa.DataType:
+    if len(bounds) <= 2 and all(bound.isdecimal() for bound in bounds):
+        precision, scale = (*map(int, bounds), 0, 0)[:2] if bounds else (10, 0)
+        if 1 <= precision <= 38 and scale <= precision:
+            return pa.decimal128(precision, scale)
+    raise ConfigurationError(
+        f"Column {path!r}: DECIMAL({','.join(bounds)}) is not a type; a precision is 1 to 38, a scale at most the precision"
+    )
+
+
+def _refuse_duplicates(names: list[str], what: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise ConfigurationError(f"{what} {name!r} is declared twice (names are compared without case)")
+        seen.add(name.lower())
 
 
 def _spark_type(kind: pa.DataType) -> str:

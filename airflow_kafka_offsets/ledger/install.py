@@ -17,6 +17,7 @@ def init(engine: Engine, tables: Tables) -> bool:
     :return: whether they were created now
     :raises LedgerError: they cannot be created, or were made by a newer version of this package
     """
+    tables.check_names(engine.dialect)
     if _is_installed(engine, tables):
         return False
     try:

@@ -12,6 +12,8 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.types import TypeDecorator
 
+from airflow_kafka_offsets.exceptions import ConfigurationError
+
 SCHEMA_VERSION = 1
 
 # Only these know an index over a part of the rows (elsewhere the index would forbid a group's second batch), and
@@ -102,7 +104,7 @@ class Tables:
             sa.Column("committed_at", UtcDateTime),
         )
         batches = self.offset_batches.c
-        self._index("by_run", batches.consumer_group, batches.run_id, batches.task_id, batches.dag_id)
+        self._index("by_run", batches.consumer_group, batches.run_id, batches.task_id)
         still_open = sa.and_(batches.kind == "load", batches.state.in_(("planned", "staged")))
         self._one_open = self._index(
             "one_open", batches.consumer_group, unique=True, postgresql_where=still_open, sqlite_where=still_open
@@ -146,6 +148,19 @@ class Tables:
             sa.Column("error", sa.Text, nullable=False),
         )
 
+    def check_names(self, dialect: Dialect) -> None:
+        """
+        :raises ConfigurationError: a name is longer than the database keeps (Postgres cuts it off without an error)
+        """
+        for table in self.metadata.sorted_tables:
+            for name in (table.name, *(str(index.name) for index in table.indexes)):
+                size = len(name.encode()) if dialect.name == "postgresql" else len(name)
+                if size > dialect.max_identifier_length:
+                    raise ConfigurationError(
+                        f"The name {name!r} is longer than the {dialect.max_identifier_length} that {dialect.name} keeps: "
+                        f"choose a shorter prefix than {self._prefix!r}"
+                    )
+
     def _table(self, name: str, *columns: sa.Column[object]) -> sa.Table:
         return sa.Table(f"{self._prefix}{name}", self.metadata, *columns)
 
@@ -155,6 +170,9 @@ class Tables:
     def ddl(self, dialect: Dialect) -> str:
         """The statements that `init` runs on an empty database, for users who may not run DDL themselves."""
         statements: list[str] = []
+        self.check_names(dialect)
+        # For a driver that formats statements, a % in a name would be doubled.
+        dialect = type(dialect)(paramstyle="named")  # type: ignore[call-arg]
         partial = dialect.name in _PARTIAL_INDEX_DIALECTS
         for table in self.metadata.sorted_tables:
             statements.append(str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)))

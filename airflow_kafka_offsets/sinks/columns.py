@@ -57,7 +57,9 @@ def match(table: sa.Table, columns: pa.Schema) -> list[Column]:
                 faults.append(f"it has no column {field.name!r} ({_add_column(table, field)})")
             continue
         wire = wire_type(field.type, column.type)
-        if wire is None:
+        if column.computed is not None:
+            faults.append(f"column {field.name!r} is computed by the database, and cannot be written")
+        elif wire is None:
             faults.append(f"column {field.name!r} is {column.type}, the rows hold {field.type}")
         else:
             matched.append(Column(field.name, wire))

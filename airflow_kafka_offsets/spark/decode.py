@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -44,6 +45,9 @@ def decode_json(batch: pa.RecordBatch, one: Slice, columns: pa.Schema) -> pa.Rec
 DECODERS = {"json": decode_json, "raw": decode_raw}
 
 
+Types = Callable[[pa.DataType], pa.DataType]
+
+
 class _UndecodableError(Exception):
     """At least one of the values cannot be decoded."""
 
@@ -68,53 +72,107 @@ def _decode(values: pa.Array, declared: pa.Schema) -> list[pa.Array]:
         b'{"v":', values, b"}\n", b"", null_handling="replace", null_replacement=b"null"
     )
     text = lines.buffers()[2]
-    last_error: pa.ArrowInvalid | None = None
-    # Timestamps are read as microseconds, which reach any year. Text with more digits (Java's Instant has nine) needs
-    # nanoseconds, which end in 2262.
-    for unit in ("us", "ns"):
-        try:
-            table = pj.read_json(
-                pa.BufferReader(text),
-                read_options=pj.ReadOptions(use_threads=False, block_size=max(text.size, 1)),
-                parse_options=pj.ParseOptions(
-                    explicit_schema=pa.schema([("v", pa.struct([_readable(field, unit) for field in declared]))]),
-                    newlines_in_values=True,
-                    unexpected_field_behavior="ignore",
-                ),
-            )
-            if table.num_rows != len(values):
-                raise _UndecodableError("it is not exactly one JSON value")
-            # Arrow's reader takes any bytes as text; a database does not.
-            table.validate(full=True)
-            rows = table.column("v").combine_chunks()
-            return [_as_declared(column, field) for column, field in zip(rows.flatten(), declared, strict=True)]
-        except pa.ArrowInvalid as error:
-            last_error = error
-    raise _UndecodableError(_reason(str(last_error)))
+    try:
+        rows = _read(text, len(values), declared, _by_reader)
+    except _UndecodableError:
+        # Arrow's reader takes timestamps with up to six digits after the second, which is quick; Java's Instant has nine.
+        # The second way takes them as text.
+        if not any(map(pa.types.is_temporal, _leaves(declared))):
+            raise
+        rows = _read(text, len(values), declared, _by_text)
+    return [_as_declared(column, field) for column, field in zip(rows.flatten(), declared, strict=True)]
 
 
-def _readable(field: pa.Field, unit: str) -> pa.Field:
-    return pa.field(field.name, _readable_type(field.type, unit))
+def _read(text: pa.Buffer, count: int, declared: pa.Schema, types: Types) -> pa.StructArray:
+    """Read the wrapped values with types that the reader can fill.
+
+    :raises _UndecodableError: with the reason
+    """
+    wanted = pa.struct([pa.field(field.name, types(field.type)) for field in declared])
+    try:
+        table = pj.read_json(
+            pa.BufferReader(text),
+            read_options=pj.ReadOptions(use_threads=False, block_size=max(text.size, 1)),
+            parse_options=pj.ParseOptions(
+                explicit_schema=pa.schema([("v", wanted)]),
+                newlines_in_values=True,
+                unexpected_field_behavior="ignore",
+            ),
+        )
+        # Arrow's reader takes any bytes as text; a database does not.
+        table.validate(full=True)
+    except pa.ArrowInvalid as error:
+        raise _UndecodableError(_reason(str(error))) from None
+    if table.num_rows != count:
+        raise _UndecodableError("it is not exactly one JSON value")
+    return table.column("v").combine_chunks()
 
 
-def _readable_type(kind: pa.DataType, unit: str) -> pa.DataType:
-    """The type that Arrow's JSON reader can fill: it reads dates from numbers only, so they come as text."""
+def _by_reader(kind: pa.DataType) -> pa.DataType:
+    """Types for the quick way: the reader takes dates from numbers only, so they come as text."""
     if pa.types.is_date(kind):
         return pa.string()
+    if pa.types.is_float32(kind):  # read as such, a number that is too large would become infinite
+        return pa.float64()
+    return _nested(kind, _by_reader)
+
+
+def _by_text(kind: pa.DataType) -> pa.DataType:
+    """Types for the second way: a timestamp as text, or within a list or struct, as nanoseconds (which end in 2262)."""
+    return pa.string() if pa.types.is_timestamp(kind) else _in_nanoseconds(kind)
+
+
+def _in_nanoseconds(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind):
-        return pa.timestamp(unit, kind.tz)
+        return pa.timestamp("ns", kind.tz)
+    return _by_reader(kind) if not pa.types.is_nested(kind) else _nested(kind, _in_nanoseconds)
+
+
+def _nested(kind: pa.DataType, types: Types) -> pa.DataType:
     if pa.types.is_list(kind):
-        return pa.list_(_readable_type(kind.value_type, unit))
+        return pa.list_(types(kind.value_type))
     if pa.types.is_struct(kind):
-        return pa.struct([_readable(field, unit) for field in kind.fields])
+        return pa.struct([pa.field(field.name, types(field.type)) for field in kind.fields])
     return kind
+
+
+def _leaves(schema: pa.Schema | pa.StructType) -> Iterator[pa.DataType]:
+    for field in schema:
+        kind = field.type
+        while pa.types.is_list(kind):
+            kind = kind.value_type
+        if pa.types.is_struct(kind):
+            yield from _leaves(kind)
+        else:
+            yield kind
 
 
 def _as_declared(column: pa.Array, field: pa.Field) -> pa.Array:
     if not field.nullable and column.null_count:
         raise _UndecodableError(f"column {field.name!r} is declared NOT NULL, and is missing or null")
-    # Not safe only so that nanoseconds are cut to microseconds; out of range, and text that is no date, still fail.
-    return column if column.type == field.type else column.cast(field.type, safe=False)
+    if column.type == field.type:
+        return column
+    try:
+        if pa.types.is_timestamp(field.type) and pa.types.is_string(column.type):
+            return _timestamps(column, field.type)
+        # Not safe only so that nanoseconds are cut to microseconds; text that is no date still fails.
+        declared = column.cast(field.type, safe=False)
+    except pa.ArrowInvalid as error:
+        raise _UndecodableError(f"column {field.name!r}: {error}") from None
+    if pa.types.is_float32(field.type) and pc.any(pc.and_(pc.is_inf(declared), pc.is_finite(column))).as_py():
+        raise _UndecodableError(f"column {field.name!r}: a number is too large for FLOAT")
+    return declared
+
+
+def _timestamps(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Parse ISO 8601 text, cut to microseconds; for an instant, no zone means UTC."""
+    texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
+    if kind.tz is not None:
+        has_time = pc.match_substring_regex(texts, r"\d[T ]\d")
+        has_zone = pc.match_substring_regex(texts, r"[T ].*(Z|[+-]\d{2}(:?\d{2})?)$")
+        texts = pc.if_else(has_time, texts, pc.binary_join_element_wise(texts, "T00:00:00", ""))
+        texts = pc.if_else(has_zone, texts, pc.binary_join_element_wise(texts, "Z", ""))
+    return texts.cast(kind)
 
 
 def _first_undecodable(values: pa.Array, declared: pa.Schema) -> tuple[int, str]:
@@ -136,10 +194,13 @@ def _first_undecodable(values: pa.Array, declared: pa.Schema) -> tuple[int, str]
 
 
 def _reason(arrow_message: str) -> str:
-    """Arrow's words, without the names of the wrapper that only exists here."""
-    message = arrow_message.removeprefix("JSON parse error: ").split(" in row ")[0].rstrip(".")
+    """Arrow's words, without those about the wrapper, which only exists here."""
+    message = re.sub(r" in row \d+", "", arrow_message.removeprefix("JSON parse error: ")).rstrip(".")
+    message = message.rsplit("Invalid: ", 1)[-1]
+    if "Invalid UTF8" in message:
+        return "it holds text that is not UTF-8"
     changed = re.fullmatch(r"Column\(/v(?:/(.*))?\) changed from (\w+) to (\w+)", message)
     if changed:
         name, declared, found = changed.groups()
         message = f"{f'field {name!r}' if name else 'the value'} is declared as {declared}, but holds {found}"
-    return f"it does not decode as the declared JSON: {message}"
+    return f"it does not decode as the declared JSON: {message.replace('Column(/v/', 'Column(/').replace('(/v)', '')}"

@@ -32,7 +32,7 @@ def defined_classes() -> dict[str, type[KafkaOffsetsError]]:
     return {
         name: kind
         for name, kind in vars(exceptions).items()
-        if inspect.isclass(kind) and kind.__module__ == exceptions.__name__
+        if inspect.isclass(kind) and issubclass(kind, KafkaOffsetsError)
     }
 
 

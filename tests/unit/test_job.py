@@ -1,0 +1,94 @@
+"""The job and the manifest, on their way through files."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_kafka_offsets.formats import Json, Raw, row_columns
+from airflow_kafka_offsets.offsets import Slice
+from airflow_kafka_offsets.spark.job import Manifest, SliceRead, StagedFile, StageJob, TargetColumns
+
+COLUMNS = row_columns(Json("id BIGINT NOT NULL, price DECIMAL(10,2), `größe x` ARRAY<STRUCT<a: TIMESTAMP_NTZ>>"))
+
+JOB = StageJob(
+    batch_id=2**40,
+    group_id="größe 'x'",
+    slices=(Slice(0, "orders", 0, 5, 10), Slice(1, "orders", 3, 2**62, 2**62 + 7)),
+    kafka_config={"bootstrap.servers": "a:1,b:2", "sasl.password": '"ü\\', "retries": 3, "ratio": 0.5, "on": True},
+    isolation_level="read_committed",
+    value_format="json",
+    columns=COLUMNS,
+    columns_ddl="`id` BIGINT NOT NULL",
+    transform="shop.orders.clean",
+    target=TargetColumns("shop.orders", ("id", "größe x"), ("id",)),
+    staging_uri="/tmp/staging/batch-1",
+    python_path=("/dags", "/more dags"),
+    idle_timeout=1.5,
+    progress_interval=0.25,
+)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        JOB,
+        replace(JOB, transform=None, target=TargetColumns("orders", None)),
+        replace(JOB, slices=(), python_path=(), kafka_config={}),
+        replace(JOB, value_format="raw", columns=row_columns(Raw(headers=True))),
+    ],
+)
+def test_a_job_survives_the_way_through_json(job: StageJob) -> None:
+    assert StageJob.from_json(job.to_json()) == job
+
+
+def test_columns_keep_their_types_and_what_may_be_null() -> None:
+    columns = StageJob.from_json(JOB.to_json()).columns
+    assert columns.equals(COLUMNS, check_metadata=True)
+    assert not columns.field("id").nullable
+
+
+def test_a_job_spans_the_offsets_of_its_slices() -> None:
+    assert JOB.offsets == 12
+
+
+def test_a_job_knows_every_column_of_a_target_or_that_there_is_none() -> None:
+    unknown = replace(JOB, target=TargetColumns("orders", None))
+    empty = replace(JOB, target=TargetColumns("orders", ()))
+    assert StageJob.from_json(unknown.to_json()).target.known is None
+    assert StageJob.from_json(empty.to_json()).target.known == ()
+
+
+def test_a_job_file_of_another_version_is_not_taken_for_one_of_this() -> None:
+    plain = json.loads(JOB.to_json()) | {"from_the_future": 1}
+    with pytest.raises(TypeError, match="from_the_future"):
+        StageJob.from_json(json.dumps(plain))
+
+
+_texts = st.text(max_size=10)
+_counts = st.integers(0, 2**63 - 1)
+_files = st.builds(StagedFile, _texts, _counts, _counts)
+_reads = st.builds(
+    SliceRead, _counts, _texts, _counts, _counts, _counts, st.none() | _counts, st.none() | _counts, st.none() | _counts
+)
+
+
+@given(
+    manifest=st.builds(
+        Manifest, _counts, st.lists(_files, max_size=3).map(tuple), st.lists(_reads, max_size=3).map(tuple)
+    )
+)
+def test_a_manifest_survives_the_way_through_json(manifest: Manifest) -> None:
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+def test_a_manifest_counts_the_rows_of_its_files() -> None:
+    assert Manifest(1, (StagedFile("a", 3, 100), StagedFile("b", 4, 100)), ()).rows == 7
+
+
+def test_half_a_manifest_is_an_error() -> None:
+    text = Manifest(1, (StagedFile("a", 3, 100),), ()).to_json()
+    with pytest.raises(json.JSONDecodeError):
+        Manifest.from_json(text[: len(text) // 2])

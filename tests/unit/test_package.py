@@ -1,0 +1,148 @@
+"""The files that travel with a job."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import airflow_kafka_offsets
+from airflow_kafka_offsets.formats import Json, row_columns
+from airflow_kafka_offsets.offsets import Slice
+from airflow_kafka_offsets.spark.job import StageJob, TargetColumns
+from airflow_kafka_offsets.spark.package import JobFiles, write_job, write_package
+
+JOB = StageJob(
+    batch_id=1,
+    group_id="orders_loader",
+    slices=(Slice(0, "orders", 0, 0, 10),),
+    kafka_config={"bootstrap.servers": "broker:9092", "sasl.password": "5ecret"},
+    isolation_level="read_committed",
+    value_format="json",
+    columns=row_columns(Json("id INT")),
+    columns_ddl="`id` INT",
+    transform=None,
+    target=TargetColumns("orders", None),
+    staging_uri="/tmp/nowhere",
+)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> JobFiles:
+    before = os.umask(0)
+    try:
+        return write_job(tmp_path, JOB)
+    finally:
+        os.umask(before)
+
+
+class TestJob:
+    def test_the_job_is_readable_by_its_owner_alone(self, written: JobFiles) -> None:
+        assert mode(written.directory / "job.json") == 0o600
+        assert mode(written.directory) == 0o700
+
+    def test_the_job_is_the_one_that_was_given(self, written: JobFiles) -> None:
+        assert StageJob.from_json((written.directory / "job.json").read_text()) == JOB
+
+    def test_the_secrets_are_in_the_job_alone(self, written: JobFiles) -> None:
+        holding = [
+            path.name
+            for path in written.directory.iterdir()
+            if b"5ecret" in path.read_bytes()
+            or (zipfile.is_zipfile(path) and any(b"5ecret" in content for content in contents(path).values()))
+        ]
+        assert holding == ["job.json"]
+
+    def test_a_job_that_is_there_already_is_not_overwritten(self, written: JobFiles) -> None:
+        with pytest.raises(FileExistsError):
+            write_job(written.directory, JOB)
+
+    def test_the_application_runs_the_job_of_the_directory_it_is_given(self, written: JobFiles) -> None:
+        code = (
+            "import runpy, sys\n"
+            "from airflow_kafka_offsets.spark import application\n"
+            "application.main = lambda directory: print('job in', directory) or 7\n"
+            f"sys.argv = ['application.py', {str(written.directory)!r}]\n"
+            f"runpy.run_path({str(written.application)!r}, run_name='__main__')\n"
+        )
+        done = run(code, written.package)
+        assert done.returncode == 7
+        assert done.stdout == f"job in {written.directory}\n"
+
+
+def contents(archive: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(archive) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}
+
+
+def run(code: str, archive: Path) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter that finds the package in the archive."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PATH": os.defpath, "PYTHONPATH": str(archive)},
+        cwd=archive.parent,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_package(tmp_path_factory.mktemp("package") / "airflow_kafka_offsets.zip")
+
+
+@pytest.fixture(scope="module")
+def modules(archive: Path) -> dict[str, str | None]:
+    """What a fresh interpreter holds after the Spark part of the archive: modules with their files."""
+    names = [
+        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for name in contents(archive)
+        if name.startswith("airflow_kafka_offsets/spark/")
+    ]
+    code = (
+        "import importlib, json, sys\n"
+        f"for name in {names}: importlib.import_module(name)\n"
+        "print(json.dumps({n: getattr(m, '__file__', None) for n, m in sys.modules.items()}))"
+    )
+    done = run(code, archive)
+    assert done.returncode == 0, done.stderr
+    loaded: dict[str, str | None] = json.loads(done.stdout)
+    assert set(names) <= set(loaded)
+    return loaded
+
+
+class TestPackage:
+    def test_all_of_this_package_comes_from_the_archive(self, modules: dict[str, str | None], archive: Path) -> None:
+        ours = {name: file for name, file in modules.items() if name.split(".")[0] == "airflow_kafka_offsets"}
+        assert "airflow_kafka_offsets.spark.application" in ours
+        assert all(file and file.startswith(f"{archive}/") for file in ours.values()), ours
+
+    @pytest.mark.parametrize("absent", ["airflow", "sqlalchemy", "sqlglot", "pyspark"])
+    def test_it_imports_nothing_that_an_executor_need_not_have(
+        self, modules: dict[str, str | None], absent: str
+    ) -> None:
+        assert [name for name in modules if name.split(".")[0] == absent] == []
+
+    def test_the_same_package_gives_the_same_bytes(
+        self, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        tomorrow = time.time() + 86_400
+        monkeypatch.setattr(time, "time", lambda: tomorrow)
+        assert write_package(tmp_path / "again.zip").read_bytes() == archive.read_bytes()
+
+    def test_it_holds_the_whole_package_and_nothing_else(self, archive: Path) -> None:
+        """Half of it would hide the other half from a transform that imports it."""
+        root = Path(airflow_kafka_offsets.__file__).parent
+        assert contents(archive) == {
+            str(path.relative_to(root.parent)): path.read_bytes() for path in root.rglob("*.py")
+        }

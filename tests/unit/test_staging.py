@@ -1,0 +1,181 @@
+"""The staging directory of an attempt."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from airflow_kafka_offsets.spark.staging import StagingDirectory
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> StagingDirectory:
+    directory = StagingDirectory(str(tmp_path / "batch-1"))
+    directory.create()
+    return directory
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def names_in(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
+
+
+class TestCreate:
+    def test_only_the_owner_can_enter(self, tmp_path: Path) -> None:
+        before = os.umask(0)
+        try:
+            StagingDirectory(str(tmp_path / "batch")).create()
+        finally:
+            os.umask(before)
+        assert mode(tmp_path / "batch") == 0o700
+
+    def test_missing_parents_are_made(self, tmp_path: Path) -> None:
+        StagingDirectory(str(tmp_path / "a" / "b" / "batch")).create()
+        assert (tmp_path / "a" / "b" / "batch").is_dir()
+
+    def test_a_directory_that_somebody_made_before_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "batch").mkdir()
+        with pytest.raises(FileExistsError):
+            StagingDirectory(str(tmp_path / "batch")).create()
+
+    def test_a_link_that_somebody_left_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "batch").symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(FileExistsError):
+            StagingDirectory(str(tmp_path / "batch")).create()
+
+    @pytest.mark.parametrize("name", ["with space", "per%20cent", "größe", "semi;colon#?", "quote'\""])
+    def test_a_path_may_hold_anything(self, tmp_path: Path, name: str) -> None:
+        directory = StagingDirectory(str(tmp_path / name))
+        directory.create()
+        directory.write_text("note.json", "{}")
+        assert (tmp_path / name / "note.json").read_text() == "{}"
+
+
+class TestWhere:
+    def test_a_file_uri_is_a_local_directory(self, tmp_path: Path) -> None:
+        directory = StagingDirectory(f"file://{tmp_path}/batch")
+        directory.create()
+        assert directory.is_local
+        assert mode(tmp_path / "batch") == 0o700
+
+    def test_a_trailing_slash_changes_nothing(self, tmp_path: Path) -> None:
+        assert StagingDirectory(f"{tmp_path}/batch/").file("x") == str(tmp_path / "batch" / "x")
+
+    def test_the_uri_is_kept_as_it_was_given(self, tmp_path: Path) -> None:
+        assert StagingDirectory(f"file://{tmp_path}/batch/").uri == f"file://{tmp_path}/batch/"
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc/passwd", "a\\b", "..\\x", "x/"])
+    def test_a_name_that_leads_out_is_refused(self, staging: StagingDirectory, name: str) -> None:
+        with pytest.raises(ValueError, match="is not the name of a file in the staging directory"):
+            staging.file(name)
+
+    @pytest.mark.parametrize("name", ["../x.json", "a/b.json"])
+    def test_nothing_is_read_written_or_looked_for_under_such_a_name(
+        self, staging: StagingDirectory, tmp_path: Path, name: str
+    ) -> None:
+        (tmp_path / "x.json").write_text("{}")
+        with pytest.raises(ValueError, match="is not the name"):
+            staging.read_text(name)
+        with pytest.raises(ValueError, match="is not the name"):
+            staging.exists(name)
+        with pytest.raises(ValueError, match="is not the name"):
+            staging.write_text(name, "changed")
+        assert (tmp_path / "x.json").read_text() == "{}"
+
+    def test_a_file_is_in_the_directory(self, staging: StagingDirectory, tmp_path: Path) -> None:
+        assert staging.file("part-1.arrow") == str(tmp_path / "batch-1" / "part-1.arrow")
+
+
+class TestText:
+    def test_what_was_written_is_read(self, staging: StagingDirectory) -> None:
+        staging.write_text("manifest.json", '{"größe": "\\u0000 \n"}')
+        assert staging.read_text("manifest.json") == '{"größe": "\\u0000 \n"}'
+
+    def test_a_second_write_replaces_the_first(self, staging: StagingDirectory) -> None:
+        staging.write_text("note.json", "a long first version")
+        staging.write_text("note.json", "second")
+        assert staging.read_text("note.json") == "second"
+
+    def test_the_new_text_is_whole_before_it_takes_the_place_of_the_old(
+        self, staging: StagingDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        staging.write_text("note.json", "old")
+        seen: list[tuple[str, str]] = []
+        replace = os.replace
+
+        def observed(source: str, target: str) -> None:
+            seen.append((Path(source).read_text(), staging.read_text("note.json")))
+            replace(source, target)
+
+        monkeypatch.setattr(os, "replace", observed)
+        staging.write_text("note.json", "new")
+        assert seen == [("new", "old")]
+        assert staging.read_text("note.json") == "new"
+
+    def test_a_write_that_dies_leaves_the_old_text_and_no_new_note(
+        self, staging: StagingDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def killed(source: str, target: str) -> None:
+            raise KeyboardInterrupt
+
+        staging.write_text("note-1.json", '{"state": "old"}')
+        monkeypatch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            staging.write_text("note-1.json", '{"state": "new"}')
+        with pytest.raises(KeyboardInterrupt):
+            staging.write_text("note-2.json", "{}")
+        assert list(staging.notes("note-")) == [{"state": "old"}]
+        assert not staging.exists("note-2.json")
+
+    def test_a_write_leaves_nothing_beside_its_file(self, staging: StagingDirectory, tmp_path: Path) -> None:
+        staging.write_text("note.json", "{}")
+        assert names_in(tmp_path / "batch-1") == ["note.json"]
+
+    def test_a_missing_file_is_not_found(self, staging: StagingDirectory) -> None:
+        assert not staging.exists("manifest.json")
+        with pytest.raises(FileNotFoundError):
+            staging.read_text("manifest.json")
+
+    def test_a_file_that_is_there_exists_and_a_directory_is_no_file(
+        self, staging: StagingDirectory, tmp_path: Path
+    ) -> None:
+        staging.write_text("note.json", "{}")
+        (tmp_path / "batch-1" / "inner").mkdir()
+        assert staging.exists("note.json")
+        assert not staging.exists("inner")
+
+
+class TestNotes:
+    def test_notes_are_the_json_files_with_a_prefix_by_name(self, staging: StagingDirectory) -> None:
+        for name in ("slice-2", "slice-1", "progress-1", "slice-10"):
+            staging.write_text(f"{name}.json", json.dumps({"name": name}))
+        staging.write_text("slice-3.txt", "not JSON")
+        assert [note["name"] for note in staging.notes("slice-")] == ["slice-1", "slice-10", "slice-2"]
+
+    def test_a_directory_that_is_gone_has_none(self, tmp_path: Path) -> None:
+        assert list(StagingDirectory(str(tmp_path / "gone")).notes("slice-")) == []
+
+
+class TestRemove:
+    def test_it_goes_with_all_it_holds(self, staging: StagingDirectory, tmp_path: Path) -> None:
+        staging.write_text("note.json", "{}")
+        (tmp_path / "batch-1" / "inner").mkdir()
+        staging.remove()
+        assert names_in(tmp_path) == []
+
+    def test_removing_it_again_is_no_error(self, staging: StagingDirectory) -> None:
+        staging.remove()
+        staging.remove()
+
+    def test_its_neighbours_stay(self, staging: StagingDirectory, tmp_path: Path) -> None:
+        (tmp_path / "batch-10").mkdir()
+        staging.remove()
+        assert names_in(tmp_path) == ["batch-10"]
