@@ -58,3 +58,28 @@ def test_the_transform_example_loads(kafka: KafkaBroker, database: str, orders: 
     assert read >= orders
     assert 0 < rows < read
     assert smallest > 420
+
+
+def test_two_parses_serialize_alike_also_when_mapped(tmp_path: Path) -> None:
+    """Airflow makes a new version of a DAG whenever its serialization changes."""
+    code = """
+import json
+from datetime import datetime
+from airflow.sdk import DAG
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow_kafka_offsets import Json, KafkaBatchOperator, SqlTable
+common = {"value_format": Json("id BIGINT"), "sink": SqlTable("target", conn_id="warehouse")}
+with DAG("parsed", schedule=None, start_date=datetime(2026, 1, 1)) as dag:
+    KafkaBatchOperator(task_id="one", group_id="g", topics=["t"], **common)
+    KafkaBatchOperator.partial(task_id="each", **common).expand_kwargs([{"group_id": "g1", "topics": ["t1"]}])
+print(json.dumps(DagSerialization.to_dict(dag), sort_keys=True))
+"""
+    path = tmp_path / "parsed.py"
+    path.write_text(code, encoding="utf-8")
+
+    first, second = (
+        subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True).stdout for _ in range(2)
+    )
+
+    assert first == second
+    assert "SqlTable(table='target', schema=None, conn_id='warehouse')" in first

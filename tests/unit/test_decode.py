@@ -328,6 +328,12 @@ class TestNeighbours:
         rows = decode("a STRING", *(json.dumps({"a": text}).encode() for text in texts))
         assert [row["a"] for row in rows] == texts
 
+    @pytest.mark.parametrize("between", [b"", b"\n"])
+    def test_a_record_that_counts_as_two_does_not_make_up_for_two_that_count_as_one(self, between: bytes) -> None:
+        two = b'{"a": 1}}' + between + b'{"v":{"a": 2}'
+        assert refused_at("a INT, b STRING", two, b'{"a": 3, "b": "', b'"}') == 0
+        assert refused_at("a INT, b STRING", b'{"a": 3, "b": "', b'"}', two) == 0
+
     def test_the_halves_of_an_object_in_two_records_are_both_refused(self) -> None:
         assert refused_at("a INT, b STRING", b'{"a": 1, "b": "', b'"}') == 0
 
