@@ -34,7 +34,7 @@ class SparkSubmitLauncher:
     def __init__(self, conn_id: str, *, conf: Mapping[str, Any] | None = None, name: str = "kafka-offsets") -> None:
         self._conn_id = conn_id
         self._conf = dict(conf or {})
-        self._name = name
+        self.name = name
         self._hook: SparkSubmitHook | None = None
 
     def check(self, staging_dir: str | None) -> None:
@@ -80,7 +80,7 @@ class SparkSubmitLauncher:
             self._hook.on_kill()
 
     def _make_hook(self, **arguments: Any) -> SparkSubmitHook:
-        hook = SparkSubmitHook(conn_id=self._conn_id, name=self._name, **arguments)
+        hook = SparkSubmitHook(conn_id=self._conn_id, name=self.name, **arguments)
         defaults = {
             # The submitting Python is the one that has this package and the transform.
             "spark.pyspark.driver.python": sys.executable,

@@ -12,12 +12,14 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from airflow_kafka_offsets.exceptions import GroupBusyError
 
+_SQLITE_PATIENCE_MS = 30_000
+
 
 @contextmanager
 def transaction(engine: Engine) -> Iterator[Connection]:
     """One transaction: committed at the end of the block, rolled back where it raises.
 
-    :raises GroupBusyError: SQLite's write lock was not free within the driver's time-out
+    :raises GroupBusyError: SQLite's write lock was not free within half a minute
     """
     with engine.connect() as conn:
         if conn.dialect.name == "sqlite":
@@ -47,6 +49,8 @@ def _immediate(conn: Connection) -> Iterator[Connection]:
     """
     # The driver must not open transactions of its own around the explicit one.
     conn = conn.execution_options(isolation_level="AUTOCOMMIT")
+    # Another group's commit may write millions of rows first.
+    conn.exec_driver_sql(f"PRAGMA busy_timeout = {_SQLITE_PATIENCE_MS}")
     try:
         conn.exec_driver_sql("BEGIN IMMEDIATE")
     except OperationalError as error:

@@ -129,18 +129,16 @@ class KafkaBatchOperator(BaseOperator):
         self._launcher = SparkSubmitLauncher(
             self.spark_conn_id, conf=self.spark_conf, name=f"{run.dag_id}.{run.task_id}"
         )
+        config = kafka_config(self.kafka_conn_id)
+        engine = database_engine(self.sink.conn_id)
         try:
-            result = load(
-                pipeline,
-                kafka_config=kafka_config(self.kafka_conn_id),
-                engine=database_engine(self.sink.conn_id),
-                launcher=self._launcher,
-                run=run,
-            )
+            result = load(pipeline, kafka_config=config, engine=engine, launcher=self._launcher, run=run)
         except GroupBusyError as busy:
             if self.on_busy == "skip":
                 raise AirflowSkipException(str(busy)) from busy
             raise
+        finally:
+            engine.dispose()
         return {"batches": list(result.batches), "records": result.records, "rows": result.rows}
 
     def on_kill(self) -> None:

@@ -17,7 +17,11 @@ def positions(conn_id: str, group_id: str, schema: str | None = None, prefix: st
     from airflow_kafka_offsets import ledger
     from airflow_kafka_offsets.hooks.database import database_engine
 
-    stored = ledger.positions(database_engine(conn_id), ledger.Tables(schema, prefix), group_id)
+    engine = database_engine(conn_id)
+    try:
+        stored = ledger.positions(engine, ledger.Tables(schema, prefix), group_id)
+    finally:
+        engine.dispose()
     found: dict[str, dict[int, int]] = {}
     for tp, position in sorted(stored.items()):
         found.setdefault(tp.topic, {})[tp.partition] = position.offset

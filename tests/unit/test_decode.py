@@ -156,6 +156,8 @@ class TestValues:
             ("STRUCT<a: INT>", "[]"),
             ("STRUCT<a: INT>", '{"a": "x"}'),
             ("STRUCT<a: DATE>", '{"a": "x"}'),
+            ("ARRAY<FLOAT>", "[1e300]"),
+            ("STRUCT<a: FLOAT>", '{"a": 1e300}'),
         ],
     )
     def test_a_value_that_does_not_fit_its_type_is_refused(self, ddl_type: str, text: str) -> None:
@@ -186,6 +188,17 @@ class TestValues:
     def test_nanoseconds_before_1970_are_cut_and_not_rounded_up(self) -> None:
         instant = decode_field("TIMESTAMP", '"1969-01-01T00:00:00.000000789Z"')
         assert instant == datetime(1969, 1, 1, tzinfo=UTC)
+
+    @pytest.mark.parametrize(
+        ("ddl_type", "wrapped"), [("ARRAY<TIMESTAMP>", '["%s"]'), ("STRUCT<b: TIMESTAMP>", '{"b": "%s"}')]
+    )
+    def test_nested_nanoseconds_are_cut_too(self, ddl_type: str, wrapped: str) -> None:
+        found = decode_field(ddl_type, wrapped % "1969-01-01T00:00:00.000000789Z")
+        assert found in ([datetime(1969, 1, 1, tzinfo=UTC)], {"b": datetime(1969, 1, 1, tzinfo=UTC)})
+
+    @pytest.mark.parametrize("text", ["2024-01-02T03:04:05.123456Z", "2024-01-02T03:04:05.123456789Z"])
+    def test_a_zone_is_treated_alike_whatever_the_number_of_digits(self, text: str) -> None:
+        assert decode_field("TIMESTAMP_NTZ", f'"{text}"') == datetime(2024, 1, 2, 3, 4, 5, 123_456)
 
     def test_nanoseconds_and_dates_beyond_2262_decode_in_one_batch(self) -> None:
         rows = decode("a TIMESTAMP", b'{"a": "2024-01-02T03:04:05.123456789Z"}', b'{"a": "9999-12-31T00:00:00Z"}')
@@ -515,6 +528,36 @@ def test_a_batch_of_any_bytes_decodes_as_each_record_alone_or_names_the_first_th
         assert [row["_kafka_offset"] for row in rows] == [FIRST_OFFSET + STEP * i for i in range(len(values))]
     else:
         assert refused_at("a INT, b STRING", *values) == first_bad
+
+
+_times = ["2024-01-02", "2024-01-02T03:04:05", "2024-01-02T03:04:05Z", "2024-01-02 03:04:05.5+02:00", "2024-01-02T03"]
+_times += ["2024-01-02T03:04:05.123456789", "2024-01-02T03:04:05.123456789Z", "1969-01-02T03:04:05.000000789+0200"]
+_times += ["9999-12-31T00:00:00", "9999-12-31T00:00:00Z", "0001-01-01T00:00:00.123456789Z", "2024-02-30", "soon", ""]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "wrapped"),
+    [
+        ("a TIMESTAMP", '{"a": "%s"}'),
+        ("a TIMESTAMP_NTZ", '{"a": "%s"}'),
+        ("a ARRAY<TIMESTAMP>", '{"a": ["%s"]}'),
+        ("a STRUCT<b: TIMESTAMP_NTZ>", '{"a": {"b": "%s"}}'),
+    ],
+)
+@settings(max_examples=150)
+@given(data=st.data())
+def test_how_a_timestamp_decodes_does_not_depend_on_its_neighbours(ddl: str, wrapped: str, data: st.DataObject) -> None:
+    values = [
+        (wrapped % text).encode() for text in data.draw(st.lists(st.sampled_from(_times), min_size=2, max_size=4))
+    ]
+    alone: list[Row] = []
+    for place, value in enumerate(values):
+        try:
+            alone += declared(decode(ddl, value))
+        except RecordError:
+            assert refused_at(ddl, *values) == place
+            return
+    assert declared(decode(ddl, *values)) == alone
 
 
 @settings(max_examples=1000)
