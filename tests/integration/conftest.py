@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .getOrCreate()
     )
+    # Its farewell would be logged after the log is closed.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     yield session
     session.stop()
 
