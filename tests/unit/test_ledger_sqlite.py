@@ -34,6 +34,7 @@ from airflow_kafka_offsets.ledger import (
     captured_targets,
     claim,
     commit,
+    connection,
     init,
     mark_staged,
     open_batch,
@@ -68,7 +69,7 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.engine = sa.create_engine(f"sqlite:///{path}", connect_args={"timeout": 0.05})
+        self.engine = sa.create_engine(f"sqlite:///{path}")
         self.tables = Tables()
 
     def claim(self, owner: TaskRun = FIRST_TRY, *, cluster_id: str = CLUSTER, lease: timedelta = MINUTE) -> Claim:
@@ -142,6 +143,12 @@ def db(empty: Database) -> Database:
     init(empty.engine, empty.tables)
     empty.change("CREATE TABLE output (id INTEGER)")
     return empty
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a minute is right for users, and too long for a test."""
+    monkeypatch.setattr(connection, "_SQLITE_PATIENCE_MS", 20)
 
 
 def until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
@@ -256,6 +263,7 @@ class TestClaim:
             db.claim(SECOND_TRY, cluster_id="another-cluster")
         assert db.plan(first).state == "planned"
 
+    @pytest.mark.usefixtures("impatient")
     def test_a_writer_that_holds_sqlites_lock_makes_the_group_busy(self, db: Database) -> None:
         with closing(sqlite3.connect(db.path, isolation_level=None)) as writer:
             writer.execute("BEGIN IMMEDIATE")
@@ -320,6 +328,7 @@ class TestLease:
             until(lambda: not beat._thread.is_alive())
         assert f"Group '{GROUP}' was taken over by a later attempt" in caplog.text
 
+    @pytest.mark.usefixtures("impatient")
     def test_a_heartbeat_outlives_a_renewal_that_fails(self, db: Database, caplog: pytest.LogCaptureFixture) -> None:
         held = db.claim()
         with (
