@@ -18,7 +18,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_kafka_offsets import ledger, planning, staged
-from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
+from airflow_kafka_offsets.exceptions import ConfigurationError, ForeignBatchError, GroupBusyError, LedgerError
 from airflow_kafka_offsets.formats import ValueFormat, row_columns
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Batch, Claim, Tables, TaskRun
@@ -26,6 +26,7 @@ from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.sinks.staged_rows import StagedRows
 from airflow_kafka_offsets.spark.application import load_transform
 from airflow_kafka_offsets.spark.job import TargetColumns
+from airflow_kafka_offsets.spark.staging import StagingDirectory
 from airflow_kafka_offsets.staged import Launcher, Staged
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ class Pipeline:
             raise ConfigurationError(f"slice_offsets must be at least 1; got slice_offsets={self.slice_offsets}")
         if self.lease <= timedelta(0):
             raise ConfigurationError(f"lease must be a positive duration; got lease={self.lease!r}")
+        staged.check_staging_dir(self.staging_dir)
         columns = row_columns(self.value_format)
         if self.transform is not None:
             load_transform(self.transform)
@@ -140,21 +142,19 @@ def load(
     result = LoadResult()
     with _claimed(pipeline, engine, run, cluster_id) as claim:
         while True:
-            batch = plan(pipeline, cluster, engine, claim)
+            batch = plan(pipeline, cluster, engine, claim, columns)
             if batch is None:
                 break
-            work = stage(pipeline, kafka_config, engine, claim, launcher, batch, columns, target)
+            work = stage(pipeline, kafka_config, cluster, engine, claim, launcher, batch, columns, target)
             rows = commit(pipeline, engine, claim, batch, work)
             result = LoadResult((*result.batches, batch.batch_id), result.records + work.records, result.rows + rows)
-    if not result.batches:
-        log.info("Nothing new for group %r in %s", pipeline.group_id, ", ".join(pipeline.topics))
     return result
 
 
-def plan(pipeline: Pipeline, cluster: Cluster, engine: Engine, claim: Claim) -> Batch | None:
+def plan(pipeline: Pipeline, cluster: Cluster, engine: Engine, claim: Claim, columns: pa.Schema) -> Batch | None:
     """The batch to do next: the open one, whoever planned it, else a new one, written ahead; None where nothing is new."""
     batch = ledger.open_batch(engine, pipeline.tables, claim.group_id)
-    if batch is not None:
+    if batch is not None and _can_go_on(pipeline, cluster, engine, claim, batch, columns):
         log.info("Batch %d of group %r is %s: finishing it first", batch.batch_id, batch.group_id, batch.state)
         return batch
     # Positions first, then the ends of the logs: the other way round, lag could come out negative.
@@ -173,6 +173,8 @@ def plan(pipeline: Pipeline, cluster: Cluster, engine: Engine, claim: Claim) -> 
             "%s[%d]: offsets %d..%d are %s: %s", gap.topic, gap.partition, gap.start, gap.end, gap.cause, gap.decision
         )
     if not decided.ranges and not decided.initial:
+        told = "Nothing new" if targets is None else "Nothing left up to the ends that this run began with"
+        log.info("%s for group %r in %s", told, pipeline.group_id, ", ".join(pipeline.topics))
         return None
     batch = ledger.record_plan(engine, pipeline.tables, claim, decided, target_table=pipeline.sink.name)
     if batch is not None:
@@ -187,9 +189,36 @@ def plan(pipeline: Pipeline, cluster: Cluster, engine: Engine, claim: Claim) -> 
     return batch
 
 
+def _can_go_on(
+    pipeline: Pipeline, cluster: Cluster, engine: Engine, claim: Claim, batch: Batch, columns: pa.Schema
+) -> bool:
+    """Whether the open batch is this pipeline's to finish, and can still be finished as it was planned.
+
+    :return: False where its records are gone, the user chose to skip such, and the batch was given up for that
+    :raises ForeignBatchError: it loads other topics, or into another table
+    :raises PlanningError: the log is not what it was planned from
+    """
+    topics = {one.topic for one in batch.ranges}
+    if not topics <= set(pipeline.topics) or batch.target_table != pipeline.sink.name:
+        raise ForeignBatchError(
+            f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} into table "
+            f"{batch.target_table!r}; this load is of {', '.join(pipeline.topics)} into {pipeline.sink.name!r}. Run the load "
+            "that began it to its end, and give every load a group_id of its own."
+        )
+    if staged.find(batch, staged.fingerprint(pipeline, columns)) is not None:
+        return True
+    if planning.check_open(batch.ranges, cluster.logs(pipeline.topics), pipeline.on_data_loss):
+        return True
+    reason = "its records expired before they were read (on_data_loss='skip'); planned anew without them"
+    log.warning("Batch %d of group %r is abandoned: %s", batch.batch_id, batch.group_id, reason)
+    ledger.abandon(engine, pipeline.tables, claim, batch, reason)
+    return False
+
+
 def stage(
     pipeline: Pipeline,
     kafka_config: Mapping[str, Any],
+    cluster: Cluster,
     engine: Engine,
     claim: Claim,
     launcher: Launcher,
@@ -198,15 +227,20 @@ def stage(
     target: TargetColumns,
 ) -> Staged:
     """The batch's rows as files: those of an earlier try where they are complete, else made by Spark now."""
-    earlier = staged.find(batch)
+    earlier = staged.find(batch, staged.fingerprint(pipeline, columns))
     if earlier is not None:
         log.info("Batch %d was staged by an earlier try: committing its files", batch.batch_id)
         return earlier
     directory = staged.make_directory(batch, pipeline.staging_dir)
-    ledger.begin_staging(engine, pipeline.tables, claim, batch, directory.uri)
     job = staged.make_job(pipeline, kafka_config, batch, columns, target, directory)
+    ledger.begin_staging(engine, pipeline.tables, claim, batch, directory.uri)
+    if batch.staging_uri is not None:
+        # An attempt that was killed while it staged: its files are of no use to anybody.
+        staged.remove(StagingDirectory(batch.staging_uri))
     with ledger.Heartbeat(engine, pipeline.tables, claim, pipeline.lease):
         work = staged.launch(launcher, job, batch, directory)
+    # Records of a topic that was made anew while Spark read would go under the old topic's name.
+    planning.check_identity(batch.ranges, cluster.logs(pipeline.topics))
     ledger.mark_staged(engine, pipeline.tables, claim, batch, work.records)
     return work
 
@@ -265,7 +299,7 @@ def _claimed(pipeline: Pipeline, engine: Engine, run: TaskRun, cluster_id: str) 
     finally:
         try:
             ledger.release(engine, pipeline.tables, claim)
-        except (SQLAlchemyError, GroupBusyError) as error:
+        except (SQLAlchemyError, LedgerError) as error:
             # The lease ends by itself; an error here must not hide the one that ended the block.
             log.warning("The lease of group %r could not be released and ends by itself: %s", claim.group_id, error)
 

@@ -20,7 +20,9 @@
   * `TargetError`: the target table does not fit the data
   * `LedgerError`: the state tables refuse
 
+    * `DatabaseBusyError` (retriable): another writer holds the whole database (SQLite)
     * `GroupBusyError` (retriable): another run holds the group
+    * `ForeignBatchError`: the group's open batch belongs to a load of other topics, or into another table
     * `FencedError`: a later attempt took the group over; this one can never commit
     * `PositionConflictError`: a stored position is not where the batch starts
     * `CommitUnknownError` (retriable): the connection broke at the commit, and the ledger could not be asked
@@ -30,6 +32,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 
@@ -109,6 +112,13 @@ class RecordError(KafkaOffsetsError):
             "and run the task again."
         )
 
+    def __reduce__(self) -> tuple[Callable[..., RecordError], tuple[str, str, int, int]]:
+        return _record_error, (self.reason, self.topic, self.partition, self.offset)
+
+
+def _record_error(reason: str, topic: str, partition: int, offset: int) -> RecordError:
+    return RecordError(reason, topic=topic, partition=partition, offset=offset)
+
 
 class TransformError(KafkaOffsetsError):
     """The user's transform raised, or returned something that is not a DataFrame."""
@@ -120,6 +130,16 @@ class TargetError(KafkaOffsetsError):
 
 class LedgerError(KafkaOffsetsError):
     """The state tables refuse what was asked."""
+
+
+class DatabaseBusyError(LedgerError):
+    """Another writer holds the whole database for longer than is waited."""
+
+    retriable = True
+
+
+class ForeignBatchError(LedgerError):
+    """The group's open batch belongs to a load of other topics, or into another table."""
 
 
 class GroupBusyError(LedgerError):

@@ -24,10 +24,11 @@ RESERVED_PREFIX = "_kafka_"
 class Json:
     """One JSON object a record, decoded to declared columns.
 
-    Fields that are not declared are ignored (also what continues the object behind its end: `{…}, "x": 2`), missing
-    fields are null, and a record with a null value (a tombstone)
+    Fields that are not declared are ignored, missing fields are null, and a record with a null value (a tombstone)
     becomes a row whose declared columns are all null. Dates and timestamps are ISO 8601 text; a timestamp without a
     zone is UTC. Anything else that does not fit its declared type is an error that names the record.
+
+    One malformed form is not noticed: further fields behind the object's end, as in `{"id": 1}, "x": 2`; they are ignored.
 
     :param ddl: the columns as Spark DDL: `"id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2)"`
     """

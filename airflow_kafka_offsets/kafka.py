@@ -72,11 +72,15 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
             f"The Kafka configuration sets {', '.join(refused)}, which makes the client load or run code named by a "
             "connection; remove it from the connection's extra"
         )
-    callbacks = sorted(key for key, value in config.items() if not isinstance(value, (str, int, float, bool)))
+    callbacks = sorted(
+        key
+        for key, value in config.items()
+        if key.endswith("_cb") or key == "on_commit" or not isinstance(value, (str, int, float, bool))
+    )
     if callbacks:
         raise ConfigurationError(
-            f"The Kafka configuration sets {', '.join(callbacks)} to something that is neither text nor a number; only "
-            "such values can travel to Spark"
+            f"The Kafka configuration sets {', '.join(callbacks)}: callbacks, and values that are neither text nor a number, "
+            "cannot travel to Spark. For OAUTHBEARER use librdkafka's own 'sasl.oauthbearer.method=oidc'."
         )
     if not config.get("bootstrap.servers"):
         raise ConfigurationError("The Kafka configuration has no 'bootstrap.servers'; add it to the connection's extra")

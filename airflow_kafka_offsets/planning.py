@@ -29,7 +29,7 @@ class Plan:
     :param ranges: the ranges to load, by topic and partition; a partition with lag whose share of the cap is nothing
         has an empty range, so that its target is remembered
     :param gaps: offsets that are skipped by the user's choice
-    :param initial: positions to store without loading anything, of topics that start at the end of the log
+    :param initial: positions to store without loading anything: of partitions that begin at the end of their log
     """
 
     ranges: tuple[OffsetRange, ...] = ()
@@ -96,12 +96,12 @@ def decide(
                 Gap(*tp, offset, log.beginning, "expired", "skipped to the beginning offset (on_data_loss='skip')")
             )
             offset, how = log.beginning, "skipped-gap"
-        if how == "latest":
-            initial.append(OffsetRange(*tp, offset, offset, offset, log.topic_id, how))
-            continue
         target = log.end if targets is None else min(targets.get(tp, offset), log.end)
         if target > offset:
             ranges.append(OffsetRange(*tp, offset, target, target, log.topic_id, how))
+        elif tp not in positions:
+            # Stored although nothing is loaded: without a position, retention could take what comes next unnoticed.
+            initial.append(OffsetRange(*tp, offset, offset, offset, log.topic_id, how))
     if gaps and on_data_loss == "fail":
         raise DataLossError(_data_loss_message(gaps))
     # A gap without a range would move no position: the partition gets an empty range that carries it.
@@ -112,6 +112,36 @@ def decide(
             ranges.append(OffsetRange(*tp, gap.end, gap.end, gap.end, logs[tp].topic_id, "skipped-gap"))
     ranges.sort(key=lambda one: one.topic_partition)
     return Plan(tuple(_cap(ranges, max_records)), tuple(gaps), tuple(initial))
+
+
+def check_open(
+    ranges: Sequence[OffsetRange], logs: Mapping[TopicPartition, PartitionLog], on_data_loss: OnDataLoss
+) -> bool:
+    """Whether ranges that were planned earlier can still be read as they were planned.
+
+    :param ranges: of the open batch
+    :param logs: the log ends of now
+    :return: False where their starts are gone from the log, and the user chose to skip what is gone
+    :raises PlanningError: where the topic is another one now, or the log ends before a range, or as `on_data_loss` says
+    """
+    check_identity(ranges, logs)
+    gaps = [
+        Gap(*one.topic_partition, one.start, logs[one.topic_partition].beginning, "expired", "")
+        for one in ranges
+        if one.start < logs[one.topic_partition].beginning and len(one)
+    ]
+    if gaps and on_data_loss == "fail":
+        raise DataLossError(_data_loss_message(gaps))
+    return not gaps
+
+
+def check_identity(ranges: Sequence[OffsetRange], logs: Mapping[TopicPartition, PartitionLog]) -> None:
+    """Make sure that the logs are still those that the ranges were planned from.
+
+    :raises PlanningError: a topic is another one, or its log ends before a range
+    """
+    ends = {one.topic_partition: Position(one.end, one.topic_id) for one in ranges}
+    _check_identity(ends, logs, {one.topic for one in ranges})
 
 
 def share(lags: Sequence[int], cap: int) -> list[int]:

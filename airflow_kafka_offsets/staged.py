@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import getpass
+import hashlib
+import inspect
 import logging
 import os
 import sys
@@ -13,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -21,6 +24,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsErr
 from airflow_kafka_offsets.ledger import Batch, RangeRead
 from airflow_kafka_offsets.offsets import TopicPartition, split
 from airflow_kafka_offsets.schema import spark_ddl
+from airflow_kafka_offsets.spark.application import load_transform
 from airflow_kafka_offsets.spark.job import MANIFEST, Manifest, SliceRead, StageJob, TargetColumns
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 
@@ -56,22 +60,56 @@ class Staged:
         return sum(read.records or 0 for read in self.reads.values())
 
 
-def find(batch: Batch) -> Staged | None:
-    """What an earlier try staged, where it can be committed as it is."""
-    if batch.staging_uri is None:
+def find(batch: Batch, wanted: str) -> Staged | None:
+    """What an earlier try staged, where it can be committed as it is.
+
+    :param wanted: the fingerprint of the pipeline as it is now
+    """
+    if batch.state != "staged" or batch.staging_uri is None:
         return None
     directory = StagingDirectory(batch.staging_uri)
-    if batch.state == "staged" and directory.exists(MANIFEST):
-        return _staged(directory, batch)
-    # An attempt that was killed while it staged, or on another machine: its files are of no use to anybody.
-    remove(directory)
-    return None
+    if not directory.exists(MANIFEST):  # staged on another machine, or tidied away
+        return None
+    found = _staged(directory, batch)
+    if found.manifest.fingerprint != wanted:
+        log.warning("Batch %d was staged with other columns, or another transform: staging it anew", batch.batch_id)
+        return None
+    if not all(directory.holds(file.name, file.bytes) for file in found.manifest.files):
+        log.warning("Files of batch %d are missing in %s: staging it anew", batch.batch_id, directory.uri)
+        return None
+    return found
+
+
+def fingerprint(pipeline: Pipeline, columns: pa.Schema) -> str:
+    """Of everything in a pipeline that decides what the rows of a range are, the transform's code included."""
+    decides = [pipeline.value_format.kind, spark_ddl(columns), pipeline.isolation_level, pipeline.transform]
+    digest = hashlib.sha256(repr(decides).encode())
+    if pipeline.transform is not None:
+        source = inspect.getsourcefile(inspect.unwrap(load_transform(pipeline.transform)))
+        digest.update(Path(source).read_bytes() if source else b"")
+    return digest.hexdigest()
+
+
+def check_staging_dir(staging_dir: str | None) -> None:
+    """
+    :raises ConfigurationError: it is no absolute path or URI, or holds credentials, which would end up in the ledger
+    """
+    if not staging_dir:
+        return
+    parts = urlsplit(staging_dir)
+    if parts.username or parts.password:
+        raise ConfigurationError(
+            "staging_dir must not hold credentials: they would be stored in the history of batches"
+        )
+    if not parts.scheme and not staging_dir.startswith("/"):
+        raise ConfigurationError(f"staging_dir must be an absolute path or a URI; got staging_dir={staging_dir!r}")
 
 
 def make_directory(batch: Batch, staging_dir: str | None) -> StagingDirectory:
     """A new directory for one attempt, with a name that nobody can guess."""
-    root = staging_dir.rstrip("/") if staging_dir else str(_own_directory())
-    directory = StagingDirectory(f"{root}/batch-{batch.batch_id}-{token_hex(16)}")
+    # What follows a question mark are options of the file system, and no part of the path.
+    root, mark, options = (staging_dir or str(_own_directory())).partition("?")
+    directory = StagingDirectory(f"{root.rstrip('/')}/batch-{batch.batch_id}-{token_hex(16)}{mark}{options}")
     directory.create()
     return directory
 
@@ -96,6 +134,7 @@ def make_job(
         columns_ddl=spark_ddl(columns),
         transform=pipeline.transform,
         target=target,
+        fingerprint=fingerprint(pipeline, columns),
         staging_uri=directory.uri,
         # A transform may live beside the DAG file, in a folder that only this process was told of.
         python_path=tuple(path for path in sys.path if path) if pipeline.transform else (),
@@ -111,7 +150,7 @@ def launch(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDi
     """
     if not job.slices:
         # Nothing but a gap to record: no Spark for that.
-        directory.write_text(MANIFEST, Manifest(batch.batch_id, (), ()).to_json())
+        directory.write_text(MANIFEST, Manifest(batch.batch_id, job.fingerprint, (), ()).to_json())
         return _staged(directory, batch)
     try:
         launcher(job)

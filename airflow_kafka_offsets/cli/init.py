@@ -25,6 +25,7 @@ def init(args: Namespace) -> None:
             sys.stdout.write(tables.ddl(engine.dialect))
             return
         created = ledger.init(engine, tables)
+        engine.dispose()
     except (AirflowException, KafkaOffsetsError, SQLAlchemyError) as error:
         raise SystemExit(f"kafka-offsets init: {error}") from error
     told = "were created" if created else "are there already, and fit this version,"

@@ -8,8 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,17 @@ from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import write_job
 
 _OLDEST_JAVA = 17
+
+_SECRET_VARIABLES = (
+    "AIRFLOW_CONN_",
+    "AIRFLOW_VAR_",
+    "AIRFLOW__API__",
+    "AIRFLOW__API_AUTH__",
+    "AIRFLOW__CELERY__",
+    "AIRFLOW__CORE__FERNET_KEY",
+    "AIRFLOW__DATABASE__",
+    "AIRFLOW__SECRETS__",
+)
 
 
 class SparkSubmitLauncher:
@@ -52,25 +62,28 @@ class SparkSubmitLauncher:
                 f"Connection {self._conn_id!r} has deploy-mode {deploy_mode!r}; this package submits in client mode, in "
                 "which progress and errors reach the task's log. Remove 'deploy-mode' from the connection's extra."
             )
-        if staging_dir is None and not master.startswith("local"):
+        if not staging_dir and not master.startswith("local"):
             raise ConfigurationError(
                 f"Connection {connection.conn_id!r} leads to the cluster {master}: set staging_dir to a location that the "
                 "workers and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared file system)"
             )
-        with _search_path():
-            if shutil.which(hook._connection["spark_binary"]) is None:
-                raise ConfigurationError(
-                    f"{hook._connection['spark_binary']} is not on the PATH: install the extra "
-                    "'airflow-kafka-offsets[spark]' on the worker, or add your Spark distribution's bin directory"
-                )
+        if shutil.which(hook._connection["spark_binary"], path=_environment()["PATH"]) is None:
+            raise ConfigurationError(
+                f"{hook._connection['spark_binary']} is not on the PATH: install the extra "
+                "'airflow-kafka-offsets[spark]' on the worker, or add your Spark distribution's bin directory"
+            )
         check_java()
 
     def __call__(self, job: StageJob) -> None:
-        with tempfile.TemporaryDirectory(prefix="kafka-offsets-job-") as directory, _search_path():
+        with tempfile.TemporaryDirectory(prefix="kafka-offsets-job-") as directory:
             files = write_job(Path(directory), job)
             self._hook = self._make_hook(py_files=str(files.package), application_args=[str(files.directory)])
             try:
-                self._hook.submit(str(files.application))
+                self._hook.submit(str(files.application), env=_environment())
+            except BaseException:
+                # Airflow ends a task that takes too long by an exception in here, and calls on_kill only after it.
+                self.on_kill()
+                raise
             finally:
                 self._hook = None
 
@@ -114,12 +127,11 @@ def check_java() -> None:
         )
 
 
-@contextmanager
-def _search_path() -> Iterator[None]:
-    """Let spark-submit be found beside the running Python, as where a virtual environment is used but not activated."""
-    before = os.environ.get("PATH", "")
-    os.environ["PATH"] = os.pathsep.join([before, str(Path(sys.executable).parent)]).lstrip(os.pathsep)
-    try:
-        yield
-    finally:
-        os.environ["PATH"] = before
+def _environment() -> dict[str, str]:
+    """What spark-submit inherits: nothing of Airflow's that holds secrets, among them the database's credentials.
+
+    Its PATH ends with the directory of the running Python, as where a virtual environment is used but not activated.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_SECRET_VARIABLES)}
+    environment["PATH"] = os.pathsep.join(filter(None, [os.environ.get("PATH"), str(Path(sys.executable).parent)]))
+    return environment

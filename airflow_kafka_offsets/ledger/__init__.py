@@ -5,6 +5,7 @@ Airflow's metadata database is never touched.
 
 from airflow_kafka_offsets.ledger.batches import (
     Batch,
+    abandon,
     begin_staging,
     captured_targets,
     mark_staged,
@@ -25,6 +26,7 @@ __all__ = [
     "RangeRead",
     "Tables",
     "TaskRun",
+    "abandon",
     "begin_staging",
     "captured_targets",
     "claim",

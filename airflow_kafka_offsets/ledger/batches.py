@@ -27,6 +27,7 @@ class Batch:
     """A batch as the ledger knows it.
 
     :param state: planned, staged, committed or abandoned
+    :param target_table: the table that it was planned for
     :param staging_uri: where the current attempt's files are, or None before the first
     """
 
@@ -35,6 +36,7 @@ class Batch:
     state: str
     ranges: tuple[OffsetRange, ...]
     gaps: tuple[Gap, ...] = ()
+    target_table: str | None = None
     staging_uri: str | None = None
 
     @property
@@ -106,7 +108,19 @@ def record_plan(engine: Engine, tables: Tables, claim: Claim, plan: Plan, *, tar
                     for gap in plan.gaps
                 ],
             )
-    return Batch(batch_id, claim.group_id, "planned", plan.ranges, plan.gaps)
+    return Batch(batch_id, claim.group_id, "planned", plan.ranges, plan.gaps, target_table)
+
+
+def abandon(engine: Engine, tables: Tables, claim: Claim, batch: Batch, reason: str) -> None:
+    """Give a batch up, with the reason: its positions stay where they are, and its attempts can never commit."""
+    batches = tables.offset_batches
+    with transaction(engine) as conn:
+        lock_claimed(conn, tables, claim)
+        conn.execute(
+            batches.update()
+            .where(batches.c.batch_id == batch.batch_id, batches.c.state.in_(OPEN_STATES))
+            .values(state="abandoned", reason=reason)
+        )
 
 
 def begin_staging(engine: Engine, tables: Tables, claim: Claim, batch: Batch, staging_uri: str) -> None:
@@ -202,5 +216,6 @@ def _batch(conn: Connection, tables: Tables, row: sa.Row[tuple[object, ...]]) ->
             for r in range_rows
         ),
         tuple(Gap(g.topic, g.partition, g.start_offset, g.end_offset, g.cause, g.decision) for g in gap_rows),
+        row.target_table,
         row.staging_uri,
     )

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from airflow_kafka_offsets.exceptions import CommitUnknownError, PositionConflictError
 from airflow_kafka_offsets.ledger.batches import OPEN_STATES, Batch
 from airflow_kafka_offsets.ledger.connection import database_now, said, transaction
-from airflow_kafka_offsets.ledger.groups import Claim, lock, lock_claimed, set_lease
+from airflow_kafka_offsets.ledger.groups import Claim, lock, lock_claimed, update_claimed
 from airflow_kafka_offsets.ledger.positions import RangeRead, set_positions, stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import TopicPartition
@@ -47,7 +47,7 @@ def commit(
             stored = stored_positions(conn, tables, claim.group_id)
             set_positions(conn, tables, claim.group_id, batch.batch_id, batch.ranges, stored, reads, now)
             _close(conn, tables, batch, reads, rows, now)
-            set_lease(conn, tables, claim, lease_expires_at=now + lease)
+            update_claimed(conn, tables, claim, lease_expires_at=now + lease)
         return rows
     except DBAPIError as error:
         if not error.connection_invalidated:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from airflow_kafka_offsets.exceptions import GroupBusyError
+from airflow_kafka_offsets.exceptions import DatabaseBusyError
 
 _SQLITE_PATIENCE_MS = 30_000
 
@@ -19,7 +19,7 @@ _SQLITE_PATIENCE_MS = 30_000
 def transaction(engine: Engine) -> Iterator[Connection]:
     """One transaction: committed at the end of the block, rolled back where it raises.
 
-    :raises GroupBusyError: SQLite's write lock was not free within half a minute
+    :raises DatabaseBusyError: SQLite's write lock was not free within half a minute
     """
     with engine.connect() as conn:
         if conn.dialect.name == "sqlite":
@@ -55,7 +55,7 @@ def _immediate(conn: Connection) -> Iterator[Connection]:
         conn.exec_driver_sql("BEGIN IMMEDIATE")
     except OperationalError as error:
         if "locked" in said(error):
-            raise GroupBusyError(
+            raise DatabaseBusyError(
                 f"The SQLite database {conn.engine.url.database!r} is locked by another writer; SQLite has one at a time"
             ) from error
         raise

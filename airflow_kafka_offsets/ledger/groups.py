@@ -14,10 +14,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine, Row
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
-from airflow_kafka_offsets.exceptions import ClusterChangedError, FencedError, GroupBusyError, LedgerError
+from airflow_kafka_offsets.exceptions import (
+    ClusterChangedError,
+    DatabaseBusyError,
+    FencedError,
+    GroupBusyError,
+    LedgerError,
+)
 from airflow_kafka_offsets.ledger.connection import database_now, said, sqlstate, transaction
 from airflow_kafka_offsets.ledger.tables import Tables
 
@@ -70,6 +76,8 @@ def claim(engine: Engine, tables: Tables, group_id: str, owner: TaskRun, *, clus
     """
     try:
         return _claim(engine, tables, group_id, owner, cluster_id, lease)
+    except DatabaseBusyError as error:
+        raise GroupBusyError(f"Group {group_id!r} cannot be claimed: {error}") from error
     except DBAPIError as error:
         if sqlstate(error) == _INSUFFICIENT_PRIVILEGE or "readonly database" in said(error):
             raise LedgerError(
@@ -83,7 +91,7 @@ def _claim(engine: Engine, tables: Tables, group_id: str, owner: TaskRun, cluste
     groups = tables.consumer_groups
     with transaction(engine) as conn:
         _insert_if_missing(conn, tables, group_id, cluster_id)
-        row = lock(conn, tables, group_id, nowait=True)
+        row = _lock_at_once(conn, tables, group_id)
         if row.cluster_id != cluster_id:
             raise ClusterChangedError(
                 f"The positions of group {group_id!r} belong to Kafka cluster {row.cluster_id!r}; the connection leads "
@@ -95,11 +103,13 @@ def _claim(engine: Engine, tables: Tables, group_id: str, owner: TaskRun, cluste
                 f"Group {group_id!r} is being loaded by {row.lease_owner}; its lease, unless renewed, ends at "
                 f"{row.lease_expires_at:%Y-%m-%d %H:%M:%S} UTC"
             )
-        conn.execute(
+        claimed = conn.execute(
             groups.update()
-            .where(groups.c.group_id == group_id)
+            .where(groups.c.group_id == group_id, groups.c.epoch == row.epoch)
             .values(epoch=row.epoch + 1, lease_owner=str(owner), lease_expires_at=now + lease)
         )
+        if claimed.rowcount != 1:  # only where the database knows no FOR UPDATE
+            raise GroupBusyError(f"Group {group_id!r} was claimed by another run at the same moment")
         return Claim(group_id, row.epoch + 1, row.generation, owner)
 
 
@@ -109,50 +119,60 @@ def renew(engine: Engine, tables: Tables, held: Claim, lease: timedelta) -> bool
     :return: False where a later attempt took the group over
     """
     with transaction(engine) as conn:
-        return set_lease(conn, tables, held, lease_expires_at=database_now(conn) + lease)
+        return update_claimed(conn, tables, held, lease_expires_at=database_now(conn) + lease)
 
 
 def release(engine: Engine, tables: Tables, held: Claim) -> None:
     """Let others in at once instead of at the end of the lease."""
     with transaction(engine) as conn:
-        set_lease(conn, tables, held, lease_owner=None, lease_expires_at=None)
+        update_claimed(conn, tables, held, lease_owner=None, lease_expires_at=None)
 
 
-def lock(conn: Connection, tables: Tables, group_id: str, *, nowait: bool = False) -> Row[tuple[object, ...]]:
-    """Lock the group's row: every writer does so first.
+def lock(conn: Connection, tables: Tables, group_id: str) -> None:
+    """Lock the group's row, waiting for whoever holds it.
 
-    :param nowait: raise instead of waiting, where the database can
-    :raises GroupBusyError: with `nowait`, somebody holds the lock; that is, somebody is committing
+    By an update that changes nothing: every SQL database takes a lock for that, while some ignore FOR UPDATE.
     """
     groups = tables.consumer_groups
-    select = sa.select(groups).where(groups.c.group_id == group_id).with_for_update(nowait=nowait)
+    conn.execute(groups.update().where(groups.c.group_id == group_id).values(epoch=groups.c.epoch))
+
+
+def lock_claimed(conn: Connection, tables: Tables, held: Claim) -> None:
+    """Lock the group's row, and make sure that nobody claimed the group since: every writer begins with this.
+
+    :raises FencedError: somebody did
+    """
+    if update_claimed(conn, tables, held, epoch=held.epoch):
+        return
+    groups = tables.consumer_groups
+    row = conn.execute(sa.select(groups).where(groups.c.group_id == held.group_id)).one()
+    raise FencedError(
+        f"Group {held.group_id!r} was taken over by {row.lease_owner or 'a later attempt'} (epoch {row.epoch}) while "
+        f"this attempt ({held.owner}, epoch {held.epoch}) was at work. Nothing of this attempt was written; the other one "
+        "carries on with the same batch."
+    )
+
+
+def update_claimed(conn: Connection, tables: Tables, held: Claim, **values: object) -> bool:
+    """Write to the group's row under the epoch of a claim; False where it is not the latest."""
+    groups = tables.consumer_groups
+    mine = (groups.c.group_id == held.group_id) & (groups.c.epoch == held.epoch)
+    return conn.execute(groups.update().where(mine).values(**values)).rowcount == 1
+
+
+def _lock_at_once(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tuple[object, ...]]:
+    """Lock the group's row, or find that it is locked: that somebody is committing.
+
+    :raises GroupBusyError: it is
+    """
+    groups = tables.consumer_groups
+    select = sa.select(groups).where(groups.c.group_id == group_id).with_for_update(nowait=True)
     try:
         return conn.execute(select).one()
     except OperationalError as error:
         if sqlstate(error) == _LOCK_NOT_AVAILABLE or "NOWAIT" in said(error):
             raise GroupBusyError(f"Group {group_id!r} is being committed by another run right now") from error
         raise
-
-
-def lock_claimed(conn: Connection, tables: Tables, held: Claim) -> None:
-    """Lock the group's row, and make sure that nobody claimed the group since.
-
-    :raises FencedError: somebody did
-    """
-    row = lock(conn, tables, held.group_id)
-    if row.epoch != held.epoch:
-        raise FencedError(
-            f"Group {held.group_id!r} was taken over by {row.lease_owner or 'a later attempt'} (epoch {row.epoch}) while "
-            f"this attempt ({held.owner}, epoch {held.epoch}) was at work. Nothing of this attempt was written; the "
-            "other one carries on with the same batch."
-        )
-
-
-def set_lease(conn: Connection, tables: Tables, held: Claim, **values: object) -> bool:
-    """Change the lease under the epoch of a claim; False where it is not the latest."""
-    groups = tables.consumer_groups
-    mine = (groups.c.group_id == held.group_id) & (groups.c.epoch == held.epoch)
-    return conn.execute(groups.update().where(mine).values(**values)).rowcount == 1
 
 
 def _insert_if_missing(conn: Connection, tables: Tables, group_id: str, cluster_id: str) -> None:

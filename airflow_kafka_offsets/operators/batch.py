@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -22,6 +22,7 @@ class KafkaBatchOperator(BaseOperator):
 
     A run loads up to the ends of the logs that its first try saw. A retry, or a clear after success, carries on from the
     stored positions: it never loads a record twice. Where nothing is new, Spark is not started and the task succeeds.
+    An error that no retry can help, such as data loss or a record that does not decode, fails the task at once.
 
     :param group_id: the group whose positions are used; lives in the database of the sink, not in Kafka (templated)
     :param topics: the topics to load (templated)
@@ -97,15 +98,38 @@ class KafkaBatchOperator(BaseOperator):
 
         :return: `batches` (ids), `records` and `rows`, for XCom
         """
-        # Here and not above: DAG files are parsed every few seconds, and these import Arrow, SQLAlchemy and a Kafka
-        # client.
+        # Here and not above: DAG files are parsed every few seconds.
+        from airflow_kafka_offsets.exceptions import FencedError, GroupBusyError, KafkaOffsetsError
+
+        try:
+            return self._load(context)
+        except GroupBusyError as busy:
+            if self.on_busy == "skip":
+                raise AirflowSkipException(str(busy)) from busy
+            raise
+        except FencedError:
+            # A newer try is at work: what becomes of the task is that one's to say.
+            raise
+        except KafkaOffsetsError as error:
+            if not error.retriable:
+                raise AirflowFailException(f"{type(error).__name__}: {error}") from error
+            raise
+
+    def on_kill(self) -> None:
+        """Stop Spark when Airflow stops the task; what was staged is replayed by the next try."""
+        if self._launcher is not None:
+            self._launcher.on_kill()
+
+    def _load(self, context: Context) -> dict[str, Any]:
         from airflow_kafka_offsets.batch import Pipeline, load
-        from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
+        from airflow_kafka_offsets.exceptions import ConfigurationError
         from airflow_kafka_offsets.hooks.database import database_engine
         from airflow_kafka_offsets.hooks.kafka import kafka_config
         from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
         from airflow_kafka_offsets.ledger import Tables
 
+        if self.on_busy not in ("wait", "skip", "fail"):
+            raise ConfigurationError(f"on_busy must be one of wait, skip, fail; got on_busy={self.on_busy!r}")
         if self.sink.conn_id is None:
             raise ConfigurationError(f"The sink {self.sink.name!r} has no conn_id: name the connection of its database")
         pipeline = Pipeline(
@@ -119,7 +143,7 @@ class KafkaBatchOperator(BaseOperator):
             on_data_loss=self.on_data_loss,  # type: ignore[arg-type]
             isolation_level=self.isolation_level,
             slice_offsets=self.slice_offsets,
-            staging_dir=self.staging_dir,
+            staging_dir=self.staging_dir or None,  # a template may render to nothing
             on_busy="fail" if self.on_busy == "skip" else self.on_busy,  # type: ignore[arg-type]
             lease=self.lease,
             idle_timeout=self.idle_timeout.total_seconds(),
@@ -133,18 +157,9 @@ class KafkaBatchOperator(BaseOperator):
         engine = database_engine(self.sink.conn_id)
         try:
             result = load(pipeline, kafka_config=config, engine=engine, launcher=self._launcher, run=run)
-        except GroupBusyError as busy:
-            if self.on_busy == "skip":
-                raise AirflowSkipException(str(busy)) from busy
-            raise
         finally:
             engine.dispose()
         return {"batches": list(result.batches), "records": result.records, "rows": result.rows}
-
-    def on_kill(self) -> None:
-        """Stop Spark when Airflow stops the task; what was staged is replayed by the next try."""
-        if self._launcher is not None:
-            self._launcher.on_kill()
 
 
 def _task_run(context: Context) -> Any:

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
+from airflow_kafka_offsets.ledger.connection import said
 from airflow_kafka_offsets.sinks.staged_rows import Column, StagedRows
 
 
@@ -25,7 +26,7 @@ def insert_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], ro
             with conn.begin_nested():
                 conn.execute(statement, values)
         except (DataError, IntegrityError) as error:
-            raise rows.rejected(count + _first_refused(conn, statement, values), _reason(error)) from error
+            raise rows.rejected(count + _first_refused(conn, statement, values), _reason(error)) from None
         count += len(values)
     return count
 
@@ -47,7 +48,7 @@ def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: Sequence[Colu
             conn.exec_driver_sql(statement, values)
         except IntegrityError as error:
             # The rows before the refused one are in; the transaction as a whole is about to be rolled back.
-            raise rows.rejected(count + _changes(conn) - before, _reason(error)) from error
+            raise rows.rejected(count + _changes(conn) - before, _reason(error)) from None
         count += len(values)
     return count
 
@@ -68,7 +69,7 @@ def _changes(conn: Connection) -> int:
 
 
 def _reason(error: DBAPIError) -> str:
-    return f"the database refuses its row: {error.orig}"
+    return f"the database refuses its row: {said(error)}"
 
 
 def _plain(column: pa.Array) -> pa.Array:

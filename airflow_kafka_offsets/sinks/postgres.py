@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
+from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.staged_rows import Column, StagedRows
 
 _LINE = re.compile(r"^COPY .*, line (\d+)", re.MULTILINE)
@@ -54,11 +55,12 @@ def copy_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows
                 copy.write(chunk)
         return int(cursor.rowcount)
     except (psycopg.DataError, psycopg.IntegrityError) as error:
+        # Not the details, which quote the row. And not as the cause either, which would be logged with them.
+        reason = f"the database refuses its row: {error.diag.message_primary}"
         line = _LINE.search(error.diag.context or "")
-        reason = str(error.diag.message_primary or error)
-        if line is None:
-            raise
-        raise rows.rejected(int(line.group(1)) - 1, f"the database refuses its row: {reason}") from error
+        if line is None:  # found at the end of the statement, as foreign keys are
+            raise TargetError(f"Nothing was written into {table.fullname!r}: {error.diag.message_primary}") from None
+        raise rows.rejected(int(line.group(1)) - 1, reason) from None
     except psycopg.Error as error:
         # As SQLAlchemy would have raised it, so that the commit handles one kind of error.
         lost = cursor.connection.closed
@@ -80,6 +82,12 @@ def _binary(batches: Iterable[pa.RecordBatch], columns: Sequence[Column]) -> Ite
 def _csv(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
     options = pyarrow.csv.WriteOptions(include_header=False)
     for batch in batches:
+        plain = [_hexadecimal(column) if pa.types.is_binary(column.type) else column for column in batch.columns]
         sink = pa.BufferOutputStream()
-        pyarrow.csv.write_csv(batch, sink, options)
+        pyarrow.csv.write_csv(pa.RecordBatch.from_arrays(plain, names=batch.schema.names), sink, options)
         yield sink.getvalue().to_pybytes()
+
+
+def _hexadecimal(values: pa.Array) -> pa.Array:
+    """Bytes as Postgres reads them in text: as they are, it would take backslashes for escapes."""
+    return pa.array([None if value is None else f"\\x{value.hex()}" for value in values.to_pylist()], pa.string())

@@ -42,7 +42,7 @@ def run(spark: SparkSession, job: StageJob) -> Manifest:
         staged = transformed.mapInArrow(stager, RESULT_DDL)
     with Progress(job, staging):
         files = tuple(StagedFile(row.name, row.row_count, row.byte_count) for row in staged.collect())
-    manifest = Manifest(job.batch_id, files, _reads(job, staging))
+    manifest = Manifest(job.batch_id, job.fingerprint, files, _reads(job, staging))
     staging.write_text(MANIFEST, manifest.to_json())
     return manifest
 
@@ -120,22 +120,22 @@ def _pickle_by_value(transform: Transform) -> None:
 def _reads(job: StageJob, staging: StagingDirectory) -> tuple[SliceRead, ...]:
     """What reading the slices showed, also of those that Spark did not need to read.
 
-    :raises TransformError: the transform stopped in the middle of a slice
+    :raises TransformError: the transform read some of the records, and not all
     """
     reads = {note["index"]: SliceRead(**note) for note in staging.notes("slice-")}
     begun = {note["index"] for note in staging.notes("progress-")}
-    stopped = [one for one in job.slices if one.index in begun and one.index not in reads]
-    if stopped:
-        first = stopped[0]
+    unread = [one for one in job.slices if one.index not in reads]
+    if unread and begun:
+        first = unread[0]
         raise TransformError(
             f"Transform {job.transform!r} stops reading early (limit, head, take): {first.topic}[{first.partition}] "
-            f"{first.start}..{first.end} was not read to its end. The positions would move over records that nobody "
+            f"{first.start}..{first.end} was not read, or not to its end. The positions would move over records that nobody "
             "saw; choose rows by a condition instead."
         )
-    unread = [one for one in job.slices if one.index not in reads]
     if unread and job.transform is None:
         raise StagingError(f"{len(unread)} of {len(job.slices)} slices were not read, although all tasks succeeded")
-    # Spark leaves out what cannot change the result: a condition that is always false, a join with an empty table.
+    # Spark leaves out, as a whole, what cannot change the result: a condition that is always false, a join with an empty
+    # table.
     return tuple(
         reads.get(one.index) or SliceRead(one.index, one.topic, one.partition, one.start, one.end, None)
         for one in job.slices
@@ -148,7 +148,10 @@ def main(directory: str) -> int:
     :param directory: the directory that holds `job.json`
     :return: the exit status
     """
-    job = StageJob.from_json((Path(directory) / "job.json").read_text(encoding="utf-8"))
+    file = Path(directory) / "job.json"
+    job = StageJob.from_json(file.read_text(encoding="utf-8"))
+    # It holds Kafka's credentials, and nobody else needs it; whoever launched us may be killed before tidying up.
+    file.unlink()
     sys.path.extend(path for path in job.python_path if path not in sys.path)
     from pyspark.sql import SparkSession
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,26 +26,27 @@ def decode_raw(batch: pa.RecordBatch, one: Slice, columns: pa.Schema) -> pa.Reco
 def decode_json(batch: pa.RecordBatch, one: Slice, columns: pa.Schema) -> pa.RecordBatch:
     """Decode one JSON object a record, all records of a batch in one pass of Arrow's own reader.
 
-    :param batch: what `read` yields
+    :param batch: what `read` yields; never empty
     :param columns: the declared columns, then the audit columns
     :raises RecordError: naming the first record that is not an object with the declared types
     """
-    declared = pa.schema(list(columns)[:-4])
-    values = batch.column("value")
     try:
-        decoded = _decode(values, declared)
-    except _UndecodableError:
-        at, reason = _first_undecodable(values, declared)
-        raise RecordError(
-            reason, topic=one.topic, partition=one.partition, offset=batch.column("offset")[at].as_py()
-        ) from None
-    return pa.RecordBatch.from_arrays([*decoded, *_audit(batch, one)], schema=columns)
+        decoded = _decode(batch.column("value"), pa.struct(list(columns)[:-4]))
+        return pa.RecordBatch.from_arrays([*decoded, *_audit(batch, one)], schema=columns)
+    except _UndecodableError as error:
+        if batch.num_rows == 1:
+            raise RecordError(
+                str(error), topic=one.topic, partition=one.partition, offset=batch.column("offset")[0].as_py()
+            ) from None
+    # What fails in a batch is judged alone, in the order of the records: so the first bad one is named, and no record
+    # depends on its neighbours.
+    half = batch.num_rows // 2
+    halves = [decode_json(part, one, columns) for part in (batch.slice(0, half), batch.slice(half))]
+    pairs = zip(*(part.columns for part in halves), strict=True)
+    return pa.RecordBatch.from_arrays([pa.concat_arrays(pair) for pair in pairs], schema=columns)
 
 
 DECODERS = {"json": decode_json, "raw": decode_raw}
-
-
-Types = Callable[[pa.DataType], pa.DataType]
 
 
 class _UndecodableError(Exception):
@@ -61,10 +62,11 @@ def _audit(batch: pa.RecordBatch, one: Slice) -> list[pa.Array]:
     ]
 
 
-def _decode(values: pa.Array, declared: pa.Schema) -> list[pa.Array]:
+def _decode(values: pa.Array, declared: pa.StructType) -> list[pa.Array]:
     """
     :param values: binary; null is a tombstone, and gives a row of nulls
-    :raises _UndecodableError: with the reason
+    :return: an array for each declared field
+    :raises _UndecodableError: with the reason, which is that of a record only if there is just one
     """
     # Every value is wrapped into an object of its own line. A value that is not exactly one JSON value then breaks its
     # own line, and can neither swallow its neighbour nor count as two: what follows it is always `}` and a new `{`.
@@ -72,29 +74,40 @@ def _decode(values: pa.Array, declared: pa.Schema) -> list[pa.Array]:
         b'{"v":', values, b"}\n", b"", null_handling="replace", null_replacement=b"null"
     )
     text = lines.buffers()[2]
+    # The reader takes dates from numbers only, so they come as text. It takes timestamps with up to six digits after the
+    # second, which is quick; Java's Instant has nine. The second way takes timestamps as text, too.
+    quick, slow = (_readable(declared, as_text) for as_text in (pa.types.is_date, pa.types.is_temporal))
     try:
-        rows = _read(text, len(values), declared, _by_reader)
+        rows = _read(text, len(values), quick)
     except _UndecodableError:
-        # Arrow's reader takes timestamps with up to six digits after the second, which is quick; Java's Instant has nine.
-        # The second way takes them as text.
-        if not any(map(pa.types.is_temporal, _leaves(declared))):
+        if slow == quick:
             raise
-        rows = _read(text, len(values), declared, _by_text)
-    return [_as_declared(column, field) for column, field in zip(rows.flatten(), declared, strict=True)]
+        rows = _read(text, len(values), slow)
+    return [_declared_column(column, field) for column, field in zip(rows.flatten(), declared, strict=True)]
 
 
-def _read(text: pa.Buffer, count: int, declared: pa.Schema, types: Types) -> pa.StructArray:
-    """Read the wrapped values with types that the reader can fill.
+def _readable(kind: pa.DataType, as_text: Callable[[pa.DataType], bool]) -> pa.DataType:
+    """The type to read for a declared one, where `as_text` says which scalars come as text."""
+    if pa.types.is_list(kind):
+        return pa.list_(_readable(kind.value_type, as_text))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _readable(field.type, as_text)) for field in kind])
+    if pa.types.is_float32(kind):  # read as such, a number that is too large would become infinite
+        return pa.float64()
+    return pa.string() if as_text(kind) else kind
+
+
+def _read(text: pa.Buffer, count: int, kind: pa.StructType) -> pa.StructArray:
+    """Read the wrapped values, all of the same type.
 
     :raises _UndecodableError: with the reason
     """
-    wanted = pa.struct([pa.field(field.name, types(field.type)) for field in declared])
     try:
         table = pj.read_json(
             pa.BufferReader(text),
             read_options=pj.ReadOptions(use_threads=False, block_size=max(text.size, 1)),
             parse_options=pj.ParseOptions(
-                explicit_schema=pa.schema([("v", wanted)]),
+                explicit_schema=pa.schema([("v", kind)]),
                 newlines_in_values=True,
                 unexpected_field_behavior="ignore",
             ),
@@ -108,89 +121,51 @@ def _read(text: pa.Buffer, count: int, declared: pa.Schema, types: Types) -> pa.
     return table.column("v").combine_chunks()
 
 
-def _by_reader(kind: pa.DataType) -> pa.DataType:
-    """Types for the quick way: the reader takes dates from numbers only, so they come as text."""
-    if pa.types.is_date(kind):
-        return pa.string()
-    if pa.types.is_float32(kind):  # read as such, a number that is too large would become infinite
-        return pa.float64()
-    return _nested(kind, _by_reader)
-
-
-def _by_text(kind: pa.DataType) -> pa.DataType:
-    """Types for the second way: a timestamp as text, or within a list or struct, as nanoseconds (which end in 2262)."""
-    return pa.string() if pa.types.is_timestamp(kind) else _in_nanoseconds(kind)
-
-
-def _in_nanoseconds(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("ns", kind.tz)
-    return _by_reader(kind) if not pa.types.is_nested(kind) else _nested(kind, _in_nanoseconds)
-
-
-def _nested(kind: pa.DataType, types: Types) -> pa.DataType:
-    if pa.types.is_list(kind):
-        return pa.list_(types(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, types(field.type)) for field in kind.fields])
-    return kind
-
-
-def _leaves(schema: pa.Schema | pa.StructType) -> Iterator[pa.DataType]:
-    for field in schema:
-        kind = field.type
-        while pa.types.is_list(kind):
-            kind = kind.value_type
-        if pa.types.is_struct(kind):
-            yield from _leaves(kind)
-        else:
-            yield kind
-
-
-def _as_declared(column: pa.Array, field: pa.Field) -> pa.Array:
+def _declared_column(column: pa.Array, field: pa.Field) -> pa.Array:
     if not field.nullable and column.null_count:
         raise _UndecodableError(f"column {field.name!r} is declared NOT NULL, and is missing or null")
-    if column.type == field.type:
-        return column
     try:
-        if pa.types.is_timestamp(field.type) and pa.types.is_string(column.type):
-            return _timestamps(column, field.type)
-        # Not safe only so that nanoseconds are cut to microseconds; text that is no date still fails.
-        declared = column.cast(field.type, safe=False)
-    except pa.ArrowInvalid as error:
+        return _as_declared(column, field.type)
+    except ValueError as error:  # also Arrow's
         raise _UndecodableError(f"column {field.name!r}: {error}") from None
-    if pa.types.is_float32(field.type) and pc.any(pc.and_(pc.is_inf(declared), pc.is_finite(column))).as_py():
-        raise _UndecodableError(f"column {field.name!r}: a number is too large for FLOAT")
-    return declared
 
 
-def _timestamps(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Parse ISO 8601 text, cut to microseconds; for an instant, no zone means UTC."""
+def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Convert what was read as `_readable` says to the declared type.
+
+    :raises ValueError: a text is no date or timestamp, or a number is too large
+    """
+    if array.type == kind:
+        return array
+    if pa.types.is_list(kind):
+        # Not the array's own offsets: those of a slice do not begin with 0, and a null may hide values.
+        lengths = pc.fill_null(pc.list_value_length(array), 0)
+        offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+        return pa.ListArray.from_arrays(
+            offsets, _as_declared(array.flatten(), kind.value_type), type=kind, mask=array.is_null()
+        )
+    if pa.types.is_struct(kind):
+        children = [_as_declared(child, field.type) for child, field in zip(array.flatten(), kind, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
+    if pa.types.is_timestamp(kind):
+        return _timestamps(array).cast(kind)
+    converted = array.cast(kind)
+    if pa.types.is_float32(kind) and pc.any(pc.and_(pc.is_inf(converted), pc.is_finite(array))).as_py():
+        raise ValueError("a number is too large for FLOAT")
+    return converted
+
+
+def _timestamps(texts: pa.Array) -> pa.Array:
+    """Parse ISO 8601 text to instants, cut to microseconds; no zone means UTC.
+
+    Arrow's JSON reader does the same, also for a type without a time zone: that gets the instant's time in UTC.
+    """
     texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
-    if kind.tz is not None:
-        has_time = pc.match_substring_regex(texts, r"\d[T ]\d")
-        has_zone = pc.match_substring_regex(texts, r"[T ].*(Z|[+-]\d{2}(:?\d{2})?)$")
-        texts = pc.if_else(has_time, texts, pc.binary_join_element_wise(texts, "T00:00:00", ""))
-        texts = pc.if_else(has_zone, texts, pc.binary_join_element_wise(texts, "Z", ""))
-    return texts.cast(kind)
-
-
-def _first_undecodable(values: pa.Array, declared: pa.Schema) -> tuple[int, str]:
-    """Halve until one value is left: the first that cannot be decoded, and why."""
-    start, count = 0, len(values)
-    while count > 1:
-        half = count // 2
-        try:
-            _decode(values.slice(start, half), declared)
-        except _UndecodableError:
-            count = half
-        else:
-            start, count = start + half, count - half
-    try:
-        _decode(values.slice(start, 1), declared)
-    except _UndecodableError as error:
-        return start, str(error)
-    raise AssertionError("a batch that cannot be decoded holds a value that cannot be decoded")
+    has_time = pc.match_substring_regex(texts, r"\d[T ]\d")
+    has_zone = pc.match_substring_regex(texts, r"[T ].*(Z|[+-]\d{2}(:?\d{2})?)$")
+    texts = pc.if_else(has_time, texts, pc.binary_join_element_wise(texts, "T00:00:00", ""))
+    texts = pc.if_else(has_zone, texts, pc.binary_join_element_wise(texts, "Z", ""))
+    return texts.cast(pa.timestamp("us", "UTC"))
 
 
 def _reason(arrow_message: str) -> str:

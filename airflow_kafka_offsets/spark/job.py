@@ -39,6 +39,7 @@ class StageJob:
     :param columns_ddl: the same columns as Spark sees them
     :param transform: `package.module.function` from DataFrame to DataFrame, or None
     :param target: what the sink can take, to check the transform's result against before anything is read
+    :param fingerprint: of everything that decides what the rows are; comes back in the manifest
     :param staging_uri: an empty directory that belongs to this attempt alone
     :param python_path: directories in which the driver finds the transform
     :param idle_timeout: seconds after which a read without any record or end of log is given up
@@ -54,6 +55,7 @@ class StageJob:
     columns_ddl: str
     transform: str | None
     target: TargetColumns
+    fingerprint: str
     staging_uri: str
     python_path: tuple[str, ...] = ()
     idle_timeout: float = 120.0
@@ -118,9 +120,13 @@ class SliceRead:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The accepted files of a staged batch. Files that it does not name do not exist for the commit."""
+    """The accepted files of a staged batch. Files that it does not name do not exist for the commit.
+
+    :param fingerprint: the job's
+    """
 
     batch_id: int
+    fingerprint: str
     files: tuple[StagedFile, ...]
     reads: tuple[SliceRead, ...]
 
@@ -134,7 +140,9 @@ class Manifest:
     @classmethod
     def from_json(cls, text: str) -> Manifest:
         plain = json.loads(text)
-        return cls(plain["batch_id"], _each(StagedFile, plain["files"]), _each(SliceRead, plain["reads"]))
+        return cls(
+            plain["batch_id"], plain["fingerprint"], _each(StagedFile, plain["files"]), _each(SliceRead, plain["reads"])
+        )
 
 
 def _each(kind: type[Any], items: Sequence[dict[str, Any]]) -> tuple[Any, ...]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from airflow_kafka_offsets.exceptions import DataLossError, ReadError
+from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError, ReadError
 from airflow_kafka_offsets.offsets import Slice
 
 # Messages a call into the client: enough to make the call's cost small, few enough to keep a batch in the cache.
@@ -19,6 +19,15 @@ _CHUNK = 10_000
 # The client waits for a full chunk: where offsets have no record, nothing more than this is lost at the end of a slice.
 _WAIT_SECONDS = 0.1
 _ONE_DAY_MS = 86_400_000
+
+_HOPELESS = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
 
 _client_log = logging.getLogger(f"{__name__}.librdkafka")
 _client_log.addHandler(logging.NullHandler())
@@ -50,7 +59,6 @@ def read(
     with_keys: bool = False,
     with_headers: bool = False,
     idle_timeout: float = 120.0,
-    on_position: Callable[[int], None] = lambda position: None,
 ) -> Iterator[pa.RecordBatch]:
     """Read every record of a slice, in order.
 
@@ -59,11 +67,11 @@ def read(
 
     :param config: the result of `consumer_config`
     :param idle_timeout: seconds without a record and without an end of log after which reading is given up
-    :param on_position: told the next offset to read, after every chunk
     :return: record batches with the columns `value` (binary), `offset` (int64), `timestamp` (timestamp[us, UTC]) and, as
         asked for, `key` (binary) and `headers` (list of struct of key and value), as in Spark's own Kafka source
     :raises ReadError: the log could not be read to the slice's end; says why
     :raises DataLossError: the start of the slice is gone from the log
+    :raises ConfigurationError: the credentials are wrong, or a right is missing
     """
     reasons: list[KafkaError] = []
     consumer = Consumer({**config, "error_cb": reasons.append}, logger=_client_log)
@@ -74,6 +82,7 @@ def read(
         while position < one.end:
             messages = consumer.consume(min(_CHUNK, one.end - position), _WAIT_SECONDS)
             records, reached = _sort_out(messages, one, reasons)
+            _raise_if_hopeless(one, reasons)
             if records:
                 reached = max(reached, records[-1].offset() + 1)
                 if records[-1].offset() >= one.end:
@@ -83,7 +92,6 @@ def read(
                 deadline = time.monotonic() + idle_timeout
                 if records:
                     yield _record_batch(records, with_keys, with_headers)
-                on_position(min(position, one.end))
             elif time.monotonic() > deadline:
                 raise ReadError(_stalled(one, position, idle_timeout, reasons))
     finally:
@@ -110,11 +118,19 @@ def _sort_out(messages: list[Message], one: Slice, reasons: list[KafkaError]) ->
                     f"hold them any more ({error.str()}). Retention or deleted records passed the start of the range "
                     "while it was being read, or the topic was created again."
                 )
-            elif error.retriable() or not error.fatal():
-                reasons.append(error)
             else:
-                raise KafkaException(error)
+                reasons.append(error)
     return records, reached
+
+
+def _raise_if_hopeless(one: Slice, reasons: list[KafkaError]) -> None:
+    """Wrong credentials, and rights that are missing, do not come by waiting."""
+    for reason in reasons:
+        if reason.code() in _HOPELESS:
+            raise ConfigurationError(
+                f"{one.topic}[{one.partition}] cannot be read: {reason.str()}. Check the connection's credentials, and the ACLs "
+                "(Read on the topic)."
+            )
 
 
 def _record_batch(records: list[Message], with_keys: bool, with_headers: bool) -> pa.RecordBatch:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,7 +58,7 @@ class StagingDirectory:
             with self.filesystem.open_output_stream(self.file(name)) as stream:
                 stream.write(text.encode())
             return
-        unfinished = self.file(f".{name}.{os.getpid()}")
+        unfinished = self.file(f".{name}.{uuid.uuid4().hex}")
         with open(unfinished, "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(unfinished, self.file(name))
@@ -72,6 +73,11 @@ class StagingDirectory:
 
     def exists(self, name: str) -> bool:
         return bool(self.filesystem.get_file_info(self.file(name)).type == fs.FileType.File)
+
+    def holds(self, name: str, size: int) -> bool:
+        """Whether a file is there, and of the size it was written with."""
+        info = self.filesystem.get_file_info(self.file(name))
+        return bool(info.type == fs.FileType.File and info.size == size)
 
     def notes(self, prefix: str) -> Iterator[dict[str, Any]]:
         """The JSON files whose names start with a prefix."""

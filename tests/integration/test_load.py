@@ -80,8 +80,7 @@ def test_several_topics_move_together(loader: Loader, kafka: KafkaBroker, topic:
     result = loader(first, second)
 
     assert len(result.batches) == 1
-    # A partition without records has no lag, so nothing is stored of it yet.
-    assert positions(loader.engine) == {(first, 1): 10, (second, 0): 20}
+    assert positions(loader.engine) == {(first, 0): 0, (first, 1): 10, (second, 0): 20}
     assert_exactly_once(loader.engine)
 
 
@@ -208,11 +207,11 @@ def test_a_batch_is_loaded_once_the_cause_is_mended(loader: Loader, kafka: Kafka
     name = topic()
     produce(kafka, name, [*names(0, 3), b'{"id": "three"}'])
     with pytest.raises(RecordError, match="field 'id' is declared as number, but holds string"):
-        loader(name)
+        loader(name, value_format=Json("id BIGINT, name STRING"))
 
-    loader(name, value_format=Raw(), sink=SqlTable("raw"))
+    loader(name, value_format=Json("name STRING"))
 
-    assert_exactly_once(loader.engine, "raw")
+    assert_exactly_once(loader.engine)
 
 
 def test_every_type_survives(loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:

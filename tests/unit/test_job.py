@@ -24,7 +24,8 @@ JOB = StageJob(
     columns_ddl="`id` BIGINT NOT NULL",
     transform="shop.orders.clean",
     target=TargetColumns("shop.orders", ("id", "größe x"), ("id",)),
-    staging_uri="/tmp/staging/batch-1",
+    fingerprint="f00d",
+    staging_uri="/staging/batch-1",
     python_path=("/dags", "/more dags"),
     idle_timeout=1.5,
     progress_interval=0.25,
@@ -77,7 +78,11 @@ _reads = st.builds(
 
 @given(
     manifest=st.builds(
-        Manifest, _counts, st.lists(_files, max_size=3).map(tuple), st.lists(_reads, max_size=3).map(tuple)
+        Manifest,
+        _counts,
+        st.text(max_size=5),
+        st.lists(_files, max_size=3).map(tuple),
+        st.lists(_reads, max_size=3).map(tuple),
     )
 )
 def test_a_manifest_survives_the_way_through_json(manifest: Manifest) -> None:
@@ -85,10 +90,10 @@ def test_a_manifest_survives_the_way_through_json(manifest: Manifest) -> None:
 
 
 def test_a_manifest_counts_the_rows_of_its_files() -> None:
-    assert Manifest(1, (StagedFile("a", 3, 100), StagedFile("b", 4, 100)), ()).rows == 7
+    assert Manifest(1, "f00d", (StagedFile("a", 3, 100), StagedFile("b", 4, 100)), ()).rows == 7
 
 
 def test_half_a_manifest_is_an_error() -> None:
-    text = Manifest(1, (StagedFile("a", 3, 100),), ()).to_json()
+    text = Manifest(1, "f00d", (StagedFile("a", 3, 100),), ()).to_json()
     with pytest.raises(json.JSONDecodeError):
         Manifest.from_json(text[: len(text) // 2])

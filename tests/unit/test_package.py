@@ -28,7 +28,8 @@ JOB = StageJob(
     columns_ddl="`id` INT",
     transform=None,
     target=TargetColumns("orders", None),
-    staging_uri="/tmp/nowhere",
+    fingerprint="f00d",
+    staging_uri="/nowhere",
 )
 
 

@@ -18,7 +18,7 @@ from airflow_kafka_offsets.exceptions import (
     TopicRecreatedError,
 )
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, PartitionLog, Position, TopicPartition
-from airflow_kafka_offsets.planning import OnDataLoss, Plan, Start, check_options, decide, share
+from airflow_kafka_offsets.planning import OnDataLoss, Plan, Start, check_open, check_options, decide, share
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"
@@ -76,8 +76,10 @@ class TestFirstRun:
     def test_none_loads_from_stored_positions(self) -> None:
         assert bounds(decide({T0: Position(1)}, {T0: PartitionLog(0, 3)}, start="none")) == {T0: (1, 3)}
 
-    def test_an_empty_topic_plans_nothing(self) -> None:
-        assert decide({}, {T0: PartitionLog(0, 0)}, start="earliest") == Plan()
+    def test_an_empty_partition_gets_a_position_so_that_a_later_loss_is_seen(self) -> None:
+        plan = decide({}, {T0: PartitionLog(7, 7)}, start="earliest")
+        assert plan.ranges == ()
+        assert [(one.topic_partition, one.start, one.end) for one in plan.initial] == [(T0, 7, 7)]
 
 
 class TestNewPartitions:
@@ -364,7 +366,8 @@ def test_a_plan_is_within_the_logs_and_starts_at_the_position_or_by_a_documented
         assert tp in planned
         assert (gap.start, gap.end) == (positions[tp].offset, logs[tp].beginning)
         assert gap.start < gap.end
-    assert all(one.how == "latest" and len(one) == 0 for one in plan.initial)
+    assert all(one.topic_partition not in positions and len(one) == 0 for one in plan.initial)
+    assert set(logs) - set(positions) <= set(planned), "a partition stays without a position"
 
 
 @settings(max_examples=1000)
@@ -439,3 +442,24 @@ def test_successive_plans_load_everything_exactly_once_up_to_the_captured_target
         pytest.fail("the load does not come to an end")
     assert loaded == {one.topic_partition: list(range(one.start, one.end)) for one in expected.ranges}
     assert skipped == list(expected.gaps)
+
+
+class TestOpenBatch:
+    RANGE = OffsetRange("t", 0, 10, 20, 20, ID)
+
+    def test_a_range_that_is_still_in_the_log_goes_on(self) -> None:
+        assert check_open([self.RANGE], {T0: PartitionLog(10, 20, ID)}, "fail") is True
+
+    def test_a_recreated_topic_is_an_error_even_where_its_log_covers_the_range(self) -> None:
+        with pytest.raises(TopicRecreatedError, match=r"t\[0\]"):
+            check_open([self.RANGE], {T0: PartitionLog(0, 500, "another")}, "skip")
+
+    def test_a_log_that_ends_before_the_range_is_truncated(self) -> None:
+        with pytest.raises(LogTruncatedError, match=r"t\[0\]"):
+            check_open([self.RANGE], {T0: PartitionLog(0, 19, ID)}, "skip")
+
+    def test_an_expired_start_is_data_loss_or_a_reason_to_plan_anew(self) -> None:
+        logs = {T0: PartitionLog(15, 20, ID)}
+        with pytest.raises(DataLossError, match=r"t\[0\]: position 10, beginning offset 15, 5 offsets gone"):
+            check_open([self.RANGE], logs, "fail")
+        assert check_open([self.RANGE], logs, "skip") is False
