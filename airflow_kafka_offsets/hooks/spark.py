@@ -77,15 +77,20 @@ class SparkSubmitLauncher:
     def __call__(self, job: StageJob) -> None:
         with tempfile.TemporaryDirectory(prefix="kafka-offsets-job-") as directory:
             files = write_job(Path(directory), job)
-            self._hook = self._make_hook(py_files=str(files.package), application_args=[str(files.directory)])
+            hook = self._make_hook(py_files=str(files.package), application_args=[str(files.directory)])
+            self._hook = hook
             try:
-                self._hook.submit(str(files.application), env=_environment())
+                hook.submit(str(files.application), env=_environment())
             except BaseException:
                 # Airflow ends a task that takes too long by an exception in here, and calls on_kill only after it.
                 self.on_kill()
                 raise
             finally:
                 self._hook = None
+                # The hook leaves the process and its pipe to the garbage collector.
+                if hook._submit_sp is not None:
+                    hook._submit_sp.wait()
+                    hook._submit_sp.stdout.close()
 
     def on_kill(self) -> None:
         """Stop Spark when Airflow stops the task."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import uuid
 from pathlib import Path
@@ -23,49 +25,62 @@ def connect(monkeypatch: pytest.MonkeyPatch, **connection: object) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", **connection}))
 
 
-def test_on_kill_leaves_no_process(monkeypatch: pytest.MonkeyPatch, postgres_loader: Loader, tmp_path: Path) -> None:
+class TimedOut(BaseException):
+    """As Airflow's AirflowTaskTimeout, which is raised in the middle of a task by a signal."""
+
+
+@pytest.mark.parametrize("stopped_by", ["on_kill", "time-out"])
+def test_a_task_that_is_stopped_leaves_no_process_and_no_secret(
+    monkeypatch: pytest.MonkeyPatch, postgres_loader: Loader, tmp_path: Path, stopped_by: str
+) -> None:
     connect(monkeypatch, host="local[2]")
-    launcher = SparkSubmitLauncher("spark_default", name=f"killed-{uuid.uuid4().hex}")
-    errors: list[StagingError] = []
+    launcher = SparkSubmitLauncher("spark_default", name=f"stopped-{uuid.uuid4().hex}")
+    seen: list[str] = []
 
-    def run() -> None:
-        try:
-            load(
-                postgres_loader.pipeline(["orders"], staging_dir=str(tmp_path)),
-                kafka_config={"bootstrap.servers": broker.bootstrap_servers},
-                engine=postgres_loader.engine,
-                launcher=launcher,
-            )
-        except StagingError as error:
-            errors.append(error)
+    def time_out(*_: object) -> None:
+        raise TimedOut
 
-    with KafkaBroker() as broker:
-        create_topic(broker.bootstrap_servers, "orders", 1, {})
-        produce(broker, "orders", names(0, 1000))
-        task = threading.Thread(target=run)
-        task.start()
+    def stop_while_spark_reads() -> None:
         wait_until(lambda: any(tmp_path.iterdir()), 60, "the plan")
         broker.pause()  # Spark hangs in the middle of its read
         wait_until(lambda: any(tmp_path.glob("*/progress-*.json")), 60, "Spark to read")
         # Spark's JVM knows its name; the driver's Python, which outlives it for a moment, only the application's path.
         (java,) = processes_with(launcher.name)
-        (application,) = (argument for argument in java if argument.endswith("/application.py"))
+        (application,) = (argument for argument in java.cmdline() if argument.endswith("/application.py"))
         assert len(processes_with(application)) > 1
+        assert not [name for name in java.environ() if name.startswith("AIRFLOW_CONN_")]
+        assert not Path(application).with_name("job.json").exists()
+        seen.append(application)
+        if stopped_by == "on_kill":
+            launcher.on_kill()
+        else:
+            os.kill(os.getpid(), signal.SIGUSR1)
 
-        launcher.on_kill()
-
-        task.join(60)
-        broker.resume()
-        wait_until(lambda: processes_with(application) == [], 60, "Spark's driver to end")
-    assert not task.is_alive()
-    assert len(errors) == 1
+    before = signal.signal(signal.SIGUSR1, time_out)
+    try:
+        with KafkaBroker() as broker:
+            create_topic(broker.bootstrap_servers, "orders", 1, {})
+            produce(broker, "orders", names(0, 1000))
+            stopper = threading.Thread(target=stop_while_spark_reads)
+            stopper.start()
+            with pytest.raises(StagingError if stopped_by == "on_kill" else TimedOut):
+                load(
+                    postgres_loader.pipeline(["orders"], staging_dir=str(tmp_path)),
+                    kafka_config={"bootstrap.servers": broker.bootstrap_servers},
+                    engine=postgres_loader.engine,
+                    launcher=launcher,
+                )
+            stopper.join()
+            broker.resume()
+            wait_until(lambda: processes_with(seen[0]) == [], 60, "Spark's driver to end")
+    finally:
+        signal.signal(signal.SIGUSR1, before)
     assert positions(postgres_loader.engine) == {}
 
 
-def processes_with(argument: str) -> list[list[str]]:
-    """The command lines of all processes that were given an argument."""
-    found = (process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"]))
-    return [command for command in found if argument in command]
+def processes_with(argument: str) -> list[psutil.Process]:
+    """All processes that were given an argument."""
+    return [process for process in psutil.process_iter(["cmdline"]) if argument in (process.info["cmdline"] or [])]
 
 
 @pytest.mark.parametrize(
