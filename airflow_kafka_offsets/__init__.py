@@ -16,7 +16,7 @@ _EXPORTS = {
     "Json": "airflow_kafka_offsets.formats",
     "KafkaBatchOperator": "airflow_kafka_offsets.operators.batch",
     "LoadResult": "airflow_kafka_offsets.batch",
-    "Pipeline": "airflow_kafka_offsets.batch",
+    "Pipeline": "airflow_kafka_offsets.pipeline",
     "Raw": "airflow_kafka_offsets.formats",
     "SessionLauncher": "airflow_kafka_offsets.spark.session",
     "SqlTable": "airflow_kafka_offsets.sinks",
@@ -27,11 +27,11 @@ __all__ = ["__version__", *_EXPORTS]
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.batch import LoadResult as LoadResult
-    from airflow_kafka_offsets.batch import Pipeline as Pipeline
     from airflow_kafka_offsets.batch import load as load
     from airflow_kafka_offsets.formats import Json as Json
     from airflow_kafka_offsets.formats import Raw as Raw
     from airflow_kafka_offsets.operators.batch import KafkaBatchOperator as KafkaBatchOperator
+    from airflow_kafka_offsets.pipeline import Pipeline as Pipeline
     from airflow_kafka_offsets.sinks import SqlTable as SqlTable
     from airflow_kafka_offsets.spark.session import SessionLauncher as SessionLauncher
 

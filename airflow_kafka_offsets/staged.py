@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlsplit
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -23,13 +22,11 @@ from airflow_kafka_offsets import exceptions
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, RecordError, StagingError
 from airflow_kafka_offsets.ledger import Batch, RangeRead
 from airflow_kafka_offsets.offsets import TopicPartition, split
+from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.schema import spark_ddl
 from airflow_kafka_offsets.spark.application import load_transform
 from airflow_kafka_offsets.spark.job import MANIFEST, Manifest, SliceRead, StageJob, TargetColumns
 from airflow_kafka_offsets.spark.staging import StagingDirectory
-
-if TYPE_CHECKING:
-    from airflow_kafka_offsets.batch import Pipeline
 
 log = logging.getLogger(__name__)
 
@@ -88,21 +85,6 @@ def fingerprint(pipeline: Pipeline, columns: pa.Schema) -> str:
         source = inspect.getsourcefile(inspect.unwrap(load_transform(pipeline.transform)))
         digest.update(Path(source).read_bytes() if source else b"")
     return digest.hexdigest()
-
-
-def check_staging_dir(staging_dir: str | None) -> None:
-    """
-    :raises ConfigurationError: it is no absolute path or URI, or holds credentials, which would end up in the ledger
-    """
-    if not staging_dir:
-        return
-    parts = urlsplit(staging_dir)
-    if parts.username or parts.password:
-        raise ConfigurationError(
-            "staging_dir must not hold credentials: they would be stored in the history of batches"
-        )
-    if not parts.scheme and not staging_dir.startswith("/"):
-        raise ConfigurationError(f"staging_dir must be an absolute path or a URI; got staging_dir={staging_dir!r}")
 
 
 def make_directory(batch: Batch, staging_dir: str | None) -> StagingDirectory:

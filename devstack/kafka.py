@@ -1,7 +1,6 @@
 """A real Kafka broker: one KRaft process, made for tests, that can be stopped, killed, frozen and brought back."""
 
 import base64
-import shutil
 import subprocess
 import tempfile
 import uuid
@@ -14,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from devstack.java import find_java
 from devstack.kafka_jars import kafka_classpath
 from devstack.process import ServerProcess, free_port
+from devstack.server import Server
 
 _START_TIMEOUT = 60.0
 
@@ -61,7 +61,7 @@ def _properties(data: Path, port: int, controller_port: int, overrides: dict[str
     return "".join(f"{key}={value}\n" for key, value in (settings | overrides).items())
 
 
-class KafkaBroker:
+class KafkaBroker(Server):
     """Apache Kafka on a free port of 127.0.0.1, with its data in a temporary directory.
 
     Start after stop or kill keeps port and data; leaving the context removes them.
@@ -108,27 +108,6 @@ class KafkaBroker:
         self.process.wait_until(answers, _START_TIMEOUT, "the broker's first metadata response")
         return self
 
-    def stop(self) -> None:
-        """Shut down in order. Data and port stay."""
-        self.process.stop()
-
-    def restart(self) -> None:
-        """Stop in order and start again, on the same port and data."""
-        self.stop()
-        self.start()
-
-    def kill(self) -> None:
-        """SIGKILL. Data and port stay."""
-        self.process.kill()
-
-    def pause(self) -> None:
-        """Freeze: connections stay open, requests get no answer."""
-        self.process.pause()
-
-    def resume(self) -> None:
-        """Go on after :meth:`pause`."""
-        self.process.resume()
-
     def run_class(self, name: str, *arguments: str, timeout: float = 120) -> str:
         """Run one of Kafka's command line tools by its class name, and return what it prints.
 
@@ -138,21 +117,6 @@ class KafkaBroker:
         if done.returncode != 0:
             raise RuntimeError(f"{name} ended with status {done.returncode}:\n{done.stdout}{done.stderr}")
         return done.stdout
-
-    def close(self) -> None:
-        """Stop, without ceremony, and remove the data."""
-        self.process.kill()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _cluster_id() -> str:

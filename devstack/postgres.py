@@ -15,6 +15,7 @@ import psycopg
 
 from devstack.paths import package_folder
 from devstack.process import ServerProcess, free_port
+from devstack.server import Server
 
 _START_TIMEOUT = 60.0
 
@@ -22,7 +23,7 @@ _START_TIMEOUT = 60.0
 _UNPRIVILEGED = "nobody"
 
 
-class PostgresServer:
+class PostgresServer(Server):
     """Postgres on a free port of 127.0.0.1, with its data in a temporary directory.
 
     Start after stop or kill keeps port and data; leaving the context removes them. The one role is the superuser
@@ -85,27 +86,6 @@ class PostgresServer:
         self.process.wait_until(answers, _START_TIMEOUT, "Postgres' first answer")
         return self
 
-    def stop(self) -> None:
-        """Shut down in order; clients are disconnected. Data and port stay."""
-        self.process.stop()
-
-    def restart(self) -> None:
-        """Stop in order and start again, on the same port and data."""
-        self.stop()
-        self.start()
-
-    def kill(self) -> None:
-        """SIGKILL to the server and all its backends. Data and port stay; the next start recovers from the WAL."""
-        self.process.kill()
-
-    def pause(self) -> None:
-        """Freeze the server and all its backends: connections stay open, statements get no answer."""
-        self.process.pause()
-
-    def resume(self) -> None:
-        """Go on after :meth:`pause`."""
-        self.process.resume()
-
     def connect(self, database: str = "postgres", *, autocommit: bool = True) -> psycopg.Connection:
         """A new connection as the superuser."""
         return psycopg.connect(
@@ -137,21 +117,6 @@ class PostgresServer:
     def airflow_uri(self, database: str = "postgres") -> str:
         """The value of an ``AIRFLOW_CONN_…`` variable, password included."""
         return f"postgres://{self._address}/{database}"
-
-    def close(self) -> None:
-        """Stop, without ceremony, and remove the data."""
-        self.process.kill()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def _address(self) -> str:

@@ -1,7 +1,6 @@
 """A standalone Spark cluster of one master and one worker, from the installed PySpark."""
 
 import json
-import shutil
 import tempfile
 import urllib.error
 import urllib.request
@@ -11,11 +10,12 @@ from typing import Self
 from devstack.java import find_java
 from devstack.paths import environment, pyspark_home
 from devstack.process import ServerProcess, free_port
+from devstack.server import Stack
 
 _START_TIMEOUT = 60.0
 
 
-class SparkStandalone:
+class SparkStandalone(Stack):
     """A master and a worker on free ports of 127.0.0.1: executors are processes of their own, as in production.
 
     :param cores: that the worker offers
@@ -68,21 +68,10 @@ class SparkStandalone:
         """SIGKILL to the worker and its executors."""
         self.worker.kill()
 
-    def close(self) -> None:
-        """Stop both, without ceremony, and remove their files."""
+    def kill(self) -> None:
+        """SIGKILL to both."""
         self.worker.kill()
         self.master.kill()
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _worker_alive(self) -> bool:
         if not self.worker.running:

@@ -121,12 +121,13 @@ class KafkaBatchOperator(BaseOperator):
             self._launcher.on_kill()
 
     def _load(self, context: Context) -> dict[str, Any]:
-        from airflow_kafka_offsets.batch import Pipeline, load
+        from airflow_kafka_offsets.batch import load
         from airflow_kafka_offsets.exceptions import ConfigurationError
         from airflow_kafka_offsets.hooks.database import database_engine
         from airflow_kafka_offsets.hooks.kafka import kafka_config
         from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
         from airflow_kafka_offsets.ledger import Tables
+        from airflow_kafka_offsets.pipeline import Pipeline
 
         if self.on_busy not in ("wait", "skip", "fail"):
             raise ConfigurationError(f"on_busy must be one of wait, skip, fail; got on_busy={self.on_busy!r}")

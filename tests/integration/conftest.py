@@ -15,9 +15,10 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.batch import LoadResult, Pipeline, load
+from airflow_kafka_offsets.batch import LoadResult, load
 from airflow_kafka_offsets.formats import Json
 from airflow_kafka_offsets.ledger import Tables, TaskRun
+from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.session import SessionLauncher
