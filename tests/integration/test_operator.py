@@ -29,8 +29,8 @@ def runs(kafka: KafkaBroker, postgres_engine: Engine) -> Iterator[Runs]:
 def test_concurrent_runs_load_every_offset_once(
     runs: Runs, kafka: KafkaBroker, topic: TopicFactory, postgres_engine: Engine
 ) -> None:
-    name = topic(partitions=2)
-    produce(kafka, name, names(0, 2000), 0)
+    name = topic()
+    produce(kafka, name, names(0, 2000))
     ledger.init(postgres_engine, Tables())
 
     first = runs.begin("2026-01-01", topics=[name])
