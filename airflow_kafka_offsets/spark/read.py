@@ -89,9 +89,10 @@ def read(
                     records = [record for record in records if record.offset() < one.end]
             if reached > position:
                 position = reached
-                deadline = time.monotonic() + idle_timeout
                 if records:
                     yield _record_batch(records, with_keys, with_headers)
+                # After the yield: the time that Spark takes with the rows is not time without a record.
+                deadline = time.monotonic() + idle_timeout
             elif time.monotonic() > deadline:
                 raise ReadError(_stalled(one, position, idle_timeout, reasons))
     finally:
