@@ -19,23 +19,57 @@ class TopicPartition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """What is stored of a partition: the next offset to read, and the identity of the topic it was read from.
+class ReadAhead:
+    """What is loaded of the offsets behind a position: the records before `offset` with a timestamp before `before_ms`.
 
-    `topic_id` is None where the broker reported none (Kafka before 2.8).
+    Records do not arrive in the order of their timestamps. A load up to an instant moves the position to the first record
+    at or after it, and reads on from there for records that arrived late; the next load leaves those out.
+
+    :param before_ms: milliseconds since 1970 in UTC; a record without a timestamp counts as before
+    """
+
+    offset: int
+    before_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """What is stored of a partition: the next offset to read, and the identity of the log it was read from.
+
+    :param topic_id: None where the broker reported none (Kafka before 2.8)
+    :param leader_epoch: of the last record that was read (KIP-320); None where it is not known
+    :param ahead: what is loaded behind the position, or None
     """
 
     offset: int
     topic_id: str | None = None
+    leader_epoch: int | None = None
+    ahead: ReadAhead | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
-    """What the cluster says of a partition: [beginning, end) are the offsets that can be read now."""
+    """What the cluster says of a partition: [beginning, end) are the offsets that can be read now.
+
+    :param leader_epoch: of the leader that told the end
+    """
 
     beginning: int
     end: int
     topic_id: str | None = None
+    leader_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How far a task instance loads a partition.
+
+    :param offset: the position is not moved beyond it
+    :param ahead: what to load behind it, or None
+    """
+
+    offset: int
+    ahead: ReadAhead | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +78,11 @@ class OffsetRange:
 
     :param start: the stored position, or where `how` decided to begin
     :param end: becomes the stored position when the batch is committed
-    :param target: the end offset captured by the task instance; the range ends before it where the batch is capped
-    :param how: how the start was decided: stored, earliest, latest, new-partition, or skipped-gap
+    :param target: the offset that the task instance wants to reach; the range ends before it where the batch is capped
+    :param how: how the start was decided: stored, earliest, latest, timestamp, group, new-partition, or skipped-gap
+    :param leader_epoch: of the record before the start, where it is known
+    :param loaded: what an earlier batch loaded ahead of the start; it is left out
+    :param ahead: what this task instance loads behind the target; done by the batch whose end is the target
     """
 
     topic: str
@@ -55,13 +92,29 @@ class OffsetRange:
     target: int
     topic_id: str | None = None
     how: str = "stored"
+    leader_epoch: int | None = None
+    loaded: ReadAhead | None = None
+    ahead: ReadAhead | None = None
 
     @property
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
+    @property
+    def read_to(self) -> int:
+        """Where reading ends: the end, or behind it where the batch reads ahead."""
+        return max(self.end, self.ahead.offset) if self.ahead is not None and self.end == self.target else self.end
+
+    @property
+    def ahead_after(self) -> ReadAhead | None:
+        """What is loaded behind the end when the batch is committed."""
+        if self.read_to > self.end:
+            return self.ahead
+        return self.loaded if self.loaded is not None and self.loaded.offset > self.end else None
+
     def __len__(self) -> int:
-        return self.end - self.start
+        """How many offsets are read."""
+        return self.read_to - self.start
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}] {self.start}..{self.end}"
@@ -81,13 +134,21 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The part of a range that one Spark task reads."""
+    """The part of a range that one Spark task reads.
+
+    :param leader_epoch: of the record before the start, where it is known
+    :param loaded: records that an earlier batch loaded ahead; they are left out
+    :param before_ms: only records with timestamps before it are loaded; None for all. Set for slices behind the range's end
+    """
 
     index: int
     topic: str
     partition: int
     start: int
     end: int
+    leader_epoch: int | None = None
+    loaded: ReadAhead | None = None
+    before_ms: int | None = None
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -97,16 +158,28 @@ def split(ranges: Iterable[OffsetRange], max_offsets: int) -> list[Slice]:
     """Split ranges into slices of nearly equal size, none longer than `max_offsets`; empty ranges give none.
 
     Parallelism would otherwise stop at the number of partitions, and a skewed partition would decide how long a batch
-    takes.
+    takes. No slice reaches over the end of its range: what is read ahead of the position is a slice of its own.
     """
     if max_offsets < 1:
         raise ValueError(f"max_offsets must be at least 1, got {max_offsets}")
-    pieces = (piece for one in ranges if len(one) for piece in _pieces(one, max_offsets))
-    return [Slice(index, *piece) for index, piece in enumerate(pieces)]
+    slices: list[Slice] = []
+    for one in ranges:
+        for start, end in (*_pieces(one.start, one.end, max_offsets), *_pieces(one.end, one.read_to, max_offsets)):
+            slices.append(
+                Slice(
+                    len(slices),
+                    one.topic,
+                    one.partition,
+                    start,
+                    end,
+                    one.leader_epoch if start == one.start else None,
+                    one.loaded if one.loaded is not None and start < one.loaded.offset else None,
+                    one.ahead.before_ms if one.ahead is not None and start >= one.end else None,
+                )
+            )
+    return slices
 
 
-def _pieces(one: OffsetRange, max_offsets: int) -> Iterator[tuple[str, int, int, int]]:
-    count = -(-len(one) // max_offsets)
-    bounds = [one.start + len(one) * i // count for i in range(count + 1)]
-    for start, end in pairwise(bounds):
-        yield one.topic, one.partition, start, end
+def _pieces(start: int, end: int, most: int) -> Iterator[tuple[int, int]]:
+    count = -(-(end - start) // most)
+    return pairwise([start + (end - start) * i // count for i in range(count + 1)] if count else [])

@@ -15,11 +15,22 @@ from airflow_kafka_offsets.offsets import OffsetRange, Position, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class RangeRead:
-    """What reading a range showed: the number of records (None: not all of it was read), the oldest and newest times."""
+    """What reading a range showed.
+
+    :param records: those that the batch loads, dead letters among them; None where not all of it was read
+    :param first_timestamp: the oldest record's
+    :param last_timestamp: the newest record's
+    :param bytes: of keys and values, as read
+    :param leader_epoch: of the last record before the range's end
+    :param dead_letters: how many records could not be decoded
+    """
 
     records: int | None
     first_timestamp: datetime | None = None
     last_timestamp: datetime | None = None
+    bytes: int = 0
+    leader_epoch: int | None = None
+    dead_letters: int = 0
 
 
 def positions(engine: Engine, tables: Tables, group_id: str) -> dict[TopicPartition, Position]:

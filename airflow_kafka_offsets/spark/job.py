@@ -42,6 +42,7 @@ class StageJob:
     :param fingerprint: of everything that decides what the rows are; comes back in the manifest
     :param staging_uri: an empty directory that belongs to this attempt alone
     :param python_path: directories in which the driver finds the transform
+    :param on_bad_record: `fail`, or `dead_letter`: a record that does not decode is set aside
     :param idle_timeout: seconds after which a read without any record or end of log is given up
     """
 
@@ -59,6 +60,7 @@ class StageJob:
     staging_uri: str
     python_path: tuple[str, ...] = ()
     idle_timeout: float = 120.0
+    on_bad_record: str = "fail"
     progress_interval: float = 5.0
 
     @property
@@ -103,9 +105,14 @@ class StagedFile:
 class SliceRead:
     """What reading a slice to its end showed.
 
-    :param records: None where the slice was not read, because the transform's result does not depend on it
+    :param records: those that the batch loads, dead letters among them; None where the slice was not read, because the
+        transform's result does not depend on it
     :param first_timestamp_ms: the oldest record's timestamp, None where no record had one
     :param last_timestamp_ms: the newest record's
+    :param bytes: of keys and values, as read
+    :param leader_epoch: of the last record
+    :param dead_letters: how many records could not be decoded
+    :param dead_letters_file: the file below the staging directory that holds them, None where there are none
     """
 
     index: int
@@ -116,6 +123,10 @@ class SliceRead:
     records: int | None
     first_timestamp_ms: int | None = None
     last_timestamp_ms: int | None = None
+    bytes: int = 0
+    leader_epoch: int | None = None
+    dead_letters: int = 0
+    dead_letters_file: str | None = None
 
 
 @dataclass(frozen=True)
