@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _EXPORTS = {
+    "CommittedBy": "airflow_kafka_offsets.bounds",
     "Json": "airflow_kafka_offsets.formats",
     "KafkaBatchOperator": "airflow_kafka_offsets.operators.batch",
+    "KafkaOffsetsRetryPolicy": "airflow_kafka_offsets.retry_policy",
     "LoadResult": "airflow_kafka_offsets.batch",
     "Pipeline": "airflow_kafka_offsets.pipeline",
     "Raw": "airflow_kafka_offsets.formats",
@@ -28,10 +30,12 @@ __all__ = ["__version__", *_EXPORTS]
 if TYPE_CHECKING:
     from airflow_kafka_offsets.batch import LoadResult as LoadResult
     from airflow_kafka_offsets.batch import load as load
+    from airflow_kafka_offsets.bounds import CommittedBy as CommittedBy
     from airflow_kafka_offsets.formats import Json as Json
     from airflow_kafka_offsets.formats import Raw as Raw
     from airflow_kafka_offsets.operators.batch import KafkaBatchOperator as KafkaBatchOperator
     from airflow_kafka_offsets.pipeline import Pipeline as Pipeline
+    from airflow_kafka_offsets.retry_policy import KafkaOffsetsRetryPolicy as KafkaOffsetsRetryPolicy
     from airflow_kafka_offsets.sinks import SqlTable as SqlTable
     from airflow_kafka_offsets.spark.session import SessionLauncher as SessionLauncher
 

@@ -9,19 +9,28 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from airflow_kafka_offsets import ledger, planning, staged
-from airflow_kafka_offsets.exceptions import ForeignBatchError, GroupBusyError, LedgerError
+from airflow_kafka_offsets import bounds, identity, ledger, planning, staged
+from airflow_kafka_offsets.cleanup import clean_up
+from airflow_kafka_offsets.exceptions import (
+    DataLossError,
+    DeadLetterError,
+    ForeignBatchError,
+    GroupBusyError,
+    LedgerError,
+)
 from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Batch, Claim, TaskRun
+from airflow_kafka_offsets.ledger import Batch, Claim, Recipe, TaskRun
+from airflow_kafka_offsets.offsets import Target, TopicPartition
 from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.staged_rows import StagedRows
+from airflow_kafka_offsets.spark.dead_letters import dead_letters
 from airflow_kafka_offsets.spark.job import TargetColumns
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 from airflow_kafka_offsets.staged import Launcher, Staged
@@ -37,13 +46,48 @@ class LoadResult:
     """What a load did.
 
     :param batches: the ids of the batches that it committed, in order; another run's open batch may be the first
-    :param records: how many records were read
+    :param records: how many records were read, dead letters among them
     :param rows: how many rows were written
+    :param dead_letters: how many records were set aside
+    :param complete: False where the time budget ended before everything was loaded
     """
 
     batches: tuple[int, ...] = ()
     records: int = 0
     rows: int = 0
+    dead_letters: int = 0
+    complete: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """A load under way: what the three steps share.
+
+    :param columns: those of a decoded row
+    :param target: those of the target
+    :param fingerprint: of everything that decides what the rows of a range are
+    """
+
+    pipeline: Pipeline
+    kafka_config: Mapping[str, Any]
+    cluster: Cluster
+    engine: Engine
+    launcher: Launcher
+    claim: Claim
+    columns: pa.Schema
+    target: TargetColumns
+    fingerprint: str
+
+    @property
+    def recipe(self) -> Recipe:
+        return Recipe(self.pipeline.sink.name, self.pipeline.transform, self.fingerprint)
+
+
+class Planned(NamedTuple):
+    """The batch to do next, and its files where an earlier try has staged it."""
+
+    batch: Batch
+    work: Staged | None = None
 
 
 def load(
@@ -54,7 +98,7 @@ def load(
     launcher: Launcher,
     run: TaskRun | None = None,
 ) -> LoadResult:
-    """Load everything up to the log ends of this moment, in as many batches as it takes.
+    """Load everything up to the log ends of this moment, or to the bound in time, in as many batches as it takes.
 
     Safe to run again at any time, and from two places at once: every offset is loaded exactly once.
 
@@ -70,65 +114,164 @@ def load(
     cluster_id = cluster.cluster_id()
     ledger.init(engine, pipeline.tables)
     target = pipeline.sink.prepare(engine, None if pipeline.transform else columns)
+    clean_up(engine, pipeline.tables, pipeline.staging_dir, older_than=pipeline.staging_retention)
     result = LoadResult()
     with _claimed(pipeline, engine, run, cluster_id) as claim:
+        attempt = Attempt(
+            pipeline=pipeline,
+            kafka_config=kafka_config,
+            cluster=cluster,
+            engine=engine,
+            launcher=launcher,
+            claim=claim,
+            columns=columns,
+            target=target,
+            fingerprint=staged.fingerprint(pipeline, columns),
+        )
+        begun = time.monotonic()
         while True:
-            batch = plan(pipeline, cluster, engine, claim, columns)
-            if batch is None:
-                break
-            work = stage(pipeline, kafka_config, cluster, engine, claim, launcher, batch, columns, target)
-            rows = commit(pipeline, engine, claim, batch, work)
-            result = LoadResult((*result.batches, batch.batch_id), result.records + work.records, result.rows + rows)
-    return result
+            planned = plan(attempt)
+            if planned is None:
+                return result
+            try:
+                work = planned.work or stage(attempt, planned.batch)
+            except DataLossError:
+                if not _given_up_as_expired(attempt, planned.batch):
+                    raise
+                continue
+            rows = commit(attempt, planned.batch, work)
+            result = LoadResult(
+                (*result.batches, planned.batch.batch_id),
+                result.records + work.records,
+                result.rows + rows,
+                result.dead_letters + work.dead_letters,
+            )
+            if pipeline.time_budget and time.monotonic() - begun >= pipeline.time_budget.total_seconds():
+                complete = decide(attempt).offsets == 0
+                if not complete:
+                    log.info(
+                        "The time budget of %s is spent: what is left is loaded by the next run", pipeline.time_budget
+                    )
+                return replace(result, complete=complete)
 
 
-def plan(pipeline: Pipeline, cluster: Cluster, engine: Engine, claim: Claim, columns: pa.Schema) -> Batch | None:
+def plan(attempt: Attempt) -> Planned | None:
     """The batch to do next: the open one, whoever planned it, else a new one, written ahead; None where nothing is new."""
-    batch = ledger.open_batch(engine, pipeline.tables, claim.group_id)
-    if batch is not None and _can_go_on(pipeline, cluster, engine, claim, batch, columns):
-        log.info("Batch %d of group %r is %s: finishing it first", batch.batch_id, batch.group_id, batch.state)
-        return batch
-    # Positions first, then the ends of the logs: the other way round, lag could come out negative.
-    positions = ledger.positions(engine, pipeline.tables, claim.group_id)
-    targets = ledger.captured_targets(engine, pipeline.tables, claim)
-    decided = planning.decide(
-        positions,
-        cluster.logs(pipeline.topics),
-        start=pipeline.start,
-        on_data_loss=pipeline.on_data_loss,
-        max_records=pipeline.max_records,
-        targets=targets,
-    )
+    pipeline, claim = attempt.pipeline, attempt.claim
+    batch = ledger.open_batch(attempt.engine, pipeline.tables, claim.group_id)
+    planned = _resumed(attempt, batch) if batch is not None else None
+    if planned is not None:
+        return planned
+    decided = decide(attempt)
     for gap in decided.gaps:
         log.warning(
             "%s[%d]: offsets %d..%d are %s: %s", gap.topic, gap.partition, gap.start, gap.end, gap.cause, gap.decision
         )
     if not decided.ranges and not decided.initial:
-        told = "Nothing new" if targets is None else "Nothing left up to the ends that this run began with"
-        log.info("%s for group %r in %s", told, pipeline.group_id, ", ".join(pipeline.topics))
+        log.info("Nothing to load for group %r in %s", pipeline.group_id, ", ".join(pipeline.topics))
         return None
-    batch = ledger.record_plan(engine, pipeline.tables, claim, decided, target_table=pipeline.sink.name)
-    if batch is not None:
-        log.info(
-            "Planned batch %d of group %r: %s offsets in %d partitions: %s",
-            batch.batch_id,
-            batch.group_id,
-            f"{batch.offsets:,}",
-            len(batch.ranges),
-            _shown(batch),
-        )
-    return batch
+    batch = ledger.record_plan(attempt.engine, pipeline.tables, claim, decided, attempt.recipe)
+    if batch is None:
+        return None
+    log.info(
+        "Planned batch %d of group %r: %s offsets in %d partitions: %s",
+        batch.batch_id,
+        batch.group_id,
+        f"{batch.offsets:,}",
+        len(batch.ranges),
+        _shown(batch),
+    )
+    return Planned(batch)
 
 
-def _can_go_on(
-    pipeline: Pipeline, cluster: Cluster, engine: Engine, claim: Claim, batch: Batch, columns: pa.Schema
-) -> bool:
-    """Whether the open batch is this pipeline's to finish, and can still be finished as it was planned.
+def decide(attempt: Attempt) -> planning.Plan:
+    """What a new batch would load, now; nothing is written."""
+    pipeline, engine, cluster = attempt.pipeline, attempt.engine, attempt.cluster
+    # Positions first, then the ends of the logs: the other way round, lag could come out negative.
+    positions = ledger.positions(engine, pipeline.tables, attempt.claim.group_id)
+    targets: Mapping[TopicPartition, Target] | None = ledger.captured_targets(engine, pipeline.tables, attempt.claim)
+    logs = cluster.logs(pipeline.topics)
+    if targets is None and pipeline.until is not None:
+        targets = bounds.targets_until(cluster, bounds.instant("until", pipeline.until), pipeline.lateness, logs)
+    return planning.decide(
+        positions,
+        logs,
+        start=bounds.first_offsets(cluster, pipeline.start, lambda: ledger.now(engine), logs, positions),
+        on_data_loss=pipeline.on_data_loss,
+        max_records=pipeline.max_records,
+        max_bytes=pipeline.max_bytes,
+        bytes_per_offset=(
+            ledger.bytes_per_offset(engine, pipeline.tables, pipeline.group_id) if pipeline.max_bytes else None
+        ),
+        targets=targets,
+    )
 
-    :return: False where its records are gone, the user chose to skip such, and the batch was given up for that
+
+def stage(attempt: Attempt, batch: Batch) -> Staged:
+    """Have Spark make files of the batch's rows."""
+    pipeline, engine, claim = attempt.pipeline, attempt.engine, attempt.claim
+    with engine.connect() as conn:
+        # The commit asks again; here it spares Spark's time.
+        pipeline.sink.refuse_unknown_rows(conn, pipeline.tables.offset_batches, batch.batch_id)
+    directory = staged.make_directory(batch, pipeline.staging_dir)
+    job = staged.make_job(
+        pipeline, attempt.kafka_config, batch, attempt.columns, attempt.target, directory, attempt.fingerprint
+    )
+    ledger.begin_staging(engine, pipeline.tables, claim, batch, directory.uri, attempt.recipe)
+    if batch.staging_uri is not None:
+        # An attempt that was killed while it staged: its files are of no use to anybody.
+        staged.remove(StagingDirectory(batch.staging_uri))
+    with ledger.Heartbeat(engine, pipeline.tables, claim, pipeline.lease):
+        work = staged.launch(attempt.launcher, job, batch, directory)
+    # Records of a topic that was made anew while Spark read would go under the old topic's name.
+    identity.check_ranges(batch.ranges, attempt.cluster.logs(pipeline.topics))
+    ledger.mark_staged(engine, pipeline.tables, claim, batch, work.records)
+    return work
+
+
+def commit(attempt: Attempt, batch: Batch, work: Staged) -> int:
+    """Rows, dead letters and positions in one transaction; then the staged files are removed.
+
+    :return: the number of rows
+    :raises DeadLetterError: more records are bad than the pipeline allows
+    """
+    pipeline, engine = attempt.pipeline, attempt.engine
+    _check_dead_letters(pipeline, batch, work)
+    begun = time.monotonic()
+    rows = StagedRows(work.directory, work.manifest)
+    schema = rows.schema()
+    if schema is not None:
+        pipeline.sink.prepare(engine, schema)
+
+    def write(conn: Connection) -> int:
+        pipeline.sink.refuse_unknown_rows(conn, pipeline.tables.offset_batches, batch.batch_id)
+        ledger.write_dead_letters(conn, pipeline.tables, batch, dead_letters(work.directory, work.manifest))
+        return pipeline.sink.write(conn, rows)
+
+    count = ledger.commit(engine, pipeline.tables, attempt.claim, batch, work.reads, write, lease=pipeline.lease)
+    log.info(
+        "Committed batch %d of group %r: %s records, %s rows into %s%s in %.1f s; positions: %s",
+        batch.batch_id,
+        batch.group_id,
+        f"{work.records:,}",
+        f"{count:,}",
+        pipeline.sink.name,
+        f", {work.dead_letters:,} dead letters" if work.dead_letters else "",
+        time.monotonic() - begun,
+        ", ".join(f"{one.topic_partition} {one.end}" for one in batch.ranges[:10]),
+    )
+    staged.remove(work.directory)
+    return count
+
+
+def _resumed(attempt: Attempt, batch: Batch) -> Planned | None:
+    """The group's open batch, where it is this pipeline's to finish and can still be finished as it was planned.
+
+    :return: None where its records are gone, the user chose to skip such, and the batch was given up for that
     :raises ForeignBatchError: it loads other topics, or into another table
     :raises PlanningError: the log is not what it was planned from
     """
+    pipeline = attempt.pipeline
     topics = {one.topic for one in batch.ranges}
     if not topics <= set(pipeline.topics) or batch.target_table != pipeline.sink.name:
         raise ForeignBatchError(
@@ -136,77 +279,47 @@ def _can_go_on(
             f"{batch.target_table!r}; this load is of {', '.join(pipeline.topics)} into {pipeline.sink.name!r}. Run the load "
             "that began it to its end, and give every load a group_id of its own."
         )
-    if staged.find(batch, staged.fingerprint(pipeline, columns)) is not None:
-        return True
-    if planning.check_open(batch.ranges, cluster.logs(pipeline.topics), pipeline.on_data_loss):
-        return True
+    if batch.fingerprint != attempt.fingerprint:
+        log.warning(
+            "Batch %d was planned by a try with other columns, another transform, or other code of it: those of this try "
+            "make its rows",
+            batch.batch_id,
+        )
+    work = staged.find(batch, attempt.fingerprint)
+    if work is None and _given_up_as_expired(attempt, batch):
+        return None
+    told = "committing its files" if work is not None else "finishing it first"
+    log.info("Batch %d of group %r is %s by an earlier try: %s", batch.batch_id, batch.group_id, batch.state, told)
+    return Planned(batch, work)
+
+
+def _given_up_as_expired(attempt: Attempt, batch: Batch) -> bool:
+    """Abandon a batch whose records are gone, where the user chose to skip such.
+
+    :raises PlanningError: they are gone, and the user did not; or the log is another one
+    """
+    pipeline = attempt.pipeline
+    if planning.check_open(batch.ranges, attempt.cluster.logs(pipeline.topics), pipeline.on_data_loss):
+        return False
     reason = "its records expired before they were read (on_data_loss='skip'); planned anew without them"
     log.warning("Batch %d of group %r is abandoned: %s", batch.batch_id, batch.group_id, reason)
-    ledger.abandon(engine, pipeline.tables, claim, batch, reason)
-    return False
-
-
-def stage(
-    pipeline: Pipeline,
-    kafka_config: Mapping[str, Any],
-    cluster: Cluster,
-    engine: Engine,
-    claim: Claim,
-    launcher: Launcher,
-    batch: Batch,
-    columns: pa.Schema,
-    target: TargetColumns,
-) -> Staged:
-    """The batch's rows as files: those of an earlier try where they are complete, else made by Spark now."""
-    earlier = staged.find(batch, staged.fingerprint(pipeline, columns))
-    if earlier is not None:
-        log.info("Batch %d was staged by an earlier try: committing its files", batch.batch_id)
-        return earlier
-    directory = staged.make_directory(batch, pipeline.staging_dir)
-    job = staged.make_job(pipeline, kafka_config, batch, columns, target, directory)
-    ledger.begin_staging(engine, pipeline.tables, claim, batch, directory.uri)
+    ledger.abandon(attempt.engine, pipeline.tables, attempt.claim, batch, reason)
     if batch.staging_uri is not None:
-        # An attempt that was killed while it staged: its files are of no use to anybody.
         staged.remove(StagingDirectory(batch.staging_uri))
-    with ledger.Heartbeat(engine, pipeline.tables, claim, pipeline.lease):
-        work = staged.launch(launcher, job, batch, directory)
-    # Records of a topic that was made anew while Spark read would go under the old topic's name.
-    planning.check_identity(batch.ranges, cluster.logs(pipeline.topics))
-    ledger.mark_staged(engine, pipeline.tables, claim, batch, work.records)
-    return work
+    return True
 
 
-def commit(pipeline: Pipeline, engine: Engine, claim: Claim, batch: Batch, work: Staged) -> int:
-    """Rows and positions in one transaction; then the staged files are removed.
-
-    :return: the number of rows
-    """
-    begun = time.monotonic()
-    rows = StagedRows(work.directory, work.manifest)
-    schema = rows.schema()
-    if schema is not None:
-        pipeline.sink.prepare(engine, schema)
-    count = ledger.commit(
-        engine,
-        pipeline.tables,
-        claim,
-        batch,
-        work.reads,
-        lambda conn: pipeline.sink.write(conn, rows),
-        lease=pipeline.lease,
+def _check_dead_letters(pipeline: Pipeline, batch: Batch, work: Staged) -> None:
+    most = pipeline.max_dead_letters
+    if most is None or work.dead_letters <= most:
+        return
+    first = next(dead_letters(work.directory, work.manifest)).slice(0, 1).to_pylist()[0]
+    raise DeadLetterError(
+        f"{work.dead_letters:,} of {work.records:,} records of batch {batch.batch_id} cannot be decoded, and "
+        f"max_dead_letters={most:,} allows no more; the first is at topic {first['topic']!r} partition {first['partition']} "
+        f"offset {first['offset']}: {first['error']}. Nothing of this batch was written and no position moved; correct the "
+        "declared columns, or allow more dead letters, and run the task again."
     )
-    log.info(
-        "Committed batch %d of group %r: %s records, %s rows into %s in %.1f s; positions: %s",
-        batch.batch_id,
-        batch.group_id,
-        f"{work.records:,}",
-        f"{count:,}",
-        pipeline.sink.name,
-        time.monotonic() - begun,
-        ", ".join(f"{one.topic_partition} {one.end}" for one in batch.ranges[:10]),
-    )
-    staged.remove(work.directory)
-    return count
 
 
 @contextmanager

@@ -16,16 +16,21 @@
   * `StagingError` (retriable): the Spark application failed for a reason of its own
   * `ReadError` (retriable): a range could not be read to its end
   * `RecordError`: a record cannot be decoded, or its row cannot be written; names topic, partition and offset
+  * `DeadLetterError`: more records of a batch are bad than is allowed
   * `TransformError`: the user's transform raised, or returned something that is not a DataFrame
   * `TargetError`: the target table does not fit the data
   * `LedgerError`: the state tables refuse
 
-    * `DatabaseBusyError` (retriable): another writer holds the whole database (SQLite)
+    * `DatabaseBusyError` (retriable): other writers of the database were in the way for longer than is waited
+    * `DatabaseUnavailableError` (retriable): the database has no room, went away, or was too slow
     * `GroupBusyError` (retriable): another run holds the group
     * `ForeignBatchError`: the group's open batch belongs to a load of other topics, or into another table
     * `FencedError`: a later attempt took the group over; this one can never commit
     * `PositionConflictError`: a stored position is not where the batch starts
+    * `OlderLedgerError`: the target holds rows of batches that the state tables do not know
     * `CommitUnknownError` (retriable): the connection broke at the commit, and the ledger could not be asked
+
+  * `VerificationError`: positions, history, target and dead letters do not prove that everything was loaded exactly once
 
 `retriable` says whether running the same task again can help without anybody changing anything.
 """
@@ -33,7 +38,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.coverage import Violation
 
 
 class KafkaOffsetsError(Exception):
@@ -120,6 +128,10 @@ def _record_error(reason: str, topic: str, partition: int, offset: int) -> Recor
     return RecordError(reason, topic=topic, partition=partition, offset=offset)
 
 
+class DeadLetterError(KafkaOffsetsError):
+    """More records of a batch cannot be decoded than `max_dead_letters` allows."""
+
+
 class TransformError(KafkaOffsetsError):
     """The user's transform raised, or returned something that is not a DataFrame."""
 
@@ -133,7 +145,17 @@ class LedgerError(KafkaOffsetsError):
 
 
 class DatabaseBusyError(LedgerError):
-    """Another writer holds the whole database for longer than is waited."""
+    """Other writers were in the way for longer than is waited.
+
+    One that holds the whole database (SQLite), or several for whose sake the same transaction was rolled back again and
+    again: deadlocks, serialization failures.
+    """
+
+    retriable = True
+
+
+class DatabaseUnavailableError(LedgerError):
+    """The database could not do what was asked, for a reason of its own: no room, no connection, a time-out."""
 
     retriable = True
 
@@ -156,7 +178,35 @@ class PositionConflictError(LedgerError):
     """A stored position is not where the batch starts."""
 
 
+class OlderLedgerError(LedgerError):
+    """The target holds rows of batches that the state tables do not know: they are older than the target."""
+
+
 class CommitUnknownError(LedgerError):
     """The connection broke at the commit, and the ledger could not be asked what became of it."""
 
     retriable = True
+
+
+class VerificationError(KafkaOffsetsError):
+    """Positions, history, target and dead letters do not prove that every record was loaded exactly once.
+
+    `topic`, `partition`, `offset` and `batch_id` are those of the first violation, each None where it has none.
+
+    :param group_id: the group that was verified
+    :param violations: all that was found, at least one; the message names the first
+    """
+
+    def __init__(self, group_id: str, violations: tuple[Violation, ...]) -> None:
+        self.group_id = group_id
+        self.violations = violations
+        first, others = violations[0], len(violations) - 1
+        self.topic = first.topic
+        self.partition = first.partition
+        self.offset = first.offset
+        self.batch_id = first.batch_id
+        more = f" There {'is 1 other violation' if others == 1 else f'are {others:,} other violations'}." if others else ""
+        super().__init__(f"The coverage of group {group_id!r} is violated: {first.words}.{more}")
+
+    def __reduce__(self) -> tuple[type[VerificationError], tuple[str, tuple[Violation, ...]]]:
+        return VerificationError, (self.group_id, self.violations)

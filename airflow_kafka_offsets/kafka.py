@@ -10,9 +10,9 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicCollection
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -52,12 +52,22 @@ _PASSING = frozenset(
         KafkaError._TIMED_OUT_QUEUE,
         KafkaError._TRANSPORT,
         KafkaError._WAIT_CACHE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.NOT_COORDINATOR,
     }
 )
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 # A new topic is unknown to some brokers for a moment; a topic that stays unknown this long does not exist.
 _UNKNOWN_GRACE_SECONDS = 3.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
+
+
+class TimedOffset(NamedTuple):
+    """A record's offset, and its timestamp in milliseconds since 1970 in UTC."""
+
+    offset: int
+    timestamp_ms: int
 
 
 def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,12 +152,51 @@ class Cluster:
         partitions = [TopicPartition(topic, info.id) for topic, one in described.items() for info in one.partitions]
         beginnings = self._list_offsets(partitions, OffsetSpec.earliest())
         ends = self._list_offsets(partitions, OffsetSpec.latest())
-        # The end of committed transactions may lie before a beginning that moved between the two questions.
         return {
-            tp: PartitionLog(beginnings[tp], max(beginnings[tp], ends[tp]), topic_ids[tp.topic]) for tp in partitions
+            tp: PartitionLog(
+                beginnings[tp].offset,
+                # The end of committed transactions may lie before a beginning that moved between the two questions.
+                max(beginnings[tp].offset, ends[tp].offset),
+                topic_ids[tp.topic],
+                ends[tp].leader_epoch,
+            )
+            for tp in partitions
         }
 
-    def _list_offsets(self, partitions: Collection[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, int]:
+    def offsets_at(
+        self, partitions: Collection[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, TimedOffset]:
+        """The first record of each partition whose timestamp is at or after an instant; partitions without one are left out.
+
+        :param timestamp_ms: milliseconds since 1970 in UTC
+        """
+        found = self._list_offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms))
+        # Kafka answers -1 where no record is as new.
+        return {tp: TimedOffset(one.offset, one.timestamp) for tp, one in found.items() if one.offset >= 0}
+
+    def committed(self, group_id: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """What a consumer group of Kafka's committed; partitions without a commit are left out.
+
+        :raises KafkaUnavailableError: the group's coordinator did not answer in time; says why
+        """
+
+        def question(groups: Collection[str], timeout: float) -> Mapping[str, Future[Any]]:
+            asked = [
+                ConsumerGroupTopicPartitions(group, [ClientPartition(*tp) for tp in partitions]) for group in groups
+            ]
+            futures: Mapping[str, Future[Any]] = self._client.list_consumer_group_offsets(
+                asked, request_timeout=timeout
+            )
+            return futures
+
+        answer = self._ask("what a consumer group committed", [group_id], question)[group_id]
+        return {
+            TopicPartition(one.topic, one.partition): int(one.offset)
+            for one in answer.topic_partitions
+            if one.error is None and one.offset >= 0
+        }
+
+    def _list_offsets(self, partitions: Collection[TopicPartition], spec: OffsetSpec) -> dict[TopicPartition, Any]:
         def question(keys: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, Future[Any]]:
             # The isolation level must be an argument: in the client's configuration it is ignored.
             futures = self._client.list_offsets(
@@ -155,9 +204,7 @@ class Cluster:
             )
             return {TopicPartition(key.topic, key.partition): future for key, future in futures.items()}
 
-        return {
-            tp: int(answer.offset) for tp, answer in self._ask("the ends of its logs", partitions, question).items()
-        }
+        return self._ask("the offsets of its logs", partitions, question)
 
     def _ask(self, what: str, keys: Collection[Key], question: Question[Key]) -> dict[Key, Any]:
         """Ask for all keys at once, and again for those whose answer was a passing error."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from airflow_kafka_offsets import planning
+from airflow_kafka_offsets import bounds, planning
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats import ValueFormat, row_columns
 from airflow_kafka_offsets.ledger import Tables
@@ -17,6 +17,7 @@ from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.application import load_transform
 
 OnBusy = Literal["wait", "fail"]
+OnBadRecord = Literal["fail", "dead_letter"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +29,23 @@ class Pipeline:
     :param value_format: which columns a record becomes: `Json(…)` or `Raw()`
     :param sink: where the rows go, in the database that holds the positions
     :param transform: `package.module.function` from DataFrame to DataFrame, or None
-    :param start: where a topic without a stored position begins: earliest, latest, or none to refuse
+    :param start: where a topic without a stored position begins: `earliest`, `latest`, `none` to refuse, a timestamp, a
+        timedelta back from now, or `CommittedBy("group")` for the commits of a consumer group of Kafka's
+    :param until: load up to the first record at or after this instant, None for all there is; no zone means UTC
+    :param lateness: with `until`, how far to read on behind it for records that are older and arrived late; newer ones are
+        left to the next load
     :param max_records: the most offsets of one batch; a load is then as many batches as it takes
+    :param max_bytes: the most bytes of keys and values of one batch, estimated from the batches before it
+    :param time_budget: no batch is begun later than this after the load began; what is left is the next load's
     :param on_data_loss: what to do about records that are gone before they were loaded: fail, or skip and record the gap
+    :param on_bad_record: what to do about a record that does not decode: fail, or set it aside in `dead_letters`
+    :param max_dead_letters: the most dead letters of one batch; more of them fail it, None allows any number
     :param isolation_level: read_committed or read_uncommitted, for planning and reading alike
     :param slice_offsets: the most offsets that one Spark task reads
     :param staging_dir: a directory, or a URI that pyarrow knows, that this process and Spark's executors share; None is a
         directory of the user's on this machine, which is enough for a local master
+    :param staging_retention: age at which staging directories that no open batch names are removed: those of attempts that
+        died on another machine
     :param on_busy: what to do while another run holds the group: wait, or fail
     :param lease: how long others believe that a silent attempt lives
     :param idle_timeout: seconds without a record and without an end of log after which a read is given up
@@ -46,12 +57,19 @@ class Pipeline:
     value_format: ValueFormat
     sink: SqlTable
     transform: str | None = None
-    start: planning.Start = "earliest"
+    start: bounds.Start = "earliest"
+    until: str | datetime | None = None
+    lateness: timedelta = timedelta(0)
     max_records: int | None = None
+    max_bytes: int | None = None
+    time_budget: timedelta | None = None
     on_data_loss: planning.OnDataLoss = "fail"
+    on_bad_record: OnBadRecord = "fail"
+    max_dead_letters: int | None = 1000
     isolation_level: str = "read_committed"
     slice_offsets: int = 250_000
     staging_dir: str | None = None
+    staging_retention: timedelta = timedelta(days=7)
     on_busy: OnBusy = "wait"
     lease: timedelta = timedelta(seconds=60)
     idle_timeout: float = 120.0
@@ -64,7 +82,9 @@ class Pipeline:
         :raises ConfigurationError: a parameter is wrong; says which value was received
         :raises TransformError: the transform cannot be imported
         """
-        planning.check_options(self.start, self.on_data_loss, self.max_records)
+        bounds.check_start(self.start)
+        bounds.check_until(self.until, self.lateness)
+        planning.check_options(self.on_data_loss, self.max_records, self.max_bytes)
         if not self.group_id:
             raise ConfigurationError("group_id must not be empty")
         if not self.topics or len(set(self.topics)) != len(self.topics):
@@ -73,8 +93,22 @@ class Pipeline:
             raise ConfigurationError(
                 f"on_busy must be one of {', '.join(get_args(OnBusy))}; got on_busy={self.on_busy!r}"
             )
+        if self.on_bad_record not in get_args(OnBadRecord):
+            raise ConfigurationError(
+                f"on_bad_record must be one of {', '.join(get_args(OnBadRecord))}; got on_bad_record={self.on_bad_record!r}"
+            )
+        if self.max_dead_letters is not None and self.max_dead_letters < 1:
+            raise ConfigurationError(
+                f"max_dead_letters must be at least 1, or None for any number; got max_dead_letters={self.max_dead_letters}"
+            )
+        if self.time_budget is not None and self.time_budget <= timedelta(0):
+            raise ConfigurationError(f"time_budget must be a positive duration; got time_budget={self.time_budget!r}")
         if self.slice_offsets < 1:
             raise ConfigurationError(f"slice_offsets must be at least 1; got slice_offsets={self.slice_offsets}")
+        if self.staging_retention <= timedelta(0):
+            raise ConfigurationError(
+                f"staging_retention must be a positive duration; got staging_retention={self.staging_retention!r}"
+            )
         if self.lease <= timedelta(0):
             raise ConfigurationError(f"lease must be a positive duration; got lease={self.lease!r}")
         _check_staging_dir(self.staging_dir)

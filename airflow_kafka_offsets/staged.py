@@ -56,6 +56,10 @@ class Staged:
     def records(self) -> int:
         return sum(read.records or 0 for read in self.reads.values())
 
+    @property
+    def dead_letters(self) -> int:
+        return sum(read.dead_letters for read in self.reads.values())
+
 
 def find(batch: Batch, wanted: str) -> Staged | None:
     """What an earlier try staged, where it can be committed as it is.
@@ -71,15 +75,28 @@ def find(batch: Batch, wanted: str) -> Staged | None:
     if found.manifest.fingerprint != wanted:
         log.warning("Batch %d was staged with other columns, or another transform: staging it anew", batch.batch_id)
         return None
-    if not all(directory.holds(file.name, file.bytes) for file in found.manifest.files):
+    if not _holds_files(directory, found.manifest):
         log.warning("Files of batch %d are missing in %s: staging it anew", batch.batch_id, directory.uri)
         return None
     return found
 
 
+def _holds_files(directory: StagingDirectory, manifest: Manifest) -> bool:
+    dead_letters = (read.dead_letters_file for read in manifest.reads)
+    return all(directory.holds(file.name, file.bytes) for file in manifest.files) and all(
+        directory.exists(name) for name in dead_letters if name is not None
+    )
+
+
 def fingerprint(pipeline: Pipeline, columns: pa.Schema) -> str:
     """Of everything in a pipeline that decides what the rows of a range are, the transform's code included."""
-    decides = [pipeline.value_format.kind, spark_ddl(columns), pipeline.isolation_level, pipeline.transform]
+    decides = [
+        pipeline.value_format.kind,
+        spark_ddl(columns),
+        pipeline.isolation_level,
+        pipeline.transform,
+        pipeline.on_bad_record,
+    ]
     digest = hashlib.sha256(repr(decides).encode())
     if pipeline.transform is not None:
         source = inspect.getsourcefile(inspect.unwrap(load_transform(pipeline.transform)))
@@ -89,11 +106,17 @@ def fingerprint(pipeline: Pipeline, columns: pa.Schema) -> str:
 
 def make_directory(batch: Batch, staging_dir: str | None) -> StagingDirectory:
     """A new directory for one attempt, with a name that nobody can guess."""
-    # What follows a question mark are options of the file system, and no part of the path.
-    root, mark, options = (staging_dir or str(_own_directory())).partition("?")
-    directory = StagingDirectory(f"{root.rstrip('/')}/batch-{batch.batch_id}-{token_hex(16)}{mark}{options}")
+    directory = staging_root(staging_dir).child(f"batch-{batch.batch_id}-{token_hex(16)}")
     directory.create()
     return directory
+
+
+def staging_root(staging_dir: str | None) -> StagingDirectory:
+    """Where the directories of attempts are made.
+
+    :param staging_dir: None is a directory of the user's on this machine
+    """
+    return StagingDirectory(staging_dir or str(_own_directory()))
 
 
 def make_job(
@@ -103,8 +126,12 @@ def make_job(
     columns: pa.Schema,
     target: TargetColumns,
     directory: StagingDirectory,
+    wanted: str,
 ) -> StageJob:
-    """All that the Spark application needs to know, as plain data."""
+    """All that the Spark application needs to know, as plain data.
+
+    :param wanted: the fingerprint of the pipeline
+    """
     return StageJob(
         batch_id=batch.batch_id,
         group_id=batch.group_id,
@@ -116,11 +143,12 @@ def make_job(
         columns_ddl=spark_ddl(columns),
         transform=pipeline.transform,
         target=target,
-        fingerprint=fingerprint(pipeline, columns),
+        fingerprint=wanted,
         staging_uri=directory.uri,
         # A transform may live beside the DAG file, in a folder that only this process was told of.
         python_path=tuple(path for path in sys.path if path) if pipeline.transform else (),
         idle_timeout=pipeline.idle_timeout,
+        on_bad_record=pipeline.on_bad_record,
     )
 
 
@@ -190,19 +218,19 @@ def _range_reads(manifest: Manifest, batch: Batch) -> dict[TopicPartition, Range
             continue
         of_range = slices.pop(one.topic_partition, [])
         bounds = [one.start, *(read.end for read in of_range)]
-        if [read.start for read in of_range] != bounds[:-1] or bounds[-1] != one.end:
+        if [read.start for read in of_range] != bounds[:-1] or bounds[-1] != one.read_to:
             raise StagingError(f"Batch {batch.batch_id}: {one} was planned, other offsets were staged: {of_range}")
         counts = [read.records for read in of_range]
+        firsts = [read.first_timestamp_ms for read in of_range if read.first_timestamp_ms is not None]
+        lasts = [read.last_timestamp_ms for read in of_range if read.last_timestamp_ms is not None]
         reads[one.topic_partition] = RangeRead(
             None if None in counts else sum(count or 0 for count in counts),
-            min(
-                (_instant(read.first_timestamp_ms) for read in of_range if read.first_timestamp_ms is not None),
-                default=None,
-            ),
-            max(
-                (_instant(read.last_timestamp_ms) for read in of_range if read.last_timestamp_ms is not None),
-                default=None,
-            ),
+            _instant(min(firsts)) if firsts else None,
+            _instant(max(lasts)) if lasts else None,
+            bytes=sum(read.bytes for read in of_range),
+            # No slice reaches over the end; what is behind it is read ahead, and not where the next batch starts.
+            leader_epoch=next((read.leader_epoch for read in of_range if read.end == one.end), None),
+            dead_letters=sum(read.dead_letters for read in of_range),
         )
     if slices:
         raise StagingError(f"Batch {batch.batch_id}: partitions were staged that were not planned: {sorted(slices)}")

@@ -1,9 +1,11 @@
 """A real Kafka broker: one KRaft process, made for tests, that can be stopped, killed, frozen and brought back."""
 
 import base64
+import socket
 import subprocess
 import tempfile
 import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -17,51 +19,154 @@ from devstack.server import Server
 
 _START_TIMEOUT = 60.0
 
+# A JVM that lives shortly, or does little, is ready in half the time with these; a busy broker is slower with them.
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
-def _properties(data: Path, port: int, controller_port: int, overrides: dict[str, str]) -> str:
+# What a node does follows from where it listens.
+CLIENT, CONTROLLER = "CLIENT", "CONTROLLER"
+_ROLES = {CLIENT: "broker", CONTROLLER: "controller"}
+
+_SETTINGS = {
+    # One broker, and a first use of groups or transactions that does not create 50 partitions.
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    # A test that reads a topic nobody created has a mistake in it.
+    "auto.create.topics.enable": "false",
+    "delete.topic.enable": "true",
+    # Retention, compaction and deletion happen within a test's patience.
+    "log.retention.check.interval.ms": "500",
+    "log.initial.task.delay.ms": "500",
+    "log.segment.delete.delay.ms": "500",
+    "log.cleaner.backoff.ms": "200",
+    "log.cleaner.min.cleanable.ratio": "0.01",
+    "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    # Two cores are shared with Spark, Postgres and Airflow.
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "num.recovery.threads.per.data.dir": "2",
+    # A killed broker may register again only when the controller has given up on its former self: 9 s by default.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+}
+
+
+def voter(node_id: int, port: int) -> str:
+    """A controller as ``controller.quorum.voters`` wants it."""
+    return f"{node_id}@127.0.0.1:{port}"
+
+
+def _addresses(node_id: int, voters: str, listeners: Mapping[str, int]) -> dict[str, str]:
+    addresses = {name: f"{name}://127.0.0.1:{port}" for name, port in listeners.items()}
     settings = {
-        "process.roles": "broker,controller",
-        "node.id": "1",
-        "listeners": f"CLIENT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"CLIENT://127.0.0.1:{port}",
-        "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "inter.broker.listener.name": "CLIENT",
-        "controller.listener.names": "CONTROLLER",
-        "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
-        "log.dirs": str(data / "log"),
-        # One broker, and a first use of groups or transactions that does not create 50 partitions.
-        "offsets.topic.num.partitions": "1",
-        "offsets.topic.replication.factor": "1",
-        "transaction.state.log.num.partitions": "1",
-        "transaction.state.log.replication.factor": "1",
-        "transaction.state.log.min.isr": "1",
-        "share.coordinator.state.topic.num.partitions": "1",
-        "share.coordinator.state.topic.replication.factor": "1",
-        "share.coordinator.state.topic.min.isr": "1",
-        "group.initial.rebalance.delay.ms": "0",
-        # A test that reads a topic nobody created has a mistake in it.
-        "auto.create.topics.enable": "false",
-        "delete.topic.enable": "true",
-        # Retention, compaction and deletion happen within a test's patience.
-        "log.retention.check.interval.ms": "500",
-        "log.initial.task.delay.ms": "500",
-        "log.segment.delete.delay.ms": "500",
-        "log.cleaner.backoff.ms": "200",
-        "log.cleaner.min.cleanable.ratio": "0.01",
-        "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-        # Two cores are shared with Spark, Postgres and Airflow.
-        "num.network.threads": "2",
-        "num.io.threads": "4",
-        "num.recovery.threads.per.data.dir": "2",
-        # A killed broker may register again only when the controller has given up on its former self: 9 s by default.
-        "broker.session.timeout.ms": "3000",
-        "broker.heartbeat.interval.ms": "500",
+        "process.roles": ",".join(_ROLES[name] for name in listeners),
+        "node.id": str(node_id),
+        "listeners": ",".join(addresses.values()),
+        "listener.security.protocol.map": f"{CLIENT}:PLAINTEXT,{CONTROLLER}:PLAINTEXT",
+        "controller.listener.names": CONTROLLER,
+        "controller.quorum.voters": voters,
     }
-    return "".join(f"{key}={value}\n" for key, value in (settings | overrides).items())
+    if CLIENT in listeners:
+        settings |= {"advertised.listeners": addresses[CLIENT], "inter.broker.listener.name": CLIENT}
+    return settings
 
 
-class KafkaBroker(Server):
+class KafkaNode(Server):
+    """One process of a Kafka cluster on 127.0.0.1. Start after stop or kill keeps ports and data.
+
+    :param node_id: its number in the cluster
+    :param cluster_id: the same for every node of the cluster
+    :param voters: the cluster's controllers, see :func:`voter`
+    :param listeners: ports by name; a node that listens at `CLIENT` is a broker, one at `CONTROLLER` a controller
+    :param directory: of this node alone, for its settings, data and log
+    :param scratch: directory to remove should we die without stopping; `directory` where it is None
+    :param heap: the JVM's maximum heap
+    :param java_options: more options of the JVM
+    :param config: settings over those that suit tests, keyed by Kafka's names
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        *,
+        cluster_id: str,
+        voters: str,
+        listeners: Mapping[str, int],
+        directory: Path,
+        heap: str,
+        config: Mapping[str, str],
+        java_options: Sequence[str] = (),
+        scratch: Path | None = None,
+    ) -> None:
+        self.node_id = node_id
+        self.port = listeners.get(CLIENT, listeners.get(CONTROLLER, 0))
+        self.directory = directory
+        self._ready = self._answers if CLIENT in listeners else self._listens
+        self._cluster_id = cluster_id
+        self._formatted = False
+        self._properties = self.directory / "server.properties"
+        settings = _SETTINGS | _addresses(node_id, voters, listeners) | {"log.dirs": str(self.directory / "log")}
+        self._properties.write_text("".join(f"{key}={value}\n" for key, value in (settings | dict(config)).items()))
+        self._java = [str(find_java()), f"-Xmx{heap}", "-Dlog4j2.disableJmx=true", "-cp", kafka_classpath()]
+        self.process = ServerProcess(
+            f"kafka node {node_id}",
+            [*self._java, *java_options, "kafka.Kafka", str(self._properties)],
+            log=self.directory / "kafka.log",
+            scratch=scratch or directory,
+        )
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """For ``bootstrap.servers``."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> Self:
+        """Start, and wait until a broker answers a metadata request and knows itself as a live broker."""
+        if not self._formatted:
+            self._format()
+        self.process.start()
+        self.process.wait_until(self._ready, _START_TIMEOUT, "its first answer")
+        return self
+
+    def run_class(self, name: str, *arguments: str, timeout: float = 120, java_options: Sequence[str] = ()) -> str:
+        """Run one of Kafka's command line tools by its class name, and return what it prints.
+
+        :raises RuntimeError: the tool failed; the message has its output
+        """
+        command = [*self._java, *java_options, name, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+        if done.returncode != 0:
+            raise RuntimeError(f"{name} ended with status {done.returncode}:\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+    def _format(self) -> None:
+        arguments = ["--cluster-id", self._cluster_id, "--config", str(self._properties)]
+        self.run_class("kafka.tools.StorageTool", "format", *arguments, java_options=QUICK_START)
+        self._formatted = True
+
+    def _answers(self) -> bool:
+        if not self._listens():
+            return False
+        # A new client for each question: one that has learned of other brokers might ask those.
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        try:
+            return self.node_id in admin.list_topics(timeout=1).brokers
+        except KafkaException:
+            return False
+
+    def _listens(self) -> bool:
+        with socket.socket() as client:
+            return client.connect_ex(("127.0.0.1", self.port)) == 0
+
+
+class KafkaBroker(KafkaNode):
     """Apache Kafka on a free port of 127.0.0.1, with its data in a temporary directory.
 
     Start after stop or kill keeps port and data; leaving the context removes them.
@@ -71,54 +176,18 @@ class KafkaBroker(Server):
     """
 
     def __init__(self, *, heap: str = "512m", config: dict[str, str] | None = None) -> None:
-        self.port = free_port()
-        self.directory = Path(tempfile.mkdtemp(prefix="devstack-kafka-"))
-        self._formatted = False
-        self._properties = self.directory / "server.properties"
-        self._properties.write_text(_properties(self.directory, self.port, free_port(), config or {}))
-        self._java = [str(find_java()), f"-Xmx{heap}", "-Dlog4j2.disableJmx=true", "-cp", kafka_classpath()]
-        self.process = ServerProcess(
-            "kafka",
-            [*self._java, "kafka.Kafka", str(self._properties)],
-            log=self.directory / "kafka.log",
-            scratch=self.directory,
+        controller_port = free_port()
+        super().__init__(
+            1,
+            cluster_id=new_cluster_id(),
+            voters=voter(1, controller_port),
+            listeners={CLIENT: free_port(), CONTROLLER: controller_port},
+            directory=Path(tempfile.mkdtemp(prefix="devstack-kafka-")),
+            heap=heap,
+            config=config or {},
         )
 
-    @property
-    def bootstrap_servers(self) -> str:
-        """For ``bootstrap.servers``."""
-        return f"127.0.0.1:{self.port}"
 
-    def start(self) -> Self:
-        """Start, and wait until the broker answers a metadata request and knows itself as a live broker."""
-        if not self._formatted:
-            self.run_class(
-                "kafka.tools.StorageTool", "format", "--cluster-id", _cluster_id(), "--config", str(self._properties)
-            )
-            self._formatted = True
-        self.process.start()
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
-
-        def answers() -> bool:
-            try:
-                return bool(admin.list_topics(timeout=1).brokers)
-            except KafkaException:
-                return False
-
-        self.process.wait_until(answers, _START_TIMEOUT, "the broker's first metadata response")
-        return self
-
-    def run_class(self, name: str, *arguments: str, timeout: float = 120) -> str:
-        """Run one of Kafka's command line tools by its class name, and return what it prints.
-
-        :raises RuntimeError: the tool failed; the message has its output
-        """
-        done = subprocess.run([*self._java, name, *arguments], capture_output=True, text=True, timeout=timeout)
-        if done.returncode != 0:
-            raise RuntimeError(f"{name} ended with status {done.returncode}:\n{done.stdout}{done.stderr}")
-        return done.stdout
-
-
-def _cluster_id() -> str:
+def new_cluster_id() -> str:
     """A new cluster id in the form that Kafka uses: 16 bytes, base64 for URLs, no padding."""
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

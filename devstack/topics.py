@@ -1,6 +1,6 @@
 """Creating topics that can be used the moment we return."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
@@ -11,20 +11,27 @@ _READY_TIMEOUT = 30.0
 
 
 def create_topic(
-    bootstrap_servers: str, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None
+    bootstrap_servers: str,
+    topic: str,
+    partitions: int = 1,
+    config: Mapping[str, str] | None = None,
+    *,
+    replicas: Sequence[Sequence[int]] | None = None,
 ) -> bool:
-    """Create a topic of one replica, and wait until its partitions have leaders that answer.
+    """Create a topic, and wait until its partitions have leaders that answer.
 
     The broker's "created" only means that the controller knows: a client that asks at once may still be told
     UNKNOWN_TOPIC_OR_PARTITION or LEADER_NOT_AVAILABLE.
 
+    :param replicas: the brokers of each partition, its first leader first; one of Kafka's choice where it is None
     :return: False where the topic existed already; it is left as it is
     """
     # log_level 3: errors, as we speak to brokers that just woke up or are about to go.
     admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+    placed = {"replication_factor": 1} if replicas is None else {"replica_assignment": replicas}
     created = True
     try:
-        admin.create_topics([NewTopic(topic, partitions, 1, config=dict(config or {}))])[topic].result(30)
+        admin.create_topics([NewTopic(topic, partitions, config=dict(config or {}), **placed)])[topic].result(30)
     except KafkaException as error:
         if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise

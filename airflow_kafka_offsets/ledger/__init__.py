@@ -4,7 +4,9 @@ Airflow's metadata database is never touched.
 """
 
 from airflow_kafka_offsets.ledger.batches import (
+    OPEN_STATES,
     Batch,
+    Recipe,
     abandon,
     begin_staging,
     captured_targets,
@@ -13,28 +15,36 @@ from airflow_kafka_offsets.ledger.batches import (
     record_plan,
 )
 from airflow_kafka_offsets.ledger.commit import commit
+from airflow_kafka_offsets.ledger.connection import now
+from airflow_kafka_offsets.ledger.dead_letters import write_dead_letters
 from airflow_kafka_offsets.ledger.groups import Claim, TaskRun, claim, release
 from airflow_kafka_offsets.ledger.heartbeat import Heartbeat
+from airflow_kafka_offsets.ledger.history import bytes_per_offset
 from airflow_kafka_offsets.ledger.install import init
 from airflow_kafka_offsets.ledger.positions import RangeRead, positions
 from airflow_kafka_offsets.ledger.tables import Tables
 
 __all__ = [
+    "OPEN_STATES",
     "Batch",
     "Claim",
     "Heartbeat",
     "RangeRead",
+    "Recipe",
     "Tables",
     "TaskRun",
     "abandon",
     "begin_staging",
+    "bytes_per_offset",
     "captured_targets",
     "claim",
     "commit",
     "init",
     "mark_staged",
+    "now",
     "open_batch",
     "positions",
     "record_plan",
     "release",
+    "write_dead_letters",
 ]

@@ -5,21 +5,34 @@ Every function that writes is one transaction, begins by locking the group's row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.ledger.connection import database_now, transaction
-from airflow_kafka_offsets.ledger.groups import Claim, lock_claimed
-from airflow_kafka_offsets.ledger.positions import set_positions
+from airflow_kafka_offsets.ledger.connection import database_now
+from airflow_kafka_offsets.ledger.groups import Claim, transact_claimed
+from airflow_kafka_offsets.ledger.positions import read_ahead, set_positions
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.offsets import Gap, OffsetRange, TopicPartition
+from airflow_kafka_offsets.offsets import Gap, OffsetRange, Target, TopicPartition
 from airflow_kafka_offsets.planning import Plan
 
 OPEN_STATES = ("planned", "staged")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a batch's rows are made, for the history.
+
+    :param transform: the import path of the transform, or None
+    :param fingerprint: of everything that decides what the rows of a range are
+    """
+
+    target_table: str
+    transform: str | None
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +42,7 @@ class Batch:
     :param state: planned, staged, committed or abandoned
     :param target_table: the table that it was planned for
     :param staging_uri: where the current attempt's files are, or None before the first
+    :param fingerprint: of everything that decides what the rows of the ranges are, as the latest attempt saw it
     """
 
     batch_id: int
@@ -38,6 +52,7 @@ class Batch:
     gaps: tuple[Gap, ...] = ()
     target_table: str | None = None
     staging_uri: str | None = None
+    fingerprint: str | None = None
 
     @property
     def offsets(self) -> int:
@@ -57,8 +72,8 @@ def open_batch(engine: Engine, tables: Tables, group_id: str) -> Batch | None:
         return None if row is None else _batch(conn, tables, row)
 
 
-def captured_targets(engine: Engine, tables: Tables, claim: Claim) -> dict[TopicPartition, int] | None:
-    """The end offsets that this task instance captured with its first batch, or None where it has none yet."""
+def captured_targets(engine: Engine, tables: Tables, claim: Claim) -> dict[TopicPartition, Target] | None:
+    """The targets that this task instance captured with its first batch, or None where it has none yet."""
     batches, ranges, owner = tables.offset_batches.c, tables.offset_ranges.c, claim.owner
     same = [
         batches.consumer_group == claim.group_id,
@@ -72,13 +87,16 @@ def captured_targets(engine: Engine, tables: Tables, claim: Claim) -> dict[Topic
         first = conn.scalar(sa.select(sa.func.min(batches.batch_id)).where(*same))
         if first is None:
             return None
-        rows = conn.execute(
-            sa.select(ranges.topic, ranges.partition, ranges.target_offset).where(ranges.batch_id == first)
-        )
-        return {TopicPartition(row.topic, row.partition): row.target_offset for row in rows}
+        rows = conn.execute(sa.select(tables.offset_ranges).where(ranges.batch_id == first))
+        return {
+            TopicPartition(row.topic, row.partition): Target(
+                row.target_offset, read_ahead(row.ahead_offset, row.ahead_before_ms)
+            )
+            for row in rows
+        }
 
 
-def record_plan(engine: Engine, tables: Tables, claim: Claim, plan: Plan, *, target_table: str) -> Batch | None:
+def record_plan(engine: Engine, tables: Tables, claim: Claim, plan: Plan, recipe: Recipe) -> Batch | None:
     """Write a plan ahead of any work: from now on a retry, or the next run, replays exactly these ranges.
 
     Positions of topics that start at the end of their log are stored in the same transaction, as a batch of kind
@@ -86,65 +104,99 @@ def record_plan(engine: Engine, tables: Tables, claim: Claim, plan: Plan, *, tar
 
     :return: the open batch; None where the plan loads nothing
     """
-    with transaction(engine) as conn:
-        lock_claimed(conn, tables, claim)
-        now = database_now(conn)
-        if plan.initial:
-            # The table named in the history is only a name here: nothing is written to it.
-            start_id = _insert_batch(conn, tables, claim, "start", "committed", now, target_table, committed_at=now)
-            _insert_ranges(conn, tables, start_id, plan.initial)
-            set_positions(conn, tables, claim.group_id, start_id, plan.initial, {}, {}, now)
-        if not plan.ranges:
-            return None
-        batch_id = _insert_batch(conn, tables, claim, "load", "planned", now, target_table)
-        _insert_ranges(conn, tables, batch_id, plan.ranges)
-        if plan.gaps:
-            columns = ("topic", "partition", "start", "end", "cause", "decision")
-            names = ("topic", "partition", "start_offset", "end_offset", "cause", "decision")
-            conn.execute(
-                tables.offset_gaps.insert(),
-                [
-                    {"batch_id": batch_id} | {n: getattr(gap, c) for n, c in zip(names, columns, strict=True)}
-                    for gap in plan.gaps
-                ],
-            )
-    return Batch(batch_id, claim.group_id, "planned", plan.ranges, plan.gaps, target_table)
+    batch_id = transact_claimed(engine, tables, claim, lambda conn: _write_plan(conn, tables, claim, plan, recipe))
+    if batch_id is None:
+        return None
+    return Batch(
+        batch_id,
+        claim.group_id,
+        "planned",
+        plan.ranges,
+        plan.gaps,
+        recipe.target_table,
+        fingerprint=recipe.fingerprint,
+    )
 
 
 def abandon(engine: Engine, tables: Tables, claim: Claim, batch: Batch, reason: str) -> None:
     """Give a batch up, with the reason: its positions stay where they are, and its attempts can never commit."""
-    batches = tables.offset_batches
-    with transaction(engine) as conn:
-        lock_claimed(conn, tables, claim)
-        conn.execute(
-            batches.update()
-            .where(batches.c.batch_id == batch.batch_id, batches.c.state.in_(OPEN_STATES))
-            .values(state="abandoned", reason=reason)
-        )
+    _update_open(engine, tables, claim, batch, lambda conn: {"state": "abandoned", "reason": reason})
 
 
-def begin_staging(engine: Engine, tables: Tables, claim: Claim, batch: Batch, staging_uri: str) -> None:
-    """Record where this attempt stages, before it does: whoever comes next can remove what it leaves behind."""
-    batches = tables.offset_batches
-    with transaction(engine) as conn:
-        lock_claimed(conn, tables, claim)
-        conn.execute(
-            batches.update()
-            .where(batches.c.batch_id == batch.batch_id, batches.c.state.in_(OPEN_STATES))
-            .values(state="planned", staging_uri=staging_uri, attempt=batches.c.attempt + 1)
-        )
+def begin_staging(engine: Engine, tables: Tables, claim: Claim, batch: Batch, staging_uri: str, recipe: Recipe) -> None:
+    """Record where this attempt stages, and how, before it does: whoever comes next can remove what it leaves behind."""
+    attempt = tables.offset_batches.c.attempt + 1
+    _update_open(
+        engine,
+        tables,
+        claim,
+        batch,
+        lambda conn: {
+            "state": "planned",
+            "staging_uri": staging_uri,
+            "attempt": attempt,
+            "transform": recipe.transform,
+            "fingerprint": recipe.fingerprint,
+        },
+    )
 
 
 def mark_staged(engine: Engine, tables: Tables, claim: Claim, batch: Batch, records: int) -> None:
     """Record that the manifest is complete: a later try commits it without reading Kafka again."""
+    _update_open(
+        engine,
+        tables,
+        claim,
+        batch,
+        lambda conn: {"state": "staged", "records": records, "staged_at": database_now(conn)},
+        states=("planned",),
+    )
+
+
+def _update_open(
+    engine: Engine,
+    tables: Tables,
+    claim: Claim,
+    batch: Batch,
+    values: Callable[[Connection], Mapping[str, object]],
+    *,
+    states: Sequence[str] = OPEN_STATES,
+) -> None:
+    """Change a batch in a transaction of its own; one that was closed meanwhile stays as it is."""
     batches = tables.offset_batches
-    with transaction(engine) as conn:
-        lock_claimed(conn, tables, claim)
+
+    def update(conn: Connection) -> None:
+        still_open = batches.c.state.in_(states)
+        conn.execute(batches.update().where(batches.c.batch_id == batch.batch_id, still_open).values(**values(conn)))
+
+    transact_claimed(engine, tables, claim, update)
+
+
+def _write_plan(conn: Connection, tables: Tables, claim: Claim, plan: Plan, recipe: Recipe) -> int | None:
+    """
+    :return: the id of the batch to load, or None
+    """
+    now = database_now(conn)
+    if plan.initial:
+        # The table named in the history is only a name here: nothing is written to it.
+        start_id = _insert_batch(conn, tables, claim, "start", "committed", now, recipe, now)
+        _insert_ranges(conn, tables, start_id, plan.initial)
+        set_positions(conn, tables, claim.group_id, start_id, plan.initial, {}, {}, now)
+    if not plan.ranges:
+        return None
+    batch_id = _insert_batch(conn, tables, claim, "load", "planned", now, recipe)
+    _insert_ranges(conn, tables, batch_id, plan.ranges)
+    if plan.gaps:
+        columns = ("topic", "partition", "start", "end", "cause", "decision")
+        names = ("topic", "partition", "start_offset", "end_offset", "cause", "decision")
         conn.execute(
-            batches.update()
-            .where(batches.c.batch_id == batch.batch_id, batches.c.state == "planned")
-            .values(state="staged", records=records, staged_at=database_now(conn))
+            tables.offset_gaps.insert(),
+            [
+                {"batch_id": batch_id} | {n: getattr(gap, c) for n, c in zip(names, columns, strict=True)}
+                for gap in plan.gaps
+            ],
         )
+    return batch_id
 
 
 def _insert_batch(
@@ -154,7 +206,7 @@ def _insert_batch(
     kind: str,
     state: str,
     now: datetime,
-    target_table: str,
+    recipe: Recipe,
     committed_at: datetime | None = None,
 ) -> int:
     owner = claim.owner
@@ -170,7 +222,9 @@ def _insert_batch(
             run_id=owner.run_id,
             map_index=owner.map_index,
             try_number=owner.try_number,
-            target_table=target_table,
+            target_table=recipe.target_table,
+            transform=recipe.transform,
+            fingerprint=recipe.fingerprint,
             planned_at=now,
             committed_at=committed_at,
         )
@@ -192,6 +246,11 @@ def _insert_ranges(conn: Connection, tables: Tables, batch_id: int, ranges: Sequ
                 "start_offset": one.start,
                 "end_offset": one.end,
                 "target_offset": one.target,
+                "leader_epoch": one.leader_epoch,
+                "loaded_offset": one.loaded.offset if one.loaded is not None else None,
+                "loaded_before_ms": one.loaded.before_ms if one.loaded is not None else None,
+                "ahead_offset": one.ahead.offset if one.ahead is not None else None,
+                "ahead_before_ms": one.ahead.before_ms if one.ahead is not None else None,
                 "how": one.how,
             }
             for one in ranges
@@ -212,10 +271,22 @@ def _batch(conn: Connection, tables: Tables, row: sa.Row[tuple[object, ...]]) ->
         row.consumer_group,
         row.state,
         tuple(
-            OffsetRange(r.topic, r.partition, r.start_offset, r.end_offset, r.target_offset, r.topic_id, r.how)
+            OffsetRange(
+                r.topic,
+                r.partition,
+                r.start_offset,
+                r.end_offset,
+                r.target_offset,
+                r.topic_id,
+                r.how,
+                r.leader_epoch,
+                read_ahead(r.loaded_offset, r.loaded_before_ms),
+                read_ahead(r.ahead_offset, r.ahead_before_ms),
+            )
             for r in range_rows
         ),
         tuple(Gap(g.topic, g.partition, g.start_offset, g.end_offset, g.cause, g.decision) for g in gap_rows),
         row.target_table,
         row.staging_uri,
+        row.fingerprint,
     )

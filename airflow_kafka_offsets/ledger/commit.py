@@ -9,9 +9,14 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from airflow_kafka_offsets.exceptions import CommitUnknownError, PositionConflictError
+from airflow_kafka_offsets.exceptions import (
+    CommitUnknownError,
+    DatabaseBusyError,
+    DatabaseUnavailableError,
+    PositionConflictError,
+)
 from airflow_kafka_offsets.ledger.batches import OPEN_STATES, Batch
-from airflow_kafka_offsets.ledger.connection import database_now, said, transaction
+from airflow_kafka_offsets.ledger.connection import database_now, is_outage, said, transact
 from airflow_kafka_offsets.ledger.groups import Claim, lock, lock_claimed, update_claimed
 from airflow_kafka_offsets.ledger.positions import RangeRead, set_positions, stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -31,49 +36,72 @@ def commit(
     """Write the rows, move the positions to the ends of the ranges and close the batch, in one transaction.
 
     :param reads: what reading each range showed
-    :param write: writes the rows over the connection it is given, and returns how many
+    :param write: writes all the rows over the connection it is given, and returns how many; may be called several times,
+        each time in a new transaction that holds nothing of the one before (see `transact`)
     :param lease: the lease begins anew with the commit: nobody could renew it while the group's row was locked
     :return: the number of rows
     :raises FencedError: a later attempt took the group over
     :raises PositionConflictError: a stored position is not where its range starts
+    :raises DatabaseBusyError: other writers were in the way at every attempt; nothing was written
+    :raises DatabaseUnavailableError: no room, no connection, a time-out; nothing was written
     :raises CommitUnknownError: the connection broke, and the ledger could not be asked
     """
-    try:
-        with transaction(engine) as conn:
-            lock_claimed(conn, tables, claim)
-            _check_positions(conn, tables, batch)
-            rows = write(conn)
-            now = database_now(conn)
-            stored = stored_positions(conn, tables, claim.group_id)
-            set_positions(conn, tables, claim.group_id, batch.batch_id, batch.ranges, stored, reads, now)
-            _close(conn, tables, batch, reads, rows, now)
-            update_claimed(conn, tables, claim, lease_expires_at=now + lease)
+
+    def work(conn: Connection) -> int:
+        lock_claimed(conn, tables, claim)
+        _check_positions(conn, tables, batch)
+        rows = write(conn)
+        now = database_now(conn)
+        stored = stored_positions(conn, tables, claim.group_id)
+        set_positions(conn, tables, claim.group_id, batch.batch_id, batch.ranges, stored, reads, now)
+        _close(conn, tables, batch, reads, rows, now)
+        update_claimed(conn, tables, claim, lease_expires_at=now + lease)
         return rows
+
+    try:
+        return transact(engine, work)
     except DBAPIError as error:
-        if not error.connection_invalidated:
-            raise
-        return _outcome(engine, tables, batch, error)
+        if error.connection_invalidated:
+            return _outcome(engine, tables, batch, error)
+        if is_outage(error):
+            raise _not_committed(batch, error) from error
+        raise
+    except DatabaseBusyError as busy:
+        raise DatabaseBusyError(
+            f"Batch {batch.batch_id} of group {batch.group_id!r} was not committed: {busy}"
+        ) from busy
 
 
 def _outcome(engine: Engine, tables: Tables, batch: Batch, error: DBAPIError) -> int:
     """The connection broke: the transaction may have been committed or not. The ledger knows; never guess."""
     batches = tables.offset_batches.c
+
+    def rows_committed(conn: Connection) -> int | None:
+        # The server may not have noticed yet, and still hold the old transaction: its lock says when it is over.
+        lock(conn, tables, batch.group_id)
+        row = conn.execute(sa.select(batches.state, batches.row_count).where(batches.batch_id == batch.batch_id)).one()
+        return int(row.row_count) if row.state == "committed" else None
+
     try:
-        with transaction(engine) as conn:
-            # The server may not have noticed yet, and still hold the old transaction: its lock says when it is over.
-            lock(conn, tables, batch.group_id)
-            row = conn.execute(
-                sa.select(batches.state, batches.row_count).where(batches.batch_id == batch.batch_id)
-            ).one()
-    except DBAPIError as unreachable:
+        rows = transact(engine, rows_committed)
+    except (DBAPIError, DatabaseBusyError) as unreachable:
+        reason = said(unreachable) if isinstance(unreachable, DBAPIError) else str(unreachable)
         raise CommitUnknownError(
             f"The connection broke while batch {batch.batch_id} of group {batch.group_id!r} was being committed, and the "
-            f"database could not be asked what became of it: {said(unreachable)}. Run the task again: it "
+            f"database could not be asked what became of it: {reason}. Run the task again: it "
             "looks the batch up in the ledger and carries on from there."
         ) from error
-    if row.state == "committed":
-        return int(row.row_count)
-    raise error
+    if rows is None:
+        raise _not_committed(batch, error) from error
+    return rows
+
+
+def _not_committed(batch: Batch, error: DBAPIError) -> DatabaseUnavailableError:
+    return DatabaseUnavailableError(
+        f"Batch {batch.batch_id} of group {batch.group_id!r} was not committed, and nothing of it was written: "
+        f"{said(error)}. Run the task again when the database has what it lacked: staged files that are still there are "
+        "committed without reading Kafka again."
+    )
 
 
 def _check_positions(conn: Connection, tables: Tables, batch: Batch) -> None:
@@ -83,8 +111,8 @@ def _check_positions(conn: Connection, tables: Tables, batch: Batch) -> None:
         tp = one.topic_partition
         position = stored.get(tp)
         expected = skipped_from.get(tp, one.start)
-        if position is None and one.how in ("earliest", "new-partition"):
-            continue
+        if position is None and one.how not in ("stored", "skipped-gap"):
+            continue  # the first batch of the partition
         if position is None or position.offset != expected:
             raise PositionConflictError(
                 f"Batch {batch.batch_id} of group {batch.group_id!r} starts {tp} at offset {expected}, but the stored "
@@ -112,6 +140,8 @@ def _close(
             )
             .values(
                 records=sa.bindparam("read_records"),
+                dead_letters=sa.bindparam("read_dead_letters"),
+                bytes=sa.bindparam("read_bytes"),
                 first_timestamp=sa.bindparam("read_first"),
                 last_timestamp=sa.bindparam("read_last"),
             ),
@@ -120,6 +150,8 @@ def _close(
                     "of_topic": tp.topic,
                     "of_partition": tp.partition,
                     "read_records": read.records,
+                    "read_dead_letters": read.dead_letters,
+                    "read_bytes": read.bytes,
                     "read_first": read.first_timestamp,
                     "read_last": read.last_timestamp,
                 }
@@ -133,7 +165,7 @@ def _close(
             state="committed",
             records=sum(read.records or 0 for read in reads.values()),
             row_count=rows,
-            dead_letters=0,
+            dead_letters=sum(read.dead_letters for read in reads.values()),
             committed_at=now,
         )
     )

@@ -2,24 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
 
 from airflow_kafka_offsets.exceptions import DatabaseBusyError
 
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
 _SQLITE_PATIENCE_MS = 30_000
+
+_ATTEMPTS = 5
+_FIRST_PAUSE_SECONDS = 0.04
+
+# serialization_failure and deadlock_detected; not the others of class 40, of which one leaves the outcome open.
+_ROLLED_BACK_STATES = ("40001", "40P01")
+_MYSQL_DEADLOCK = 1213
+
+# The connection, the state of the transaction (read-only, idle for too long), a rollback, resources, a lock, the operator,
+# the system. What these have in common with a value that is too long for an index is the class of the driver's error.
+_OUTAGE_STATES = ("08", "25", "40", "53", "55P03", "57", "58")
+
+
+def transact(engine: Engine, work: Callable[[Connection], T]) -> T:
+    """Run a whole transaction, and run it again where the database rolled it back for the sake of another one.
+
+    Only a deadlock or a serialization failure is such a case, be it at a statement or at COMMIT: then the database itself
+    says that nothing of it was kept. A broken connection is not: what became of its COMMIT is for the caller to find out.
+
+    :param work: writes over the connection it is given; called once for every attempt, each in a transaction of its own
+    :return: what `work` returned in the attempt that was committed
+    :raises DatabaseBusyError: other writers were in the way at every attempt, or hold SQLite's lock for half a minute
+    """
+    attempt = 1
+    while True:
+        try:
+            return _once(engine, work)
+        except DBAPIError as error:
+            cause = _rolled_back_by(error)
+            if cause is None:
+                raise
+            if attempt == _ATTEMPTS:
+                raise DatabaseBusyError(
+                    f"Other writers of database {engine.url.database!r} were in the way {_ATTEMPTS} times in a row, and "
+                    f"each time the database rolled the transaction back: {said(cause)}. Nothing of it was written; run the "
+                    "task again, and find out who writes to the same rows if it stays like that"
+                ) from error
+            log.warning(
+                "Another writer was in the way, and the database rolled the transaction back: %s. Attempt %d of %d follows",
+                said(cause),
+                attempt + 1,
+                _ATTEMPTS,
+            )
+        # Out of the handler: an error of the next attempt must not carry this one in its context.
+        _pause(attempt)
+        attempt += 1
+
+
+def is_outage(error: DBAPIError) -> bool:
+    """Whether the database could not do what was asked for a reason of its own: a later attempt may find it well."""
+    if error.connection_invalidated:
+        return True
+    state = sqlstate(error)
+    if state is not None:
+        return state.startswith(_OUTAGE_STATES)
+    # For SQLite's driver a wrong statement and missing rights are of the same class as a full disk.
+    lasting = getattr(error.orig, "sqlite_errorname", "").startswith(("SQLITE_ERROR", "SQLITE_READONLY"))
+    return isinstance(error, (OperationalError, InternalError)) and not lasting
 
 
 @contextmanager
 def transaction(engine: Engine) -> Iterator[Connection]:
-    """One transaction: committed at the end of the block, rolled back where it raises.
+    """One transaction, attempted once: committed at the end of the block, rolled back where it raises.
 
-    :raises DatabaseBusyError: SQLite's write lock was not free within half a minute
+    :raises DatabaseBusyError: SQLite's lock was not free within half a minute
     """
     with engine.connect() as conn:
         if conn.dialect.name == "sqlite":
@@ -40,6 +106,39 @@ def sqlstate(error: DBAPIError) -> str | None:
     return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
 
 
+def _once(engine: Engine, work: Callable[[Connection], T]) -> T:
+    with transaction(engine) as conn:
+        return work(conn)
+
+
+def _rolled_back_by(error: DBAPIError) -> DBAPIError | None:
+    """The deadlock or serialization failure behind an error: that surely left nothing of the transaction."""
+    if error.connection_invalidated:
+        return None
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, DBAPIError) and (
+            sqlstate(found) in _ROLLED_BACK_STATES or _mysql_number(found) == _MYSQL_DEADLOCK
+        ):
+            return found
+        # MySQL drops savepoints with the transaction: the error of rolling back to one then hides the deadlock.
+        found = found.__context__
+    return None
+
+
+def _mysql_number(error: DBAPIError) -> object:
+    arguments = getattr(error.orig, "args", ())
+    return arguments[0] if arguments else None
+
+
+def _pause(attempt: int) -> None:
+    """Let the other writer finish: about 30 ms after the first attempt, a second after the last but one.
+
+    Never the same twice, or two transactions would meet in the same place again.
+    """
+    time.sleep(_FIRST_PAUSE_SECONDS * 3 ** (attempt - 1) * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+
+
 @contextmanager
 def _immediate(conn: Connection) -> Iterator[Connection]:
     """A transaction of SQLite that takes the write lock at once.
@@ -53,18 +152,32 @@ def _immediate(conn: Connection) -> Iterator[Connection]:
     conn.exec_driver_sql(f"PRAGMA busy_timeout = {_SQLITE_PATIENCE_MS}")
     try:
         conn.exec_driver_sql("BEGIN IMMEDIATE")
+        try:
+            yield conn
+            conn.exec_driver_sql("COMMIT")
+        except BaseException:
+            _roll_back(conn)
+            raise
     except OperationalError as error:
+        # Not at BEGIN alone: who reads keeps a writer from COMMIT, and from writing more than its cache holds.
         if "locked" in said(error):
             raise DatabaseBusyError(
-                f"The SQLite database {conn.engine.url.database!r} is locked by another writer; SQLite has one at a time"
+                f"The SQLite database {conn.engine.url.database!r} is locked by another program; SQLite has one writer at "
+                "a time, and none while somebody reads"
             ) from error
         raise
-    try:
-        yield conn
-    except BaseException:
+
+
+def _roll_back(conn: Connection) -> None:
+    # A full disk, among others, makes SQLite roll back by itself; the error of a second time would hide that one.
+    if conn.connection.dbapi_connection.in_transaction:  # type: ignore[union-attr]
         conn.exec_driver_sql("ROLLBACK")
-        raise
-    conn.exec_driver_sql("COMMIT")
+
+
+def now(engine: Engine) -> datetime:
+    """The database's time, outside of a transaction."""
+    with engine.connect() as conn:
+        return database_now(conn)
 
 
 def database_now(conn: Connection) -> datetime:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import os
 import socket
 import uuid
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -20,12 +22,15 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     DatabaseBusyError,
+    DatabaseUnavailableError,
     FencedError,
     GroupBusyError,
     LedgerError,
 )
-from airflow_kafka_offsets.ledger.connection import database_now, said, sqlstate, transaction
+from airflow_kafka_offsets.ledger.connection import database_now, is_outage, said, sqlstate, transact
 from airflow_kafka_offsets.ledger.tables import Tables
+
+T = TypeVar("T")
 
 _INSUFFICIENT_PRIVILEGE, _LOCK_NOT_AVAILABLE = "42501", "55P03"
 
@@ -75,7 +80,7 @@ def claim(engine: Engine, tables: Tables, group_id: str, owner: TaskRun, *, clus
     :raises LedgerError: the user may not write to the state tables
     """
     try:
-        return _claim(engine, tables, group_id, owner, cluster_id, lease)
+        return transact(engine, lambda conn: _claim(conn, tables, group_id, owner, cluster_id, lease))
     except DatabaseBusyError as error:
         raise GroupBusyError(f"Group {group_id!r} cannot be claimed: {error}") from error
     except DBAPIError as error:
@@ -87,30 +92,29 @@ def claim(engine: Engine, tables: Tables, group_id: str, owner: TaskRun, *, clus
         raise
 
 
-def _claim(engine: Engine, tables: Tables, group_id: str, owner: TaskRun, cluster_id: str, lease: timedelta) -> Claim:
+def _claim(conn: Connection, tables: Tables, group_id: str, owner: TaskRun, cluster_id: str, lease: timedelta) -> Claim:
     groups = tables.consumer_groups
-    with transaction(engine) as conn:
-        _insert_if_missing(conn, tables, group_id, cluster_id)
-        row = _lock_at_once(conn, tables, group_id)
-        if row.cluster_id != cluster_id:
-            raise ClusterChangedError(
-                f"The positions of group {group_id!r} belong to Kafka cluster {row.cluster_id!r}; the connection leads "
-                f"to cluster {cluster_id!r}. Correct the connection, or load from the other cluster under a new group_id."
-            )
-        now = database_now(conn)
-        if row.lease_owner not in (None, str(owner)) and row.lease_expires_at > now:
-            raise GroupBusyError(
-                f"Group {group_id!r} is being loaded by {row.lease_owner}; its lease, unless renewed, ends at "
-                f"{row.lease_expires_at:%Y-%m-%d %H:%M:%S} UTC"
-            )
-        claimed = conn.execute(
-            groups.update()
-            .where(groups.c.group_id == group_id, groups.c.epoch == row.epoch)
-            .values(epoch=row.epoch + 1, lease_owner=str(owner), lease_expires_at=now + lease)
+    _insert_if_missing(conn, tables, group_id, cluster_id)
+    row = _lock_at_once(conn, tables, group_id)
+    if row.cluster_id != cluster_id:
+        raise ClusterChangedError(
+            f"The positions of group {group_id!r} belong to Kafka cluster {row.cluster_id!r}; the connection leads "
+            f"to cluster {cluster_id!r}. Correct the connection, or load from the other cluster under a new group_id."
         )
-        if claimed.rowcount != 1:  # only where the database knows no FOR UPDATE
-            raise GroupBusyError(f"Group {group_id!r} was claimed by another run at the same moment")
-        return Claim(group_id, row.epoch + 1, row.generation, owner)
+    now = database_now(conn)
+    if row.lease_owner not in (None, str(owner)) and row.lease_expires_at > now:
+        raise GroupBusyError(
+            f"Group {group_id!r} is being loaded by {row.lease_owner}; its lease, unless renewed, ends at "
+            f"{row.lease_expires_at:%Y-%m-%d %H:%M:%S} UTC"
+        )
+    claimed = conn.execute(
+        groups.update()
+        .where(groups.c.group_id == group_id, groups.c.epoch == row.epoch)
+        .values(epoch=row.epoch + 1, lease_owner=str(owner), lease_expires_at=now + lease)
+    )
+    if claimed.rowcount != 1:  # only where the database knows no FOR UPDATE
+        raise GroupBusyError(f"Group {group_id!r} was claimed by another run at the same moment")
+    return Claim(group_id, row.epoch + 1, row.generation, owner)
 
 
 def renew(engine: Engine, tables: Tables, held: Claim, lease: timedelta) -> bool:
@@ -118,14 +122,37 @@ def renew(engine: Engine, tables: Tables, held: Claim, lease: timedelta) -> bool
 
     :return: False where a later attempt took the group over
     """
-    with transaction(engine) as conn:
-        return update_claimed(conn, tables, held, lease_expires_at=database_now(conn) + lease)
+    return transact(
+        engine, lambda conn: update_claimed(conn, tables, held, lease_expires_at=database_now(conn) + lease)
+    )
 
 
 def release(engine: Engine, tables: Tables, held: Claim) -> None:
     """Let others in at once instead of at the end of the lease."""
-    with transaction(engine) as conn:
-        update_claimed(conn, tables, held, lease_owner=None, lease_expires_at=None)
+    transact(engine, lambda conn: update_claimed(conn, tables, held, lease_owner=None, lease_expires_at=None))
+
+
+def transact_claimed(engine: Engine, tables: Tables, held: Claim, work: Callable[[Connection], T]) -> T:
+    """Run a transaction that writes nothing under an older epoch.
+
+    :param work: may be called several times, see `transact`
+    :raises FencedError: a later attempt took the group over
+    :raises DatabaseUnavailableError: the database could not do it, for a reason that is not in the statements
+    """
+
+    def claimed(conn: Connection) -> T:
+        lock_claimed(conn, tables, held)
+        return work(conn)
+
+    try:
+        return transact(engine, claimed)
+    except DBAPIError as error:
+        if not is_outage(error):
+            raise
+        raise DatabaseUnavailableError(
+            f"The state of group {held.group_id!r} could not be written: {said(error)}. Run the task again: it "
+            "carries on from what the ledger holds."
+        ) from error
 
 
 def lock(conn: Connection, tables: Tables, group_id: str) -> None:
@@ -163,16 +190,19 @@ def update_claimed(conn: Connection, tables: Tables, held: Claim, **values: obje
 def _lock_at_once(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tuple[object, ...]]:
     """Lock the group's row, or find that it is locked: that somebody is committing.
 
-    :raises GroupBusyError: it is
+    :raises GroupBusyError: it is, or this transaction's snapshot is older than the row
     """
     groups = tables.consumer_groups
     select = sa.select(groups).where(groups.c.group_id == group_id).with_for_update(nowait=True)
     try:
-        return conn.execute(select).one()
+        row = conn.execute(select).one_or_none()
     except OperationalError as error:
         if sqlstate(error) == _LOCK_NOT_AVAILABLE or "NOWAIT" in said(error):
             raise GroupBusyError(f"Group {group_id!r} is being committed by another run right now") from error
         raise
+    if row is None:  # Under REPEATABLE READ, what the other run of a first run has just inserted is not visible yet.
+        raise GroupBusyError(f"Group {group_id!r} was claimed by another run at the same moment")
+    return row
 
 
 def _insert_if_missing(conn: Connection, tables: Tables, group_id: str, cluster_id: str) -> None:

@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from airflow_kafka_offsets.exceptions import LedgerError
-from airflow_kafka_offsets.ledger.connection import said, transaction
+from airflow_kafka_offsets.exceptions import DatabaseUnavailableError, LedgerError
+from airflow_kafka_offsets.ledger.connection import is_outage, said, transact
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
 
 
@@ -16,19 +16,22 @@ def init(engine: Engine, tables: Tables) -> bool:
 
     :return: whether they were created now
     :raises LedgerError: they cannot be created, or were made by a newer version of this package
+    :raises DatabaseUnavailableError: the database could not do it now, for want of room for example
     """
     tables.check_names(engine.dialect)
     if _is_installed(engine, tables):
         return False
     try:
-        with transaction(engine) as conn:
-            tables.metadata.create_all(conn)
-            if _version(conn, tables) is None:
-                conn.execute(tables.schema_version.insert().values(version=SCHEMA_VERSION))
+        transact(engine, lambda conn: _create(conn, tables))
     except DBAPIError as error:
         # Two tasks of a first run create the tables at the same time: one of them loses, and finds the work done.
         if _is_installed(engine, tables):
             return False
+        if is_outage(error):
+            raise DatabaseUnavailableError(
+                f"The state tables could not be created in database {engine.url.database!r}: {said(error)}. Nothing was "
+                "written; run the task again when the database has what it lacked."
+            ) from error
         where = f"schema {tables.metadata.schema!r}" if tables.metadata.schema else "the default schema"
         raise LedgerError(
             f"The state tables cannot be created in {where} of database {engine.url.database!r} "
@@ -36,6 +39,12 @@ def init(engine: Engine, tables: Tables) -> bool:
             f"who may run DDL apply the output of 'airflow kafka-offsets init --show-sql'."
         ) from error
     return True
+
+
+def _create(conn: Connection, tables: Tables) -> None:
+    tables.metadata.create_all(conn)
+    if _version(conn, tables) is None:
+        conn.execute(tables.schema_version.insert().values(version=SCHEMA_VERSION))
 
 
 def _is_installed(engine: Engine, tables: Tables) -> bool:

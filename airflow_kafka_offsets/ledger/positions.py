@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.offsets import OffsetRange, Position, TopicPartition
+from airflow_kafka_offsets.offsets import OffsetRange, Position, ReadAhead, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class RangeRead:
     :param first_timestamp: the oldest record's
     :param last_timestamp: the newest record's
     :param bytes: of keys and values, as read
-    :param leader_epoch: of the last record before the range's end
+    :param leader_epoch: of the record before the range's end, where it was read
     :param dead_letters: how many records could not be decoded
     """
 
@@ -41,13 +41,19 @@ def positions(engine: Engine, tables: Tables, group_id: str) -> dict[TopicPartit
 
 def stored_positions(conn: Connection, tables: Tables, group_id: str) -> dict[TopicPartition, Position]:
     """The stored positions, within a transaction."""
-    offsets = tables.consumed_offsets.c
-    rows = conn.execute(
-        sa.select(offsets.topic, offsets.partition, offsets.offset_value, offsets.topic_id).where(
-            offsets.consumer_group == group_id
+    offsets = tables.consumed_offsets
+    rows = conn.execute(sa.select(offsets).where(offsets.c.consumer_group == group_id))
+    return {
+        TopicPartition(row.topic, row.partition): Position(
+            row.offset_value, row.topic_id, row.leader_epoch, read_ahead(row.ahead_offset, row.ahead_before_ms)
         )
-    )
-    return {TopicPartition(row.topic, row.partition): Position(row.offset_value, row.topic_id) for row in rows}
+        for row in rows
+    }
+
+
+def read_ahead(offset: int | None, before_ms: int | None) -> ReadAhead | None:
+    """Two columns as one value: both are NULL, or none is."""
+    return None if offset is None or before_ms is None else ReadAhead(offset, before_ms)
 
 
 def set_positions(
@@ -66,9 +72,14 @@ def set_positions(
     for one in ranges:
         tp = one.topic_partition
         read = reads.get(tp, RangeRead(0))
+        ahead = one.ahead_after
         values: dict[str, object] = {
             "offset_value": one.end,
             "topic_id": one.topic_id,
+            # Of the record before the position; where that is not the last one read, it is not known.
+            "leader_epoch": read.leader_epoch if one.end > one.start else one.leader_epoch,
+            "ahead_offset": ahead.offset if ahead is not None else None,
+            "ahead_before_ms": ahead.before_ms if ahead is not None else None,
             "batch_id": batch_id,
             "updated_at": now,
         }

@@ -96,6 +96,7 @@ class Tables:
             sa.Column("try_number", sa.Integer),
             sa.Column("target_table", sa.Text),
             sa.Column("staging_uri", sa.Text),
+            sa.Column("transform", sa.Text),
             sa.Column("fingerprint", sa.String(64)),
             sa.Column("records", sa.BigInteger),
             sa.Column("row_count", sa.BigInteger),
@@ -108,6 +109,7 @@ class Tables:
         )
         batches = self.offset_batches.c
         self._index("by_run", batches.consumer_group, batches.run_id, batches.task_id)
+        self._index("by_group", batches.consumer_group, batches.batch_id)
         still_open = sa.and_(batches.kind == "load", batches.state.in_(("planned", "staged")))
         self._one_open = self._index(
             "one_open", batches.consumer_group, unique=True, postgresql_where=still_open, sqlite_where=still_open

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 
+from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.ledger.connection import said
 from airflow_kafka_offsets.sinks.staged_rows import Column, StagedRows
 
@@ -17,6 +18,7 @@ def insert_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], ro
     """INSERT all rows, a record batch at a time, as the table's own types.
 
     :raises RecordError: the database refuses a row; names the record
+    :raises TargetError: it refuses the statement: the table is not what it was a moment ago, for example
     """
     statement = table.insert()
     count = 0
@@ -27,6 +29,8 @@ def insert_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], ro
                 conn.execute(statement, values)
         except (DataError, IntegrityError) as error:
             raise rows.rejected(count + _first_refused(conn, statement, values), _reason(error)) from None
+        except ProgrammingError as error:
+            raise TargetError(f"Nothing was written into {table.fullname!r}: {said(error)}") from None
         count += len(values)
     return count
 

@@ -41,6 +41,7 @@ def copy_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows
     Binary where every column has a type with a known binary form, else CSV, which the server parses for any type.
 
     :raises RecordError: the database refuses a row; names the record
+    :raises TargetError: it refuses the statement: the table is not what it was a moment ago, for example
     """
     preparer = conn.dialect.identifier_preparer
     names = ", ".join(preparer.quote(column.name) for column in columns)
@@ -54,21 +55,31 @@ def copy_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows
             for chunk in chunks:
                 copy.write(chunk)
         return int(cursor.rowcount)
-    except (psycopg.DataError, psycopg.IntegrityError) as error:
+    except (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError) as error:
         # Not the details, which quote the row. And not as the cause either, which would be logged with them.
-        reason = f"the database refuses its row: {error.diag.message_primary}"
+        words = error.diag.message_primary or str(error)
         line = _LINE.search(error.diag.context or "")
-        if line is None:  # found at the end of the statement, as foreign keys are
-            raise TargetError(f"Nothing was written into {table.fullname!r}: {error.diag.message_primary}") from None
-        raise rows.rejected(int(line.group(1)) - 1, reason) from None
+        if line is None:  # found before the first row, as missing columns are, or after the last, as foreign keys
+            raise TargetError(f"Nothing was written into {table.fullname!r}: {words}") from None
+        raise rows.rejected(int(line.group(1)) - 1, f"the database refuses its row: {words}") from None
     except psycopg.Error as error:
         # As SQLAlchemy would have raised it, so that the commit handles one kind of error.
-        lost = cursor.connection.closed
+        lost, plain = cursor.connection.closed, _without_details(error)
         raise DBAPIError.instance(
-            statement, None, error, psycopg.Error, connection_invalidated=lost, dialect=conn.dialect
-        ) from error
+            statement, None, plain, psycopg.Error, connection_invalidated=lost, dialect=conn.dialect
+        ) from None
     finally:
         cursor.close()
+
+
+def _without_details(error: psycopg.Error) -> psycopg.Error:
+    """The same error as far as anybody decides by it. Its details say where it happened, by quoting the row."""
+    message = error.diag.message_primary
+    if message is None:  # not the server's: the connection broke
+        return error
+    plain = type(error)(message)
+    plain.sqlstate = error.sqlstate
+    return plain
 
 
 def _binary(batches: Iterable[pa.RecordBatch], columns: Sequence[Column]) -> Iterator[bytes]:

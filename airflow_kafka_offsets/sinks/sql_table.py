@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.exceptions import OlderLedgerError, TargetError
+from airflow_kafka_offsets.formats import BATCH_ID
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,6 +77,35 @@ class SqlTable:
             raise TargetError(f"Table {self.name!r} disappeared between staging and commit; nothing was written")
         return _writer(conn)(conn, table, match(table, schema), rows)
 
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
+        """Make sure that the state tables are not older than the target, as after a restored backup.
+
+        Such state would have records loaded again that are in the target already. Batches are numbered by the state tables:
+        rows of a later batch that these do not know, or of this one before it was written, were numbered by tables that
+        are gone. Looked for where the target has an index on `_batch_id` (a created one does); elsewhere every commit would
+        have to read the whole table.
+
+        :param batches: the state table `offset_batches`
+        :param batch_id: the batch that is about to be written
+        :raises OlderLedgerError: there are such rows; names their batch
+        """
+        import sqlalchemy as sa
+
+        table = self._reflect(conn)
+        if table is None or not _leads_an_index(table, BATCH_ID):
+            return
+        column = table.columns[BATCH_ID]
+        known = sa.exists().where(batches.c.batch_id == column, column != batch_id)
+        # Not "the first such row": Postgres would take a table scan for the quickest way to just one, and find none.
+        found = conn.scalar(sa.select(sa.func.min(column)).where(column >= batch_id, ~known))
+        if found is not None:
+            raise OlderLedgerError(
+                f"Table {self.name!r} holds rows of batch {found}, which the state tables do not know; the next batch would be "
+                f"{batch_id}. The state tables were restored from an older backup than the table, or made anew. Nothing was "
+                f"written: their records would be loaded again. Restore both to the same moment, or delete the rows with "
+                f"{BATCH_ID} >= {batch_id}, which this load then brings back."
+            )
+
     def _reflect(self, conn: Connection) -> sa.Table | None:
         import sqlalchemy as sa
 
@@ -117,6 +147,12 @@ class SqlTable:
                 f"User {conn.engine.url.username!r} may not insert into table {self.name!r}; "
                 f"GRANT INSERT ON {name} TO the user"
             )
+
+
+def _leads_an_index(table: sa.Table, name: str) -> bool:
+    return name in table.columns and any(
+        index.columns and next(iter(index.columns)).name == name for index in table.indexes
+    )
 
 
 def _writer(conn: Connection) -> Writer:

@@ -42,6 +42,15 @@ def run(spark: SparkSession, job: StageJob) -> Manifest:
         staged = transformed.mapInArrow(stager, RESULT_DDL)
     with Progress(job, staging):
         files = tuple(StagedFile(row.name, row.row_count, row.byte_count) for row in staged.collect())
+    return write_manifest(job, staging, files)
+
+
+def write_manifest(job: StageJob, staging: StagingDirectory, files: tuple[StagedFile, ...]) -> Manifest:
+    """Close the staging directory: from now on the batch can be committed.
+
+    :param files: those of the accepted task attempts
+    :raises TransformError: the transform did not read all records
+    """
     manifest = Manifest(job.batch_id, job.fingerprint, files, _reads(job, staging))
     staging.write_text(MANIFEST, manifest.to_json())
     return manifest

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,27 +31,106 @@ def decode_json(batch: pa.RecordBatch, one: Slice, columns: pa.Schema) -> pa.Rec
     :param columns: the declared columns, then the audit columns
     :raises RecordError: naming the first record that is not an object with the declared types
     """
-    try:
-        decoded = _decode(batch.column("value"), pa.struct(list(columns)[:-4]))
-        return pa.RecordBatch.from_arrays([*decoded, *_audit(batch, one)], schema=columns)
-    except _UndecodableError as error:
-        if batch.num_rows == 1:
-            raise RecordError(
-                str(error), topic=one.topic, partition=one.partition, offset=batch.column("offset")[0].as_py()
-            ) from None
-    # What fails in a batch is judged alone, in the order of the records: so the first bad one is named, and no record
-    # depends on its neighbours.
-    half = batch.num_rows // 2
-    halves = [decode_json(part, one, columns) for part in (batch.slice(0, half), batch.slice(half))]
-    pairs = zip(*(part.columns for part in halves), strict=True)
-    return pa.RecordBatch.from_arrays([pa.concat_arrays(pair) for pair in pairs], schema=columns)
+    good: list[pa.RecordBatch] = []
+    for part in _parts(batch, one, columns, _Layout(columns)):
+        if isinstance(part, BadRecord):
+            offset = batch.column("offset")[part.row].as_py()
+            raise RecordError(part.reason, topic=one.topic, partition=one.partition, offset=offset)
+        good.append(part)
+    return _concatenated(good, columns)
+
+
+class BadRecord(NamedTuple):
+    """A record that does not decode.
+
+    :param row: its place in the batch, from 0
+    :param reason: what is wrong with it, as in RecordError
+    """
+
+    row: int
+    reason: str
+
+
+def sift_json(batch: pa.RecordBatch, one: Slice, columns: pa.Schema) -> tuple[pa.RecordBatch, list[BadRecord]]:
+    """Decode as `decode_json` does, and set records aside that do not decode.
+
+    :param batch: what `read` yields; never empty
+    :param columns: the declared columns, then the audit columns
+    :return: the rows of the other records, and what was set aside; both in the order of the records
+    """
+    good: list[pa.RecordBatch] = []
+    bad: list[BadRecord] = []
+    for part in _parts(batch, one, columns, _Layout(columns)):
+        if isinstance(part, BadRecord):
+            bad.append(part)
+        else:
+            good.append(part)
+    return _concatenated(good, columns), bad
 
 
 DECODERS = {"json": decode_json, "raw": decode_raw}
 
 
+# So few records are judged one by one: bad ones come together, and most attempts are those with a handful of records.
+_FEW = 8
+_SYNTAX = "JSON parse error: "
+
+
 class _UndecodableError(Exception):
-    """At least one of the values cannot be decoded."""
+    """At least one of the values cannot be decoded.
+
+    :param is_syntax: it is not the declared JSON, whatever its texts hold
+    """
+
+    def __init__(self, reason: str, *, is_syntax: bool = False) -> None:
+        self.is_syntax = is_syntax
+        super().__init__(reason)
+
+
+class _Layout:
+    """The declared columns, and what Arrow's JSON reader is told of them.
+
+    The reader takes dates from numbers only, so they come as text. It takes timestamps with up to six digits after the
+    second, which is quick; Java's Instant has nine. The second way takes timestamps as text, too.
+    """
+
+    def __init__(self, columns: pa.Schema) -> None:
+        self.declared = list(columns)[:-4]
+        kinds = [_readable(pa.struct(self.declared), as_text) for as_text in (pa.types.is_date, pa.types.is_temporal)]
+        self.ways = [_parse_options(kind) for kind in (kinds[:1] if kinds[0] == kinds[1] else kinds)]
+
+
+def _parts(
+    batch: pa.RecordBatch, one: Slice, columns: pa.Schema, layout: _Layout, first: int = 0
+) -> Iterator[pa.RecordBatch | BadRecord]:
+    """Decode a batch in as few parts as its bad records allow, in the order of the records.
+
+    What fails in a batch is judged alone in the end, so that no record depends on its neighbours. Halving finds it, in
+    fewer attempts than there are records, or hardly more where all of them are bad.
+
+    :param first: the place of the batch's first record, for those that are bad
+    """
+    try:
+        decoded = _decode(batch.column("value"), layout)
+    except _UndecodableError as error:
+        if batch.num_rows == 1:
+            yield BadRecord(first, str(error))
+            return
+    else:
+        yield pa.RecordBatch.from_arrays([*decoded, *_audit(batch, one)], schema=columns)
+        return
+    step = 1 if batch.num_rows <= _FEW else -(-batch.num_rows // 2)
+    for start in range(0, batch.num_rows, step):
+        yield from _parts(batch.slice(start, step), one, columns, layout, first + start)
+
+
+def _concatenated(parts: Sequence[pa.RecordBatch], columns: pa.Schema) -> pa.RecordBatch:
+    if len(parts) == 1:
+        return parts[0]
+    if not parts:
+        return pa.RecordBatch.from_pylist([], schema=columns)
+    together = zip(*(part.columns for part in parts), strict=True)
+    return pa.RecordBatch.from_arrays([pa.concat_arrays(arrays) for arrays in together], schema=columns)
 
 
 def _audit(batch: pa.RecordBatch, one: Slice) -> list[pa.Array]:
@@ -62,7 +142,7 @@ def _audit(batch: pa.RecordBatch, one: Slice) -> list[pa.Array]:
     ]
 
 
-def _decode(values: pa.Array, declared: pa.StructType) -> list[pa.Array]:
+def _decode(values: pa.Array, layout: _Layout) -> list[pa.Array]:
     """
     :param values: binary; null is a tombstone, and gives a row of nulls
     :return: an array for each declared field
@@ -74,16 +154,14 @@ def _decode(values: pa.Array, declared: pa.StructType) -> list[pa.Array]:
         b'{"v":', values, b"}\n", b"", null_handling="replace", null_replacement=b"null"
     )
     text = lines.buffers()[2]
-    # The reader takes dates from numbers only, so they come as text. It takes timestamps with up to six digits after the
-    # second, which is quick; Java's Instant has nine. The second way takes timestamps as text, too.
-    quick, slow = (_readable(declared, as_text) for as_text in (pa.types.is_date, pa.types.is_temporal))
+    quick, *slow = layout.ways
     try:
         rows = _read(text, len(values), quick)
-    except _UndecodableError:
-        if slow == quick:
+    except _UndecodableError as error:
+        if error.is_syntax or not slow:
             raise
-        rows = _read(text, len(values), slow)
-    return [_declared_column(column, field) for column, field in zip(rows.flatten(), declared, strict=True)]
+        rows = _read(text, len(values), slow[0])
+    return [_declared_column(column, field) for column, field in zip(rows.flatten(), layout.declared, strict=True)]
 
 
 def _readable(kind: pa.DataType, as_text: Callable[[pa.DataType], bool]) -> pa.DataType:
@@ -97,7 +175,13 @@ def _readable(kind: pa.DataType, as_text: Callable[[pa.DataType], bool]) -> pa.D
     return pa.string() if as_text(kind) else kind
 
 
-def _read(text: pa.Buffer, count: int, kind: pa.StructType) -> pa.StructArray:
+def _parse_options(kind: pa.StructType) -> pj.ParseOptions:
+    return pj.ParseOptions(
+        explicit_schema=pa.schema([("v", kind)]), newlines_in_values=True, unexpected_field_behavior="ignore"
+    )
+
+
+def _read(text: pa.Buffer, count: int, way: pj.ParseOptions) -> pa.StructArray:
     """Read the wrapped values, all of the same type.
 
     :raises _UndecodableError: with the reason
@@ -106,16 +190,12 @@ def _read(text: pa.Buffer, count: int, kind: pa.StructType) -> pa.StructArray:
         table = pj.read_json(
             pa.BufferReader(text),
             read_options=pj.ReadOptions(use_threads=False, block_size=max(text.size, 1)),
-            parse_options=pj.ParseOptions(
-                explicit_schema=pa.schema([("v", kind)]),
-                newlines_in_values=True,
-                unexpected_field_behavior="ignore",
-            ),
+            parse_options=way,
         )
         # Arrow's reader takes any bytes as text; a database does not.
         table.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise _UndecodableError(_reason(str(error))) from None
+        raise _UndecodableError(_reason(str(error)), is_syntax=str(error).startswith(_SYNTAX)) from None
     if table.num_rows != count:
         raise _UndecodableError("it is not exactly one JSON value")
     return table.column("v").combine_chunks()
@@ -170,7 +250,7 @@ def _timestamps(texts: pa.Array) -> pa.Array:
 
 def _reason(arrow_message: str) -> str:
     """Arrow's words, without those about the wrapper, which only exists here."""
-    message = re.sub(r" in row \d+", "", arrow_message.removeprefix("JSON parse error: ")).rstrip(".")
+    message = re.sub(r" in row \d+", "", arrow_message.removeprefix(_SYNTAX)).rstrip(".")
     message = message.rsplit("Invalid: ", 1)[-1]
     if "Invalid UTF8" in message:
         return "it holds text that is not UTF-8"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_kafka_offsets.offsets import Slice
+from airflow_kafka_offsets.offsets import ReadAhead, Slice
 
 MANIFEST = "manifest.json"
 
@@ -80,7 +80,7 @@ class StageJob:
     def from_json(cls, text: str) -> StageJob:
         plain = json.loads(text)
         known = plain["target"]["known"]
-        plain["slices"] = tuple(Slice(**one) for one in plain["slices"])
+        plain["slices"] = tuple(map(_slice, plain["slices"]))
         plain["target"] = TargetColumns(
             plain["target"]["table"], None if known is None else tuple(known), tuple(plain["target"]["required"])
         )
@@ -107,10 +107,11 @@ class SliceRead:
 
     :param records: those that the batch loads, dead letters among them; None where the slice was not read, because the
         transform's result does not depend on it
-    :param first_timestamp_ms: the oldest record's timestamp, None where no record had one
+    :param first_timestamp_ms: the oldest loaded record's timestamp, None where no record had one
     :param last_timestamp_ms: the newest record's
     :param bytes: of keys and values, as read
-    :param leader_epoch: of the last record
+    :param leader_epoch: of the record before the end; None where that is no record (a transaction's marker, an aborted
+        record, a hole of compaction), since nobody tells the epoch of such an offset
     :param dead_letters: how many records could not be decoded
     :param dead_letters_file: the file below the staging directory that holds them, None where there are none
     """
@@ -154,6 +155,11 @@ class Manifest:
         return cls(
             plain["batch_id"], plain["fingerprint"], _each(StagedFile, plain["files"]), _each(SliceRead, plain["reads"])
         )
+
+
+def _slice(plain: dict[str, Any]) -> Slice:
+    loaded = plain["loaded"]
+    return Slice(**(plain | {"loaded": None if loaded is None else ReadAhead(**loaded)}))
 
 
 def _each(kind: type[Any], items: Sequence[dict[str, Any]]) -> tuple[Any, ...]:

@@ -42,18 +42,21 @@ class Progress:
     def report(self) -> None:
         """Print where the slices are, from the notes that their readers leave."""
         try:
-            reading = {note["index"]: note["records"] for note in self._staging.notes("progress-")}
-            finished = {note["index"]: note["records"] for note in self._staging.notes("slice-")}
+            begun = {note["index"]: note for note in self._staging.notes("progress-")}
+            finished = {note["index"]: note for note in self._staging.notes("slice-")}
         except (OSError, ValueError) as error:
             # Only a display: a store that does not answer now fails the batch where it matters.
             print(f"Progress is not known: {error}", flush=True)
             return
-        records = sum((reading | finished).values())
+        reading = {index: note["records"] for index, note in begun.items()}
+        records = sum(note["records"] for note in (begun | finished).values())
+        dead = sum(note["dead_letters"] for note in (begun | finished).values())
         seconds = time.monotonic() - self._begun
         planned = self._job.offsets
         print(
             f"Batch {self._job.batch_id}: read {records:,} records of {planned:,} planned ({records / planned:.0%}), "
-            f"{len(finished)} of {len(self._job.slices)} slices finished, {records / seconds:,.0f} records/s",
+            f"{len(finished)} of {len(self._job.slices)} slices finished, {records / seconds:,.0f} records/s"
+            f"{f', {dead:,} dead letters' if dead else ''}",
             flush=True,
         )
         running = sorted(set(reading) - set(finished), key=lambda index: reading[index])

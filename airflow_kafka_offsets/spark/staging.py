@@ -26,6 +26,12 @@ class StagingDirectory:
         self.filesystem, path = fs.FileSystem.from_uri(uri)
         self.path = path.rstrip("/")
 
+    def child(self, name: str) -> StagingDirectory:
+        """A directory below this one."""
+        # What follows a question mark are options of the file system, and no part of the path.
+        base, mark, options = self.uri.partition("?")
+        return StagingDirectory(f"{base.rstrip('/')}/{name}{mark}{options}")
+
     @property
     def is_local(self) -> bool:
         return isinstance(self.filesystem, fs.LocalFileSystem)

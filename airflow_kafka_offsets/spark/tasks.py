@@ -6,15 +6,16 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError
 from airflow_kafka_offsets.offsets import Slice
-from airflow_kafka_offsets.spark.decode import DECODERS
-from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.spark.dead_letters import DeadLetterFile
+from airflow_kafka_offsets.spark.decode import DECODERS, sift_json
+from airflow_kafka_offsets.spark.job import SliceRead, StageJob
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 
 RESULT_DDL = "name STRING, row_count BIGINT, byte_count BIGINT"
@@ -43,22 +44,29 @@ class SliceReader:
 
     def _slice(self, one: Slice, staging: StagingDirectory) -> Iterator[pa.RecordBatch]:
         # Imported where a slice is read: the driver needs no Kafka client.
-        from airflow_kafka_offsets.spark.read import consumer_config, read
+        from airflow_kafka_offsets.spark.read import LastRecord, consumer_config, read
 
         job = self._job
-        raw = job.value_format == "raw"
-        decode = DECODERS[job.value_format]
-        seen = _Seen(one, staging, job.progress_interval)
-        for batch in read(
-            one,
-            consumer_config(job.kafka_config, job.group_id, job.isolation_level),
-            with_keys=raw,
-            with_headers=raw and "headers" in job.columns.names,
-            idle_timeout=job.idle_timeout,
-        ):
-            yield decode(batch, one, job.columns)
-            seen.add(batch)
-        seen.finish()
+        config = consumer_config(job.kafka_config, job.group_id, job.isolation_level)
+        with_headers = self._sets_aside or (job.value_format == "raw" and "headers" in job.columns.names)
+        seen, last = _Seen(one, staging, job.progress_interval), LastRecord()
+        with DeadLetterFile(staging, one) as dead:
+            for batch in read(one, config, with_headers=with_headers, idle_timeout=job.idle_timeout, last=last):
+                yield self._rows(batch, one, dead)
+                seen.add(batch, dead)
+        seen.finish(dead, last.leader_epoch if last.offset + 1 == one.end else None)
+
+    @property
+    def _sets_aside(self) -> bool:
+        # A raw record is never bad.
+        return self._job.on_bad_record == "dead_letter" and self._job.value_format == "json"
+
+    def _rows(self, batch: pa.RecordBatch, one: Slice, dead: DeadLetterFile) -> pa.RecordBatch:
+        if not self._sets_aside:
+            return DECODERS[self._job.value_format](batch, one, self._job.columns)
+        rows, bad = sift_json(batch, one, self._job.columns)
+        dead.add(batch, bad)
+        return rows
 
 
 class Stager:
@@ -110,13 +118,15 @@ class _Seen:
         self._interval = interval
         self._next_note = time.monotonic() + interval
         self._records = 0
+        self._bytes = 0
         self._oldest: int | None = None
         self._newest: int | None = None
         # From here on the slice is begun: a begun slice that nobody ends is one that a transform stopped reading.
-        self._write("progress")
+        self._write("progress", self._read())
 
-    def add(self, batch: pa.RecordBatch) -> None:
+    def add(self, batch: pa.RecordBatch, dead: DeadLetterFile) -> None:
         self._records += batch.num_rows
+        self._bytes += sum(pc.sum(pc.binary_length(batch.column(name))).as_py() or 0 for name in ("key", "value"))
         times = pc.min_max(batch.column("timestamp").cast(pa.int64()))
         oldest, newest = times["min"].as_py(), times["max"].as_py()
         if oldest is not None:
@@ -124,18 +134,32 @@ class _Seen:
             self._newest = newest if self._newest is None else max(self._newest, newest)
         if time.monotonic() >= self._next_note:
             self._next_note = time.monotonic() + self._interval
-            self._write("progress")
+            self._write("progress", replace(self._read(), dead_letters=dead.count))
 
-    def finish(self) -> None:
-        self._write("slice")
+    def finish(self, dead: DeadLetterFile, leader_epoch: int | None) -> None:
+        """
+        :param dead: complete
+        :param leader_epoch: of the record before the slice's end
+        """
+        read = replace(self._read(), leader_epoch=leader_epoch, dead_letters=dead.count, dead_letters_file=dead.name)
+        self._write("slice", read)
 
-    def _write(self, kind: str) -> None:
-        note = asdict(self._slice) | {
-            "records": self._records,
-            "first_timestamp_ms": None if self._oldest is None else self._oldest // 1000,
-            "last_timestamp_ms": None if self._newest is None else self._newest // 1000,
-        }
-        self._staging.write_text(f"{kind}-{self._slice.index}.json", json.dumps(note))
+    def _read(self) -> SliceRead:
+        one = self._slice
+        return SliceRead(
+            one.index,
+            one.topic,
+            one.partition,
+            one.start,
+            one.end,
+            self._records,
+            None if self._oldest is None else self._oldest // 1000,
+            None if self._newest is None else self._newest // 1000,
+            self._bytes,
+        )
+
+    def _write(self, kind: str, read: SliceRead) -> None:
+        self._staging.write_text(f"{kind}-{self._slice.index}.json", json.dumps(asdict(read)))
 
 
 def leave_failure(staging: StagingDirectory, error: KafkaOffsetsError) -> None:

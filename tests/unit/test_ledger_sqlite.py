@@ -18,6 +18,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     CommitUnknownError,
+    DatabaseBusyError,
+    DatabaseUnavailableError,
     FencedError,
     GroupBusyError,
     LedgerError,
@@ -28,8 +30,10 @@ from airflow_kafka_offsets.ledger import (
     Claim,
     Heartbeat,
     RangeRead,
+    Recipe,
     Tables,
     TaskRun,
+    abandon,
     begin_staging,
     captured_targets,
     claim,
@@ -44,7 +48,7 @@ from airflow_kafka_offsets.ledger import (
 )
 from airflow_kafka_offsets.ledger.groups import renew
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION
-from airflow_kafka_offsets.offsets import Gap, OffsetRange, Position, TopicPartition
+from airflow_kafka_offsets.offsets import Gap, OffsetRange, Position, Target, TopicPartition
 from airflow_kafka_offsets.planning import Plan
 
 GROUP, CLUSTER, TOPIC_ID = "orders_loader", "MkU3OEVBNTcwNTJENDM2Qg", "vVZ4aDWLQP2NkY0pxyHJYA"
@@ -53,6 +57,7 @@ T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 FIRST_TRY = TaskRun("run-1", "dag", "load", -1, 1)
 SECOND_TRY = replace(FIRST_TRY, try_number=2)
 OTHER_RUN = TaskRun("run-2", "dag", "load", -1, 1)
+RECIPE = Recipe("shop.orders", None, "fingerprint")
 OLD, NEW = datetime(2024, 5, 6, 7, 8, 9, 123_000, tzinfo=UTC), datetime(2024, 5, 6, 8, 0, tzinfo=UTC)
 
 
@@ -76,7 +81,7 @@ class Database:
         return claim(self.engine, self.tables, GROUP, owner, cluster_id=cluster_id, lease=lease)
 
     def plan(self, held: Claim, plan: Plan = FIRST_LOAD) -> Batch:
-        batch = record_plan(self.engine, self.tables, held, plan, target_table="shop.orders")
+        batch = record_plan(self.engine, self.tables, held, plan, RECIPE)
         assert batch is not None
         return batch
 
@@ -267,7 +272,7 @@ class TestClaim:
     def test_a_writer_that_holds_sqlites_lock_makes_the_group_busy(self, db: Database) -> None:
         with closing(sqlite3.connect(db.path, isolation_level=None)) as writer:
             writer.execute("BEGIN IMMEDIATE")
-            with pytest.raises(GroupBusyError, match="is locked by another writer"):
+            with pytest.raises(GroupBusyError, match="is locked by another program"):
                 db.claim()
 
     def test_a_database_that_cannot_be_written_says_which_rights_are_missing(self, db: Database) -> None:
@@ -367,7 +372,7 @@ class TestRecordPlan:
     def test_a_plan_that_loads_nothing_leaves_no_batch(self, db: Database) -> None:
         held = db.claim()
         before = db.dump()
-        assert record_plan(db.engine, db.tables, held, Plan(), target_table="orders") is None
+        assert record_plan(db.engine, db.tables, held, Plan(), RECIPE) is None
         assert db.dump() == before
 
     def test_a_group_has_one_open_batch_at_most(self, db: Database) -> None:
@@ -386,7 +391,7 @@ class TestRecordPlan:
     def test_P20_latest_stores_positions_without_a_load_batch(self, db: Database) -> None:
         initial = (offset_range(T0, 100, 100, how="latest"), offset_range(T1, 0, 0, how="latest"))
         held = db.claim()
-        assert record_plan(db.engine, db.tables, held, Plan(initial=initial), target_table="orders") is None
+        assert record_plan(db.engine, db.tables, held, Plan(initial=initial), RECIPE) is None
         assert positions(db.engine, db.tables, GROUP) == {T0: Position(100, TOPIC_ID), T1: Position(0, TOPIC_ID)}
         assert open_batch(db.engine, db.tables, GROUP) is None
         assert captured_targets(db.engine, db.tables, held) is None
@@ -410,13 +415,13 @@ class TestCapturedTargets:
             (offset_range(T0, 0, 4, target=10, how="earliest"), offset_range(T1, 5, 5, target=7, how="earliest"))
         )
         db.plan(db.claim(FIRST_TRY), capped)
-        assert captured_targets(db.engine, db.tables, db.claim(SECOND_TRY)) == {T0: 10, T1: 7}
+        assert captured_targets(db.engine, db.tables, db.claim(SECOND_TRY)) == {T0: Target(10), T1: Target(7)}
 
     def test_those_of_the_first_batch_hold_for_all(self, db: Database) -> None:
         held = db.claim()
         db.load(held)
         db.load(held, Plan((offset_range(T0, 10, 15, target=99, how="stored"),)))
-        assert captured_targets(db.engine, db.tables, held) == {T0: 10, T1: 7}
+        assert captured_targets(db.engine, db.tables, held) == {T0: Target(10), T1: Target(7)}
 
     @pytest.mark.parametrize(
         "other",
@@ -438,21 +443,21 @@ class TestCapturedTargets:
     def test_a_process_without_a_dag_captures_too(self, db: Database) -> None:
         run = TaskRun.of_this_process()
         db.plan(db.claim(run))
-        assert captured_targets(db.engine, db.tables, db.claim(run)) == {T0: 10, T1: 7}
+        assert captured_targets(db.engine, db.tables, db.claim(run)) == {T0: Target(10), T1: Target(7)}
 
 
 class TestStaging:
     def test_a_batch_knows_where_the_attempt_stages_before_it_does(self, db: Database) -> None:
         held = db.claim()
         batch = db.plan(held)
-        begin_staging(db.engine, db.tables, held, batch, "/staging/1")
+        begin_staging(db.engine, db.tables, held, batch, "/staging/1", RECIPE)
         assert open_batch(db.engine, db.tables, GROUP) == replace(batch, staging_uri="/staging/1")
         assert db.batch(batch.batch_id)["attempt"] == 1
 
     def test_a_staged_batch_is_open_until_it_is_committed(self, db: Database) -> None:
         held = db.claim()
         batch = db.plan(held)
-        begin_staging(db.engine, db.tables, held, batch, "/staging/1")
+        begin_staging(db.engine, db.tables, held, batch, "/staging/1", RECIPE)
         mark_staged(db.engine, db.tables, held, batch, 12)
         assert open_batch(db.engine, db.tables, GROUP) == replace(batch, state="staged", staging_uri="/staging/1")
         row = db.batch(batch.batch_id)
@@ -462,16 +467,16 @@ class TestStaging:
     def test_a_new_attempt_begins_with_a_planned_batch_again(self, db: Database) -> None:
         held = db.claim()
         batch = db.plan(held)
-        begin_staging(db.engine, db.tables, held, batch, "/staging/1")
+        begin_staging(db.engine, db.tables, held, batch, "/staging/1", RECIPE)
         mark_staged(db.engine, db.tables, held, batch, 12)
-        begin_staging(db.engine, db.tables, held, batch, "/staging/2")
+        begin_staging(db.engine, db.tables, held, batch, "/staging/2", RECIPE)
         assert open_batch(db.engine, db.tables, GROUP) == replace(batch, staging_uri="/staging/2")
         assert db.batch(batch.batch_id)["attempt"] == 2
 
     def test_a_committed_batch_is_never_opened_again(self, db: Database) -> None:
         held = db.claim()
         batch = db.load(held)
-        begin_staging(db.engine, db.tables, held, batch, "/staging/2")
+        begin_staging(db.engine, db.tables, held, batch, "/staging/2", RECIPE)
         mark_staged(db.engine, db.tables, held, batch, 12)
         assert db.batch(batch.batch_id)["state"] == "committed"
 
@@ -491,7 +496,7 @@ class TestFencing:
         held, batch = fenced
         steps: dict[str, Callable[[], object]] = {
             "record_plan": lambda: db.plan(held, NEXT_LOAD),
-            "begin_staging": lambda: begin_staging(db.engine, db.tables, held, batch, "/staging/1"),
+            "begin_staging": lambda: begin_staging(db.engine, db.tables, held, batch, "/staging/1", RECIPE),
             "mark_staged": lambda: mark_staged(db.engine, db.tables, held, batch, 1),
             "commit": lambda: db.commit(held, batch),
         }
@@ -507,9 +512,7 @@ class TestFencing:
     ) -> None:
         held, _ = fenced
         with pytest.raises(FencedError):
-            record_plan(
-                db.engine, db.tables, held, Plan(initial=(offset_range(T0, 9, 9, how="latest"),)), target_table="t"
-            )
+            record_plan(db.engine, db.tables, held, Plan(initial=(offset_range(T0, 9, 9, how="latest"),)), RECIPE)
         assert db.positions() == {}
 
     def test_a_fenced_attempt_does_not_even_begin_to_write_rows(
@@ -741,6 +744,143 @@ class TestGaps:
             db.commit(held, db.plan(held, plan))
 
 
+class LostError(Exception):
+    """What a driver says of a deadlock."""
+
+    sqlstate = "40P01"
+
+
+class TestInTheWay:
+    """Other transactions make the database roll back this one."""
+
+    @pytest.fixture(autouse=True)
+    def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(connection, "_FIRST_PAUSE_SECONDS", 0)
+
+    @staticmethod
+    def lose(engine: Engine, statement_begins: str, times: int) -> list[str]:
+        """Let the first `times` statements that begin so end in a deadlock; returns those that did."""
+        lost: list[str] = []
+
+        @sa.event.listens_for(engine, "after_cursor_execute")
+        def after(conn: object, cursor: object, statement: str, *_: object) -> None:
+            if statement.startswith(statement_begins) and len(lost) < times:
+                lost.append(statement)
+                raise DBAPIError(statement, None, LostError("deadlock detected"))
+
+        return lost
+
+    def test_a_commit_writes_rows_and_positions_anew_and_once(self, db: Database) -> None:
+        held = db.claim()
+        batch = db.plan(held)
+        lost = self.lose(db.engine, "INSERT INTO consumed_offsets", 2)
+        assert db.commit(held, batch) == 1
+        assert len(lost) == 2
+        assert db.output() == [1]
+        assert db.positions() == {T0: 10, T1: 7}
+
+    def test_a_commit_that_is_never_let_through_names_its_batch(self, db: Database) -> None:
+        held = db.claim()
+        batch = db.plan(held)
+        before = db.dump()
+        self.lose(db.engine, "INSERT INTO consumed_offsets", 5)
+        with pytest.raises(
+            DatabaseBusyError,
+            match=f"Batch {batch.batch_id} of group '{GROUP}' was not committed: .*deadlock detected.*run the task again",
+        ):
+            db.commit(held, batch)
+        assert db.dump() == before
+
+    def test_an_attempt_that_is_taken_over_in_between_writes_nothing(self, db: Database) -> None:
+        held = db.claim(FIRST_TRY)
+        batch = db.plan(held)
+        self.lose(db.engine, "INSERT INTO consumed_offsets", 1)
+
+        @sa.event.listens_for(db.engine, "after_cursor_execute")
+        def after(conn: object, cursor: object, statement: str, *_: object) -> None:
+            if statement == "ROLLBACK":
+                db.change("UPDATE consumer_groups SET epoch = epoch + 1")
+
+        with pytest.raises(FencedError):
+            db.commit(held, batch)
+        assert db.output() == []
+
+    @pytest.mark.parametrize(
+        "step", ["init", "claim", "record_plan", "begin_staging", "mark_staged", "abandon", "renew", "release"]
+    )
+    def test_every_step_is_repeated(self, empty: Database, step: str) -> None:
+        init(empty.engine, empty.tables)
+        held = empty.claim()
+        batch = empty.plan(held)
+        fresh = Tables(prefix="more_")
+        begin_staging(empty.engine, empty.tables, held, batch, "/staging/1", RECIPE)
+        steps: dict[str, Callable[[], object]] = {
+            "init": lambda: init(empty.engine, fresh),
+            "claim": lambda: empty.claim(SECOND_TRY),
+            "record_plan": lambda: record_plan(empty.engine, empty.tables, held, Plan(), RECIPE),
+            "begin_staging": lambda: begin_staging(empty.engine, empty.tables, held, batch, "/staging/2", RECIPE),
+            "mark_staged": lambda: mark_staged(empty.engine, empty.tables, held, batch, 1),
+            "abandon": lambda: abandon(empty.engine, empty.tables, held, batch, "a reason"),
+            "renew": lambda: renew(empty.engine, empty.tables, held, MINUTE),
+            "release": lambda: release(empty.engine, empty.tables, held),
+        }
+        lost = self.lose(empty.engine, "INSERT INTO more_" if step == "init" else "UPDATE consumer_groups", 1)
+        steps[step]()
+        assert len(lost) == 1
+
+    def test_a_claim_that_is_never_let_through_finds_the_group_busy(self, db: Database) -> None:
+        self.lose(db.engine, "UPDATE consumer_groups", 5)
+        with pytest.raises(GroupBusyError, match=f"Group '{GROUP}' cannot be claimed: .*deadlock detected"):
+            db.claim()
+
+
+class TestOutage:
+    """The database cannot do it now: the disk is full."""
+
+    @staticmethod
+    def fill(db: Database) -> None:
+        """No page more than there is."""
+        (row,) = db.rows("PRAGMA page_count")
+
+        @sa.event.listens_for(db.engine, "checkout")
+        def limit(dbapi_connection: sqlite3.Connection, *_: object) -> None:
+            dbapi_connection.execute(f"PRAGMA max_page_count = {row['page_count']}")
+
+    def test_a_commit_says_what_it_was_and_that_nothing_was_written(self, db: Database) -> None:
+        held = db.claim()
+        batch = db.plan(held)
+        before = db.dump()
+
+        def write(conn: Connection) -> int:
+            conn.exec_driver_sql("PRAGMA max_page_count = 1")
+            for _ in range(10_000):
+                db.write_a_row(conn)
+            return 10_000
+
+        with pytest.raises(
+            DatabaseUnavailableError,
+            match=f"(?s)Batch {batch.batch_id} of group '{GROUP}' was not committed, and nothing of it was written: "
+            "database or disk is full. Run the task again",
+        ):
+            db.commit(held, batch, write=write)
+        assert db.dump() == before
+
+    def test_a_plan_says_whose_it_was(self, db: Database) -> None:
+        held = db.claim()
+        self.fill(db)
+        many = Plan(tuple(offset_range(TopicPartition("x" * 200, n), 0, 1, how="earliest") for n in range(500)))
+        before = db.dump()
+        with pytest.raises(DatabaseUnavailableError, match=f"state of group '{GROUP}' could not be written: .*is full"):
+            db.plan(held, many)
+        assert db.dump() == before
+
+    def test_state_tables_that_find_no_room(self, empty: Database) -> None:
+        empty.change("CREATE TABLE other (id INTEGER)")
+        self.fill(empty)
+        with pytest.raises(DatabaseUnavailableError, match=r"state tables could not be created.*is full"):
+            init(empty.engine, empty.tables)
+
+
 class GoneError(Exception):
     """What a driver says when the server is gone."""
 
@@ -775,14 +915,19 @@ class TestLostConnection:
         assert db.output() == [1]
         assert db.positions() == {T0: 10, T1: 7}
 
-    def test_a_commit_that_did_not_happen_is_the_error_that_it_was(self, db: Database) -> None:
+    def test_a_commit_that_did_not_happen_is_told_and_may_be_tried_again(self, db: Database) -> None:
         held = db.claim()
         batch = db.plan(held)
         before = db.dump()
         self.break_after(db.engine, "INSERT INTO output")
-        with pytest.raises(DBAPIError, match="server closed the connection"):
+        with pytest.raises(
+            DatabaseUnavailableError,
+            match=f"Batch {batch.batch_id} of group '{GROUP}' was not committed.*server closed the connection",
+        ) as raised:
             db.commit(held, batch)
+        assert raised.value.retriable
         assert db.dump() == before
+        assert db.commit(held, batch) == 1
 
     def test_a_ledger_that_cannot_be_asked_leaves_the_outcome_unknown(self, db: Database) -> None:
         held = db.claim()

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.caps import UNKNOWN_RECORD_BYTES, share
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DataLossError,
@@ -17,8 +18,17 @@ from airflow_kafka_offsets.exceptions import (
     PlanningError,
     TopicRecreatedError,
 )
-from airflow_kafka_offsets.offsets import Gap, OffsetRange, PartitionLog, Position, TopicPartition
-from airflow_kafka_offsets.planning import OnDataLoss, Plan, Start, check_open, check_options, decide, share
+from airflow_kafka_offsets.offsets import (
+    Gap,
+    OffsetRange,
+    PartitionLog,
+    Position,
+    ReadAhead,
+    Target,
+    TopicPartition,
+    split,
+)
+from airflow_kafka_offsets.planning import First, OnDataLoss, Plan, Start, check_open, check_options, decide
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"
@@ -148,7 +158,7 @@ class TestDataLoss:
             {T0: Position(5), T1: Position(0)},
             {T0: PartitionLog(8, 20), T1: PartitionLog(0, 3)},
             on_data_loss="skip",
-            targets={T1: 3},
+            targets={T1: Target(3)},
         )
         assert bounds(plan) == {T0: (8, 8), T1: (0, 3)}
         assert [(gap.start, gap.end) for gap in plan.gaps] == [(5, 8)]
@@ -201,26 +211,26 @@ class TestTruncatedLog:
 
     def test_it_is_an_error_though_the_captured_target_is_reached(self) -> None:
         with pytest.raises(LogTruncatedError):
-            decide({T0: Position(10)}, {T0: PartitionLog(0, 9)}, targets={T0: 10})
+            decide({T0: Position(10)}, {T0: PartitionLog(0, 9)}, targets={T0: Target(10)})
 
 
 class TestCapturedTargets:
     def test_a_task_instance_loads_up_to_the_ends_it_captured(self) -> None:
-        plan = decide({T0: Position(3)}, {T0: PartitionLog(0, 100)}, targets={T0: 10})
+        plan = decide({T0: Position(3)}, {T0: PartitionLog(0, 100)}, targets={T0: Target(10)})
         assert plan.ranges == (OffsetRange("t", 0, 3, 10, 10),)
 
     def test_a_reached_target_leaves_nothing_to_load(self) -> None:
-        assert decide({T0: Position(10)}, {T0: PartitionLog(0, 100)}, targets={T0: 10}) == Plan()
+        assert decide({T0: Position(10)}, {T0: PartitionLog(0, 100)}, targets={T0: Target(10)}) == Plan()
 
     def test_a_position_beyond_the_target_is_never_moved_back(self) -> None:
-        assert decide({T0: Position(50)}, {T0: PartitionLog(0, 100)}, targets={T0: 10}) == Plan()
+        assert decide({T0: Position(50)}, {T0: PartitionLog(0, 100)}, targets={T0: Target(10)}) == Plan()
 
     def test_a_partition_that_was_not_captured_is_left_to_the_next_task_instance(self) -> None:
         logs = {T0: PartitionLog(0, 100), T1: PartitionLog(0, 5)}
-        assert bounds(decide({T0: Position(3)}, logs, targets={T0: 10})) == {T0: (3, 10)}
+        assert bounds(decide({T0: Position(3)}, logs, targets={T0: Target(10)})) == {T0: (3, 10)}
 
     def test_a_target_beyond_the_end_offset_is_not_waited_for(self) -> None:
-        assert bounds(decide({T0: Position(3)}, {T0: PartitionLog(0, 8)}, targets={T0: 10})) == {T0: (3, 8)}
+        assert bounds(decide({T0: Position(3)}, {T0: PartitionLog(0, 8)}, targets={T0: Target(10)})) == {T0: (3, 8)}
 
     def test_a_capped_range_remembers_the_uncapped_end(self) -> None:
         (one,) = decide({T0: Position(0)}, {T0: PartitionLog(0, 100)}, max_records=10).ranges
@@ -272,27 +282,195 @@ class TestShare:
         assert sizes == sorted(sizes)
 
 
+class TestCapInBytes:
+    @staticmethod
+    def offsets(max_bytes: int, max_records: int | None = None) -> int:
+        logs = {T0: PartitionLog(0, 1000), TopicPartition("u", 0): PartitionLog(0, 3000)}
+        sizes = {"t": 100.0, "u": 500.0}
+        positions = {tp: Position(0) for tp in logs}
+        return decide(positions, logs, bytes_per_offset=sizes, max_bytes=max_bytes, max_records=max_records).offsets
+
+    def test_everything_that_fits_is_planned(self) -> None:
+        assert self.offsets(max_bytes=1_600_000) == 4000
+
+    def test_a_backlog_is_cut_in_proportion_to_its_size(self) -> None:
+        assert self.offsets(max_bytes=400_000) == 1000
+
+    def test_the_smaller_of_two_limits_holds(self) -> None:
+        assert self.offsets(max_bytes=400_000, max_records=10) == 10
+        assert self.offsets(max_bytes=4_000, max_records=1000) == 10
+
+    def test_a_record_larger_than_the_limit_is_loaded_by_itself(self) -> None:
+        assert self.offsets(max_bytes=1) == 1
+
+    def test_a_topic_without_a_batch_is_taken_for_records_of_a_kibibyte(self) -> None:
+        plan = decide({T0: Position(0)}, {T0: PartitionLog(0, 1000)}, max_bytes=int(10 * UNKNOWN_RECORD_BYTES))
+        assert plan.offsets == 10
+
+    def test_nothing_to_load_needs_no_limit(self) -> None:
+        assert decide({T0: Position(9)}, {T0: PartitionLog(0, 9)}, max_bytes=1) == Plan()
+
+
 class TestOptions:
     @pytest.mark.parametrize(
-        ("start", "on_data_loss", "max_records", "told"),
+        ("on_data_loss", "max_records", "max_bytes", "told"),
         [
-            ("beginning", "fail", None, r"earliest, latest, none; got start='beginning'"),
-            ("earliest", "ignore", None, r"fail, skip; got on_data_loss='ignore'"),
-            ("earliest", "fail", 0, "got max_records=0"),
-            ("earliest", "fail", -5, "got max_records=-5"),
+            ("ignore", None, None, r"fail, skip; got on_data_loss='ignore'"),
+            ("fail", 0, None, "got max_records=0"),
+            ("fail", -5, None, "got max_records=-5"),
+            ("fail", None, 0, "got max_bytes=0"),
         ],
     )
     def test_an_option_that_no_plan_can_be_made_of_is_refused_with_its_value(
-        self, start: str, on_data_loss: str, max_records: int | None, told: str
+        self, on_data_loss: str, max_records: int | None, max_bytes: int | None, told: str
     ) -> None:
         with pytest.raises(ConfigurationError, match=told):
-            check_options(start, on_data_loss, max_records)
+            check_options(on_data_loss, max_records, max_bytes)
 
-    @pytest.mark.parametrize("start", ["earliest", "latest", "none"])
     @pytest.mark.parametrize("on_data_loss", ["fail", "skip"])
-    @pytest.mark.parametrize("max_records", [None, 1])
-    def test_documented_options_pass(self, start: str, on_data_loss: str, max_records: int | None) -> None:
-        check_options(start, on_data_loss, max_records)
+    @pytest.mark.parametrize("limit", [None, 1])
+    def test_documented_options_pass(self, on_data_loss: str, limit: int | None) -> None:
+        check_options(on_data_loss, limit, limit)
+
+
+class TestResolvedStarts:
+    def test_a_topic_begins_where_its_partitions_were_found_to(self) -> None:
+        logs = {T0: PartitionLog(0, 9, ID), T1: PartitionLog(0, 9, ID)}
+        plan = decide({}, logs, start={T0: First(4, "timestamp"), T1: First(9, "timestamp")})
+        assert plan.ranges == (OffsetRange("t", 0, 4, 9, 9, ID, "timestamp"),)
+        assert plan.initial == (OffsetRange("t", 1, 9, 9, 9, ID, "timestamp"),)
+
+    def test_known_topics_need_none(self) -> None:
+        assert bounds(decide({T0: Position(3)}, {T0: PartitionLog(0, 9)}, start={})) == {T0: (3, 9)}
+
+    def test_what_a_group_committed_and_retention_took_is_lost_too(self) -> None:
+        logs = {T0: PartitionLog(7, 9)}
+        with pytest.raises(DataLossError, match=re.escape("t[0]: position 5, beginning offset 7, 2 offsets gone")):
+            decide({}, logs, start={T0: First(5, "group")})
+        plan = decide({}, logs, start={T0: First(5, "group")}, on_data_loss="skip")
+        assert [(one.start, one.end, one.how) for one in plan.ranges] == [(7, 9, "group")]
+        assert [(gap.start, gap.end) for gap in plan.gaps] == [(5, 7)]
+
+    def test_a_commit_beyond_the_end_offset_is_not_taken(self) -> None:
+        with pytest.raises(LogTruncatedError, match=re.escape("t[0]: position 10 is beyond the end offset 9")):
+            decide({}, {T0: PartitionLog(0, 9)}, start={T0: First(10, "group")})
+
+
+class TestLeaderEpoch:
+    def test_a_leader_epoch_that_went_back_is_a_log_that_was_cut(self) -> None:
+        with pytest.raises(LogTruncatedError, match=r"t\[0\]: .* leader epoch 7, the leader is of epoch 6 now"):
+            decide({T0: Position(5, ID, 7)}, {T0: PartitionLog(0, 9, ID, 6)})
+
+    @pytest.mark.parametrize(("stored", "current"), [(7, 7), (7, 8), (None, 3), (7, None)])
+    def test_a_later_epoch_and_an_unknown_one_are_no_error(self, stored: int | None, current: int | None) -> None:
+        plan = decide({T0: Position(5, ID, stored)}, {T0: PartitionLog(0, 9, ID, current)})
+        assert [one.leader_epoch for one in plan.ranges] == [stored]
+
+    def test_behind_a_gap_no_epoch_is_known(self) -> None:
+        plan = decide({T0: Position(5, ID, 3)}, {T0: PartitionLog(7, 9, ID, 4)}, on_data_loss="skip")
+        assert [one.leader_epoch for one in plan.ranges] == [None]
+
+
+class TestReadAhead:
+    """Loads up to an instant, of logs whose records are not in the order of their timestamps."""
+
+    def test_the_position_moves_to_the_target_and_reading_goes_on(self) -> None:
+        plan = decide({T0: Position(0)}, {T0: PartitionLog(0, 9)}, targets={T0: Target(4, ReadAhead(7, 100))})
+        (one,) = plan.ranges
+        assert (one.start, one.end, one.read_to, len(one)) == (0, 4, 7, 7)
+        assert one.ahead_after == ReadAhead(7, 100)
+
+    def test_a_batch_that_does_not_reach_the_target_reads_nothing_ahead(self) -> None:
+        targets = {T0: Target(4, ReadAhead(7, 100))}
+        (one,) = decide({T0: Position(0)}, {T0: PartitionLog(0, 9)}, targets=targets, max_records=3).ranges
+        assert (one.end, one.read_to, one.target, one.ahead_after) == (3, 3, 4, None)
+
+    def test_what_was_loaded_ahead_is_remembered_until_the_position_has_passed_it(self) -> None:
+        position = Position(4, ahead=ReadAhead(7, 100))
+        for most, after in ((2, ReadAhead(7, 100)), (3, None)):
+            (one,) = decide({T0: position}, {T0: PartitionLog(0, 9)}, max_records=most).ranges
+            assert (one.loaded, one.ahead_after) == (ReadAhead(7, 100), after)
+
+    def test_the_same_instant_again_is_nothing_new(self) -> None:
+        position = Position(4, ahead=ReadAhead(7, 100))
+        targets = {T0: Target(4, ReadAhead(7, 100))}
+        assert decide({T0: position}, {T0: PartitionLog(0, 9)}, targets=targets) == Plan()
+
+    def test_an_earlier_instant_loads_nothing_behind_a_later_one(self) -> None:
+        position = Position(4, ahead=ReadAhead(7, 100))
+        targets = {T0: Target(4, ReadAhead(9, 50))}
+        assert decide({T0: position}, {T0: PartitionLog(0, 9)}, targets=targets) == Plan()
+
+    def test_a_run_that_comes_late_does_not_read_ahead_of_a_position_that_is_beyond_it(self) -> None:
+        targets = {T0: Target(2, ReadAhead(7, 100))}
+        assert decide({T0: Position(4)}, {T0: PartitionLog(0, 9)}, targets=targets) == Plan()
+
+
+@settings(max_examples=2000)
+@given(
+    timestamps=st.lists(st.integers(0, 20), min_size=1, max_size=40),
+    loads=st.lists(
+        st.tuples(
+            st.integers(0, 40),  # how many records are there by then
+            st.none() | st.tuples(st.integers(0, 22), st.integers(0, 6)),  # until, lateness
+            st.none() | st.integers(1, 9),  # max_records
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+)
+def test_loads_up_to_instants_load_every_record_once_and_late_ones_with_their_interval(
+    timestamps: list[int], loads: list[tuple[int, tuple[int, int] | None, int | None]]
+) -> None:
+    """A model of reader and commit beside the real decision: what Kafka calls the offset of a time, filters, positions."""
+
+    def offset_of(instant: int, end: int) -> int:
+        return next((o for o, timestamp in enumerate(timestamps[:end]) if timestamp >= instant), end)
+
+    position = Position(0)
+    loaded: list[int] = []
+    written = 0
+    for more, bound, max_records in loads:
+        written = max(written, min(more, len(timestamps)))
+        targets = None
+        if bound is not None:
+            until, lateness = bound
+            targets = {T0: Target(offset_of(until, written), ReadAhead(offset_of(until + lateness, written), until))}
+        for _ in range(written + 2):
+            logs = {T0: PartitionLog(0, written)}
+            plan = decide({T0: position}, logs, targets=targets, max_records=max_records)
+            if not plan.ranges:
+                break
+            (one,) = plan.ranges
+            for piece in split(plan.ranges, 3):
+                for offset in range(piece.start, piece.end):
+                    was_loaded = piece.loaded is not None and (
+                        offset < piece.loaded.offset and timestamps[offset] < piece.loaded.before_ms
+                    )
+                    is_later = piece.before_ms is not None and timestamps[offset] >= piece.before_ms
+                    if not was_loaded and not is_later:
+                        loaded.append(offset)
+            position = Position(one.end, ahead=one.ahead_after)
+        else:
+            pytest.fail("the load does not come to an end")
+        behind = [offset for offset in loaded if offset >= position.offset]
+        if bound is not None and targets is not None and position.offset == targets[T0].offset:
+            ahead = position.ahead
+            assert all(timestamps[offset] < (ahead.before_ms if ahead else 0) for offset in behind)
+            reach = offset_of(sum(bound), written)
+            assert {o for o in range(reach) if timestamps[o] < bound[0]} <= set(loaded), "a late record is missing"
+    assert len(loaded) == len(set(loaded)), "a record was loaded twice"
+    assert set(range(position.offset)) <= set(loaded), "a record was passed over"
+    # Whatever was left to later loads is loaded by one without a bound.
+    logs = {T0: PartitionLog(0, len(timestamps))}
+    for one in decide({T0: position}, logs).ranges:
+        for piece in split([one], 5):
+            loaded += [
+                offset
+                for offset in range(piece.start, piece.end)
+                if piece.loaded is None or offset >= piece.loaded.offset or timestamps[offset] >= piece.loaded.before_ms
+            ]
+    assert sorted(loaded) == list(range(len(timestamps)))
 
 
 # Everything that can be true of a cluster and of what is stored, without any relation between the two.
@@ -332,10 +510,14 @@ options = {
 
 
 @settings(max_examples=1500)
-@given(world=worlds(), targets=st.none() | st.dictionaries(st.sampled_from([T0, T1]), st.integers(0, 70)), **options)
+@given(
+    world=worlds(),
+    targets=st.none() | st.dictionaries(st.sampled_from([T0, T1]), st.integers(0, 70).map(Target)),
+    **options,
+)
 def test_a_plan_is_within_the_logs_and_starts_at_the_position_or_by_a_documented_decision(
     world: tuple[dict[TopicPartition, Position], dict[TopicPartition, PartitionLog]],
-    targets: dict[TopicPartition, int] | None,
+    targets: dict[TopicPartition, Target] | None,
     start: Start,
     on_data_loss: OnDataLoss,
     max_records: int | None,
@@ -423,14 +605,14 @@ def test_successive_plans_load_everything_exactly_once_up_to_the_captured_target
     assume(expected.ranges)
     loaded: dict[TopicPartition, list[int]] = {one.topic_partition: [] for one in expected.ranges}
     skipped: list[Gap] = []
-    targets: dict[TopicPartition, int] | None = None
+    targets: dict[TopicPartition, Target] | None = None
     # Each batch loads an offset, or is the one that records the gaps.
     for batch in range(expected.offsets + 2):
         plan = decide(positions, logs, on_data_loss="skip", max_records=max_records, targets=targets)
         if not plan.ranges:
             break
         if targets is None:
-            targets = {one.topic_partition: one.target for one in plan.ranges}
+            targets = {one.topic_partition: Target(one.target) for one in plan.ranges}
         skipped += plan.gaps
         for one in plan.ranges:
             loaded[one.topic_partition] += range(one.start, one.end)

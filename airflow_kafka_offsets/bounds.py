@@ -1,0 +1,180 @@
+"""Bounds that are not offsets: instants, durations and the commits of Kafka's consumer groups, turned into offsets.
+
+Every kind of bound is one request for any number of partitions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from airflow_kafka_offsets import planning
+from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
+from airflow_kafka_offsets.kafka import Cluster
+from airflow_kafka_offsets.offsets import PartitionLog, Position, ReadAhead, Target, TopicPartition
+from airflow_kafka_offsets.planning import First
+
+log = logging.getLogger(__name__)
+
+_WORDS = ("earliest", "latest", "none")
+# Clocks of producers differ by seconds; a record that is this far ahead has a wrong timestamp.
+_TOLERATED_AHEAD = timedelta(hours=1)
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedBy:
+    """Begin where a consumer group of Kafka's stands.
+
+    Its partitions without a commit begin at their beginning offset: the group never read them.
+
+    :param group_id: the group in Kafka, for example of the job that is replaced
+    """
+
+    group_id: str
+
+
+Start = str | datetime | timedelta | CommittedBy
+"""`earliest`, `latest`, `none`, an instant (also as ISO 8601 text), a duration back from now, or a group's commits."""
+
+
+def check_start(start: Start) -> None:
+    """
+    :raises ConfigurationError: it is none of what `Start` says; with the value received
+    """
+    if isinstance(start, CommittedBy):
+        if not start.group_id:
+            raise ConfigurationError("start=CommittedBy(…) needs the name of a consumer group; got an empty one")
+    elif isinstance(start, timedelta):
+        if start <= timedelta(0):
+            raise ConfigurationError(
+                f"start as a duration counts back from now and must be positive; got start={start!r}"
+            )
+    elif isinstance(start, datetime) or start not in _WORDS:
+        instant("start", start, f"one of {', '.join(_WORDS)}, a timestamp, a timedelta or CommittedBy(…)")
+
+
+def check_until(until: str | datetime | None, lateness: timedelta) -> None:
+    """
+    :raises ConfigurationError: `until` is no instant, or `lateness` is negative, or has nothing to refer to
+    """
+    if until is not None:
+        instant("until", until, "a timestamp")
+    if lateness < timedelta(0):
+        raise ConfigurationError(f"lateness must not be negative; got lateness={lateness!r}")
+    if lateness and until is None:
+        raise ConfigurationError(f"lateness={lateness!r} means nothing without until")
+
+
+def instant(name: str, value: str | datetime, expected: str = "a timestamp") -> datetime:
+    """A parameter as an instant: no zone means UTC.
+
+    :raises ConfigurationError: it is no date-time, or lies before 1970, where Kafka's timestamps begin
+    """
+    try:
+        read = datetime.fromisoformat(value) if isinstance(value, str) else value
+        read = read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        raise ConfigurationError(f"{name} must be {expected} (ISO 8601); got {name}={value!r}") from None
+    if read < datetime(1970, 1, 1, tzinfo=UTC):
+        raise ConfigurationError(
+            f"{name} must not lie before 1970, where Kafka's timestamps begin; got {name}={value!r}"
+        )
+    return read
+
+
+def first_offsets(
+    cluster: Cluster,
+    start: Start,
+    now: Callable[[], datetime],
+    logs: Mapping[TopicPartition, PartitionLog],
+    positions: Mapping[TopicPartition, Position],
+) -> planning.Start:
+    """What `start` means for the topics that have no position yet.
+
+    :param now: tells the database's time, from which a duration counts back
+    :raises NoPositionError: the other group has committed nothing
+    """
+    known = {tp.topic for tp in positions}
+    new = [tp for tp in logs if tp.topic not in known]
+    if not new:
+        return "earliest"
+    if isinstance(start, CommittedBy):
+        return _committed(cluster, start.group_id, new, logs)
+    if start == "earliest" or start == "latest" or start == "none":
+        return start  # type: ignore[return-value]
+    present = now()
+    since = present - start if isinstance(start, timedelta) else instant("start", start)
+    found = cluster.offsets_at(new, milliseconds(since))
+    far = milliseconds(present + _TOLERATED_AHEAD)
+    for tp, one in sorted(found.items()):
+        if one.timestamp_ms > far:
+            log.warning(
+                "%s: the first record at or after %s is at offset %d, and its timestamp %s lies in the future. Records of that "
+                "time or later may lie before it: a wrong timestamp hides them from a search by time",
+                tp,
+                shown(since),
+                one.offset,
+                shown(datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=one.timestamp_ms)),
+            )
+    without = sorted(set(new) - set(found))
+    if without:
+        log.info("No record at or after %s in %s: beginning at the end offset", shown(since), _named(without))
+    # No record that new means that the end is where such records will come.
+    return {tp: First(found[tp].offset if tp in found else logs[tp].end, "timestamp") for tp in new}
+
+
+def targets_until(
+    cluster: Cluster, until: datetime, lateness: timedelta, logs: Mapping[TopicPartition, PartitionLog]
+) -> dict[TopicPartition, Target]:
+    """How far a load up to an instant goes: to the first record at or after it, which moves the position there.
+
+    :param lateness: how far to read on behind it for records that are older than the instant and arrived late
+    """
+    ends = cluster.offsets_at(list(logs), milliseconds(until))
+    reach = cluster.offsets_at(list(logs), milliseconds(until + lateness)) if lateness else {}
+    targets: dict[TopicPartition, Target] = {}
+    for tp, one in logs.items():
+        end = min(ends[tp].offset, one.end) if tp in ends else one.end
+        beyond = min(reach[tp].offset, one.end) if tp in reach else one.end
+        ahead = ReadAhead(beyond, milliseconds(until)) if lateness and beyond > end else None
+        targets[tp] = Target(end, ahead)
+    return targets
+
+
+def milliseconds(value: datetime) -> int:
+    """Milliseconds since 1970, rounded up: the first that is not before the instant."""
+    return -(-(value - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1))
+
+
+def shown(value: datetime) -> str:
+    """An instant as text, in UTC."""
+    return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _committed(
+    cluster: Cluster, group_id: str, new: list[TopicPartition], logs: Mapping[TopicPartition, PartitionLog]
+) -> dict[TopicPartition, First]:
+    committed = cluster.committed(group_id, new)
+    if not committed:
+        raise NoPositionError(
+            f"Consumer group {group_id!r} has committed nothing of {_named(sorted({tp.topic for tp in new}))}: check the "
+            "name (kafka-consumer-groups --list), and whether its commits have expired"
+        )
+    missing = sorted(set(new) - set(committed))
+    if missing:
+        log.warning(
+            "Consumer group %r has committed nothing of %s: beginning at their beginning offsets",
+            group_id,
+            _named(missing),
+        )
+    return {
+        tp: First(committed[tp], "group") if tp in committed else First(logs[tp].beginning, "earliest") for tp in new
+    }
+
+
+def _named(items: list[TopicPartition] | list[str]) -> str:
+    more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
+    return ", ".join(map(str, items[:_SHOWN])) + more

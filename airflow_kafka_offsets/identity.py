@@ -1,0 +1,71 @@
+"""Whether stored positions and a log still belong together: the same topic, and the same history of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from airflow_kafka_offsets.exceptions import LogTruncatedError, TopicRecreatedError
+from airflow_kafka_offsets.offsets import OffsetRange, PartitionLog, Position, TopicPartition
+
+
+def check_positions(
+    positions: Mapping[TopicPartition, Position], logs: Mapping[TopicPartition, PartitionLog], topics: Collection[str]
+) -> None:
+    """Make sure that positions mean in the log what they meant when they were stored.
+
+    A partition that is gone, or another topic id, is a topic that was made anew, even where its log covers the position. An
+    end offset before the position, or a leader epoch before that of the last record read, is a log that was cut. A log that
+    was cut and written anew beyond the position is only seen by whoever reads with the epoch (KIP-320).
+
+    :param logs: every partition of the topics
+    :param topics: positions of others are not looked at
+    :raises TopicRecreatedError: naming every partition concerned
+    :raises LogTruncatedError: naming every partition concerned
+    """
+    recreated: list[str] = []
+    truncated: list[str] = []
+    for tp, position in sorted(positions.items()):
+        if tp.topic not in topics:
+            continue
+        log = logs.get(tp)
+        if log is None:
+            recreated.append(f"{tp}: position {position.offset} is stored, but the topic has no such partition now")
+        elif position.topic_id and log.topic_id and position.topic_id != log.topic_id:
+            recreated.append(
+                f"{tp}: position {position.offset} belongs to topic id {position.topic_id}, "
+                f"the topic has id {log.topic_id} and offsets {log.beginning}..{log.end} now"
+            )
+        elif position.offset > log.end:
+            truncated.append(f"{tp}: position {position.offset} is beyond the end offset {log.end}")
+        elif _went_back(position.leader_epoch, log.leader_epoch):
+            truncated.append(
+                f"{tp}: the record before position {position.offset} was of leader epoch {position.leader_epoch}, the "
+                f"leader is of epoch {log.leader_epoch} now"
+            )
+    if recreated:
+        raise TopicRecreatedError(
+            "A topic was deleted and created again, so that the stored positions mean nothing in it: "
+            + "; ".join(recreated)
+            + ". Load the new topic under a new group_id, or delete the positions of this topic on purpose."
+        )
+    if truncated:
+        raise LogTruncatedError(
+            "The log was cut before the stored position (unclean leader election, or a restored cluster): "
+            + "; ".join(truncated)
+            + ". Find out which records were lost; then set the position to the end offset on purpose, or use a new "
+            "group_id to load from the beginning."
+        )
+
+
+def check_ranges(ranges: Sequence[OffsetRange], logs: Mapping[TopicPartition, PartitionLog]) -> None:
+    """Make sure that the logs are still those that the ranges were planned from.
+
+    :raises TopicRecreatedError: a topic is another one
+    :raises LogTruncatedError: a log ends before a range
+    """
+    ends = {one.topic_partition: Position(one.read_to, one.topic_id, one.leader_epoch) for one in ranges}
+    check_positions(ends, logs, {one.topic for one in ranges})
+
+
+def _went_back(stored: int | None, current: int | None) -> bool:
+    return stored is not None and current is not None and current < stored

@@ -1,0 +1,122 @@
+"""Records that do not decode, set aside: one Arrow file for each slice that has any, beside the staged rows."""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_kafka_offsets.exceptions import StagingError
+from airflow_kafka_offsets.offsets import Slice
+from airflow_kafka_offsets.spark.decode import BadRecord
+from airflow_kafka_offsets.spark.job import Manifest
+from airflow_kafka_offsets.spark.staging import StagingDirectory
+
+SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("headers", pa.string()),
+        pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("error", pa.string(), nullable=False),
+    ]
+)
+"""The columns of dead letters.
+
+`headers` is JSON, as a list of [key, value], with values in base64 or null; it is null where the record has none.
+"""
+
+
+class DeadLetterFile:
+    """Writes the dead letters of one evaluation of a slice, into a file that is made with the first of them.
+
+    It is complete when the context is left. Its name is its own: where Spark reads a slice twice, the file counts that
+    the note of the slice names.
+    """
+
+    def __init__(self, staging: StagingDirectory, one: Slice) -> None:
+        self.count = 0
+        self.name: str | None = None
+        self._staging = staging
+        self._slice = one
+        self._stream: Any = None
+        self._writer: pa.RecordBatchFileWriter | None = None
+
+    def __enter__(self) -> DeadLetterFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        finally:
+            if self._stream is not None:
+                self._stream.close()
+
+    def add(self, batch: pa.RecordBatch, bad: Sequence[BadRecord]) -> None:
+        """
+        :param batch: what `read` yields, with headers
+        :param bad: which of its records do not decode, and why
+        """
+        if not bad:
+            return
+        if self._writer is None:
+            self.name = f"dead-{self._slice.index}-{uuid.uuid4().hex}.arrow"
+            self._stream = self._staging.filesystem.open_output_stream(self._staging.file(self.name))
+            options = pa.ipc.IpcWriteOptions(compression="lz4")
+            self._writer = pa.ipc.new_file(self._stream, SCHEMA, options=options)
+        self._writer.write_batch(_letters(batch, self._slice, bad))
+        self.count += len(bad)
+
+
+def dead_letters(staging: StagingDirectory, manifest: Manifest) -> Iterator[pa.RecordBatch]:
+    """The dead letters of the slices that a manifest accepts, slice by slice, in the order of their offsets.
+
+    :return: record batches with the columns of `SCHEMA`
+    :raises StagingError: a file holds another number of them than its slice reported
+    """
+    for read in manifest.reads:
+        if read.dead_letters_file is None:
+            continue
+        # The manifest was read from the staging directory: a name in it must not lead anywhere else.
+        path = staging.file(read.dead_letters_file)
+        count = 0
+        with staging.filesystem.open_input_file(path) as stream, pa.ipc.open_file(stream) as reader:
+            for index in range(reader.num_record_batches):
+                batch = reader.get_batch(index)
+                count += batch.num_rows
+                yield batch
+        if count != read.dead_letters:
+            raise StagingError(f"Staged file {path} holds {count} dead letters, its slice reported {read.dead_letters}")
+
+
+def _letters(batch: pa.RecordBatch, one: Slice, bad: Sequence[BadRecord]) -> pa.RecordBatch:
+    found = batch.take(pa.array([one.row for one in bad], pa.int64()))
+    columns = {name: found.column(name) for name in ("offset", "key", "value", "timestamp")}
+    columns["topic"] = pa.repeat(pa.scalar(one.topic), len(bad))
+    columns["partition"] = pa.repeat(pa.scalar(one.partition, pa.int32()), len(bad))
+    columns["headers"] = pa.array(map(_header_text, found.column("headers").to_pylist()), pa.string())
+    # A reason may show what the record holds, and no database keeps NUL in a text.
+    columns["error"] = pa.array([one.reason.replace("\0", "\\0") for one in bad], pa.string())
+    return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+def _header_text(headers: Sequence[dict[str, Any]]) -> str | None:
+    if not headers:
+        return None
+    return json.dumps(
+        [
+            [header["key"], None if header["value"] is None else base64.b64encode(header["value"]).decode()]
+            for header in headers
+        ]
+    )

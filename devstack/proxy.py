@@ -1,0 +1,221 @@
+"""A TCP proxy in front of Postgres that breaks a connection at its COMMIT, before it or after it."""
+
+import contextlib
+import enum
+import re
+import socket
+import socketserver
+import struct
+import threading
+from io import BufferedIOBase, BufferedReader
+from typing import Self
+
+_CHUNK = 256 * 1024
+
+# Startup messages that ask for encryption. They are answered with a no, so that all that follows can be read.
+_ENCRYPTION_REQUESTS = {80877103, 80877104}
+
+# At the beginning of a statement. Not "END": blocks of PL/pgSQL have that too.
+_COMMIT = re.compile(rb"(?:^|;)\s*COMMIT(?:\s+(?:WORK|TRANSACTION))?\s*(?:;|$)", re.IGNORECASE)
+
+# The last message of an answer: its kind and length; one byte of state follows.
+_READY_FOR_QUERY = b"Z" + struct.pack("!I", 5)
+
+
+class _Fault(enum.Enum):
+    SWALLOW_ANSWER = enum.auto()
+    CUT_BEFORE = enum.auto()
+
+
+class PostgresProxy:
+    """Forwards connections to 127.0.0.1:``port`` to a Postgres; as a context manager it starts on entry and ends on exit.
+
+    A fault strikes once, at the next message of any client that carries COMMIT; after it the proxy only forwards again.
+    Clients that pipeline statements are not supported.
+
+    :param server_port: where Postgres listens on 127.0.0.1
+    """
+
+    def __init__(self, server_port: int) -> None:
+        self.triggered = threading.Event()
+        """Set once the fault has struck, before the client can notice; cleared when the next one is asked for."""
+        self._server_port = server_port
+        self._refusing = False
+        self._fault: _Fault | None = None
+        self._lock = threading.Lock()
+        self._sessions: set[_Session] = set()
+        self._listener = _Listener(self)
+        self.port: int = self._listener.server_address[1]
+        # Its poll interval is how long the end may take; a connection wakes it at once.
+        self._thread = threading.Thread(target=self._listener.serve_forever, args=(0.05,), name="proxy", daemon=True)
+
+    def swallow_commit_answer(self) -> None:
+        """Forward the next COMMIT, await the server's answer, and close the connection instead of handing it on."""
+        self._arm(_Fault.SWALLOW_ANSWER)
+
+    def cut_before_commit(self) -> None:
+        """Close the connection, on both sides, instead of forwarding the next COMMIT."""
+        self._arm(_Fault.CUT_BEFORE)
+
+    def refuse(self) -> None:
+        """Close new connections at once. Those that are open stay."""
+        self._refusing = True
+
+    def accept(self) -> None:
+        """Forward new connections again, after :meth:`refuse`."""
+        self._refusing = False
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.shutdown()
+        self._thread.join()
+        with self._lock:
+            self._refusing = True
+            for session in self._sessions:
+                session.close()
+        # Waits for the threads of the sessions.
+        self._listener.server_close()
+
+    def _arm(self, fault: _Fault) -> None:
+        with self._lock:
+            self.triggered.clear()
+            self._fault = fault
+
+    def _take_fault(self) -> _Fault | None:
+        """What to do at a COMMIT: one client gets it, once."""
+        with self._lock:
+            fault, self._fault = self._fault, None
+            return fault
+
+    def _serve(self, client: socket.socket) -> None:
+        """One connection, from its beginning to its end."""
+        # A server that is down, or goes away, closes the connection of its client; so does the end of the proxy.
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection(("127.0.0.1", self._server_port)) as server,
+            BufferedReader(client.makefile("rb", 0), _CHUNK) as requests,
+        ):
+            session = _Session(self, client, server, requests)
+            with self._lock:
+                if self._refusing:
+                    return
+                self._sessions.add(session)
+            try:
+                session.run()
+            finally:
+                with self._lock:
+                    self._sessions.discard(session)
+
+
+class _Listener(socketserver.ThreadingTCPServer):
+    """A thread for each connection; closing the listener waits for them."""
+
+    def __init__(self, proxy: PostgresProxy) -> None:
+        self._proxy = proxy
+        super().__init__(("127.0.0.1", 0), socketserver.BaseRequestHandler)
+
+    def verify_request(self, request: object, client_address: object) -> bool:
+        return not self._proxy._refusing
+
+    def finish_request(self, request: object, client_address: object) -> None:
+        assert isinstance(request, socket.socket)
+        self._proxy._serve(request)
+
+
+class _Session:
+    """A client's connection, and the one to the server on its behalf."""
+
+    def __init__(
+        self,
+        proxy: PostgresProxy,
+        client: socket.socket,
+        server: socket.socket,
+        requests: BufferedIOBase,
+    ) -> None:
+        self._proxy = proxy
+        self._client = client
+        self._server = server
+        self._requests = requests
+        self._swallowing = False
+        for end in (client, server):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def run(self) -> None:
+        """Forward in both directions until either side is done."""
+        answers = threading.Thread(target=self._forward_answers, name="proxy answers", daemon=True)
+        answers.start()
+        try:
+            self._forward_startup()
+            self._forward_requests()
+        finally:
+            self.close()
+            answers.join()
+
+    def close(self) -> None:
+        """End both connections, which wakes the threads that read from them."""
+        for end in (self._client, self._server):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _forward_startup(self) -> None:
+        """The first message has no kind."""
+        while len(header := self._requests.read(8)) == 8:
+            length, code = struct.unpack("!II", header)
+            if code not in _ENCRYPTION_REQUESTS:
+                self._server.sendall(header + self._requests.read(length - 8))
+                return
+            self._client.sendall(b"N")
+
+    def _forward_requests(self) -> None:
+        while len(header := self._requests.read(5)) == 5:
+            kind, length = struct.unpack("!cI", header)
+            if kind not in (b"Q", b"P"):
+                self._forward_body(header, length - 4)
+                continue
+            body = self._requests.read(length - 4)
+            if len(body) < length - 4:
+                return
+            fault = self._proxy._take_fault() if _carries_commit(kind, body) else None
+            if fault is _Fault.CUT_BEFORE:
+                self._proxy.triggered.set()
+                return
+            if fault is _Fault.SWALLOW_ANSWER:
+                # Before the server can answer.
+                self._swallowing = True
+            self._server.sendall(header + body)
+
+    def _forward_body(self, header: bytes, length: int) -> None:
+        """Forward what has arrived of a message, without waiting for the whole: rows of COPY come in large ones."""
+        pending = header
+        while length:
+            part = self._requests.read1(min(length, _CHUNK))
+            if not part:
+                return
+            self._server.sendall(pending + part)
+            pending = b""
+            length -= len(part)
+        if pending:
+            self._server.sendall(pending)
+
+    def _forward_answers(self) -> None:
+        swallowed = b""
+        with contextlib.suppress(OSError):
+            while answer := self._server.recv(_CHUNK):
+                if not self._swallowing:
+                    self._client.sendall(answer)
+                    continue
+                swallowed += answer
+                # The client had all earlier answers before it sent COMMIT, so that this is the end of COMMIT's.
+                if swallowed[-6:-1] == _READY_FOR_QUERY:
+                    self._proxy.triggered.set()
+                    break
+        self.close()
+
+
+def _carries_commit(kind: bytes, body: bytes) -> bool:
+    """Whether a Query (its text) or a Parse (a name, then the text) commits."""
+    text = body.split(b"\0")[0 if kind == b"Q" else 1]
+    return _COMMIT.search(text) is not None

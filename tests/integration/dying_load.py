@@ -1,0 +1,194 @@
+"""A load in a process of its own that stops at a chosen point, so that a test can kill it there with SIGKILL.
+
+The process runs the product as it is; only the function at whose door it stops is wrapped, in that process alone.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import import_module
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+import sqlalchemy as sa
+
+from airflow_kafka_offsets import batch, ledger, staged
+from airflow_kafka_offsets.formats import Json
+from airflow_kafka_offsets.ledger import TaskRun
+from airflow_kafka_offsets.pipeline import Pipeline
+from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.spark.staging import StagingDirectory
+from airflow_kafka_offsets.spark.tasks import SliceReader
+from tests.integration.inline import InlineLauncher
+
+# Children are forked from a server that has imported everything and runs nothing: that takes milliseconds, and no thread or
+# Kafka client of the test's process is copied.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["tests.integration.dying_load"])
+
+TIMEOUT = 60.0
+
+# The package shows the function of that name.
+_commit_module = import_module("airflow_kafka_offsets.ledger.commit")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What to load, as plain data.
+
+    :param options: of the pipeline, over group `loader`, table `target` and the columns of the tests
+    """
+
+    url: str
+    bootstrap_servers: str
+    topics: tuple[str, ...]
+    run: TaskRun
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> batch.LoadResult:
+        engine = sa.create_engine(self.url, hide_parameters=True)
+        defaults: dict[str, Any] = {
+            "group_id": "loader",
+            "value_format": Json("id BIGINT NOT NULL, name STRING"),
+            "sink": SqlTable("target"),
+        }
+        try:
+            return batch.load(
+                Pipeline(topics=self.topics, **(defaults | self.options)),
+                kafka_config={"bootstrap.servers": self.bootstrap_servers},
+                engine=engine,
+                launcher=InlineLauncher(),
+                run=self.run,
+            )
+        finally:
+            engine.dispose()
+
+
+def _before(owner: Any, name: str) -> Callable[[Callable[[], None]], None]:
+    def install(stop: Callable[[], None]) -> None:
+        original = getattr(owner, name)
+
+        def stopped(*args: Any, **kwargs: Any) -> Any:
+            stop()
+            return original(*args, **kwargs)
+
+        setattr(owner, name, stopped)
+
+    return install
+
+
+def _after(owner: Any, name: str) -> Callable[[Callable[[], None]], None]:
+    def install(stop: Callable[[], None]) -> None:
+        original = getattr(owner, name)
+
+        def stopped(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            stop()
+            return result
+
+        setattr(owner, name, stopped)
+
+    return install
+
+
+def _in_the_second_slice(stop: Callable[[], None]) -> None:
+    original = SliceReader._slice
+    begun: list[int] = []
+
+    def counted(self: SliceReader, *args: Any) -> Any:
+        begun.append(1)
+        if len(begun) == 2:
+            stop()
+        return original(self, *args)
+
+    SliceReader._slice = counted  # type: ignore[method-assign,assignment]
+
+
+def _while_a_slice_is_read(stop: Callable[[], None]) -> None:
+    from airflow_kafka_offsets.spark import read
+
+    # The first records are fetched, and nothing is written of them yet.
+    _after(read, "_record_batch")(stop)
+
+
+def _in_the_middle_of_removing(stop: Callable[[], None]) -> None:
+    def one_file_and_no_more(self: StagingDirectory) -> None:
+        self.filesystem.delete_file(self.file("manifest.json"))
+        stop()
+
+    StagingDirectory.remove = one_file_and_no_more  # type: ignore[method-assign]
+
+
+POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
+    "before planning": _before(batch, "plan"),
+    "after the ranges are stored": _after(batch, "plan"),
+    "while a slice is read": _while_a_slice_is_read,
+    "after some slices are staged": _in_the_second_slice,
+    "after the manifest": _before(ledger, "mark_staged"),
+    "after it is marked as staged": _before(batch, "commit"),
+    "inside the transaction": _before(_commit_module, "set_positions"),
+    "after COMMIT, its answer lost": _before(_commit_module, "_outcome"),
+    "after COMMIT": _after(_commit_module, "transact"),
+    "before clean-up": _before(staged, "remove"),
+    "during clean-up": _in_the_middle_of_removing,
+}
+
+
+def _main(load: Load, points: tuple[str, ...], pipe: Connection) -> None:
+    for point in points:
+        POINTS[point](lambda point=point: _stop(pipe, point))  # type: ignore[misc]
+    try:
+        pipe.send(load())
+    except Exception as error:  # told to whoever waits at the other end
+        pipe.send(error)
+
+
+def _stop(pipe: Connection, point: str) -> None:
+    pipe.send(point)
+    pipe.recv()
+
+
+class DyingLoad:
+    """A load in a child process, as a context manager that leaves no process behind.
+
+    :param points: of `POINTS`: where it stops, each time it comes by, until it is told to go on
+    """
+
+    def __init__(self, load: Load, *points: str) -> None:
+        self._pipe, theirs = _CONTEXT.Pipe()
+        self.process = _CONTEXT.Process(target=_main, args=(load, points, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def __enter__(self) -> DyingLoad:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+        self._pipe.close()
+
+    def reach(self, point: str) -> None:
+        """Wait until it stops at a point."""
+        told = self.result()
+        if isinstance(told, Exception):
+            raise told
+        assert told == point, f"the load was to reach {point!r}; {told}"
+
+    def go_on(self) -> None:
+        """Let it leave the point at which it stands."""
+        self._pipe.send("go on")
+
+    def result(self) -> Any:
+        """What it tells next: the point it has reached, its result, or the error that ended it."""
+        assert self._pipe.poll(TIMEOUT), "the load hangs"
+        return self._pipe.recv()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.join()

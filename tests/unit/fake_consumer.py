@@ -1,0 +1,114 @@
+"""A consumer that plays a script: what the real one reports in moments that no test can make a broker have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from airflow_kafka_offsets.spark import read as read_module
+
+TIMED_OUT = KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+
+@dataclass(frozen=True)
+class FakeMessage:
+    at: int
+    body: bytes | None = b"{}"
+    name: bytes | None = None
+    timestamp_ms: int = -1
+    fields: list[tuple[str, bytes | None]] | None = None
+    epoch: int | None = 0
+    problem: KafkaError | None = None
+
+    def offset(self) -> int:
+        return self.at
+
+    def value(self) -> bytes | None:
+        return self.body
+
+    def key(self) -> bytes | None:
+        return self.name
+
+    def timestamp(self) -> tuple[int, int]:
+        return (0 if self.timestamp_ms < 0 else 1, self.timestamp_ms)
+
+    def headers(self) -> list[tuple[str, bytes | None]] | None:
+        return self.fields
+
+    def leader_epoch(self) -> int | None:
+        return self.epoch
+
+    def error(self) -> KafkaError | None:
+        return self.problem
+
+
+def failure(code: int, text: str | None = None, offset: int = -1001) -> FakeMessage:
+    return FakeMessage(offset, None, problem=KafkaError(code, text))
+
+
+def end_of_log(offset: int) -> FakeMessage:
+    return failure(KafkaError._PARTITION_EOF, offset=offset)
+
+
+Step = list[FakeMessage] | KafkaError
+"""What one call of `consume` brings: messages, or an error that the client reports aside."""
+
+
+@dataclass
+class FakeConsumer:
+    """
+    :param script: one step a call of `consume`; nothing comes behind its end
+    :param topics: what the cluster says of the topic's partitions when asked; None for that it has no such topic
+    :param beginning: the first offset of the log
+    """
+
+    script: Iterable[Step] = ()
+    topics: dict[int, object] | None | KafkaException = field(default_factory=lambda: {0: object()})
+    beginning: int | KafkaException = 0
+    seconds_a_call: float = 0.5
+    now: float = 1000.0
+    closed: bool = False
+    assigned: list[Any] = field(default_factory=list)
+    report: Callable[[KafkaError], None] = lambda error: None
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> FakeConsumer:
+        steps = iter(self.script)
+        self._next = lambda: next(steps, [])
+
+        def made(config: dict[str, Any], logger: object) -> FakeConsumer:
+            self.report = config["error_cb"]
+            return self
+
+        monkeypatch.setattr(read_module, "Consumer", made)
+        monkeypatch.setattr(read_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        return self
+
+    def assign(self, partitions: list[Any]) -> None:
+        self.assigned = partitions
+
+    def consume(self, count: int, timeout: float) -> list[FakeMessage]:
+        self.now += self.seconds_a_call
+        step = self._next()
+        if isinstance(step, KafkaError):
+            self.report(step)
+            return []
+        return step
+
+    def list_topics(self, topic: str, timeout: float) -> object:
+        if isinstance(self.topics, KafkaException):
+            raise self.topics
+        unknown = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART) if self.topics is None else None
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=unknown, partitions=self.topics or {})})
+
+    def get_watermark_offsets(self, partition: object, timeout: float) -> tuple[int, int]:
+        if isinstance(self.beginning, KafkaException):
+            raise self.beginning
+        return self.beginning, self.beginning + 10**6
+
+    def close(self) -> None:
+        self.closed = True

@@ -1,0 +1,82 @@
+"""Starts and ends that are given as words, instants or durations: what is accepted, and what it is in milliseconds."""
+
+import re
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_kafka_offsets.bounds import CommittedBy, check_start, check_until, instant, milliseconds
+from airflow_kafka_offsets.exceptions import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "earliest",
+        "latest",
+        "none",
+        "2026-02-28",
+        "2026-02-28T23:00:00+05:30",
+        datetime(2026, 2, 28),
+        timedelta(hours=3),
+        CommittedBy("old"),
+    ],
+)
+def test_documented_starts_pass(start: Any) -> None:
+    check_start(start)
+
+
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [
+        (
+            "beginning",
+            "one of earliest, latest, none, a timestamp, a timedelta or CommittedBy(…) (ISO 8601); got start='beginning'",
+        ),
+        ("2026-02-30", "got start='2026-02-30'"),
+        ("1969-12-31", "must not lie before 1970, where Kafka's timestamps begin; got start='1969-12-31'"),
+        (12, "got start=12"),
+        (None, "got start=None"),
+        (timedelta(0), "must be positive"),
+        (timedelta(seconds=-1), "must be positive"),
+        (CommittedBy(""), "got an empty one"),
+    ],
+)
+def test_other_starts_are_refused_with_their_value(start: Any, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(told)):
+        check_start(start)
+
+
+@pytest.mark.parametrize(
+    ("until", "lateness", "told"),
+    [
+        ("None", timedelta(0), "until must be a timestamp (ISO 8601); got until='None'"),
+        ("", timedelta(0), "got until=''"),
+        (None, timedelta(minutes=1), "means nothing without until"),
+        ("2026-01-01", timedelta(minutes=-1), "lateness must not be negative"),
+    ],
+)
+def test_ends_that_mean_nothing_are_refused(until: str | None, lateness: timedelta, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(told)):
+        check_until(until, lateness)
+
+
+def test_no_zone_means_utc() -> None:
+    assert instant("until", "2026-01-01T12:00:00") == datetime(2026, 1, 1, 12, tzinfo=UTC)
+    assert instant("until", datetime(2026, 1, 1, 12)) == datetime(2026, 1, 1, 12, tzinfo=UTC)
+    zoned = datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+    assert (
+        instant("until", "2026-01-01T12:00:00+05:30")
+        == instant("until", zoned)
+        == datetime(2026, 1, 1, 6, 30, tzinfo=UTC)
+    )
+
+
+@given(st.datetimes(datetime(1970, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC)))
+def test_milliseconds_are_the_first_that_are_not_before_the_instant(value: datetime) -> None:
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    found = milliseconds(value)
+    assert epoch + timedelta(milliseconds=found - 1) < value <= epoch + timedelta(milliseconds=found)
