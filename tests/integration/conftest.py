@@ -23,6 +23,7 @@ from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.session import SessionLauncher
 from devstack.kafka import KafkaBroker
+from tests.integration.inline import InlineLauncher
 
 COLUMNS = Json("id BIGINT NOT NULL, name STRING")
 
@@ -88,7 +89,11 @@ class Loader:
 
     kafka: KafkaBroker
     engine: Engine
-    launcher: CountingLauncher
+    launcher: Any  # a CountingLauncher, or one that needs no Spark
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.kafka.bootstrap_servers}
 
     def pipeline(self, topics: Sequence[str], **options: Any) -> Pipeline:
         defaults: dict[str, Any] = {"group_id": "loader", "value_format": COLUMNS, "sink": SqlTable("target")}
@@ -97,7 +102,7 @@ class Loader:
     def __call__(self, *topics: str, run: TaskRun | None = None, **options: Any) -> LoadResult:
         return load(
             self.pipeline(topics, **options),
-            kafka_config={"bootstrap.servers": self.kafka.bootstrap_servers},
+            kafka_config=self.config,
             engine=self.engine,
             launcher=self.launcher,
             run=run,
@@ -112,6 +117,12 @@ def loader(kafka: KafkaBroker, engine: Engine, launcher: CountingLauncher) -> Lo
 @pytest.fixture
 def postgres_loader(kafka: KafkaBroker, postgres_engine: Engine, launcher: CountingLauncher) -> Loader:
     return Loader(kafka, postgres_engine, launcher)
+
+
+@pytest.fixture
+def inline_loader(kafka: KafkaBroker, engine: Engine) -> Loader:
+    """For what Spark has no part in: its work is done in this process."""
+    return Loader(kafka, engine, InlineLauncher())
 
 
 def produce(kafka: KafkaBroker, topic: str, values: Sequence[bytes | None], partition: int = 0, **config: Any) -> None:

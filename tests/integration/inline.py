@@ -14,13 +14,17 @@ from airflow_kafka_offsets.spark.tasks import SliceReader, Stager
 
 
 class InlineLauncher:
-    """Stages a batch in this process. Knows no transform."""
+    """Stages a batch in this process, and remembers what it was asked to run. Knows no transform."""
+
+    def __init__(self) -> None:
+        self.jobs: list[StageJob] = []
 
     def check(self, staging_dir: str | None) -> None:
         """Nothing can be missing."""
 
     def __call__(self, job: StageJob) -> None:
         assert job.transform is None
+        self.jobs.append(job)
         staging = StagingDirectory(job.staging_uri)
         reader, stager = SliceReader(job), Stager(job.staging_uri)
         files: list[StagedFile] = []

@@ -426,6 +426,8 @@ class TestAlteredTarget:
         self, postgres_loader: Loader, orders: str, writer: sql_table.Writer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         engine = postgres_loader.engine
+        # Without an index on _batch_id: where there is one, the commit has read the table by then, and ALTER has to wait.
+        change(engine, f"CREATE TABLE target (id BIGINT, name TEXT, {ADDED})")
 
         def alter_and_write(conn: Connection, table: sa.Table, columns: Sequence[Column], rows: StagedRows) -> int:
             change(engine, "ALTER TABLE target RENAME name TO label")

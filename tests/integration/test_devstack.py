@@ -33,6 +33,14 @@ with {server}() as server:
     signal.pause()
 """
 
+CLUSTER_STARTER = """
+import signal
+from devstack.kafka_cluster import KafkaCluster
+with KafkaCluster() as cluster:
+    print(cluster.directory, *(node.process.pid for node in cluster.nodes), flush=True)
+    signal.pause()
+"""
+
 ENDLESS_DAG = """
 import subprocess
 from pathlib import Path
@@ -115,6 +123,18 @@ def test_server_and_its_files_are_gone_after_a_sigkill_of_the_starter(
     wait_until(lambda: not pid_running(int(pid)), 20, f"{server} to end")
     wait_until(lambda: not Path(directory).exists(), 20, f"the removal of {directory}")
     assert not listens(int(port))
+
+
+def test_a_cluster_and_its_files_are_gone_after_a_sigkill_of_the_starter() -> None:
+    command = [sys.executable, "-c", CLUSTER_STARTER]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        directory, *pids = starter.stdout.readline().split()
+        assert len(pids) == 3
+        assert all(pid_running(int(pid)) for pid in pids)
+        starter.kill()
+    wait_until(lambda: not any(pid_running(int(pid)) for pid in pids), 20, "the nodes to end")
+    wait_until(lambda: not Path(directory).exists(), 20, f"the removal of {directory}")
 
 
 def test_kill_reaches_descendants_that_left_the_process_group(tmp_path: Path) -> None:

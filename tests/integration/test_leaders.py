@@ -90,22 +90,22 @@ def test_P17_log_ends_asked_while_a_leader_is_dead_are_those_that_were_acknowled
 def test_P10_a_partition_without_a_living_replica_fails_the_plan_in_time(cluster: KafkaCluster) -> None:
     create_topic(cluster.bootstrap_servers, "lonely", 2, replicas=[[3], [2]])
     cluster.brokers[3].kill()
-    # At first Kafka still names the dead leader, then none.
-    assert_unavailable_in_time(cluster)
+    # Kafka still names the dead broker, be it as the one that describes topics, which its client asks first.
+    assert_unavailable_in_time(cluster, r"\((topic 'lonely'|partition lonely\[0\])\) within 3 s: .*refused")
     cluster.wait_for_leader(-1, "lonely", 0)
-    assert_unavailable_in_time(cluster)
+    assert_unavailable_in_time(cluster, r"\(partition lonely\[0\]\) within 3 s: ")
 
 
-def assert_unavailable_in_time(cluster: KafkaCluster) -> None:
+def assert_unavailable_in_time(cluster: KafkaCluster, message: str) -> None:
     begun = time.monotonic()
-    with pytest.raises(KafkaUnavailableError, match=r"\(partition lonely\[0\]\) within 3 s"):
+    with pytest.raises(KafkaUnavailableError, match=message):
         Cluster(client(cluster), timeout=3).logs(["lonely"])
     # Far from a hang, and from any time-out of the client's own; a busy machine may add to the 3 s.
     assert time.monotonic() - begun < 8
 
 
 def test_a_slice_is_read_once_and_in_order_while_its_leader_changes(cluster: KafkaCluster) -> None:
-    sent = values("record", 1000, size=10_000)
+    sent = values("record", 200, size=10_000)
     create_topic(cluster.bootstrap_servers, "followed", replicas=[[2, 3]])
     # Each record a batch: the least that a fetch returns is one batch.
     produce(cluster, "followed", sent, config={"batch.num.messages": "1"})
@@ -116,12 +116,12 @@ def test_a_slice_is_read_once_and_in_order_while_its_leader_changes(cluster: Kaf
         "fetch.message.max.bytes": "10000",
         "fetch.queue.backoff.ms": "5",
     }
-    batches = read(Slice(0, "followed", 0, 0, 1000), reader(cluster, one_by_one), idle_timeout=30)
+    batches = read(Slice(0, "followed", 0, 0, 200), reader(cluster, one_by_one), idle_timeout=30)
     received = [next(batches)]
-    assert received[0].num_rows < 500, "too much was read before the leader changed"
+    assert received[0].num_rows < 100, "too much was read before the leader changed"
     cluster.brokers[2].kill()
     received += batches
-    assert [offset for batch in received for offset in batch["offset"].to_pylist()] == list(range(1000))
+    assert [offset for batch in received for offset in batch["offset"].to_pylist()] == list(range(200))
     assert [value for batch in received for value in batch["value"].to_pylist()] == sent
     assert cluster.partition("followed").leader == 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -55,7 +55,7 @@ def end_of_log(offset: int) -> FakeMessage:
     return failure(KafkaError._PARTITION_EOF, offset=offset)
 
 
-Step = list[FakeMessage] | KafkaError
+Step: TypeAlias = list[FakeMessage] | KafkaError
 """What one call of `consume` brings: messages, or an error that the client reports aside."""
 
 
@@ -68,7 +68,7 @@ class FakeConsumer:
     """
 
     script: Iterable[Step] = ()
-    topics: dict[int, object] | None | KafkaException = field(default_factory=lambda: {0: object()})
+    topics: dict[int, object] | KafkaException | None = field(default_factory=lambda: {0: object()})
     beginning: int | KafkaException = 0
     seconds_a_call: float = 0.5
     now: float = 1000.0
@@ -78,7 +78,7 @@ class FakeConsumer:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> FakeConsumer:
         steps = iter(self.script)
-        self._next = lambda: next(steps, [])
+        self._next: Callable[[], Step] = lambda: next(steps, [])
 
         def made(config: dict[str, Any], logger: object) -> FakeConsumer:
             self.report = config["error_cb"]

@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.json as pj
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from airflow_kafka_offsets.exceptions import RecordError
 from airflow_kafka_offsets.formats import Json, Raw, row_columns
 from airflow_kafka_offsets.offsets import Slice
-from airflow_kafka_offsets.spark.decode import DECODERS, decode_json, decode_raw
+from airflow_kafka_offsets.spark.decode import DECODERS, BadRecord, decode_json, decode_raw, sift_json
 
 FIRST_OFFSET = 1000
 # Offsets are not counts: every second one holds a record here, as after compaction or in transactions.
@@ -400,6 +401,64 @@ class TestFirstBadRecord:
         assert " in row " not in raised.value.reason
 
 
+def sifted(ddl: str, *values: bytes | None) -> tuple[list[Row], list[BadRecord]]:
+    """The rows with all their columns, and what was set aside."""
+    columns = row_columns(Json(ddl))
+    rows, bad = sift_json(record_batch(values), slice_of(values), columns)
+    assert rows.schema == columns
+    rows.validate(full=True)
+    return rows.to_pylist(), bad
+
+
+class TestSettingBadRecordsAside:
+    def test_good_records_come_out_and_bad_ones_are_told_with_their_reasons(self) -> None:
+        rows, bad = sifted("a INT NOT NULL", b'{"a": 1}', b"{", b'{"a": 2}', None, b'{"a": "x"}', b'{"a": 3}')
+        assert declared(rows) == [{"a": 1}, {"a": 2}, {"a": 3}]
+        assert [row["_kafka_offset"] for row in rows] == [1000, 1004, 1010]
+        assert [row["_kafka_timestamp"] for row in rows] == [BEGUN + timedelta(seconds=i) for i in (0, 2, 5)]
+        assert [one.row for one in bad] == [1, 3, 4]
+        assert "column 'a' is declared NOT NULL, and is missing or null" in bad[1].reason
+        assert "field 'a' is declared as number, but holds string" in bad[2].reason
+
+    def test_a_batch_without_a_good_record_has_no_rows(self) -> None:
+        rows, bad = sifted("a STRUCT<b: ARRAY<INT>>, c DECIMAL(3,2)", b"{", b"[", b"")
+        assert rows == []
+        assert [one.row for one in bad] == [0, 1, 2]
+
+    def test_a_batch_without_a_bad_record_is_one_pass(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.passes(monkeypatch, [b'{"a": 1}'] * 1000) == 1
+
+    @pytest.mark.parametrize(
+        ("values", "most"),
+        [
+            pytest.param([b"{"] * 1000, 1300, id="all bad"),
+            pytest.param([b"{", b'{"a": 1}'] * 500, 1300, id="every second"),
+            pytest.param([b'{"a": "2024-13-45"}'] * 1000, 1300, id="all with a wrong date"),
+            pytest.param(
+                [b'{"a": "2024-01-02"}'] * 777 + [b"{"] + [b'{"a": "2024-01-02"}'] * 222, 24, id="a single one"
+            ),
+        ],
+    )
+    def test_many_bad_records_take_hardly_more_passes_than_there_are_records(
+        self, monkeypatch: pytest.MonkeyPatch, values: list[bytes], most: int
+    ) -> None:
+        assert self.passes(monkeypatch, values) <= most
+
+    def passes(self, monkeypatch: pytest.MonkeyPatch, values: list[bytes]) -> int:
+        """How often Arrow's reader is called."""
+        calls = 0
+        read_json = pj.read_json
+
+        def counted(*args: Any, **options: Any) -> pa.Table:
+            nonlocal calls
+            calls += 1
+            return read_json(*args, **options)
+
+        monkeypatch.setattr(pj, "read_json", counted)
+        sifted("a DATE" if b"-" in values[0] else "a INT, b TIMESTAMP", *values)
+        return calls
+
+
 class TestRaw:
     def test_key_and_value_pass_through_unchanged(self) -> None:
         values = [b"\x00\xff", None, b""]
@@ -528,6 +587,25 @@ def test_a_batch_of_any_bytes_decodes_as_each_record_alone_or_names_the_first_th
         assert [row["_kafka_offset"] for row in rows] == [FIRST_OFFSET + STEP * i for i in range(len(values))]
     else:
         assert refused_at("a INT, b STRING", *values) == first_bad
+
+
+@settings(max_examples=500)
+@given(values=st.lists(_values, min_size=1, max_size=30))
+def test_of_any_mix_each_record_comes_out_as_it_decodes_alone_or_is_set_aside(values: list[bytes | None]) -> None:
+    good: list[Row] = []
+    reasons: dict[int, str] = {}
+    for place, value in enumerate(values):
+        try:
+            (row,) = declared(decode("a INT, b STRING", value))
+        except RecordError as error:
+            reasons[place] = error.reason
+        else:
+            good.append(row | {"at": FIRST_OFFSET + STEP * place})
+
+    rows, bad = sifted("a INT, b STRING", *values)
+
+    assert [{"a": row["a"], "b": row["b"], "at": row["_kafka_offset"]} for row in rows] == good
+    assert bad == [BadRecord(place, reason) for place, reason in reasons.items()]
 
 
 _times = ["2024-01-02", "2024-01-02T03:04:05", "2024-01-02T03:04:05Z", "2024-01-02 03:04:05.5+02:00", "2024-01-02T03"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.formats import Json, Raw, row_columns
-from airflow_kafka_offsets.offsets import Slice
+from airflow_kafka_offsets.offsets import ReadAhead, Slice
 from airflow_kafka_offsets.spark.job import Manifest, SliceRead, StagedFile, StageJob, TargetColumns
 
 COLUMNS = row_columns(Json("id BIGINT NOT NULL, price DECIMAL(10,2), `größe x` ARRAY<STRUCT<a: TIMESTAMP_NTZ>>"))
@@ -16,7 +16,10 @@ COLUMNS = row_columns(Json("id BIGINT NOT NULL, price DECIMAL(10,2), `größe x`
 JOB = StageJob(
     batch_id=2**40,
     group_id="größe 'x'",
-    slices=(Slice(0, "orders", 0, 5, 10), Slice(1, "orders", 3, 2**62, 2**62 + 7)),
+    slices=(
+        Slice(0, "orders", 0, 5, 10, leader_epoch=0, loaded=ReadAhead(7, 1_700_000_000_000)),
+        Slice(1, "orders", 3, 2**62, 2**62 + 7, before_ms=0),
+    ),
     kafka_config={"bootstrap.servers": "a:1,b:2", "sasl.password": '"ü\\', "retries": 3, "ratio": 0.5, "on": True},
     isolation_level="read_committed",
     value_format="json",
@@ -38,6 +41,7 @@ JOB = StageJob(
         JOB,
         replace(JOB, transform=None, target=TargetColumns("orders", None)),
         replace(JOB, slices=(), python_path=(), kafka_config={}),
+        replace(JOB, on_bad_record="dead_letter"),
         replace(JOB, value_format="raw", columns=row_columns(Raw(headers=True))),
     ],
 )
@@ -71,8 +75,11 @@ def test_a_job_file_of_another_version_is_not_taken_for_one_of_this() -> None:
 _texts = st.text(max_size=10)
 _counts = st.integers(0, 2**63 - 1)
 _files = st.builds(StagedFile, _texts, _counts, _counts)
+_known = st.none() | _counts
 _reads = st.builds(
-    SliceRead, _counts, _texts, _counts, _counts, _counts, st.none() | _counts, st.none() | _counts, st.none() | _counts
+    SliceRead,
+    *(_counts, _texts, _counts, _counts, _counts),
+    *(_known, _known, _known, _counts, _known, _counts, st.none() | _texts),
 )
 
 

@@ -222,7 +222,7 @@ class TestATopicThatIsGone:
 class TestSilence:
     def test_it_ends_with_what_the_client_said(self) -> None:
         down = KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down")
-        message = refused(ReadError, FakeConsumer([messages(10, 13), *repeat(down)]), idle_timeout=5.0)
+        message = refused(ReadError, FakeConsumer([messages(10, 13), *repeat(down, 20)]), idle_timeout=5.0)
         assert "orders[0]: no record came for 5 s at offset 13, 7 offsets before the end 20" in message
         assert "planned range: 1/1 brokers are down." in message
 

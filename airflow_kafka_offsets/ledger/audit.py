@@ -1,0 +1,423 @@
+"""What a verification asks the database: the whole history of a group and what the target holds of it, in one snapshot.
+
+The target is only ever read by grouped queries, whatever its size; what comes back is a row for each batch and partition.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from airflow_kafka_offsets.coverage import BatchRecord, Detail, LoadedRange, Span, Tally
+from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
+from airflow_kafka_offsets.formats import BATCH_ID
+from airflow_kafka_offsets.ledger.connection import is_outage, said
+from airflow_kafka_offsets.ledger.positions import read_ahead
+from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
+from airflow_kafka_offsets.offsets import Gap, OffsetRange, TopicPartition
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.sinks import SqlTable
+
+_TOPIC, _PARTITION, _OFFSET = "_kafka_topic", "_kafka_partition", "_kafka_offset"
+
+_SQLITE_PATIENCE_MS = 30_000
+_SHOWN_GROUPS = 10
+_ROWS_AT_ONCE = 10_000
+
+# What is stored of a batch, in the order in which it is taken apart again.
+_BATCH, _RANGE, _GAP, _ROWS, _DEAD_LETTERS = range(5)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The target, and what its columns say of where a row is from.
+
+    :param table: None where there is no such table
+    """
+
+    name: str
+    table: sa.Table | None
+    detail: Detail
+
+
+class Twice(NamedTuple):
+    """Offsets of a partition that were loaded by two batches, or by one as a row and as a dead letter."""
+
+    topic: str
+    partition: int
+    first_batch: int
+    last_batch: int
+    first_offset: int
+    offsets: int
+
+
+@contextmanager
+def snapshot(engine: Engine) -> Iterator[Connection]:
+    """A transaction that reads, and sees nothing of what others commit meanwhile.
+
+    With SQLite, others cannot commit meanwhile, unless the database is in WAL mode.
+
+    :raises DatabaseUnavailableError: the database could not be read, for a reason of its own
+    """
+    try:
+        with engine.connect() as conn, _one_state(conn):
+            yield conn
+    except DBAPIError as error:
+        if not is_outage(error):
+            raise
+        raise DatabaseUnavailableError(
+            f"Database {engine.url.database!r} could not be read to the end: {said(error)}. Nothing was proved; run the "
+            "verification again."
+        ) from error
+
+
+@contextmanager
+def _one_state(conn: Connection) -> Iterator[None]:
+    if conn.dialect.name == "sqlite":
+        with _sqlite_snapshot(conn):
+            yield
+        return
+    if conn.dialect.name in ("postgresql", "mysql", "mariadb"):  # elsewhere it would lock what it reads
+        conn.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+    with conn.begin():
+        yield
+
+
+@contextmanager
+def _sqlite_snapshot(conn: Connection) -> Iterator[None]:
+    # Its driver begins no transaction for statements that only read.
+    conn.execution_options(isolation_level="AUTOCOMMIT")
+    conn.exec_driver_sql(f"PRAGMA busy_timeout = {_SQLITE_PATIENCE_MS}")
+    conn.exec_driver_sql("BEGIN")
+    try:
+        yield
+    finally:
+        # An error of the disk may have ended it already.
+        if conn.connection.dbapi_connection.in_transaction:  # type: ignore[union-attr]
+            conn.exec_driver_sql("ROLLBACK")
+
+
+def cluster_of(conn: Connection, tables: Tables, group_id: str) -> str | None:
+    """The id of the Kafka cluster that a group loads from, where it is known.
+
+    :raises ConfigurationError: there are no state tables, or they know no such group
+    :raises LedgerError: they are of another version
+    """
+    if not sa.inspect(conn).has_table(tables.schema_version.name, schema=tables.schema_version.schema):
+        raise ConfigurationError(
+            f"Database {conn.engine.url.database!r} has no table {tables.schema_version.fullname!r}: nothing was ever loaded "
+            "into it, or the state tables are in another schema or have another prefix"
+        )
+    version = conn.scalar(sa.select(sa.func.max(tables.schema_version.c.version)))
+    if version != SCHEMA_VERSION:
+        raise LedgerError(
+            f"The state tables have schema version {version}, this package works with {SCHEMA_VERSION}. Verify with the "
+            "version of airflow-kafka-offsets that wrote them."
+        )
+    groups = tables.consumer_groups.c
+    row = conn.execute(sa.select(groups.cluster_id).where(groups.group_id == group_id)).one_or_none()
+    if row is None:
+        known = conn.scalars(sa.select(groups.group_id).order_by(groups.group_id).limit(_SHOWN_GROUPS)).all()
+        raise ConfigurationError(
+            f"The state tables in database {conn.engine.url.database!r} know no group {group_id!r}; "
+            f"{'they know ' + ', '.join(map(repr, known)) if known else 'they know none'}"
+        )
+    cluster_id: str | None = row.cluster_id
+    return cluster_id
+
+
+def output(conn: Connection, sink: SqlTable) -> Output:
+    """The target as it is, and what can be proved by its columns."""
+    try:
+        table = sa.Table(sink.table, sa.MetaData(), schema=sink.schema, autoload_with=conn, resolve_fks=False)
+    except sa.exc.NoSuchTableError:
+        return Output(sink.name, None, "batches")
+    if BATCH_ID not in table.columns:
+        return Output(sink.name, table, "nothing")
+    named = all(name in table.columns for name in (_TOPIC, _PARTITION, _OFFSET))
+    return Output(sink.name, table, "offsets" if named else "batches")
+
+
+def history(conn: Connection, tables: Tables, group_id: str, target: Output) -> Iterator[BatchRecord]:
+    """Every batch of a group with all that is stored of it, and every batch that the target has rows of and nobody knows.
+
+    In the order of their ids; read as they are taken.
+    """
+    parts = [
+        _tagged(kind, conn.execute(query))
+        for kind, query in (
+            (_BATCH, _batches(tables, group_id)),
+            (_RANGE, _of_group(tables, tables.offset_ranges, group_id)),
+            (_GAP, _of_group(tables, tables.offset_gaps, group_id)),
+            (_ROWS, _row_tallies(tables, target, group_id)),
+            (_DEAD_LETTERS, _dead_letter_tallies(tables, group_id)),
+        )
+        if query is not None
+    ]
+    for batch_id, found in groupby(heapq.merge(*parts, key=_batch_id), key=_batch_id):
+        sorted_out: list[list[Any]] = [[] for _ in range(5)]
+        for _, kind, row in found:
+            sorted_out[kind].append(row)
+        yield _batch_record(batch_id, *sorted_out)
+
+
+def loaded_twice(conn: Connection, tables: Tables, target: Output, group_id: str) -> list[Twice]:
+    """Offsets that batches without a transform loaded twice, be it as rows or as dead letters."""
+    ranges = tables.offset_ranges
+    each = _loaded(tables, target, group_id).subquery()
+    # A topic that was made anew under the same name has offsets of its own.
+    same_range = sa.and_(
+        ranges.c.batch_id == each.c.batch_id,
+        ranges.c.topic == each.c.topic,
+        ranges.c.partition == each.c.partition,
+    )
+    twice = (
+        sa.select(
+            each.c.topic,
+            each.c.partition,
+            each.c.offset_value,
+            sa.func.min(each.c.batch_id).label("first_batch"),
+            sa.func.max(each.c.batch_id).label("last_batch"),
+        )
+        .select_from(each.join(ranges, same_range))
+        .group_by(each.c.topic, ranges.c.topic_id, each.c.partition, each.c.offset_value)
+        .having(sa.func.count() > 1)
+        .subquery()
+    )
+    return _twice(conn, twice)
+
+
+def dead_letters_loaded(conn: Connection, tables: Tables, target: Output, group_id: str) -> list[Twice]:
+    """Dead letters of batches without a transform that the same batch wrote rows of."""
+    batches, letters = tables.offset_batches, tables.dead_letters
+    assert target.table is not None
+    columns = target.table.columns
+    both = sa.and_(
+        columns[BATCH_ID] == letters.c.batch_id,
+        columns[_TOPIC] == letters.c.topic,
+        columns[_PARTITION] == letters.c.partition,
+        columns[_OFFSET] == letters.c.offset_value,
+    )
+    twice = (
+        sa.select(
+            letters.c.topic,
+            letters.c.partition,
+            letters.c.offset_value,
+            letters.c.batch_id.label("first_batch"),
+            letters.c.batch_id.label("last_batch"),
+        )
+        .select_from(letters.join(batches, batches.c.batch_id == letters.c.batch_id).join(target.table, both))
+        .where(*_committed_as_they_are(batches, group_id))
+        .subquery()
+    )
+    return _twice(conn, twice)
+
+
+def loaded_offsets(
+    conn: Connection, tables: Tables, target: Output, group_id: str, span: Span, start: int, end: int
+) -> Iterator[int]:
+    """The offsets in [start, end) that the batches of a span left in the target or set aside, in ascending order."""
+    each = _loaded(tables, target, group_id, span).subquery()
+    query = (
+        sa.select(each.c.offset_value)
+        .where(each.c.offset_value >= start, each.c.offset_value < end)
+        .order_by(each.c.offset_value)
+        # Of any number, so that they must not all come at once.
+        .execution_options(yield_per=_ROWS_AT_ONCE)
+    )
+    with conn.execute(query) as result:
+        for some in result.scalars().partitions():
+            yield from some
+
+
+def batch_at(conn: Connection, tables: Tables, group_id: str, span: Span, offset: int) -> int | None:
+    """The batch of a span whose range an offset is in."""
+    ranges, batches = tables.offset_ranges, tables.offset_batches
+    found: int | None = conn.scalar(
+        sa.select(ranges.c.batch_id)
+        .join(batches, batches.c.batch_id == ranges.c.batch_id)
+        .where(
+            *_committed_as_they_are(batches, group_id),
+            ranges.c.batch_id.between(span.first_batch, span.last_batch),
+            ranges.c.topic == span.topic,
+            ranges.c.partition == span.partition,
+            ranges.c.start_offset <= offset,
+            ranges.c.end_offset > offset,
+        )
+    )
+    return found
+
+
+def _batches(tables: Tables, group_id: str) -> sa.Select[Any]:
+    batches = tables.offset_batches.c
+    return (
+        sa.select(
+            batches.batch_id,
+            batches.kind,
+            batches.state,
+            batches.target_table,
+            batches.transform.is_not(None).label("has_transform"),
+            batches.row_count,
+        )
+        .where(batches.consumer_group == group_id)
+        .order_by(batches.batch_id)
+    )
+
+
+def _of_group(tables: Tables, table: sa.Table, group_id: str) -> sa.Select[Any]:
+    """The ranges, or the gaps, of a group's batches."""
+    batches = tables.offset_batches.c
+    return (
+        sa.select(table)
+        .join(tables.offset_batches, batches.batch_id == table.c.batch_id)
+        .where(batches.consumer_group == group_id)
+        .order_by(table.c.batch_id)
+    )
+
+
+def _row_tallies(tables: Tables, target: Output, group_id: str) -> sa.Select[Any] | None:
+    """Rows of the group's batches and of batches that nobody knows, counted: those of other groups are not its business."""
+    if target.table is None or target.detail == "nothing":
+        return None
+    batches, columns = tables.offset_batches, target.table.columns
+    keys, of_tally = [columns[BATCH_ID]], [sa.null(), sa.null(), sa.func.count()]
+    if target.detail == "offsets":
+        offset = columns[_OFFSET]
+        places = [columns[_TOPIC], columns[_PARTITION]]
+        keys += places
+        of_tally = [
+            *places,
+            sa.func.count(),
+            sa.func.count(sa.distinct(offset)),
+            sa.func.min(offset),
+            sa.func.max(offset),
+        ]
+    return (
+        sa.select(columns[BATCH_ID].label("batch_id"), *of_tally)
+        .select_from(target.table.outerjoin(batches, batches.c.batch_id == columns[BATCH_ID]))
+        .where(
+            columns[BATCH_ID].is_not(None),
+            sa.or_(batches.c.consumer_group == group_id, batches.c.batch_id.is_(None)),
+        )
+        .group_by(*keys)
+        .order_by(columns[BATCH_ID])
+    )
+
+
+def _dead_letter_tallies(tables: Tables, group_id: str) -> sa.Select[Any]:
+    letters = tables.dead_letters.c
+    return (
+        sa.select(
+            letters.batch_id,
+            letters.topic,
+            letters.partition,
+            sa.func.count(),
+            sa.func.count(),  # the key of the table keeps offsets apart
+            sa.func.min(letters.offset_value),
+            sa.func.max(letters.offset_value),
+        )
+        .where(letters.consumer_group == group_id)
+        .group_by(letters.batch_id, letters.topic, letters.partition)
+        .order_by(letters.batch_id)
+    )
+
+
+def _loaded(tables: Tables, target: Output, group_id: str, span: Span | None = None) -> sa.CompoundSelect[Any]:
+    """One row for each row and each dead letter of the committed batches without a transform."""
+    batches, letters = tables.offset_batches, tables.dead_letters
+    assert target.table is not None
+    columns = target.table.columns
+    rows = sa.select(
+        columns[BATCH_ID].label("batch_id"),
+        columns[_TOPIC].label("topic"),
+        columns[_PARTITION].label("partition"),
+        columns[_OFFSET].label("offset_value"),
+    ).join(batches, batches.c.batch_id == columns[BATCH_ID])
+    aside = sa.select(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value).join(
+        batches, batches.c.batch_id == letters.c.batch_id
+    )
+    if span is not None:
+        rows = rows.where(
+            # Of the column itself: the target may have an index on it.
+            columns[BATCH_ID].between(span.first_batch, span.last_batch),
+            columns[_TOPIC] == span.topic,
+            columns[_PARTITION] == span.partition,
+        )
+        aside = aside.where(
+            letters.c.batch_id.between(span.first_batch, span.last_batch),
+            letters.c.topic == span.topic,
+            letters.c.partition == span.partition,
+        )
+    committed = _committed_as_they_are(batches, group_id)
+    return sa.union_all(rows.where(*committed), aside.where(*committed))
+
+
+def _committed_as_they_are(batches: sa.Table, group_id: str) -> tuple[sa.ColumnElement[bool], ...]:
+    """Batches that left a row for every record."""
+    return (batches.c.consumer_group == group_id, batches.c.state == "committed", batches.c.transform.is_(None))
+
+
+def _twice(conn: Connection, offsets: sa.Subquery) -> list[Twice]:
+    """Many offsets of the same batches as one."""
+    keys = (offsets.c.topic, offsets.c.partition, offsets.c.first_batch, offsets.c.last_batch)
+    query = sa.select(*keys, sa.func.min(offsets.c.offset_value), sa.func.count()).group_by(*keys).order_by(*keys)
+    return [Twice(*row) for row in conn.execute(query)]
+
+
+def _tagged(kind: int, rows: Iterable[Any]) -> Iterator[tuple[int, int, Any]]:
+    return ((int(row.batch_id), kind, row) for row in rows)
+
+
+def _batch_id(tagged: tuple[int, int, Any]) -> int:
+    return tagged[0]
+
+
+def _batch_record(
+    batch_id: int, batch: list[Any], ranges: list[Any], gaps: list[Any], rows: list[Any], dead_letters: list[Any]
+) -> BatchRecord:
+    tallies = tuple(Tally(*row[1:]) for row in rows)
+    aside = tuple(Tally(*row[1:]) for row in dead_letters)
+    if not batch:
+        return BatchRecord(batch_id, rows=tallies, dead_letters=aside)
+    (known,) = batch
+    return BatchRecord(
+        batch_id,
+        known.kind,
+        known.state,
+        known.target_table,
+        bool(known.has_transform),
+        known.row_count,
+        tuple(map(_loaded_range, sorted(ranges, key=_place))),
+        tuple(Gap(g.topic, g.partition, g.start_offset, g.end_offset, g.cause, g.decision) for g in gaps),
+        tallies,
+        aside,
+    )
+
+
+def _place(row: Any) -> TopicPartition:
+    return TopicPartition(row.topic, row.partition)
+
+
+def _loaded_range(row: Any) -> LoadedRange:
+    one = OffsetRange(
+        row.topic,
+        row.partition,
+        row.start_offset,
+        row.end_offset,
+        row.target_offset,
+        row.topic_id,
+        row.how,
+        row.leader_epoch,
+        read_ahead(row.loaded_offset, row.loaded_before_ms),
+        read_ahead(row.ahead_offset, row.ahead_before_ms),
+    )
+    return LoadedRange(one, row.records, row.dead_letters or 0)

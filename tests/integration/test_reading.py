@@ -1,0 +1,199 @@
+"""Reading slices of a real broker, without Spark: odd records, filters, epochs, and logs that are gone or cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from airflow_kafka_offsets.exceptions import DataLossError, LogTruncatedError, UnknownTopicError
+from airflow_kafka_offsets.formats import Json, Raw, ValueFormat, row_columns
+from airflow_kafka_offsets.offsets import ReadAhead, Slice
+from airflow_kafka_offsets.spark import read as read_module
+from airflow_kafka_offsets.spark.dead_letters import dead_letters
+from airflow_kafka_offsets.spark.job import Manifest, SliceRead, StageJob, TargetColumns
+from airflow_kafka_offsets.spark.read import consumer_config, read
+from airflow_kafka_offsets.spark.staging import StagingDirectory
+from airflow_kafka_offsets.spark.tasks import SliceReader
+from devstack.kafka import KafkaBroker
+from tests.integration.conftest import TopicFactory, names, produce
+
+NOON = 1_700_000_000_000
+
+
+def config(kafka: KafkaBroker, **options: Any) -> dict[str, Any]:
+    return consumer_config({"bootstrap.servers": kafka.bootstrap_servers, **options}, "reader", "read_committed")
+
+
+def produce_records(kafka: KafkaBroker, topic: str, *records: dict[str, Any], **options: Any) -> None:
+    """Write records with all they can have to partition 0, in order."""
+    errors: list[object] = []
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, **options})
+    for record in records:
+        producer.produce(topic, partition=0, on_delivery=lambda error, _: errors.append(error), **record)
+    assert producer.flush(30) == 0
+    assert errors == [None] * len(records)
+
+
+def offsets(kafka: KafkaBroker, one: Slice) -> list[int]:
+    return [offset for batch in read(one, config(kafka)) for offset in batch.column("offset").to_pylist()]
+
+
+def rows_and_note(
+    kafka: KafkaBroker, directory: Path, one: Slice, value_format: ValueFormat, **options: Any
+) -> tuple[list[dict[str, Any]], SliceRead]:
+    """What a Spark task makes of a slice."""
+    job = StageJob(
+        batch_id=1,
+        group_id="reader",
+        slices=(one,),
+        kafka_config={"bootstrap.servers": kafka.bootstrap_servers},
+        isolation_level="read_committed",
+        value_format=value_format.kind,
+        columns=row_columns(value_format),
+        columns_ddl="",
+        transform=None,
+        target=TargetColumns("target", None),
+        fingerprint="f00d",
+        staging_uri=str(directory),
+        **options,
+    )
+    indexes = pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})
+    rows = [row for batch in SliceReader(job)(iter([indexes])) for row in batch.to_pylist()]
+    (note,) = StagingDirectory(str(directory)).notes("slice-")
+    return rows, SliceRead(**note)
+
+
+def test_odd_records_are_read_as_they_are(kafka: KafkaBroker, topic: TopicFactory, tmp_path: Path) -> None:
+    name = topic()
+    headers = [("a", b"1"), ("a", None), ("a", b""), ("ü", b"\xff")]
+    produce_records(
+        kafka,
+        name,
+        {"key": None, "value": b"no key"},
+        {"key": b"", "value": b""},
+        {"key": b"tombstone", "value": None},
+        {"key": b"\xff\x00", "value": b"headers", "headers": headers, "timestamp": NOON},
+    )
+
+    rows, note = rows_and_note(kafka, tmp_path, Slice(0, name, 0, 0, 4), Raw(headers=True))
+
+    assert [(row["key"], row["value"]) for row in rows] == [
+        (None, b"no key"),
+        (b"", b""),
+        (b"tombstone", None),
+        (b"\xff\x00", b"headers"),
+    ]
+    assert [[(header["key"], header["value"]) for header in row["headers"]] for row in rows] == [[], [], [], headers]
+    assert rows[3]["_kafka_timestamp"].timestamp() * 1000 == NOON
+    assert note.bytes == len(b"no keytombstone\xff\x00headers")
+
+
+def test_a_record_that_is_larger_than_a_fetch_is_read(kafka: KafkaBroker, topic: TopicFactory) -> None:
+    name = topic(max_message_bytes=3_100_000)
+    values = [b"small", b"x" * 3_000_000, b"small again"]
+    produce_records(kafka, name, *({"value": value} for value in values), **{"message.max.bytes": 3_100_000})
+
+    batches = list(read(Slice(0, name, 0, 0, 3), config(kafka, **{"fetch.message.max.bytes": 1000})))
+
+    assert [value for batch in batches for value in batch.column("value").to_pylist()] == values
+
+
+def test_a_slice_leaves_out_what_is_loaded_and_what_is_not_due(kafka: KafkaBroker, topic: TopicFactory) -> None:
+    name = topic(retention_ms=-1)  # the records are of 2023
+    minutes = [0, 5, 1, 9, 2, 7, 3]
+    produce_records(kafka, name, *({"value": b"{}", "timestamp": NOON + minute * 60_000} for minute in minutes))
+
+    def read_offsets(**left_out: Any) -> list[int]:
+        return offsets(kafka, Slice(0, name, 0, 0, 7, **left_out))
+
+    five = NOON + 5 * 60_000
+    assert read_offsets() == [0, 1, 2, 3, 4, 5, 6]
+    assert read_offsets(before_ms=five) == [0, 2, 4, 6]
+    assert read_offsets(loaded=ReadAhead(5, five)) == [1, 3, 5, 6]
+    # What one batch reads ahead, and what the next one leaves out, is every record once.
+    assert read_offsets(loaded=ReadAhead(7, five)) == [1, 3, 5]
+    assert read_offsets(loaded=ReadAhead(7, five), before_ms=NOON + 8 * 60_000) == [1, 5]
+
+
+def test_bad_records_are_set_aside_with_all_they_have(kafka: KafkaBroker, topic: TopicFactory, tmp_path: Path) -> None:
+    name = topic()
+    bad = {"key": b"k", "value": b"{not json", "headers": [("h", b"v")], "timestamp": NOON}
+    produce_records(kafka, name, {"value": b'{"id": 1}'}, bad, {"value": b'{"id": 2}'})
+
+    rows, note = rows_and_note(
+        kafka, tmp_path, Slice(0, name, 0, 0, 3), Json("id BIGINT NOT NULL"), on_bad_record="dead_letter"
+    )
+
+    assert [(row["id"], row["_kafka_offset"]) for row in rows] == [(1, 0), (2, 2)]
+    (letters,) = dead_letters(StagingDirectory(str(tmp_path)), Manifest(1, "f00d", (), (note,)))
+    (letter,) = letters.to_pylist()
+    assert (letter["topic"], letter["partition"], letter["offset"]) == (name, 0, 1)
+    assert (letter["key"], letter["value"], letter["headers"]) == (b"k", b"{not json", '[["h", "dg=="]]')
+    assert letter["timestamp"].timestamp() * 1000 == NOON
+    assert letter["error"].startswith("it does not decode as the declared JSON")
+
+
+class TestEpochs:
+    def test_the_epoch_that_a_slice_tells_is_one_that_the_next_can_start_from(
+        self, kafka: KafkaBroker, topic: TopicFactory, tmp_path: Path
+    ) -> None:
+        name = topic()
+        produce(kafka, name, names(0, 10))
+
+        _, note = rows_and_note(kafka, tmp_path, Slice(0, name, 0, 0, 5), Json("id BIGINT"))
+
+        assert note.leader_epoch is not None
+        assert note.leader_epoch >= 0
+        assert offsets(kafka, Slice(0, name, 0, 5, 10, leader_epoch=note.leader_epoch)) == [5, 6, 7, 8, 9]
+
+    def test_an_epoch_that_the_log_never_had_is_that_of_another_log(
+        self, kafka: KafkaBroker, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        produce(kafka, name, names(0, 10))
+
+        with pytest.raises(
+            LogTruncatedError, match=rf"{name}\[0\]: the record before offset 5 belonged to leader epoch 99"
+        ):
+            offsets(kafka, Slice(0, name, 0, 5, 10, leader_epoch=99))
+
+
+class TestAStartThatTheLogDoesNotHold:
+    def test_behind_its_end(self, kafka: KafkaBroker, topic: TopicFactory) -> None:
+        name = topic()
+        produce(kafka, name, names(0, 10))
+
+        with pytest.raises(
+            LogTruncatedError, match=rf"{name}\[0\]: offsets 11\.\.20 were planned, but the log ends before"
+        ):
+            offsets(kafka, Slice(0, name, 0, 11, 20))
+
+    def test_before_its_beginning(self, kafka: KafkaBroker, topic: TopicFactory) -> None:
+        name = topic()
+        produce(kafka, name, names(0, 10))
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin.delete_records([TopicPartition(name, 0, 6)])[TopicPartition(name, 0)].result()
+
+        with pytest.raises(DataLossError, match=rf"{name}\[0\]: offsets 5\.\.10 were planned, .* does not hold them"):
+            offsets(kafka, Slice(0, name, 0, 5, 10, leader_epoch=0))
+
+
+def test_a_topic_that_is_deleted_while_it_is_read_is_named_soon(
+    kafka: KafkaBroker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read_module, "_UNKNOWN_SECONDS", 1.0)
+    name = topic()
+    produce(kafka, name, names(0, 10))
+    batches = read(Slice(0, name, 0, 0, 20), config(kafka), idle_timeout=60)
+    assert next(batches).num_rows == 10
+
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.delete_topics([name])[name].result()
+
+    with pytest.raises(UnknownTopicError, match=rf"{name}\[0\]: .* at offset 10 of 0\.\.20"):
+        next(batches)

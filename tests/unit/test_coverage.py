@@ -1,0 +1,532 @@
+"""What proves that every record was loaded exactly once, and what does not."""
+
+import pickle
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from airflow_kafka_offsets.coverage import BatchRecord, Detail, Findings, LoadedRange, Span, Tally, Violation
+from airflow_kafka_offsets.exceptions import VerificationError
+from airflow_kafka_offsets.offsets import Gap, OffsetRange, Position, ReadAhead, Slice, TopicPartition
+from airflow_kafka_offsets.proof import prove
+
+T0 = TopicPartition("t", 0)
+ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"
+
+Log = dict[int, int]  # offsets of records, and their timestamps in milliseconds
+
+
+def proved(
+    batches: list[BatchRecord], positions: dict[TopicPartition, Position], detail: Detail = "offsets"
+) -> Findings:
+    return prove(batches, positions, target="target", detail=detail)
+
+
+def only(found: Findings) -> Violation:
+    assert len(found.violations) == 1, found.violations
+    return found.violations[0]
+
+
+def tally(offsets: list[int], tp: TopicPartition = T0) -> Tally:
+    return Tally(*tp, len(offsets), len(set(offsets)), min(offsets), max(offsets))
+
+
+def loaded(
+    batch_id: int, start: int, end: int, *, how: str = "stored", topic_id: str = ID, gap: Gap | None = None
+) -> BatchRecord:
+    """A batch of one partition whose every offset holds a record."""
+    count = end - start
+    return BatchRecord(
+        batch_id,
+        state="committed",
+        target_table="target",
+        row_count=count,
+        ranges=(LoadedRange(OffsetRange(*T0, start, end, end, topic_id, how), count),),
+        gaps=(gap,) if gap else (),
+        rows=(tally(list(range(start, end))),) if count else (),
+    )
+
+
+FIRST, SECOND = loaded(1, 0, 10, how="earliest"), loaded(2, 10, 15)
+AT_15 = {T0: Position(15, ID)}
+
+
+# --- correct histories, made by a model of what a load does ---
+
+
+@dataclass
+class Model:
+    """Loads logs as the package does, and keeps what a database would hold of it."""
+
+    logs: dict[TopicPartition, Log]
+    positions: dict[TopicPartition, Position]
+    batches: list[BatchRecord]
+    as_they_are: Counter[tuple[TopicPartition, int]]  # records of batches without a transform
+
+
+def is_loaded(ahead: ReadAhead | None, offset: int, timestamp: int) -> bool:
+    return ahead is not None and offset < ahead.offset and timestamp < ahead.before_ms
+
+
+def records_of(log: Log, one: OffsetRange) -> list[int]:
+    return [
+        offset
+        for offset, timestamp in sorted(log.items())
+        if one.start <= offset < one.read_to
+        and not is_loaded(one.loaded, offset, timestamp)
+        and (offset < one.end or is_loaded(one.ahead, offset, timestamp))
+    ]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> Model:
+    partitions = [TopicPartition(topic, partition) for topic in "ab" for partition in (0, 1)]
+    logs = {
+        tp: draw(st.dictionaries(st.integers(0, 40), st.integers(0, 9), max_size=25))
+        for tp in draw(st.lists(st.sampled_from(partitions), min_size=1, unique=True))
+    }
+    model = Model(logs, {}, [], Counter())
+    for batch_id in range(1, draw(st.integers(1, 6)) + 1):
+        chosen = draw(st.lists(st.sampled_from(sorted(logs)), min_size=1, unique=True))
+        planned = [draw_range(draw, model.positions.get(tp), tp) for tp in sorted(chosen)]
+        state = draw(st.sampled_from(["committed"] * 4 + ["abandoned"]))
+        if state == "committed":
+            model.batches.append(draw_commit(draw, model, batch_id, planned))
+        else:
+            ranges = tuple(LoadedRange(one) for one, _ in planned)
+            model.batches.append(BatchRecord(batch_id, state=state, ranges=ranges))
+    assume(model.positions)
+    return model
+
+
+def draw_range(draw: st.DrawFn, position: Position | None, tp: TopicPartition) -> tuple[OffsetRange, Gap | None]:
+    how = "earliest" if position is None else "stored"
+    start = position.offset if position is not None else draw(st.integers(0, 3))
+    gap = None
+    if draw(st.integers(0, 4)) == 0:
+        gap = Gap(*tp, start, start + draw(st.integers(1, 4)), "expired", "skipped")
+        start, how = gap.end, "skipped-gap" if position is not None else how
+    end = start + draw(st.integers(0, 8))
+    before = position.ahead if position is not None else None
+    before = before if before is not None and before.offset > start else None
+    ahead = None
+    if draw(st.integers(0, 2)) == 0:
+        reach, at_least = (before.offset, before.before_ms) if before is not None else (0, 0)
+        ahead = ReadAhead(max(end + draw(st.integers(1, 6)), reach), draw(st.integers(at_least, 10)))
+    return OffsetRange(*tp, start, end, end, ID, how, loaded=before, ahead=ahead), gap
+
+
+def draw_commit(
+    draw: st.DrawFn, model: Model, batch_id: int, planned: list[tuple[OffsetRange, Gap | None]]
+) -> BatchRecord:
+    has_transform = draw(st.integers(0, 3)) == 0
+    ranges, rows, letters = [], [], []
+    for one, _ in planned:
+        tp = one.topic_partition
+        records = records_of(model.logs[tp], one)
+        aside = [offset for offset in records if draw(st.integers(0, 7)) == 0]
+        written = [offset for offset in records if offset not in aside]
+        if has_transform:
+            written = draw(st.lists(st.sampled_from(written), max_size=6)) if written else []
+        else:
+            model.as_they_are.update((tp, offset) for offset in records)
+        ranges.append(LoadedRange(one, None if has_transform else len(records), len(aside)))
+        rows += [tally(written, tp)] if written else []
+        letters += [tally(aside, tp)] if aside else []
+        model.positions[tp] = Position(one.end, one.topic_id, ahead=one.ahead_after)
+    if has_transform and draw(st.booleans()):  # it dropped the columns
+        rows = [Tally(None, None, sum(row.count for row in rows))] if rows else []
+    return BatchRecord(
+        batch_id,
+        state="committed",
+        target_table="target",
+        has_transform=has_transform,
+        row_count=sum(row.count for row in rows),
+        ranges=tuple(ranges),
+        gaps=tuple(gap for _, gap in planned if gap is not None),
+        rows=tuple(rows),
+        dead_letters=tuple(letters),
+    )
+
+
+@given(histories())
+def test_a_correct_history_is_proved(model: Model) -> None:
+    found = proved(model.batches, model.positions)
+
+    assert found.violations == []
+    committed = [batch for batch in model.batches if batch.state == "committed"]
+    assert (found.partitions, found.batches) == (len(model.positions), len(committed))
+    assert found.rows == sum(batch.row_count or 0 for batch in committed)
+    assert found.dead_letters == sum(row.count for batch in committed for row in batch.dead_letters)
+    assert found.gaps == sum(gap.end - gap.start for batch in committed for gap in batch.gaps)
+    assert found.records == sum(one.records or 0 for batch in committed for one in batch.ranges)
+
+
+@given(histories())
+def test_reading_again_sees_exactly_what_batches_without_a_transform_loaded(model: Model) -> None:
+    seen: Counter[tuple[TopicPartition, int]] = Counter()
+    for span in proved(model.batches, model.positions).spans:
+        tp = TopicPartition(span.topic, span.partition)
+        for one in span.slices(0, 1000):
+            seen.update(
+                (tp, offset)
+                for offset, timestamp in model.logs[tp].items()
+                if one.start <= offset < one.end
+                and not is_loaded(one.loaded, offset, timestamp)
+                and (one.before_ms is None or timestamp < one.before_ms)
+            )
+
+    assert seen == model.as_they_are
+
+
+# --- one thing broken ---
+
+Broken = tuple[Model, TopicPartition | None, int | None]
+"""The model with one thing broken, and the partition and batch that the first violation must name, where they are certain."""
+
+
+def with_batch(model: Model, index: int, **values: object) -> Model:
+    batches = list(model.batches)
+    batches[index] = replace(batches[index], **values)  # type: ignore[arg-type]
+    return replace(model, batches=batches)
+
+
+def with_range(model: Model, index: int, which: int, **values: object) -> Model:
+    ranges = list(model.batches[index].ranges)
+    ranges[which] = replace(ranges[which], **values)  # type: ignore[arg-type]
+    return with_batch(model, index, ranges=tuple(ranges))
+
+
+def without(things: tuple[object, ...], which: int) -> tuple[object, ...]:
+    return things[:which] + things[which + 1 :]
+
+
+def broken_batches(model: Model, index: int) -> Iterator[Broken]:
+    batch = model.batches[index]
+    if batch.state != "committed":
+        return
+    if batch.rows:
+        for state in ("planned", "staged", "abandoned"):
+            yield with_batch(model, index, state=state), None, batch.batch_id
+    if batch.has_transform:
+        yield with_batch(model, index, row_count=(batch.row_count or 0) + 1), None, batch.batch_id
+    for which, row in enumerate(batch.rows):
+        if (tp := row.topic_partition) is None:
+            continue
+        one = next(one.one for one in batch.ranges if one.one.topic_partition == tp)
+        changes = [{"first": one.start - 1}, {"last": one.read_to}, {"count": row.count + 1}, {"count": row.count - 1}]
+        changes += [{"distinct": row.distinct - 1}] if not batch.has_transform else []
+        for change in changes:
+            rows = list(batch.rows)
+            rows[which] = replace(row, **change)  # type: ignore[arg-type]
+            # Of a transform's rows, only the sum over all partitions is known.
+            place = None if batch.has_transform and "count" in change else tp
+            yield with_batch(model, index, rows=tuple(rows)), place, batch.batch_id
+    for which, letter in enumerate(batch.dead_letters):
+        less = without(batch.dead_letters, which)
+        yield with_batch(model, index, dead_letters=less), letter.topic_partition, batch.batch_id
+    for which, gap in enumerate(batch.gaps):
+        tp = TopicPartition(gap.topic, gap.partition)
+        one = next(one.one for one in batch.ranges if one.one.topic_partition == tp)
+        if one.how == "skipped-gap":
+            yield with_batch(model, index, gaps=without(batch.gaps, which)), tp, batch.batch_id
+
+
+def broken_ranges(model: Model, index: int) -> Iterator[Broken]:
+    batch = model.batches[index]
+    if batch.state != "committed":
+        return
+    for which, found in enumerate(batch.ranges):
+        one, tp = found.one, found.one.topic_partition
+        if one.end > one.start:
+            yield with_batch(model, index, ranges=without(batch.ranges, which)), tp, None
+        yield with_range(model, index, which, one=replace(one, end=one.end + 1)), tp, None
+        if one.how != "earliest":  # a start that was chosen may be anywhere
+            for start in (one.start - 1, one.start + 1):
+                yield with_range(model, index, which, one=replace(one, start=start)), tp, batch.batch_id
+        if one.how == "stored":
+            yield with_range(model, index, which, one=replace(one, topic_id=OTHER_ID)), tp, batch.batch_id
+            other = ReadAhead(one.start + 1, 5) if one.loaded is None else None
+            yield with_range(model, index, which, one=replace(one, loaded=other)), tp, batch.batch_id
+        if found.records is not None:
+            yield with_range(model, index, which, records=found.records + 1), tp, batch.batch_id
+        yield with_range(model, index, which, dead_letters=found.dead_letters + 1), tp, batch.batch_id
+
+
+def broken_positions(model: Model) -> Iterator[Broken]:
+    for tp, position in model.positions.items():
+        others = {other: found for other, found in model.positions.items() if other != tp}
+        yield replace(model, positions=others), tp, None
+        for changed in (
+            replace(position, offset=position.offset + 1),
+            replace(position, offset=position.offset - 1),
+            replace(position, topic_id=OTHER_ID),
+            replace(position, ahead=ReadAhead(position.offset + 1, 5) if position.ahead is None else None),
+        ):
+            yield replace(model, positions=others | {tp: changed}), tp, None
+    stranger = TopicPartition("stranger", 0)
+    yield replace(model, positions=model.positions | {stranger: Position(5)}), stranger, None
+    unknown = BatchRecord(99, rows=(tally([1, 2]),))
+    yield replace(model, batches=[*model.batches, unknown]), None, 99
+
+
+@given(histories(), st.data())
+def test_one_broken_thing_is_named(model: Model, data: st.DataObject) -> None:
+    ways = list(broken_positions(model))
+    for index in range(len(model.batches)):
+        ways += [*broken_batches(model, index), *broken_ranges(model, index)]
+    broken, tp, batch_id = data.draw(st.sampled_from(ways))
+
+    found = proved(broken.batches, broken.positions)
+
+    assert found.violations
+    first = found.violations[0]
+    if tp is not None:
+        assert TopicPartition(str(first.topic), int(first.partition or 0)) == tp
+        assert first.words.startswith(f"{tp}: ")
+    if batch_id is not None:
+        assert first.batch_id == batch_id
+        assert f"batch {batch_id}" in first.words
+
+
+# --- what is said ---
+
+
+def test_a_hole_names_its_offsets_and_the_batches_around_it() -> None:
+    violation = only(proved([FIRST, loaded(3, 12, 15)], AT_15))
+
+    assert violation == Violation(
+        "t[0]: batch 3 begins at offset 12, but the history had come to offset 10 with batch 1: offsets 10..12 are in no "
+        "batch and in no recorded gap",
+        "t",
+        0,
+        10,
+        3,
+    )
+
+
+def test_an_overlap_names_its_offsets() -> None:
+    violation = only(proved([FIRST, loaded(2, 8, 15)], AT_15))
+
+    assert violation.words.endswith("offsets 8..10 were loaded already")
+    assert (violation.offset, violation.batch_id) == (8, 2)
+
+
+def test_a_gap_bridges_exactly_from_where_the_history_had_come_to_the_range() -> None:
+    gap = Gap(*T0, 10, 12, "expired", "skipped")
+    batch = loaded(2, 12, 15, how="skipped-gap", gap=gap)
+
+    assert proved([FIRST, batch], AT_15).gaps == 2
+    short = replace(batch, gaps=(replace(gap, end=11),))
+    assert "offsets 11..12 are in no batch" in only(proved([FIRST, short], AT_15)).words
+    late = replace(batch, gaps=(replace(gap, start=11),))
+    assert "batch 2 skips offsets 11..12, but the history had come to offset 10" in (
+        only(proved([FIRST, late], AT_15)).words
+    )
+
+
+def test_a_gap_of_another_batch_bridges_nothing() -> None:
+    other = replace(loaded(2, 10, 10), gaps=(Gap(*T0, 10, 12, "expired", "skipped"),), ranges=())
+
+    assert "offsets 10..12 are in no batch" in only(proved([FIRST, other, loaded(3, 12, 15)], AT_15)).words
+
+
+def test_a_history_cannot_begin_where_a_position_was_stored() -> None:
+    violation = only(proved([SECOND], AT_15))
+
+    assert "the history begins with batch 2 at offset 10, which was a stored position by then" in violation.words
+
+
+@pytest.mark.parametrize(("offset", "effect"), [(12, "would be loaded again"), (20, "in between were never loaded")])
+def test_a_position_that_was_moved_by_hand_is_told_with_its_effect(offset: int, effect: str) -> None:
+    first = proved([FIRST, SECOND], {T0: Position(offset, ID)}).violations[0]
+
+    assert f"position {offset} is stored, but the history ends at offset 15 with batch 2" in first.words
+    assert effect in first.words
+    assert first.offset == min(offset, 15)
+
+
+def test_rows_that_the_position_has_not_passed_are_named() -> None:
+    _, behind = proved([FIRST, SECOND], {T0: Position(12, ID)}).violations
+
+    assert "holds a row of offset 14, which position 12 has not passed" in behind.words
+    assert behind.offset == 14
+
+
+def test_rows_in_what_was_read_ahead_are_not_behind_the_position() -> None:
+    one = OffsetRange(*T0, 0, 5, 5, ID, "earliest", ahead=ReadAhead(10, 1000))
+    batch = replace(FIRST, ranges=(LoadedRange(one, 6),), rows=(tally([0, 1, 2, 3, 4, 9]),), row_count=6)
+
+    found = proved([batch], {T0: Position(5, ID, ahead=ReadAhead(10, 1000))})
+
+    assert found.violations == []
+    assert found.reads_ahead
+    short = proved([batch], {T0: Position(5, ID, ahead=ReadAhead(9, 1000))}).violations
+    assert [violation.offset for violation in short] == [5, 9]
+
+
+def test_a_topic_that_was_made_anew_begins_a_history_of_its_own() -> None:
+    anew = loaded(3, 0, 4, how="earliest", topic_id=OTHER_ID)
+
+    found = proved([FIRST, SECOND, anew], {T0: Position(4, OTHER_ID)})
+
+    assert found.violations == []
+    # Offsets of the old topic cannot be read in the new one.
+    assert found.spans == [Span("t", 0, 0, 4, 3, 3)]
+
+
+def test_carrying_on_in_another_topic_of_the_same_name_is_a_violation() -> None:
+    other = loaded(3, 15, 20, topic_id=OTHER_ID)
+
+    violation = only(proved([FIRST, SECOND, other], {T0: Position(20, OTHER_ID)}))
+
+    assert f"batch 3 carries on at offset 15 in topic id {OTHER_ID}" in violation.words
+
+
+def test_ids_that_a_broker_told_only_later_are_no_change() -> None:
+    untold = replace(FIRST, ranges=(LoadedRange(replace(FIRST.ranges[0].one, topic_id=None), 10),))
+
+    assert proved([untold, SECOND], AT_15).violations == []
+
+
+def test_missing_rows_are_counted() -> None:
+    batch = replace(SECOND, rows=(tally([10, 11, 14]),))
+
+    violation = only(proved([FIRST, batch], AT_15))
+
+    assert violation.words == (
+        "t[0]: table 'target' holds 3 rows of batch 2, offsets 10..15, which wrote 5: rows are missing"
+    )
+
+
+def test_a_row_that_took_the_place_of_another_is_seen() -> None:
+    batch = replace(SECOND, rows=(tally([10, 11, 11, 13, 14]),))
+
+    assert "holds 5 rows of batch 2, offsets 10..15, but only 4 different offsets" in (
+        only(proved([FIRST, batch], AT_15)).words
+    )
+
+
+def test_rows_of_a_partition_that_the_batch_did_not_load_are_named() -> None:
+    batch = replace(SECOND, rows=(*SECOND.rows, tally([3], TopicPartition("t", 1))))
+
+    violation = only(proved([FIRST, batch], AT_15))
+
+    assert "which loaded nothing of this partition" in violation.words
+    assert (violation.partition, violation.offset) == (1, 3)
+
+
+def test_rows_without_an_offset_are_told_where_others_have_one() -> None:
+    batch = replace(SECOND, rows=(*SECOND.rows, Tally(None, None, 2)))
+
+    violation = only(proved([FIRST, batch], AT_15))
+
+    assert (
+        violation.words == "table 'target' holds rows of batch 2 that do not say their topic, partition or offset (2)"
+    )
+
+
+def test_rows_older_than_the_columns_are_only_counted() -> None:
+    older = replace(FIRST, rows=(Tally(None, None, 10),))
+
+    found = proved([older, SECOND], AT_15)
+
+    assert found.violations == []
+    assert found.spans == [Span("t", 0, 10, 15, 2, 2)]
+    fewer = replace(FIRST, rows=(Tally(None, None, 9),))
+    assert "holds 9 rows of batch 1, which wrote 10" in only(proved([fewer, SECOND], AT_15)).words
+
+
+def test_a_batch_in_another_table_is_told_as_such() -> None:
+    batch = replace(SECOND, rows=(), target_table="elsewhere")
+
+    assert only(proved([FIRST, batch], AT_15)).words.endswith(
+        "rows are missing (into table 'elsewhere', says the history)"
+    )
+
+
+def test_a_transform_decides_how_many_rows_but_not_their_offsets() -> None:
+    batch = replace(SECOND, has_transform=True, row_count=2, rows=(tally([11, 11]),))
+
+    assert proved([FIRST, batch], AT_15).violations == []
+    violation = only(proved([FIRST, replace(batch, rows=(tally([9, 11]),))], AT_15))
+    assert "holds rows of batch 2 at offset 9, outside of what it loaded, 10..15" in violation.words
+
+
+@pytest.mark.parametrize(("count", "violations"), [(10, 0), (9, 1)])
+def test_with_the_batch_alone_rows_are_counted(count: int, violations: int) -> None:
+    batch = replace(FIRST, rows=(Tally(None, None, count),))
+
+    found = proved([batch], {T0: Position(10, ID)}, "batches")
+
+    assert len(found.violations) == violations
+    assert found.rows == count
+
+
+def test_without_any_column_only_the_history_is_proved() -> None:
+    bare = [replace(batch, rows=()) for batch in (FIRST, SECOND)]
+
+    assert proved(bare, AT_15, "nothing").rows == 15
+    assert proved([bare[0], replace(loaded(2, 11, 15), rows=())], AT_15, "nothing").violations
+
+
+@pytest.mark.parametrize(("kind", "state", "is_open"), [("load", "planned", True), ("load", "abandoned", False)])
+def test_an_open_batch_is_told_and_proves_nothing(kind: str, state: str, is_open: bool) -> None:
+    batch = BatchRecord(3, kind, state, ranges=loaded(3, 15, 20).ranges)
+
+    found = proved([FIRST, SECOND, batch], AT_15)
+
+    assert found.violations == []
+    assert found.open_batch == (3 if is_open else None)
+    assert found.batches == 2
+
+
+def test_rows_of_an_unknown_batch_are_told_as_such() -> None:
+    violation = only(proved([FIRST, SECOND, BatchRecord(7, rows=(tally([15, 16]),))], AT_15))
+
+    assert violation.words.startswith(
+        "t[0]: table 'target' holds 2 rows of batch 7, which the state tables do not know"
+    )
+
+
+def test_dead_letters_of_a_batch_that_is_not_committed_are_a_violation() -> None:
+    batch = BatchRecord(3, state="abandoned", dead_letters=(tally([15]),))
+
+    violation = only(proved([FIRST, SECOND, batch], AT_15))
+
+    assert "dead_letters holds 1 dead letters of batch 3, which is abandoned and not committed" in violation.words
+
+
+def test_a_dead_letter_outside_of_its_range_is_named() -> None:
+    ranges = (replace(SECOND.ranges[0], dead_letters=1, records=6),)
+    batch = replace(SECOND, ranges=ranges, dead_letters=(tally([20]),))
+
+    violation = only(proved([FIRST, batch], AT_15))
+
+    assert "dead_letters holds records of batch 2 at offset 20, outside of what it loaded, 10..15" in violation.words
+
+
+def test_a_slice_to_read_again_is_what_the_log_still_has() -> None:
+    span = Span("t", 0, 0, 10, 1, 2, ahead=ReadAhead(20, 1000))
+
+    assert list(span.slices(4, 15)) == [Slice(0, "t", 0, 4, 10), Slice(0, "t", 0, 10, 15, before_ms=1000)]
+    assert list(span.slices(12, 15)) == [Slice(0, "t", 0, 12, 15, before_ms=1000)]
+    assert list(span.slices(30, 30)) == []
+
+
+@pytest.mark.parametrize(
+    ("count", "end"),
+    [(1, "one."), (2, "one. There is 1 other violation."), (3, "one. There are 2 other violations.")],
+)
+def test_the_error_names_the_first_violation_and_counts_the_others(count: int, end: str) -> None:
+    violations = (Violation("one", "t", 3, 7, 2), Violation("two"), Violation("three"))[:count]
+
+    error: VerificationError = pickle.loads(pickle.dumps(VerificationError("loader", violations)))
+
+    assert str(error) == f"The coverage of group 'loader' is violated: {end}"
+    assert (error.topic, error.partition, error.offset, error.batch_id) == ("t", 3, 7, 2)
+    assert (error.group_id, error.violations, error.retriable) == ("loader", violations, False)

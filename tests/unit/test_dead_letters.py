@@ -1,0 +1,165 @@
+"""Dead letters on their way through a file."""
+
+from __future__ import annotations
+
+import base64
+import json
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_kafka_offsets.exceptions import StagingError
+from airflow_kafka_offsets.offsets import Slice
+from airflow_kafka_offsets.spark.dead_letters import SCHEMA, DeadLetterFile, dead_letters
+from airflow_kafka_offsets.spark.decode import BadRecord
+from airflow_kafka_offsets.spark.job import Manifest, SliceRead
+from airflow_kafka_offsets.spark.staging import StagingDirectory
+
+ONE = Slice(7, "orders", 3, 0, 100)
+BEGUN = datetime(2024, 5, 6, 7, 8, 9, 123000, tzinfo=UTC)
+
+Header = tuple[str, bytes | None]
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> StagingDirectory:
+    return StagingDirectory(str(tmp_path))
+
+
+def record_batch(*records: dict[str, Any]) -> pa.RecordBatch:
+    """Records as `read` yields them, at the offsets 10, 12, 14 …"""
+    kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    schema = pa.schema(
+        [
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("offset", pa.int64()),
+            ("timestamp", SCHEMA.field("timestamp").type),
+        ]
+    ).append(pa.field("headers", kind))
+    defaults: dict[str, Any] = {"key": None, "value": b"{", "timestamp": BEGUN, "headers": []}
+    return pa.RecordBatch.from_pylist(
+        [defaults | {"offset": 10 + 2 * i} | record for i, record in enumerate(records)], schema
+    )
+
+
+def manifest(*files: DeadLetterFile) -> Manifest:
+    reads = [
+        SliceRead(i, "orders", 3, i, i + 1, 5, dead_letters=one.count, dead_letters_file=one.name)
+        for i, one in enumerate(files)
+    ]
+    return Manifest(1, "f00d", (), tuple(reads))
+
+
+def written(staging: StagingDirectory, *batches: tuple[pa.RecordBatch, list[BadRecord]]) -> DeadLetterFile:
+    with DeadLetterFile(staging, ONE) as file:
+        for batch, bad in batches:
+            file.add(batch, bad)
+    return file
+
+
+def letters(staging: StagingDirectory, *files: DeadLetterFile) -> list[dict[str, Any]]:
+    batches = list(dead_letters(staging, manifest(*files)))
+    assert all(batch.schema == SCHEMA for batch in batches)
+    for batch in batches:
+        batch.validate(full=True)
+    return [letter for batch in batches for letter in batch.to_pylist()]
+
+
+def test_a_letter_holds_the_record_and_why_it_is_one(staging: StagingDirectory) -> None:
+    good = {"value": b"{}"}
+    bad = {"key": b"\xff", "value": b"{\x00", "headers": [{"key": "a", "value": b"\xff"}, {"key": "a", "value": None}]}
+    bare = {"value": None, "timestamp": None}
+    file = written(staging, (record_batch(good, bad, good, bare), [BadRecord(1, "not JSON"), BadRecord(3, "no id")]))
+
+    assert letters(staging, file) == [
+        {
+            "topic": "orders",
+            "partition": 3,
+            "offset": 12,
+            "key": b"\xff",
+            "value": b"{\x00",
+            "headers": '[["a", "/w=="], ["a", null]]',
+            "timestamp": BEGUN,
+            "error": "not JSON",
+        },
+        {
+            "topic": "orders",
+            "partition": 3,
+            "offset": 16,
+            "key": None,
+            "value": None,
+            "headers": None,
+            "timestamp": None,
+            "error": "no id",
+        },
+    ]
+
+
+@given(headers=st.lists(st.tuples(st.text(max_size=5), st.none() | st.binary(max_size=5)), min_size=1, max_size=4))
+def test_headers_keep_their_order_their_duplicates_and_their_bytes(
+    headers: list[Header], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    staging = StagingDirectory(str(tmp_path_factory.mktemp("staging")))
+    record = {"headers": [{"key": key, "value": value} for key, value in headers]}
+    (letter,) = letters(staging, written(staging, (record_batch(record), [BadRecord(0, "bad")])))
+    assert [
+        (key, None if value is None else base64.b64decode(value)) for key, value in json.loads(letter["headers"])
+    ] == headers
+
+
+def test_a_reason_holds_no_character_that_databases_refuse(staging: StagingDirectory) -> None:
+    (letter,) = letters(staging, written(staging, (record_batch({}), [BadRecord(0, "it holds 'a\x00b'")])))
+    assert letter["error"] == r"it holds 'a\0b'"
+
+
+def test_no_letters_make_no_file(staging: StagingDirectory, tmp_path: Path) -> None:
+    file = written(staging, (record_batch({}, {}), []))
+    assert (file.count, file.name) == (0, None)
+    assert list(tmp_path.iterdir()) == []
+    assert letters(staging, file) == []
+
+
+def test_letters_of_many_chunks_and_slices_come_in_order(staging: StagingDirectory) -> None:
+    chunk = record_batch(*[{"timestamp": BEGUN + timedelta(seconds=i)} for i in range(3)])
+    first = written(staging, (chunk, [BadRecord(2, "a")]), (chunk, []), (chunk, [BadRecord(0, "b"), BadRecord(1, "c")]))
+    second = written(staging, (chunk, [BadRecord(1, "d")]))
+    assert first.count == 3
+    assert [letter["error"] for letter in letters(staging, first, written(staging), second)] == ["a", "b", "c", "d"]
+
+
+def test_every_evaluation_of_a_slice_writes_a_file_of_its_own(staging: StagingDirectory) -> None:
+    bad = (record_batch({}), [BadRecord(0, "bad")])
+    one, other = written(staging, bad), written(staging, bad)
+    assert one.name != other.name
+    assert str(one.name).startswith("dead-7-")
+    assert len(letters(staging, other)) == 1
+
+
+def test_a_slice_that_fails_leaves_no_open_file(staging: StagingDirectory) -> None:
+    file = DeadLetterFile(staging, ONE)
+    with suppress(InterruptedError), file:
+        file.add(record_batch({}), [BadRecord(0, "bad")])
+        raise InterruptedError
+    with pytest.raises(ValueError, match="closed"):
+        file.add(record_batch({}), [BadRecord(0, "bad")])
+
+
+def test_a_file_with_another_number_of_letters_is_not_taken(staging: StagingDirectory) -> None:
+    file = written(staging, (record_batch({}), [BadRecord(0, "bad")]))
+    file.count = 2
+    with pytest.raises(StagingError, match="holds 1 dead letters, its slice reported 2"):
+        letters(staging, file)
+
+
+def test_a_name_that_leads_out_of_the_directory_is_refused(staging: StagingDirectory) -> None:
+    file = written(staging, (record_batch({}), [BadRecord(0, "bad")]))
+    file.name = f"../{file.name}"
+    with pytest.raises(ValueError, match="is not the name of a file in the staging directory"):
+        letters(staging, file)

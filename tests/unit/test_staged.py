@@ -1,0 +1,132 @@
+"""What the worker makes of the files that Spark left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_kafka_offsets import staged
+from airflow_kafka_offsets.exceptions import StagingError
+from airflow_kafka_offsets.formats import Json, row_columns
+from airflow_kafka_offsets.ledger import Batch, RangeRead
+from airflow_kafka_offsets.offsets import OffsetRange, ReadAhead, TopicPartition
+from airflow_kafka_offsets.pipeline import Pipeline
+from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.spark.job import MANIFEST, Manifest, SliceRead, StageJob, TargetColumns
+from airflow_kafka_offsets.spark.staging import StagingDirectory
+
+ORDERS = TopicPartition("orders", 0)
+RANGE = OffsetRange("orders", 0, 10, 30, 30)
+PIPELINE = Pipeline(
+    group_id="group", topics=("orders",), value_format=Json("id BIGINT"), sink=SqlTable("target"), slice_offsets=10
+)
+COLUMNS = row_columns(PIPELINE.value_format)
+WANTED = staged.fingerprint(PIPELINE, COLUMNS)
+
+
+def batch(*ranges: OffsetRange, **fields: Any) -> Batch:
+    return Batch(1, "group", "planned", ranges, **fields)
+
+
+def read(start: int, end: int, records: int | None = 5, **fields: Any) -> SliceRead:
+    return SliceRead(0, "orders", 0, start, end, records, **fields)
+
+
+def job(planned: Batch, directory: StagingDirectory, pipeline: Pipeline = PIPELINE) -> StageJob:
+    return staged.make_job(pipeline, {}, planned, COLUMNS, TargetColumns("target", None), directory, WANTED)
+
+
+def launched(tmp_path: Path, planned: Batch, *reads: SliceRead) -> staged.Staged:
+    """What a launcher left whose slices read this."""
+
+    class Launcher:
+        def check(self, staging_dir: str | None) -> None: ...
+
+        def __call__(self, job: StageJob) -> None:
+            directory.write_text(MANIFEST, Manifest(1, WANTED, (), reads).to_json())
+
+    directory = StagingDirectory(str(tmp_path))
+    return staged.launch(Launcher(), job(planned, directory), planned, directory)
+
+
+class TestWhatTheSlicesOfARangeShow:
+    def test_it_is_added_up(self, tmp_path: Path) -> None:
+        found = launched(
+            tmp_path,
+            batch(RANGE),
+            read(20, 30, 4, first_timestamp_ms=500, last_timestamp_ms=2000, bytes=70, leader_epoch=6, dead_letters=2),
+            read(10, 20, 5, first_timestamp_ms=1000, last_timestamp_ms=1500, bytes=30, leader_epoch=5, dead_letters=1),
+        )
+        first, last = (datetime.fromtimestamp(seconds, UTC) for seconds in (0.5, 2))
+        assert found.reads == {ORDERS: RangeRead(9, first, last, bytes=100, leader_epoch=6, dead_letters=3)}
+        assert (found.records, found.dead_letters) == (9, 3)
+
+    def test_nothing_is_known_of_slices_that_were_not_read(self, tmp_path: Path) -> None:
+        found = launched(tmp_path, batch(RANGE), read(10, 20, bytes=30), read(20, 30, None))
+        assert found.reads == {ORDERS: RangeRead(None, bytes=30)}
+
+    @pytest.mark.parametrize("epoch", [None, 6])
+    def test_the_epoch_is_that_of_the_record_before_the_end_and_not_of_those_read_ahead(
+        self, tmp_path: Path, epoch: int | None
+    ) -> None:
+        ahead = replace(RANGE, ahead=ReadAhead(50, 1000))
+        slices = [read(10, 20, leader_epoch=5), read(20, 30, leader_epoch=epoch), read(30, 50, 2, leader_epoch=7)]
+        found = launched(tmp_path, batch(ahead), *slices)
+        assert found.reads[ORDERS].leader_epoch == epoch
+        assert found.records == 12
+
+    def test_a_range_that_only_reads_ahead_has_no_epoch_of_its_own(self, tmp_path: Path) -> None:
+        ahead = OffsetRange("orders", 0, 30, 30, 30, ahead=ReadAhead(50, 1000))
+        assert launched(tmp_path, batch(ahead), read(30, 50, leader_epoch=7)).reads == {ORDERS: RangeRead(5)}
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        [(10, 30)],
+        [(10, 30), (30, 49)],
+        [(10, 30), (31, 50)],
+        [(10, 30), (29, 50)],
+        [(11, 30), (30, 50)],
+        [(10, 30), (30, 51)],
+        [],
+    ],
+)
+def test_slices_that_are_not_the_planned_range_with_what_is_read_ahead_are_refused(
+    tmp_path: Path, bounds: list[tuple[int, int]]
+) -> None:
+    ahead = replace(RANGE, ahead=ReadAhead(50, 1000))
+    with pytest.raises(StagingError, match=r"orders\[0\] 10\.\.30 was planned, other offsets were staged"):
+        launched(tmp_path, batch(ahead), *(read(start, end) for start, end in bounds))
+
+
+class TestFilesOfAnEarlierTry:
+    def found(self, tmp_path: Path, wanted: str = WANTED) -> staged.Staged | None:
+        planned = replace(batch(RANGE), state="staged", staging_uri=str(tmp_path))
+        reads = (read(10, 30, dead_letters=1, dead_letters_file="dead-0-f00d.arrow"),)
+        StagingDirectory(str(tmp_path)).write_text(MANIFEST, Manifest(1, WANTED, (), reads).to_json())
+        return staged.find(planned, wanted)
+
+    def test_they_are_taken_where_they_are_complete(self, tmp_path: Path) -> None:
+        (tmp_path / "dead-0-f00d.arrow").write_bytes(b"letters")
+        found = self.found(tmp_path)
+        assert found is not None
+        assert found.dead_letters == 1
+
+    def test_they_are_not_without_their_dead_letters(self, tmp_path: Path) -> None:
+        assert self.found(tmp_path) is None
+
+    def test_they_are_not_where_bad_records_are_treated_otherwise(self, tmp_path: Path) -> None:
+        (tmp_path / "dead-0-f00d.arrow").write_bytes(b"letters")
+        other = staged.fingerprint(replace(PIPELINE, on_bad_record="dead_letter"), COLUMNS)
+        assert self.found(tmp_path, other) is None
+
+
+def test_a_job_says_what_to_do_with_bad_records(tmp_path: Path) -> None:
+    directory = StagingDirectory(str(tmp_path))
+    assert job(batch(RANGE), directory).on_bad_record == "fail"
+    assert job(batch(RANGE), directory, replace(PIPELINE, on_bad_record="dead_letter")).on_bad_record == "dead_letter"
