@@ -1,7 +1,7 @@
 # Every target sets up the environment first; that is instant when nothing changed.
 PYTHON := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup test unit integration lint format types demo bench airflow constraints clean
+.PHONY: help setup test unit integration lint format types demo soak bench airflow constraints clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ types: setup ## check types
 
 demo: setup ## see it work: two loads of orders with Airflow and Spark, and the proof that they are exact
 	$(PYTHON) -m demo
+
+soak: setup ## a thousand random loads, faults and kills, with the proof after each (STEPS=1000 SEED=1)
+	SOAK_STEPS=$(or $(STEPS),1000) SOAK_SEED=$(or $(SEED),1) $(PYTHON) -m pytest tests/integration/test_soak.py -s
 
 bench: setup ## measure loads of 200,000 and 5,000,000 records into Postgres (ARGS="--records N --rounds N")
 	$(PYTHON) -m benchmarks.load $(ARGS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from airflow_kafka_offsets.cleanup import clean_up
 from airflow_kafka_offsets.exceptions import (
     DataLossError,
     DeadLetterError,
+    FencedError,
     ForeignBatchError,
     GroupBusyError,
     LedgerError,
@@ -340,6 +341,14 @@ def _claimed(pipeline: Pipeline, engine: Engine, run: TaskRun, cluster_id: str) 
             time.sleep(_BUSY_POLL_SECONDS)
     try:
         yield claim
+    except FencedError:
+        raise
+    except Exception:
+        # Where a later attempt took over, all else follows from that: it removes files that this one works with. A database
+        # that cannot be asked now is less to say than the error at hand.
+        with suppress(SQLAlchemyError):
+            ledger.check_claim(engine, pipeline.tables, claim)
+        raise
     finally:
         try:
             ledger.release(engine, pipeline.tables, claim)

@@ -205,7 +205,9 @@ class VerificationError(KafkaOffsetsError):
         self.partition = first.partition
         self.offset = first.offset
         self.batch_id = first.batch_id
-        more = f" There {'is 1 other violation' if others == 1 else f'are {others:,} other violations'}." if others else ""
+        more = (
+            f" There {'is 1 other violation' if others == 1 else f'are {others:,} other violations'}." if others else ""
+        )
         super().__init__(f"The coverage of group {group_id!r} is violated: {first.words}.{more}")
 
     def __reduce__(self) -> tuple[type[VerificationError], tuple[str, tuple[Violation, ...]]]:

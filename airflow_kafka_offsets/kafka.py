@@ -52,6 +52,8 @@ _PASSING = frozenset(
         KafkaError._TIMED_OUT_QUEUE,
         KafkaError._TRANSPORT,
         KafkaError._WAIT_CACHE,
+        # None of the partitions asked for has a leader.
+        KafkaError._NOENT,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
         KafkaError.NOT_COORDINATOR,
@@ -60,6 +62,11 @@ _PASSING = frozenset(
 _UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 # A new topic is unknown to some brokers for a moment; a topic that stays unknown this long does not exist.
 _UNKNOWN_GRACE_SECONDS = 3.0
+# The client goes on asking a dead leader, or a dead "controller" (in KRaft any broker), for as long as it lives: each
+# repetition has a client of its own, and the first ones are short.
+_FIRST_TRY_SECONDS = 3.0
+# What the client gives for the partitions of a leader that did not answer: no error, and this offset.
+_OFFSET_INVALID = -1001
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
 
 
@@ -120,8 +127,9 @@ class Cluster:
         self._servers = checked["bootstrap.servers"]
         # Only this callback learns why a connection fails. It runs inside poll().
         self._reasons: list[KafkaError] = []
+        self._config = {**checked, "error_cb": self._reasons.append}
         try:
-            self._client = AdminClient({**checked, "error_cb": self._reasons.append}, logger=_client_log)
+            self._client = AdminClient(self._config, logger=_client_log)
         except KafkaException as error:
             raise ConfigurationError(f"The Kafka configuration cannot be used: {error.args[0].str()}") from error
 
@@ -212,15 +220,20 @@ class Cluster:
         answers: dict[Key, Any] = {}
         waiting: dict[Key, KafkaError | None] = dict.fromkeys(keys)
         pause = _FIRST_PAUSE_SECONDS
+        patience = _FIRST_TRY_SECONDS
         while waiting:
             left = self._timeout - (time.monotonic() - begun)
             if left <= 0:
                 raise self._unavailable(what, waiting)
-            for key, future in question(list(waiting), left).items():
+            for key, future in question(list(waiting), min(left, patience)).items():
                 self._await(future, what)
                 error = future.exception()
                 if error is None:
-                    answers[key] = future.result()
+                    answer = future.result()
+                    if getattr(answer, "offset", None) == _OFFSET_INVALID:
+                        waiting[key] = KafkaError(KafkaError._TRANSPORT, "the partition's leader did not answer")
+                        continue
+                    answers[key] = answer
                     del waiting[key]
                     continue
                 code = error.args[0] if isinstance(error, KafkaException) else None
@@ -236,6 +249,8 @@ class Cluster:
             if waiting:
                 time.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                patience *= 2
+                self._client = AdminClient(self._config, logger=_client_log)
         return answers
 
     def _await(self, future: Future[Any], what: str) -> None:

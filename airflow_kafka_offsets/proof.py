@@ -194,7 +194,7 @@ class _Proof:
         one = loaded.one
         self._found.records += loaded.records or 0
         self._found.reads_ahead = self._found.reads_ahead or one.read_to > one.end
-        if not batch.names_offsets or not len(one):
+        if not batch.names_offsets or one.read_to <= one.start:
             return
         spans = self._chains[one.topic_partition].spans
         last = spans[-1] if spans else None
@@ -240,7 +240,7 @@ class _Proof:
         for loaded in batch.ranges:
             one = loaded.one
             tally = tallies.get(one.topic_partition, Tally(*one.topic_partition, 0))
-            records = loaded.records if loaded.records is not None else (None if len(one) else 0)
+            records = loaded.records if loaded.records is not None else (None if one.read_to > one.start else 0)
             wanted = None if records is None else records - loaded.dead_letters
             where = f"table {self._target!r} holds {tally.count:,} rows of batch {batch.batch_id}, offsets {one.start}..{one.read_to}"
             if wanted is not None and tally.count != wanted:

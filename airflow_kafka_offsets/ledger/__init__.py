@@ -17,7 +17,7 @@ from airflow_kafka_offsets.ledger.batches import (
 from airflow_kafka_offsets.ledger.commit import commit
 from airflow_kafka_offsets.ledger.connection import now
 from airflow_kafka_offsets.ledger.dead_letters import write_dead_letters
-from airflow_kafka_offsets.ledger.groups import Claim, TaskRun, claim, release
+from airflow_kafka_offsets.ledger.groups import Claim, TaskRun, check_claim, claim, release
 from airflow_kafka_offsets.ledger.heartbeat import Heartbeat
 from airflow_kafka_offsets.ledger.history import bytes_per_offset
 from airflow_kafka_offsets.ledger.install import init
@@ -37,6 +37,7 @@ __all__ = [
     "begin_staging",
     "bytes_per_offset",
     "captured_targets",
+    "check_claim",
     "claim",
     "commit",
     "init",

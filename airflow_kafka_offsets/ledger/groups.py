@@ -169,10 +169,24 @@ def lock_claimed(conn: Connection, tables: Tables, held: Claim) -> None:
 
     :raises FencedError: somebody did
     """
-    if update_claimed(conn, tables, held, epoch=held.epoch):
-        return
+    if not update_claimed(conn, tables, held, epoch=held.epoch):
+        _check_claim(conn, tables, held)
+
+
+def check_claim(engine: Engine, tables: Tables, held: Claim) -> None:
+    """Make sure, without a lock, that nobody claimed the group since: what is said here may be untrue a moment later.
+
+    :raises FencedError: somebody did
+    """
+    with engine.connect() as conn:
+        _check_claim(conn, tables, held)
+
+
+def _check_claim(conn: Connection, tables: Tables, held: Claim) -> None:
     groups = tables.consumer_groups
     row = conn.execute(sa.select(groups).where(groups.c.group_id == held.group_id)).one()
+    if row.epoch == held.epoch:
+        return
     raise FencedError(
         f"Group {held.group_id!r} was taken over by {row.lease_owner or 'a later attempt'} (epoch {row.epoch}) while "
         f"this attempt ({held.owner}, epoch {held.epoch}) was at work. Nothing of this attempt was written; the other one "

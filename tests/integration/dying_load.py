@@ -6,6 +6,7 @@ The process runs the product as it is; only the function at whose door it stops 
 from __future__ import annotations
 
 import multiprocessing
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -18,6 +19,7 @@ import sqlalchemy as sa
 from airflow_kafka_offsets import batch, ledger, staged
 from airflow_kafka_offsets.formats import Json
 from airflow_kafka_offsets.ledger import TaskRun
+from airflow_kafka_offsets.offsets import Slice
 from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.staging import StagingDirectory
@@ -96,15 +98,13 @@ def _after(owner: Any, name: str) -> Callable[[Callable[[], None]], None]:
 
 def _in_the_second_slice(stop: Callable[[], None]) -> None:
     original = SliceReader._slice
-    begun: list[int] = []
 
-    def counted(self: SliceReader, *args: Any) -> Any:
-        begun.append(1)
-        if len(begun) == 2:
+    def second(self: SliceReader, one: Slice, *args: Any) -> Any:
+        if one.index == 1:
             stop()
-        return original(self, *args)
+        return original(self, one, *args)
 
-    SliceReader._slice = counted  # type: ignore[method-assign,assignment]
+    SliceReader._slice = second  # type: ignore[method-assign,assignment]
 
 
 def _while_a_slice_is_read(stop: Callable[[], None]) -> None:
@@ -144,6 +144,54 @@ def _main(load: Load, points: tuple[str, ...], pipe: Connection) -> None:
         pipe.send(load())
     except Exception as error:  # told to whoever waits at the other end
         pipe.send(error)
+
+
+class Worker:
+    """A process that is given one load after the other, as a context manager."""
+
+    def __init__(self) -> None:
+        self._pipe, theirs = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(target=_work, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+    def begin(self, load: Load, *, pauses: dict[str, float]) -> None:
+        """
+        :param pauses: points at which it is slow, and for how many seconds
+        """
+        self._pipe.send((load, pauses))
+
+    def result(self) -> Any:
+        """The load's result, or the error that ended it."""
+        assert self._pipe.poll(TIMEOUT), "the load hangs"
+        return self._pipe.recv()
+
+
+def _work(pipe: Connection) -> None:
+    slow: dict[str, float] = {}
+    # Whoever waits for the other one looks again soon: a race is over in a fraction of a second.
+    batch._BUSY_POLL_SECONDS = 0.02
+    for point, install in POINTS.items():
+        if point != "during clean-up":
+            install(lambda point=point: time.sleep(slow.get(point, 0.0)))  # type: ignore[misc]
+    while True:
+        load, pauses = pipe.recv()
+        slow.clear()
+        slow.update(pauses)
+        try:
+            pipe.send(load())
+        except Exception as error:  # told to whoever waits at the other end
+            pipe.send(error)
 
 
 def _stop(pipe: Connection, point: str) -> None:

@@ -256,7 +256,7 @@ class TestInTheWay:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    """One that may be killed; a test that did so has started it again."""
+    """One that may be killed."""
     # With synchronous_commit=on a COMMIT is durable, but is not answered before a standby has it; there is none.
     with PostgresServer(settings={"synchronous_standby_names": "nobody", "synchronous_commit": "local"}) as server:
         yield server
@@ -268,6 +268,8 @@ class TestRestart:
     @pytest.fixture
     def database(self, server: PostgresServer, _unique_name: Callable[[str], str]) -> str:
         """Of this server; what the loader of these tests loads into."""
+        if not server.process.running:  # the test before ended too early to start it again
+            server.start()
         return server.create_database(_unique_name("database"))
 
     def restart(self, server: PostgresServer) -> None:
@@ -307,12 +309,12 @@ class TestRestart:
     def test_while_rows_are_copied(
         self, server: PostgresServer, postgres_loader: Loader, orders: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        encode = postgres._binary
+        encode, restart = postgres._binary, once(lambda: self.restart(server))
 
         def interrupted(batches: Iterator[pa.RecordBatch], columns: Sequence[Column]) -> Iterator[bytes]:
             header, *chunks = encode(batches, columns)
             yield header
-            self.restart(server)
+            restart()
             yield from chunks
 
         monkeypatch.setattr(postgres, "_binary", interrupted)
@@ -327,7 +329,7 @@ class TestRestart:
         self, server: PostgresServer, postgres_loader: Loader, orders: str
     ) -> None:
         with pytest.raises(DatabaseUnavailableError, match=r"Batch 1 of group 'loader' was not committed"):
-            postgres_loader(orders, run=RUN, sink=Meddled("target", after_write=lambda: self.restart(server)))
+            postgres_loader(orders, run=RUN, sink=Meddled("target", after_write=once(lambda: self.restart(server))))
 
         assert_nothing_written(postgres_loader.engine)
         self.assert_completed_by_the_next(postgres_loader, orders, jobs=1)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 
 import pytest
 import sqlalchemy as sa
+from airflow.sdk import RetryAction
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import ledger
-from airflow_kafka_offsets.coverage import Coverage
+from airflow_kafka_offsets.coverage import Coverage, Violation
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     ConfigurationError,
@@ -27,6 +33,8 @@ from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Tables
 from airflow_kafka_offsets.offsets import PartitionLog
 from airflow_kafka_offsets.offsets import TopicPartition as Partition
+from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
+from airflow_kafka_offsets.retry_policy import KafkaOffsetsRetryPolicy
 from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.verify import verify
 from devstack.airflow import AirflowHome
@@ -35,7 +43,7 @@ from tests.integration.airflow_runs import DAGS, airflow_uri
 from tests.integration.conftest import Loader, TopicFactory, names, produce
 from tests.integration.inline import InlineLauncher
 
-LEFT_OUT = {"on_bad_record": "dead_letter"}
+LEFT_OUT: dict[str, Any] = {"on_bad_record": "dead_letter"}
 
 
 def verified(loader: Loader, **options: Any) -> Coverage:
@@ -95,7 +103,7 @@ def test_topics_batches_dead_letters_and_gaps_are_proved(
     expected = Coverage(
         "loader",
         partitions=3,
-        batches=3,
+        batches=4,  # of which one only stored the position of the empty partition
         records=19,
         rows=18,
         dead_letters=1,
@@ -125,7 +133,7 @@ def test_another_group_in_the_same_table_is_not_looked_at(
     do(inline_loader.engine, "DELETE FROM target WHERE _batch_id = 3 AND _kafka_offset < 3")
 
     assert verified(inline_loader).rows == 19
-    with pytest.raises(VerificationError, match="holds 6 rows of batch 3"):
+    with pytest.raises(VerificationError, match="holds 11 rows of batch 3"):
         verify("other", sink=SqlTable("target"), engine=inline_loader.engine)
 
 
@@ -214,8 +222,9 @@ def test_the_number_of_statements_does_not_grow(inline_loader: Loader, kafka: Ka
     assert len(statements) == few
 
 
+@pytest.mark.parametrize("before", ["FROM offset_batches", "FROM target"], ids=["history", "rows"])
 def test_a_load_that_commits_meanwhile_is_no_violation(
-    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, before: str
 ) -> None:
     name = topic()
     engine = inline_loader.engine
@@ -228,8 +237,7 @@ def test_a_load_that_commits_meanwhile_is_no_violation(
     loads: list[int] = []
 
     def load_once(conn: object, cursor: object, statement: str, *_: object) -> None:
-        # After the history was asked for, and before the rows are.
-        if "FROM target" in statement and not loads:
+        if before in statement and not loads:
             loads.append(0)
             loads.append(inline_loader(name).rows)
 
@@ -245,96 +253,104 @@ def test_a_load_that_commits_meanwhile_is_no_violation(
 # --- violations, made by hand ---
 
 
-@pytest.mark.parametrize(
-    ("statements", "message", "place"),
-    [
-        (
-            ["DELETE FROM target WHERE _kafka_partition = 0 AND _kafka_offset = 3"],
-            r"\[0\]: table 'target' holds 8 rows of batch 1, offsets 0\.\.10, which wrote 9: rows are missing\.$",
-            (0, 0, 1),
-        ),
-        (
-            ["INSERT INTO target SELECT * FROM target WHERE _kafka_partition = 1 AND _kafka_offset = 3"],
-            r"\[1\]: table 'target' holds 6 rows of batch 1, offsets 0\.\.5, which wrote 5: there are too many\.$",
-            (1, 0, 1),
-        ),
-        (
-            ["UPDATE target SET _kafka_offset = 12 WHERE _kafka_offset = 11"],
-            r"holds 5 rows of batch 2, offsets 10\.\.15, but only 4 different offsets",
-            (0, 10, 2),
-        ),
-        (
-            ["UPDATE target SET _kafka_offset = 9 WHERE _kafka_offset = 11"],
-            r"holds rows of batch 2 at offset 9, outside of what it loaded, 10\.\.15\.$",
-            (0, 9, 2),
-        ),
-        (
-            ["UPDATE target SET _kafka_offset = 7 WHERE _kafka_partition = 0 AND _kafka_offset = 6"],
-            r"\[0\]: offset 7 was loaded twice, batch 1 has it as a row and as a dead letter\.$",
-            (0, 7, 1),
-        ),
-        (
-            ["DELETE FROM offset_ranges WHERE batch_id = 2", "DELETE FROM offset_batches WHERE batch_id = 2"],
-            r"\[0\]: table 'target' holds 5 rows of batch 2, which the state tables do not know.* There is 1 other violation",
-            (0, 10, 2),
-        ),
-        (
-            ["UPDATE offset_batches SET state = 'abandoned' WHERE batch_id = 2"],
-            r"holds 5 rows of batch 2, which is abandoned and not committed",
-            (0, 10, 2),
-        ),
-        (
-            ["UPDATE consumed_offsets SET offset_value = 12 WHERE partition = 0"],
-            r"\[0\]: position 12 is stored, but the history ends at offset 15 with batch 2: the records before it would be "
-            r"loaded again.* There is 1 other violation\.$",
-            (0, 12, 2),
-        ),
-        (
-            ["DELETE FROM consumed_offsets WHERE partition = 1"],
-            r"\[1\]: the history ends at offset 5 with batch 1, but no position is stored",
-            (1, 5, 1),
-        ),
-        (
-            ["DELETE FROM offset_ranges WHERE batch_id = 1 AND partition = 0"],
-            r"holds rows of batch 1, which loaded nothing of this partition by the history \(9\)",
-            (0, 0, 1),
-        ),
-        (
-            ["DELETE FROM dead_letters"],
-            r"\[0\]: dead_letters holds 0 records of batch 1, offsets 0\.\.10, which set 1 aside\.$",
-            (0, 0, 1),
-        ),
-        (
-            ["DELETE FROM target"],
-            r"holds 0 rows of batch 1, offsets 0\.\.10, which wrote 9.* There are 2 other violations",
-            (0, 0, 1),
-        ),
-    ],
-    ids=[
-        "row-deleted",
-        "row-twice",
-        "offset-twice",
-        "offset-outside",
-        "dead-letter-loaded",
-        "batch-unknown",
-        "batch-not-committed",
-        "position-moved",
-        "position-removed",
-        "range-removed",
-        "dead-letter-removed",
-        "table-emptied",
-    ],
-)
-def test_what_was_broken_by_hand_is_named(
-    inline_loader: Loader, two_batches: str, statements: list[str], message: str, place: tuple[int, int, int]
-) -> None:
-    do(inline_loader.engine, *statements)
+class Broken(NamedTuple):
+    """What somebody does to the database, and what must then be said of which partition, offset and batch."""
 
-    with pytest.raises(VerificationError, match=message) as raised:
-        verified(inline_loader)
+    statements: list[str]
+    message: str
+    place: tuple[int, int, int]
 
-    error = raised.value
-    assert (error.topic, error.partition, error.offset, error.batch_id) == (two_batches, *place)
+
+BROKEN = {
+    "row-deleted": Broken(
+        ["DELETE FROM target WHERE _kafka_partition = 0 AND _kafka_offset = 3"],
+        r"\[0\]: table 'target' holds 8 rows of batch 1, offsets 0\.\.10, which wrote 9: rows are missing\.$",
+        (0, 0, 1),
+    ),
+    "row-twice": Broken(
+        ["INSERT INTO target SELECT * FROM target WHERE _kafka_partition = 1 AND _kafka_offset = 3"],
+        r"\[1\]: table 'target' holds 6 rows of batch 1, offsets 0\.\.5, which wrote 5: there are too many\.$",
+        (1, 0, 1),
+    ),
+    "offset-twice": Broken(
+        ["UPDATE target SET _kafka_offset = 12 WHERE _kafka_offset = 11"],
+        r"holds 5 rows of batch 2, offsets 10\.\.15, but only 4 different offsets",
+        (0, 10, 2),
+    ),
+    "offset-outside": Broken(
+        ["UPDATE target SET _kafka_offset = 9 WHERE _kafka_offset = 11"],
+        r"holds rows of batch 2 at offset 9, outside of what it loaded, 10\.\.15\.$",
+        (0, 9, 2),
+    ),
+    "dead-letter-loaded": Broken(
+        ["UPDATE target SET _kafka_offset = 7 WHERE _kafka_partition = 0 AND _kafka_offset = 6"],
+        r"\[0\]: offset 7 was loaded twice, batch 1 has it as a row and as a dead letter\.$",
+        (0, 7, 1),
+    ),
+    "batch-unknown": Broken(
+        ["DELETE FROM offset_ranges WHERE batch_id = 2", "DELETE FROM offset_batches WHERE batch_id = 2"],
+        r"\[0\]: table 'target' holds 5 rows of batch 2, which the state tables do not know.* There is 1 other violation",
+        (0, 10, 2),
+    ),
+    "batch-not-committed": Broken(
+        ["UPDATE offset_batches SET state = 'abandoned' WHERE batch_id = 2"],
+        r"holds 5 rows of batch 2, which is abandoned and not committed",
+        (0, 10, 2),
+    ),
+    "position-moved": Broken(
+        ["UPDATE consumed_offsets SET offset_value = 12 WHERE partition = 0"],
+        r"\[0\]: position 12 is stored, but the history ends at offset 15 with batch 2: the records before it would be "
+        r"loaded again.* There is 1 other violation\.$",
+        (0, 12, 2),
+    ),
+    "position-removed": Broken(
+        ["DELETE FROM consumed_offsets WHERE partition = 1"],
+        r"\[1\]: the history ends at offset 5 with batch 1, but no position is stored",
+        (1, 5, 1),
+    ),
+    "range-removed": Broken(
+        ["DELETE FROM offset_ranges WHERE batch_id = 1 AND partition = 0"],
+        r"holds rows of batch 1, which loaded nothing of this partition by the history \(9\)",
+        (0, 0, 1),
+    ),
+    "dead-letter-removed": Broken(
+        ["DELETE FROM dead_letters"],
+        r"\[0\]: dead_letters holds 0 records of batch 1, offsets 0\.\.10, which set 1 aside\.$",
+        (0, 0, 1),
+    ),
+    "table-emptied": Broken(
+        ["DELETE FROM target"],
+        r"holds 0 rows of batch 1, offsets 0\.\.10, which wrote 9.* There are 2 other violations",
+        (0, 0, 1),
+    ),
+}
+
+
+@contextmanager
+def put_back(engine: Engine) -> Iterator[None]:
+    """Every table holds afterwards what it holds now: a load for each thing to break would take a minute."""
+    metadata = sa.MetaData()
+    metadata.reflect(engine)
+    with engine.connect() as conn:
+        contents = {table: conn.execute(table.select()).mappings().all() for table in metadata.sorted_tables}
+    yield
+    with engine.begin() as conn:
+        for table, content in contents.items():
+            conn.execute(table.delete())
+            if content:
+                conn.execute(table.insert(), [dict(row) for row in content])
+
+
+def test_what_was_broken_by_hand_is_named(inline_loader: Loader, two_batches: str) -> None:
+    for name, broken in BROKEN.items():
+        with put_back(inline_loader.engine):
+            do(inline_loader.engine, *broken.statements)
+            with pytest.raises(VerificationError) as raised:
+                verified(inline_loader)
+        error = raised.value
+        assert re.search(broken.message, str(error)), (name, str(error))
+        assert (error.topic, error.partition, error.offset, error.batch_id) == (two_batches, *broken.place), name
+    assert verified(inline_loader).rows == 19
 
 
 def test_a_table_that_is_gone_is_named(inline_loader: Loader, two_batches: str) -> None:
@@ -346,9 +362,7 @@ def test_a_table_that_is_gone_is_named(inline_loader: Loader, two_batches: str) 
 
 
 def test_what_was_read_ahead_is_loaded_once(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
-    from datetime import UTC, datetime, timedelta
-
-    name = topic()
+    name = topic(retention_ms=-1)
     # Up to 0.5 s of 1970: offsets 0 and 1, and the late one at 3.
     produce_at(kafka, name, [100, 200, 1000, 300, 2000])
     inline_loader(name, until=datetime(1970, 1, 1, 0, 0, 0, 500_000, UTC), lateness=timedelta(hours=1))
@@ -366,9 +380,7 @@ def test_what_was_read_ahead_is_loaded_once(inline_loader: Loader, kafka: KafkaB
 def test_a_late_record_behind_the_position_is_looked_for(
     inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
-    from datetime import UTC, datetime, timedelta
-
-    name = topic()
+    name = topic(retention_ms=-1)
     produce_at(kafka, name, [100, 200, 1000, 300, 2000])
     inline_loader(name, until=datetime(1970, 1, 1, 0, 0, 0, 500_000, UTC), lateness=timedelta(hours=1))
     lose_unnoticed(inline_loader.engine, 3)
@@ -409,7 +421,8 @@ def test_records_that_history_and_target_forgot_are_found_in_kafka(inline_loader
 def test_retention_may_go_on_while_kafka_is_read(
     inline_loader: Loader, kafka: KafkaBroker, two_batches: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask, asked = Cluster.logs, []
+    ask = Cluster.logs
+    asked: list[Sequence[str]] = []
 
     def logs_then_retention(cluster: Cluster, topics: Sequence[str]) -> dict[Partition, PartitionLog]:
         found = ask(cluster, topics)
@@ -461,7 +474,7 @@ def test_state_tables_are_needed_and_not_made(engine: Engine) -> None:
 # --- in Airflow ---
 
 
-def test_the_operator_proves_and_fails_at_once(
+def test_the_operator_hands_on_what_was_proved(
     postgres_engine: Engine, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
     name = topic()
@@ -472,12 +485,20 @@ def test_the_operator_proves_and_fails_at_once(
         "warehouse": airflow_uri(postgres_engine),
     }
     with AirflowHome(dags=DAGS, connections=connections) as home:
-        proved = home.run("dags", "test", "verify_under_test", "2026-01-01")
-        do(postgres_engine, "DELETE FROM target WHERE id = 3")
-        violated = home.run("dags", "test", "verify_under_test", "2026-01-02")
+        run = home.run("dags", "test", "verify_under_test")
+        with contextlib.closing(sqlite3.connect(home.directory / "airflow.db")) as metadata:
+            pushed = metadata.execute("SELECT value FROM xcom WHERE key = 'return_value'").fetchall()
 
-    assert proved.returncode == 0, proved.stdout[-5000:] + proved.stderr[-5000:]
-    assert "'rows': 10" in proved.stdout + proved.stderr
-    assert "'reread': 10" in proved.stdout + proved.stderr
-    assert violated.returncode != 0
-    assert f"{name}[0]: table 'target' holds 9 rows of batch 1" in violated.stdout + violated.stderr
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-5000:]
+    coverage = Coverage("loader", 1, 1, 10, 10, 0, 0, None, True, reread=10)
+    assert [json.loads(value) for (value,) in pushed] == [asdict(coverage)]
+
+
+def test_the_operator_says_what_it_needs_and_is_not_retried_in_vain() -> None:
+    operator = KafkaVerifyOperator(task_id="verify", group_id="loader", sink=SqlTable("target"))
+
+    assert isinstance(operator.retry_policy, KafkaOffsetsRetryPolicy)
+    error = VerificationError("loader", (Violation("something is wrong"),))
+    assert operator.retry_policy.evaluate(error, 1, 3).action is RetryAction.FAIL
+    with pytest.raises(ConfigurationError, match="The sink 'target' has no conn_id"):
+        operator.execute({})

@@ -316,6 +316,14 @@ def test_an_overlap_names_its_offsets() -> None:
     assert (violation.offset, violation.batch_id) == (8, 2)
 
 
+def test_a_range_that_goes_back_is_named() -> None:
+    back = replace(loaded(3, 15, 15), ranges=(LoadedRange(OffsetRange(*T0, 15, 12, 12, ID), 0),))
+
+    violation = proved([FIRST, SECOND, back], {T0: Position(12, ID)}).violations[0]
+
+    assert "batch 3 goes from offset 15 back to 12" in violation.words
+
+
 def test_a_gap_bridges_exactly_from_where_the_history_had_come_to_the_range() -> None:
     gap = Gap(*T0, 10, 12, "expired", "skipped")
     batch = loaded(2, 12, 15, how="skipped-gap", gap=gap)
@@ -391,6 +399,47 @@ def test_ids_that_a_broker_told_only_later_are_no_change() -> None:
     untold = replace(FIRST, ranges=(LoadedRange(replace(FIRST.ranges[0].one, topic_id=None), 10),))
 
     assert proved([untold, SECOND], AT_15).violations == []
+
+
+def test_an_id_that_was_told_is_not_forgotten() -> None:
+    untold = replace(SECOND, ranges=(LoadedRange(replace(SECOND.ranges[0].one, topic_id=None), 5),))
+    other = loaded(3, 15, 20, topic_id=OTHER_ID)
+
+    violation = only(proved([FIRST, untold, other], {T0: Position(20, OTHER_ID)}))
+
+    assert f"where batch 2 stopped in topic id {ID}" in violation.words
+
+
+def test_what_a_transform_loaded_ahead_is_not_read_again() -> None:
+    ahead = ReadAhead(15, 1000)
+    transformed = replace(
+        loaded(2, 10, 10),
+        has_transform=True,
+        ranges=(LoadedRange(OffsetRange(*T0, 10, 10, 10, ID, ahead=ahead)),),
+    )
+    after = OffsetRange(*T0, 10, 20, 20, ID, loaded=ahead)
+    batch = replace(loaded(3, 10, 20), ranges=(LoadedRange(after, 10),))
+
+    found = proved([FIRST, transformed, batch], {T0: Position(20, ID)})
+
+    assert found.violations == []
+    assert found.spans == [Span("t", 0, 0, 10, 1, 1), Span("t", 0, 10, 20, 3, 3, loaded=ahead)]
+
+
+def test_rows_too_many_are_counted() -> None:
+    batch = replace(SECOND, ranges=(replace(SECOND.ranges[0], records=4),))
+
+    assert only(proved([FIRST, batch], AT_15)).words.endswith("which wrote 4: there are too many")
+
+
+@pytest.mark.parametrize("aside", [[], [11, 12]])
+def test_dead_letters_are_counted(aside: list[int]) -> None:
+    ranges = (replace(SECOND.ranges[0], dead_letters=1, records=6),)
+    batch = replace(SECOND, ranges=ranges, dead_letters=(tally(aside),) if aside else ())
+
+    violation = only(proved([FIRST, batch], AT_15))
+
+    assert f"dead_letters holds {len(aside)} records of batch 2, offsets 10..15, which set 1 aside" in violation.words
 
 
 def test_missing_rows_are_counted() -> None:

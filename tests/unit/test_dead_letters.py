@@ -7,6 +7,7 @@ import json
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -142,13 +143,20 @@ def test_every_evaluation_of_a_slice_writes_a_file_of_its_own(staging: StagingDi
     assert len(letters(staging, other)) == 1
 
 
-def test_a_slice_that_fails_leaves_no_open_file(staging: StagingDirectory) -> None:
-    file = DeadLetterFile(staging, ONE)
-    with suppress(InterruptedError), file:
+@pytest.mark.parametrize("fails", [True, False])
+def test_no_file_stays_open(staging: StagingDirectory, fails: bool) -> None:
+    streams: list[Any] = []
+
+    def opened(path: str) -> Any:
+        streams.append(pa.OSFile(path, "wb"))
+        return streams[-1]
+
+    staging.filesystem = SimpleNamespace(open_output_stream=opened)
+    with suppress(InterruptedError), DeadLetterFile(staging, ONE) as file:
         file.add(record_batch({}), [BadRecord(0, "bad")])
-        raise InterruptedError
-    with pytest.raises(ValueError, match="closed"):
-        file.add(record_batch({}), [BadRecord(0, "bad")])
+        if fails:
+            raise InterruptedError
+    assert [stream.closed for stream in streams] == [True]
 
 
 def test_a_file_with_another_number_of_letters_is_not_taken(staging: StagingDirectory) -> None:

@@ -139,7 +139,7 @@ class TestALogThatDoesNotHoldThePosition:
         "event",
         [
             failure(KafkaError._AUTO_OFFSET_RESET, f"{CUT}Local: Partition log truncation detected (broker 1)"),
-            failure(KafkaError._LOG_TRUNCATION),
+            failure(KafkaError._LOG_TRUNCATION, "in other words"),
         ],
         ids=["as librdkafka reports it", "by its code"],
     )
