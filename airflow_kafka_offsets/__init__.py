@@ -17,12 +17,14 @@ _EXPORTS = {
     "Json": "airflow_kafka_offsets.formats",
     "KafkaBatchOperator": "airflow_kafka_offsets.operators.batch",
     "KafkaOffsetsRetryPolicy": "airflow_kafka_offsets.retry_policy",
+    "KafkaVerifyOperator": "airflow_kafka_offsets.operators.verify",
     "LoadResult": "airflow_kafka_offsets.batch",
     "Pipeline": "airflow_kafka_offsets.pipeline",
     "Raw": "airflow_kafka_offsets.formats",
     "SessionLauncher": "airflow_kafka_offsets.spark.session",
     "SqlTable": "airflow_kafka_offsets.sinks",
     "load": "airflow_kafka_offsets.batch",
+    "verify": "airflow_kafka_offsets.verify",
 }
 
 __all__ = ["__version__", *_EXPORTS]
@@ -34,10 +36,12 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.formats import Json as Json
     from airflow_kafka_offsets.formats import Raw as Raw
     from airflow_kafka_offsets.operators.batch import KafkaBatchOperator as KafkaBatchOperator
+    from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator as KafkaVerifyOperator
     from airflow_kafka_offsets.pipeline import Pipeline as Pipeline
     from airflow_kafka_offsets.retry_policy import KafkaOffsetsRetryPolicy as KafkaOffsetsRetryPolicy
     from airflow_kafka_offsets.sinks import SqlTable as SqlTable
     from airflow_kafka_offsets.spark.session import SessionLauncher as SessionLauncher
+    from airflow_kafka_offsets.verify import verify as verify
 
 
 def __getattr__(name: str) -> Any:

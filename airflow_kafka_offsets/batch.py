@@ -107,53 +107,58 @@ def load(
     :param engine: the database of the target and the positions
     :param launcher: how Spark is started, for example `SessionLauncher(spark)`
     :param run: who loads; the tries of one task instance share the target that its first try captured
+    :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether loading again can help
     """
     columns = pipeline.check()
     launcher.check(pipeline.staging_dir)
     run = run or TaskRun.of_this_process()
     cluster = Cluster(kafka_config, isolation_level=pipeline.isolation_level)
     cluster_id = cluster.cluster_id()
-    ledger.init(engine, pipeline.tables)
-    target = pipeline.sink.prepare(engine, None if pipeline.transform else columns)
-    clean_up(engine, pipeline.tables, pipeline.staging_dir, older_than=pipeline.staging_retention)
-    result = LoadResult()
-    with _claimed(pipeline, engine, run, cluster_id) as claim:
-        attempt = Attempt(
-            pipeline=pipeline,
-            kafka_config=kafka_config,
-            cluster=cluster,
-            engine=engine,
-            launcher=launcher,
-            claim=claim,
-            columns=columns,
-            target=target,
-            fingerprint=staged.fingerprint(pipeline, columns),
-        )
-        begun = time.monotonic()
-        while True:
-            planned = plan(attempt)
-            if planned is None:
-                return result
-            try:
-                work = planned.work or stage(attempt, planned.batch)
-            except DataLossError:
-                if not _given_up_as_expired(attempt, planned.batch):
-                    raise
-                continue
-            rows = commit(attempt, planned.batch, work)
-            result = LoadResult(
-                (*result.batches, planned.batch.batch_id),
-                result.records + work.records,
-                result.rows + rows,
-                result.dead_letters + work.dead_letters,
+    with ledger.outages_told(f"Group {pipeline.group_id!r} was not loaded to the end"):
+        ledger.init(engine, pipeline.tables)
+        target = pipeline.sink.prepare(engine, None if pipeline.transform else columns)
+        clean_up(engine, pipeline.tables, pipeline.staging_dir, older_than=pipeline.staging_retention)
+        with _claimed(pipeline, engine, run, cluster_id) as claim:
+            return _batch_by_batch(
+                Attempt(
+                    pipeline=pipeline,
+                    kafka_config=kafka_config,
+                    cluster=cluster,
+                    engine=engine,
+                    launcher=launcher,
+                    claim=claim,
+                    columns=columns,
+                    target=target,
+                    fingerprint=staged.fingerprint(pipeline, columns),
+                )
             )
-            if pipeline.time_budget and time.monotonic() - begun >= pipeline.time_budget.total_seconds():
-                complete = decide(attempt).offsets == 0
-                if not complete:
-                    log.info(
-                        "The time budget of %s is spent: what is left is loaded by the next run", pipeline.time_budget
-                    )
-                return replace(result, complete=complete)
+
+
+def _batch_by_batch(attempt: Attempt) -> LoadResult:
+    budget, begun = attempt.pipeline.time_budget, time.monotonic()
+    result = LoadResult()
+    while True:
+        planned = plan(attempt)
+        if planned is None:
+            return result
+        try:
+            work = planned.work or stage(attempt, planned.batch)
+        except DataLossError:
+            if not _given_up_as_expired(attempt, planned.batch):
+                raise
+            continue
+        rows = commit(attempt, planned.batch, work)
+        result = LoadResult(
+            (*result.batches, planned.batch.batch_id),
+            result.records + work.records,
+            result.rows + rows,
+            result.dead_letters + work.dead_letters,
+        )
+        if budget is not None and time.monotonic() - begun >= budget.total_seconds():
+            complete = not decide(attempt).ranges
+            if not complete:
+                log.info("The time budget of %s is spent: what is left is loaded by the next run", budget)
+            return replace(result, complete=complete)
 
 
 def plan(attempt: Attempt) -> Planned | None:

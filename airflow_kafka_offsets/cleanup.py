@@ -67,7 +67,7 @@ def _states(engine: Engine, tables: Tables, batch_ids: set[int]) -> dict[str, st
         batches.batch_id.in_(batch_ids), batches.staging_uri.is_not(None)
     )
     with engine.connect() as conn:
-        return {uri: state for uri, state in conn.execute(query)}
+        return {row.staging_uri: row.state for row in conn.execute(query)}
 
 
 def _newest(directory: StagingDirectory, unknown: datetime) -> datetime:

@@ -22,7 +22,12 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["apache"],
             }
         ],
-        "operators": [{"integration-name": name, "python-modules": ["airflow_kafka_offsets.operators.batch"]}],
+        "operators": [
+            {
+                "integration-name": name,
+                "python-modules": ["airflow_kafka_offsets.operators.batch", "airflow_kafka_offsets.operators.verify"],
+            }
+        ],
         "hooks": [
             {
                 "integration-name": name,

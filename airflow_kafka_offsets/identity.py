@@ -14,8 +14,8 @@ def check_positions(
     """Make sure that positions mean in the log what they meant when they were stored.
 
     A partition that is gone, or another topic id, is a topic that was made anew, even where its log covers the position. An
-    end offset before the position, or a leader epoch before that of the last record read, is a log that was cut. A log that
-    was cut and written anew beyond the position is only seen by whoever reads with the epoch (KIP-320).
+    end offset before the position, or a leader epoch before that of the position, is a log that was cut. A log that was cut
+    and written anew beyond the position is only seen by whoever reads with the epoch (KIP-320).
 
     :param logs: every partition of the topics
     :param topics: positions of others are not looked at
@@ -39,8 +39,8 @@ def check_positions(
             truncated.append(f"{tp}: position {position.offset} is beyond the end offset {log.end}")
         elif _went_back(position.leader_epoch, log.leader_epoch):
             truncated.append(
-                f"{tp}: the record before position {position.offset} was of leader epoch {position.leader_epoch}, the "
-                f"leader is of epoch {log.leader_epoch} now"
+                f"{tp}: position {position.offset} was in the log of leader epoch {position.leader_epoch}, the leader is "
+                f"of epoch {log.leader_epoch} now"
             )
     if recreated:
         raise TopicRecreatedError(
@@ -61,9 +61,9 @@ def check_ranges(ranges: Sequence[OffsetRange], logs: Mapping[TopicPartition, Pa
     """Make sure that the logs are still those that the ranges were planned from.
 
     :raises TopicRecreatedError: a topic is another one
-    :raises LogTruncatedError: a log ends before a range
+    :raises LogTruncatedError: a log ends before a range, or its leader is older than the plan
     """
-    ends = {one.topic_partition: Position(one.read_to, one.topic_id, one.leader_epoch) for one in ranges}
+    ends = {one.topic_partition: Position(one.read_to, one.topic_id, one.end_epoch) for one in ranges}
     check_positions(ends, logs, {one.topic for one in ranges})
 
 

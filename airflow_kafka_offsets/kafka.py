@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicCollection
@@ -67,6 +67,7 @@ _UNKNOWN_GRACE_SECONDS = 3.0
 _FIRST_TRY_SECONDS = 3.0
 # What the client gives for the partitions of a leader that did not answer: no error, and this offset.
 _OFFSET_INVALID = -1001
+_LOOK_SECONDS = 0.05
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
 
 
@@ -255,7 +256,9 @@ class Cluster:
 
     def _await(self, future: Future[Any], what: str) -> None:
         while not future.done():
-            self._client.poll(0.05)
+            # The answer comes on a thread of the client's; polling is only for what it says of failing connections.
+            wait([future], timeout=_LOOK_SECONDS)
+            self._client.poll(0)
             self._raise_if_hopeless(what)
 
     def _raise_if_hopeless(self, what: str) -> None:

@@ -37,7 +37,7 @@ class Position:
     """What is stored of a partition: the next offset to read, and the identity of the log it was read from.
 
     :param topic_id: None where the broker reported none (Kafka before 2.8)
-    :param leader_epoch: of the last record that was read (KIP-320); None where it is not known
+    :param leader_epoch: of a leader whose log reached the offset (KIP-320); None where it is not known
     :param ahead: what is loaded behind the position, or None
     """
 
@@ -80,7 +80,8 @@ class OffsetRange:
     :param end: becomes the stored position when the batch is committed
     :param target: the offset that the task instance wants to reach; the range ends before it where the batch is capped
     :param how: how the start was decided: stored, earliest, latest, timestamp, group, new-partition, or skipped-gap
-    :param leader_epoch: of the record before the start, where it is known
+    :param leader_epoch: that of the stored position; None where there is none, or behind a gap
+    :param end_epoch: of the leader that told the log's end, when the range was planned; stored with the position
     :param loaded: what an earlier batch loaded ahead of the start; it is left out
     :param ahead: what this task instance loads behind the target; done by the batch whose end is the target
     """
@@ -93,6 +94,7 @@ class OffsetRange:
     topic_id: str | None = None
     how: str = "stored"
     leader_epoch: int | None = None
+    end_epoch: int | None = None
     loaded: ReadAhead | None = None
     ahead: ReadAhead | None = None
 
@@ -111,6 +113,14 @@ class OffsetRange:
         if self.read_to > self.end:
             return self.ahead
         return self.loaded if self.loaded is not None and self.loaded.offset > self.end else None
+
+    @property
+    def epoch_after(self) -> int | None:
+        """The leader epoch of the position when the batch is committed.
+
+        Where nothing is read, nobody asks whether the log was cut before the start: the older epoch can still tell.
+        """
+        return self.end_epoch if len(self) or self.leader_epoch is None else self.leader_epoch
 
     def __len__(self) -> int:
         """How many offsets are read."""
@@ -136,7 +146,7 @@ class Gap:
 class Slice:
     """The part of a range that one Spark task reads.
 
-    :param leader_epoch: of the record before the start, where it is known
+    :param leader_epoch: of a leader whose log reached the start; None where the broker is not to be asked about it
     :param loaded: records that an earlier batch loaded ahead; they are left out
     :param before_ms: only records with timestamps before it are loaded; None for all. Set for slices behind the range's end
     """

@@ -111,8 +111,10 @@ def decide(
             target.offset,
             log.topic_id,
             how,
-            # Behind a gap, nobody has seen the record before.
+            # Behind a gap, no leader has told that its log reached the start.
             position.leader_epoch if offset == position.offset else None,
+            # Sound for every position up to the log's end: that epoch ends before it only if the log was cut before it.
+            log.leader_epoch,
             loaded,
             target.ahead,
         )

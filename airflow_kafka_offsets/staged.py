@@ -228,8 +228,6 @@ def _range_reads(manifest: Manifest, batch: Batch) -> dict[TopicPartition, Range
             _instant(min(firsts)) if firsts else None,
             _instant(max(lasts)) if lasts else None,
             bytes=sum(read.bytes for read in of_range),
-            # No slice reaches over the end; what is behind it is read ahead, and not where the next batch starts.
-            leader_epoch=next((read.leader_epoch for read in of_range if read.end == one.end), None),
             dead_letters=sum(read.dead_letters for read in of_range),
         )
     if slices:

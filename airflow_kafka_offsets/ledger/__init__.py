@@ -15,7 +15,7 @@ from airflow_kafka_offsets.ledger.batches import (
     record_plan,
 )
 from airflow_kafka_offsets.ledger.commit import commit
-from airflow_kafka_offsets.ledger.connection import now
+from airflow_kafka_offsets.ledger.connection import now, outages_told
 from airflow_kafka_offsets.ledger.dead_letters import write_dead_letters
 from airflow_kafka_offsets.ledger.groups import Claim, TaskRun, check_claim, claim, release
 from airflow_kafka_offsets.ledger.heartbeat import Heartbeat
@@ -44,6 +44,7 @@ __all__ = [
     "mark_staged",
     "now",
     "open_batch",
+    "outages_told",
     "positions",
     "record_plan",
     "release",

@@ -414,10 +414,9 @@ def _loaded_range(row: Any) -> LoadedRange:
         row.start_offset,
         row.end_offset,
         row.target_offset,
-        row.topic_id,
-        row.how,
-        row.leader_epoch,
-        read_ahead(row.loaded_offset, row.loaded_before_ms),
-        read_ahead(row.ahead_offset, row.ahead_before_ms),
+        topic_id=row.topic_id,
+        how=row.how,
+        loaded=read_ahead(row.loaded_offset, row.loaded_before_ms),
+        ahead=read_ahead(row.ahead_offset, row.ahead_before_ms),
     )
     return LoadedRange(one, row.records, row.dead_letters or 0)

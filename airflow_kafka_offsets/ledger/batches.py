@@ -247,6 +247,7 @@ def _insert_ranges(conn: Connection, tables: Tables, batch_id: int, ranges: Sequ
                 "end_offset": one.end,
                 "target_offset": one.target,
                 "leader_epoch": one.leader_epoch,
+                "end_epoch": one.end_epoch,
                 "loaded_offset": one.loaded.offset if one.loaded is not None else None,
                 "loaded_before_ms": one.loaded.before_ms if one.loaded is not None else None,
                 "ahead_offset": one.ahead.offset if one.ahead is not None else None,
@@ -280,6 +281,7 @@ def _batch(conn: Connection, tables: Tables, row: sa.Row[tuple[object, ...]]) ->
                 r.topic_id,
                 r.how,
                 r.leader_epoch,
+                r.end_epoch,
                 read_ahead(r.loaded_offset, r.loaded_before_ms),
                 read_ahead(r.ahead_offset, r.ahead_before_ms),
             )

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
 
-from airflow_kafka_offsets.exceptions import DatabaseBusyError
+from airflow_kafka_offsets.exceptions import DatabaseBusyError, DatabaseUnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +79,23 @@ def is_outage(error: DBAPIError) -> bool:
     # For SQLite's driver a wrong statement and missing rights are of the same class as a full disk.
     lasting = getattr(error.orig, "sqlite_errorname", "").startswith(("SQLITE_ERROR", "SQLITE_READONLY"))
     return isinstance(error, (OperationalError, InternalError)) and not lasting
+
+
+@contextmanager
+def outages_told(what: str) -> Iterator[None]:
+    """Turn an outage of the database within the block into an error that says what it means.
+
+    :param what: what could not be done, as the beginning of a sentence
+    :raises DatabaseUnavailableError: the database could not do it, for a reason that is not in the statements
+    """
+    try:
+        yield
+    except DBAPIError as error:
+        if not is_outage(error):
+            raise
+        raise DatabaseUnavailableError(
+            f"{what}: {said(error)}. Run the task again: it carries on from what the ledger holds."
+        ) from error
 
 
 @contextmanager

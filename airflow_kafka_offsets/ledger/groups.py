@@ -22,12 +22,11 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     DatabaseBusyError,
-    DatabaseUnavailableError,
     FencedError,
     GroupBusyError,
     LedgerError,
 )
-from airflow_kafka_offsets.ledger.connection import database_now, is_outage, said, sqlstate, transact
+from airflow_kafka_offsets.ledger.connection import database_now, outages_told, said, sqlstate, transact
 from airflow_kafka_offsets.ledger.tables import Tables
 
 T = TypeVar("T")
@@ -144,15 +143,8 @@ def transact_claimed(engine: Engine, tables: Tables, held: Claim, work: Callable
         lock_claimed(conn, tables, held)
         return work(conn)
 
-    try:
+    with outages_told(f"The state of group {held.group_id!r} could not be written"):
         return transact(engine, claimed)
-    except DBAPIError as error:
-        if not is_outage(error):
-            raise
-        raise DatabaseUnavailableError(
-            f"The state of group {held.group_id!r} could not be written: {said(error)}. Run the task again: it "
-            "carries on from what the ledger holds."
-        ) from error
 
 
 def lock(conn: Connection, tables: Tables, group_id: str) -> None:
@@ -170,7 +162,7 @@ def lock_claimed(conn: Connection, tables: Tables, held: Claim) -> None:
     :raises FencedError: somebody did
     """
     if not update_claimed(conn, tables, held, epoch=held.epoch):
-        _check_claim(conn, tables, held)
+        raise _fenced(held, _group(conn, tables, held.group_id))
 
 
 def check_claim(engine: Engine, tables: Tables, held: Claim) -> None:
@@ -179,15 +171,18 @@ def check_claim(engine: Engine, tables: Tables, held: Claim) -> None:
     :raises FencedError: somebody did
     """
     with engine.connect() as conn:
-        _check_claim(conn, tables, held)
+        row = _group(conn, tables, held.group_id)
+    if row.epoch != held.epoch:
+        raise _fenced(held, row)
 
 
-def _check_claim(conn: Connection, tables: Tables, held: Claim) -> None:
+def _group(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tuple[object, ...]]:
     groups = tables.consumer_groups
-    row = conn.execute(sa.select(groups).where(groups.c.group_id == held.group_id)).one()
-    if row.epoch == held.epoch:
-        return
-    raise FencedError(
+    return conn.execute(sa.select(groups).where(groups.c.group_id == group_id)).one()
+
+
+def _fenced(held: Claim, row: sa.Row[tuple[object, ...]]) -> FencedError:
+    return FencedError(
         f"Group {held.group_id!r} was taken over by {row.lease_owner or 'a later attempt'} (epoch {row.epoch}) while "
         f"this attempt ({held.owner}, epoch {held.epoch}) was at work. Nothing of this attempt was written; the other one "
         "carries on with the same batch."

@@ -21,7 +21,6 @@ class RangeRead:
     :param first_timestamp: the oldest record's
     :param last_timestamp: the newest record's
     :param bytes: of keys and values, as read
-    :param leader_epoch: of the record before the range's end, where it was read
     :param dead_letters: how many records could not be decoded
     """
 
@@ -29,7 +28,6 @@ class RangeRead:
     first_timestamp: datetime | None = None
     last_timestamp: datetime | None = None
     bytes: int = 0
-    leader_epoch: int | None = None
     dead_letters: int = 0
 
 
@@ -76,8 +74,7 @@ def set_positions(
         values: dict[str, object] = {
             "offset_value": one.end,
             "topic_id": one.topic_id,
-            # Of the record before the position; where that is not the last one read, it is not known.
-            "leader_epoch": read.leader_epoch if one.end > one.start else one.leader_epoch,
+            "leader_epoch": one.epoch_after,
             "ahead_offset": ahead.offset if ahead is not None else None,
             "ahead_before_ms": ahead.before_ms if ahead is not None else None,
             "batch_id": batch_id,

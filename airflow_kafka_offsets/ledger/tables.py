@@ -125,6 +125,7 @@ class Tables:
             sa.Column("end_offset", sa.BigInteger, nullable=False),
             sa.Column("target_offset", sa.BigInteger, nullable=False),
             sa.Column("leader_epoch", sa.Integer),
+            sa.Column("end_epoch", sa.Integer),
             sa.Column("loaded_offset", sa.BigInteger),
             sa.Column("loaded_before_ms", sa.BigInteger),
             sa.Column("ahead_offset", sa.BigInteger),

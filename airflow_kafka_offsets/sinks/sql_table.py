@@ -117,14 +117,15 @@ class SqlTable:
     def _create(self, engine: Engine, columns: pa.Schema) -> sa.Table:
         import sqlalchemy as sa
 
-        from airflow_kafka_offsets.ledger.connection import said, transaction
+        from airflow_kafka_offsets.ledger.connection import is_outage, said, transact
         from airflow_kafka_offsets.sinks.columns import created_table
 
         table = created_table(self.table, self.schema, columns)
         try:
-            with transaction(engine) as conn:
-                table.create(conn)
+            transact(engine, table.create)
         except sa.exc.DBAPIError as error:
+            if is_outage(error):
+                raise
             with engine.connect() as conn:
                 found = self._reflect(conn)
             if found is not None:  # Another group made it at the same moment.

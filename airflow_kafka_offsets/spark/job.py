@@ -110,8 +110,6 @@ class SliceRead:
     :param first_timestamp_ms: the oldest loaded record's timestamp, None where no record had one
     :param last_timestamp_ms: the newest record's
     :param bytes: of keys and values, as read
-    :param leader_epoch: of the record before the end; None where that is no record (a transaction's marker, an aborted
-        record, a hole of compaction), since nobody tells the epoch of such an offset
     :param dead_letters: how many records could not be decoded
     :param dead_letters_file: the file below the staging directory that holds them, None where there are none
     """
@@ -125,7 +123,6 @@ class SliceRead:
     first_timestamp_ms: int | None = None
     last_timestamp_ms: int | None = None
     bytes: int = 0
-    leader_epoch: int | None = None
     dead_letters: int = 0
     dead_letters_file: str | None = None
 

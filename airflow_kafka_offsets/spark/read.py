@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ from airflow_kafka_offsets.exceptions import (
     KafkaOffsetsError,
     LogTruncatedError,
     ReadError,
+    RecordError,
     UnknownTopicError,
 )
 from airflow_kafka_offsets.offsets import Slice
@@ -27,6 +27,8 @@ _CHUNK = 10_000
 # The client waits for a full chunk: where offsets have no record, nothing more than this is lost at the end of a slice.
 _WAIT_SECONDS = 0.1
 _ONE_DAY_MS = 86_400_000
+# The year 10000: neither Python nor every database has an instant as late.
+_TOO_LATE_MS = 253_402_300_800_000
 # A broker that just started, or lags behind the controller, does not know a topic for a moment.
 _UNKNOWN_SECONDS = 10.0
 _ASK_SECONDS = 5.0
@@ -71,43 +73,30 @@ def consumer_config(config: Mapping[str, Any], group_id: str, isolation_level: s
     }
 
 
-@dataclass(slots=True)
-class LastRecord:
-    """The last record of a slice that `read` saw, be it one that is left out.
-
-    :param offset: -1 where there was none yet
-    :param leader_epoch: None where the broker reports none
-    """
-
-    offset: int = -1
-    leader_epoch: int | None = None
-
-
 def read(
     one: Slice,
     config: Mapping[str, Any],
     *,
     with_headers: bool = False,
     idle_timeout: float = 120.0,
-    last: LastRecord | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the records of a slice, in order; all but those that the slice leaves out.
 
     A slice ends when the consumer's position reaches its end: never on an empty poll, and never on the last record's
     offset, since offsets may end in transaction markers, aborted records or compaction's holes.
 
-    Where the slice knows the leader epoch of the record before it, the broker is asked whether that record is still the
-    one that was read (KIP-320).
+    Where the slice knows the epoch of a leader whose log reached its start, the broker is asked whether that epoch still
+    reaches it (KIP-320): it does not where the log was cut before the start, however far it was written anew.
 
     :param config: the result of `consumer_config`
     :param idle_timeout: seconds without a record and without an end of log after which reading is given up
-    :param last: is kept up to date with what is read
     :return: record batches, none of them empty, with the columns `key` and `value` (binary), `offset` (int64),
         `timestamp` (timestamp[us, UTC]; null where a record has none) and, where asked for, `headers` (list of struct of
         key and value, as in Spark's own Kafka source)
     :raises ReadError: the log could not be read to the slice's end; says why
     :raises DataLossError: the start of the slice is gone from the log
     :raises LogTruncatedError: the log was cut before the start of the slice
+    :raises RecordError: a record's timestamp is no instant of the years up to 9999
     :raises UnknownTopicError: the topic or the partition was deleted
     :raises ConfigurationError: the credentials are wrong, or a right is missing
     """
@@ -130,8 +119,6 @@ def read(
             if records and records[-1].offset() >= one.end:
                 records = [record for record in records if record.offset() < one.end]
             if records:
-                if last is not None:
-                    _remember(records[-1], last)
                 batch = _wanted(_record_batch(records, with_headers), one)
                 if batch.num_rows:
                     yield batch
@@ -227,9 +214,9 @@ class _Patience:
         )
         if was_cut:
             return LogTruncatedError(
-                f"{_name(one)}: the record before offset {one.start} belonged to leader epoch {one.leader_epoch} when it was "
-                "read, and does not any more. The log was cut and written anew there, by an unclean leader election or in "
-                f"a cluster that was restored: records below the stored position may have been replaced. {way_out}"
+                f"{_name(one)}: the log reached offset {one.start} in leader epoch {one.leader_epoch} when the position was "
+                "planned, and that epoch ends before it now. The log was cut and written anew there, by an unclean leader "
+                f"election or in a cluster that was restored: records below the stored position may have been replaced. {way_out}"
             )
         return LogTruncatedError(
             f"{_name(one)}: offsets {one.start}..{one.end} were planned, but the log ends before them. It was cut, by an "
@@ -278,15 +265,10 @@ def _sort_out(messages: list[Message], errors: list[KafkaError]) -> tuple[list[M
     return records, reached
 
 
-def _remember(record: Message, last: LastRecord) -> None:
-    epoch = record.leader_epoch()
-    last.offset = record.offset()
-    # Formats of records before Kafka 0.11 have no epoch, and report -1.
-    last.leader_epoch = epoch if epoch is not None and epoch >= 0 else None
-
-
 def _record_batch(records: list[Message], with_headers: bool) -> pa.RecordBatch:
     milliseconds = pa.array([record.timestamp()[1] for record in records], pa.int64())
+    if pc.max(milliseconds).as_py() >= _TOO_LATE_MS:
+        raise _too_late(records)
     # Records without a timestamp report -1.
     timestamps = pc.if_else(pc.less(milliseconds, 0), None, milliseconds).cast(pa.timestamp("ms", "UTC"))
     columns: dict[str, pa.Array] = {
@@ -301,6 +283,17 @@ def _record_batch(records: list[Message], with_headers: bool) -> pa.RecordBatch:
             [[{"key": key, "value": value} for key, value in record.headers() or ()] for record in records], kind
         )
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _too_late(records: list[Message]) -> RecordError:
+    first = next(record for record in records if record.timestamp()[1] >= _TOO_LATE_MS)
+    return RecordError(
+        f"its timestamp {first.timestamp()[1]} is, as milliseconds, behind the year 9999; its producer may have written "
+        "microseconds or nanoseconds",
+        topic=first.topic(),
+        partition=first.partition(),
+        offset=first.offset(),
+    )
 
 
 def _wanted(batch: pa.RecordBatch, one: Slice) -> pa.RecordBatch:

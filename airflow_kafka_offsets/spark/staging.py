@@ -1,7 +1,8 @@
 """The staging directory of one attempt: small JSON notes beside the data files.
 
-A directory holds `part-*.arrow` (rows), `slice-*.json` (a slice read to its end), `progress-*.json` (a slice being
-read), `failure-*.json` (why a task or the driver gave up) and, when everything else is there, `manifest.json`.
+A directory holds `part-*.arrow` (rows), `dead-*.arrow` (records of a slice that do not decode), `slice-*.json` (a slice
+read to its end), `progress-*.json` (a slice being read), `failure-*.json` (why a task or the driver gave up) and, when
+everything else is there, `manifest.json`.
 """
 
 from __future__ import annotations

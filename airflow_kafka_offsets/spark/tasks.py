@@ -44,17 +44,17 @@ class SliceReader:
 
     def _slice(self, one: Slice, staging: StagingDirectory) -> Iterator[pa.RecordBatch]:
         # Imported where a slice is read: the driver needs no Kafka client.
-        from airflow_kafka_offsets.spark.read import LastRecord, consumer_config, read
+        from airflow_kafka_offsets.spark.read import consumer_config, read
 
         job = self._job
         config = consumer_config(job.kafka_config, job.group_id, job.isolation_level)
         with_headers = self._sets_aside or (job.value_format == "raw" and "headers" in job.columns.names)
-        seen, last = _Seen(one, staging, job.progress_interval), LastRecord()
+        seen = _Seen(one, staging, job.progress_interval)
         with DeadLetterFile(staging, one) as dead:
-            for batch in read(one, config, with_headers=with_headers, idle_timeout=job.idle_timeout, last=last):
+            for batch in read(one, config, with_headers=with_headers, idle_timeout=job.idle_timeout):
                 yield self._rows(batch, one, dead)
                 seen.add(batch, dead)
-        seen.finish(dead, last.leader_epoch if last.offset + 1 == one.end else None)
+        seen.finish(dead)
 
     @property
     def _sets_aside(self) -> bool:
@@ -136,13 +136,11 @@ class _Seen:
             self._next_note = time.monotonic() + self._interval
             self._write("progress", replace(self._read(), dead_letters=dead.count))
 
-    def finish(self, dead: DeadLetterFile, leader_epoch: int | None) -> None:
+    def finish(self, dead: DeadLetterFile) -> None:
         """
         :param dead: complete
-        :param leader_epoch: of the record before the slice's end
         """
-        read = replace(self._read(), leader_epoch=leader_epoch, dead_letters=dead.count, dead_letters_file=dead.name)
-        self._write("slice", read)
+        self._write("slice", replace(self._read(), dead_letters=dead.count, dead_letters_file=dead.name))
 
     def _read(self) -> SliceRead:
         one = self._slice

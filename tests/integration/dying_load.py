@@ -16,7 +16,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import batch, ledger, staged
+from airflow_kafka_offsets import batch, ledger
 from airflow_kafka_offsets.formats import Json
 from airflow_kafka_offsets.ledger import TaskRun
 from airflow_kafka_offsets.offsets import Slice
@@ -32,6 +32,14 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.integration.dying_load"])
 
 TIMEOUT = 60.0
+
+# What the product imports only where it is used: in the server, once, and not in every child.
+for _name in ("pyarrow.json", "psycopg", "pgpq", "sqlalchemy.dialects.postgresql", "airflow_kafka_offsets.spark.read"):
+    import_module(_name)
+for _name in ("insert", "postgres", "columns"):
+    import_module(f"airflow_kafka_offsets.sinks.{_name}")
+_COLUMNS = Json("id BIGINT NOT NULL, name STRING")
+_COLUMNS.columns()
 
 # The package shows the function of that name.
 _commit_module = import_module("airflow_kafka_offsets.ledger.commit")
@@ -54,7 +62,7 @@ class Load:
         engine = sa.create_engine(self.url, hide_parameters=True)
         defaults: dict[str, Any] = {
             "group_id": "loader",
-            "value_format": Json("id BIGINT NOT NULL, name STRING"),
+            "value_format": _COLUMNS,
             "sink": SqlTable("target"),
         }
         try:
@@ -115,7 +123,12 @@ def _while_a_slice_is_read(stop: Callable[[], None]) -> None:
 
 
 def _in_the_middle_of_removing(stop: Callable[[], None]) -> None:
+    original = StagingDirectory.remove
+
     def one_file_and_no_more(self: StagingDirectory) -> None:
+        if not self.exists("manifest.json"):  # that of an earlier attempt, which died before it was complete
+            original(self)
+            return
         self.filesystem.delete_file(self.file("manifest.json"))
         stop()
 
@@ -132,7 +145,7 @@ POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "inside the transaction": _before(_commit_module, "set_positions"),
     "after COMMIT, its answer lost": _before(_commit_module, "_outcome"),
     "after COMMIT": _after(_commit_module, "transact"),
-    "before clean-up": _before(staged, "remove"),
+    "before clean-up": _after(ledger, "commit"),
     "during clean-up": _in_the_middle_of_removing,
 }
 

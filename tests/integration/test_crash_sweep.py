@@ -159,15 +159,17 @@ def test_the_ledger_that_cannot_be_asked_leaves_the_outcome_to_the_next_try(
     url = postgres_loader.engine.url.render_as_string(hide_password=False)
     options = {"staging_dir": str(tmp_path / "staging")}
     load = Load(url, postgres_loader.kafka.bootstrap_servers, (orders,), RUN, options)
-    with through_a_proxy(postgres, load) as (proxy, proxied):
-        with DyingLoad(proxied, "inside the transaction", IN_THE_WIRE) as one:
-            one.reach("inside the transaction")
-            proxy.swallow_commit_answer()
-            one.go_on()
-            one.reach(IN_THE_WIRE)
-            proxy.refuse()
-            one.go_on()
-            told = one.result()
+    with (
+        through_a_proxy(postgres, load) as (proxy, proxied),
+        DyingLoad(proxied, "inside the transaction", IN_THE_WIRE) as one,
+    ):
+        one.reach("inside the transaction")
+        proxy.swallow_commit_answer()
+        one.go_on()
+        one.reach(IN_THE_WIRE)
+        proxy.refuse()
+        one.go_on()
+        told = one.result()
     assert type(told).__name__ == "CommitUnknownError", told
     assert told.retriable
 

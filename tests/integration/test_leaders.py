@@ -6,14 +6,16 @@ import time
 from collections.abc import Iterator, Mapping
 
 import pytest
-from confluent_kafka import Consumer, Message, Producer
+from confluent_kafka import ElectionType, Message, Producer
 from confluent_kafka import TopicPartition as ClientPartition
+from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError, LogTruncatedError
 from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.offsets import Slice, TopicPartition
+from airflow_kafka_offsets.offsets import PartitionLog, Slice, TopicPartition
 from airflow_kafka_offsets.spark.read import consumer_config, read
 from devstack.kafka_cluster import KafkaCluster
+from devstack.process import wait_until
 from devstack.topics import create_topic
 
 
@@ -59,20 +61,34 @@ def values(prefix: str, count: int, size: int = 0) -> list[bytes]:
     return [f"{prefix}-{i}".encode().ljust(size) for i in range(count)]
 
 
-def leader_epoch(cluster: KafkaCluster, topic: str, offset: int) -> int:
-    """The epoch of the leader that wrote a record; returns once the record can be read."""
-    consumer = Consumer({**client(cluster), "group.id": "epochs", "log_level": "0"})
-    try:
-        consumer.assign([ClientPartition(topic, 0, offset)])
-        message = consumer.poll(30)
-        assert message is not None
-        assert message.error() is None
-        assert message.offset() == offset
-        epoch = message.leader_epoch()
-        assert isinstance(epoch, int)
-        return epoch
-    finally:
-        consumer.close()
+def produce_transaction(cluster: KafkaCluster, topic: str, values: list[bytes]) -> None:
+    """Write records to partition 0 in one transaction; its marker takes the offset behind them."""
+    producer = Producer({**client(cluster), "transactional.id": topic, "log_level": "0"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    producer.commit_transaction(30)
+
+
+def planned_epoch(cluster: KafkaCluster, topic: str, end: int) -> int:
+    """The leader epoch that is told with the end of the log; returns once the log ends there."""
+    told: list[PartitionLog] = []
+
+    def ends_there() -> bool:
+        told.append(Cluster(client(cluster)).logs([topic])[TopicPartition(topic, 0)])
+        return told[-1].end == end
+
+    wait_until(ends_there, 30, f"{topic}[0] to end at {end}")
+    assert told[-1].leader_epoch is not None
+    return told[-1].leader_epoch
+
+
+def loaded(cluster: KafkaCluster, topic: str, start: int, end: int, leader_epoch: int | None = None) -> list[bytes]:
+    """The values of a slice that starts from a position with an epoch."""
+    one = Slice(0, topic, 0, start, end, leader_epoch=leader_epoch)
+    batches = read(one, reader(cluster), idle_timeout=30)
+    return [value for batch in batches for value in batch["value"].to_pylist()]
 
 
 def test_P17_log_ends_asked_while_a_leader_is_dead_are_those_that_were_acknowledged(cluster: KafkaCluster) -> None:
@@ -126,22 +142,72 @@ def test_a_slice_is_read_once_and_in_order_while_its_leader_changes(cluster: Kaf
     assert cluster.partition("followed").leader == 3
 
 
+def test_leaders_that_change_without_a_loss_raise_no_alarm(cluster: KafkaCluster) -> None:
+    """A planned epoch holds for every position up to the end that was told with it, be there a marker or no record at all."""
+    create_topic(cluster.bootstrap_servers, "handed-over", replicas=[[2, 3]])
+    produce(cluster, "handed-over", values("first", 10))
+    produce_transaction(cluster, "handed-over", values("transaction", 4))
+    cluster.wait_for_replicas({2, 3}, "handed-over")
+    epochs = [planned_epoch(cluster, "handed-over", 15)]
+
+    cluster.brokers[2].kill()
+    cluster.wait_for_leader(3, "handed-over")
+    # This leader writes nothing, so that no replica but its own ever learns of its epoch.
+    epochs.append(planned_epoch(cluster, "handed-over", 15))
+    assert loaded(cluster, "handed-over", 10, 15, epochs[0]) == values("transaction", 4)
+
+    cluster.brokers[2].start()
+    cluster.wait_for_replicas({2, 3}, "handed-over")
+    prefer_first_replica(cluster, "handed-over")
+    cluster.wait_for_leader(2, "handed-over")
+    epochs.append(planned_epoch(cluster, "handed-over", 15))
+    produce(cluster, "handed-over", values("last", 5))
+    assert epochs == sorted(set(epochs)), "each leader has an epoch of its own"
+    for epoch in epochs:
+        assert loaded(cluster, "handed-over", 15, 20, epoch) == values("last", 5)
+        assert loaded(cluster, "handed-over", 12, 20, epoch) == values("transaction", 4)[2:] + values("last", 5)
+
+    # Retention forgets the old epochs with their records.
+    admin = AdminClient(client(cluster))
+    admin.delete_records([ClientPartition("handed-over", 0, 15)])[ClientPartition("handed-over", 0)].result(30)
+    for epoch in epochs:
+        assert loaded(cluster, "handed-over", 15, 20, epoch) == values("last", 5)
+
+
+def prefer_first_replica(cluster: KafkaCluster, topic: str) -> None:
+    """Have the first of a partition's replicas lead it; all of them are in sync."""
+    admin = AdminClient(client(cluster))
+    errors = admin.elect_leaders(ElectionType.PREFERRED, [ClientPartition(topic, 0)]).result(30)
+    assert list(errors.values()) == [None]
+
+
 def test_a_log_that_was_cut_and_written_anew_is_noticed_by_the_leader_epoch(cluster: KafkaCluster) -> None:
     """KIP-320. The new log covers the stored position, so that no comparison of offsets can tell."""
-    create_topic(cluster.bootstrap_servers, "cut", 1, {"unclean.leader.election.enable": "true"}, replicas=[[2, 3]])
-    produce(cluster, "cut", values("both", 10))
+    unclean = {"unclean.leader.election.enable": "true"}
+    for topic in ("cut", "cut-marker"):
+        create_topic(cluster.bootstrap_servers, topic, 1, unclean, replicas=[[2, 3]])
+        produce(cluster, topic, values("both", 10))
     cluster.brokers[3].kill()
     produce(cluster, "cut", values("lost", 10), config={"acks": "1"})
-    epoch = leader_epoch(cluster, "cut", 14)
+    produce_transaction(cluster, "cut-marker", values("lost", 4))
+    epoch = planned_epoch(cluster, "cut", 20)
+    epoch_of_marker = planned_epoch(cluster, "cut-marker", 15)
+    assert loaded(cluster, "cut-marker", 10, 15, epoch_of_marker) == values("lost", 4)
+
     cluster.brokers[2].kill()
     cluster.brokers[3].start()
-    cluster.wait_for_leader(3, "cut")
-    produce(cluster, "cut", values("new", 20), config={"acks": "1"})
-    assert Cluster(client(cluster)).logs(["cut"])[TopicPartition("cut", 0)].end == 30
+    for topic in ("cut", "cut-marker"):
+        cluster.wait_for_leader(3, topic)
+        produce(cluster, topic, values("new", 20), config={"acks": "1"})
+        assert planned_epoch(cluster, topic, 30) > max(epoch, epoch_of_marker)
 
     # Without the epoch nothing is wrong: five records were lost, and five others never loaded.
-    batches = list(read(Slice(0, "cut", 0, 15, 30), reader(cluster), idle_timeout=30))
-    assert [value for batch in batches for value in batch["value"].to_pylist()] == values("new", 20)[5:]
-
-    with pytest.raises(LogTruncatedError, match=r"cut\[0\]"):
-        list(read(Slice(0, "cut", 0, 15, 30, leader_epoch=epoch), reader(cluster), idle_timeout=30))
+    assert loaded(cluster, "cut", 15, 30) == values("new", 20)[5:]
+    # Of a range that was planned, the end and any offset where a cap ended it; and of one that ends in a marker.
+    for topic, position, planned in (("cut", 20, epoch), ("cut", 15, epoch), ("cut-marker", 15, epoch_of_marker)):
+        with pytest.raises(
+            LogTruncatedError, match=rf"{topic}\[0\]: the log reached offset {position} in leader epoch"
+        ):
+            loaded(cluster, topic, position, 30, planned)
+    # What was not cut is still the same.
+    assert loaded(cluster, "cut", 10, 30, epoch) == values("new", 20)

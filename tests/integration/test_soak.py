@@ -105,6 +105,7 @@ class Machine(RuleBasedStateMachine):
         self.logs: dict[int, Log] = {}
         self.ids = 0
         self.runs = 0
+        self.runs_of_this_topic = 0
         self.interrupted: TaskRun | None = None
         self.make_topic(partitions)
 
@@ -174,7 +175,7 @@ class Machine(RuleBasedStateMachine):
             log.beginning = before
             event("records were deleted")
 
-    @precondition(lambda self: len(self.logs) < 4)
+    @precondition(lambda self: len(self.logs) < 4 and self.runs_of_this_topic > 3 * len(self.logs))
     @rule()
     def add_a_partition(self) -> None:
         count = len(self.logs) + 1
@@ -183,7 +184,7 @@ class Machine(RuleBasedStateMachine):
         wait_until(lambda: len(self.known()) == count, 30, "the new partition")
         event("a partition was added")
 
-    @precondition(lambda self: self.runs > 2)
+    @precondition(lambda self: self.runs_of_this_topic > 10)
     @rule(partitions=st.integers(1, 2))
     def recreate_the_topic(self, partitions: int) -> None:
         stored = self.positions()
@@ -197,6 +198,7 @@ class Machine(RuleBasedStateMachine):
         # The way out that the error names: a group of its own for the new topic, and here a target of its own.
         self.group += 1
         self.interrupted = None
+        self.runs_of_this_topic = 0
         event("the topic was made anew")
 
     # What is done with it.
@@ -336,6 +338,7 @@ class Machine(RuleBasedStateMachine):
 
     def next_run(self) -> TaskRun:
         self.runs += 1
+        self.runs_of_this_topic += 1
         return TaskRun(f"run-{self.runs}", "dag", "task", -1, 1)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
@@ -407,9 +410,9 @@ def test_nothing_is_lost_or_doubled_whatever_happens(
     postgres: PostgresServer = request.getfixturevalue("postgres")
     WORLD = World(kafka, "", launcher, make_database)
     runs = max(1, STEPS // 2 // _STEPS_OF_ONE_RUN)
-    machine = seed(SEED)(Machine)
+    machine = seed(f"{SEED} {kind}")(Machine)
     try:
-        run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(
             machine,
             settings=settings(
                 max_examples=runs,
@@ -424,9 +427,9 @@ def test_nothing_is_lost_or_doubled_whatever_happens(
         )
     finally:
         WORLD = None
-        print(f"seed {SEED}, {kind}: {', '.join(f'{count} {what}' for what, count in sorted(DONE.items()))}")
+        # For `make soak`, which shows what is printed.
+        print(f"seed {SEED}, {kind}: {', '.join(f'{count} {what}' for what, count in sorted(DONE.items()))}")  # noqa: T201
         DONE.clear()
         if kind == "postgresql":
             for name in made:
                 postgres.drop_database(name)
-

@@ -100,6 +100,16 @@ def test_a_range_of_markers_and_aborted_records_moves_the_position(  # P03
 
     assert (len(result.batches), result.records, result.rows) == (1, 0, 0)
     assert positions(loader.engine) == {(name, 0): 6}
+    # The epoch is the plan's, and needs no record: what comes next is read with it.
+    epoch = Cluster({"bootstrap.servers": kafka.bootstrap_servers}).logs([name])[TopicPartition(name, 0)].leader_epoch
+    assert rows(loader.engine, "SELECT leader_epoch FROM consumed_offsets") == [(epoch,)]
+    transactions.commit(names(6, 2))
+    wait_until(lambda: end(kafka, name, "read_committed") == 9, 30, "the transaction to be visible")
+    assert loader(name).rows == 2
+    assert rows(loader.engine, "SELECT leader_epoch, end_epoch FROM offset_ranges ORDER BY batch_id") == [
+        (None, epoch),
+        (epoch, epoch),
+    ]
 
 
 def test_slices_that_end_in_holes_are_read_to_their_end(

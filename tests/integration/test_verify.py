@@ -43,6 +43,9 @@ from tests.integration.airflow_runs import DAGS, airflow_uri
 from tests.integration.conftest import Loader, TopicFactory, names, produce
 from tests.integration.inline import InlineLauncher
 
+ON_ONE = pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
+"""For what the kind of database has no part in."""
+
 LEFT_OUT: dict[str, Any] = {"on_bad_record": "dead_letter"}
 
 
@@ -116,6 +119,7 @@ def test_topics_batches_dead_letters_and_gaps_are_proved(
     assert asdict(reread(inline_loader)) == asdict(expected) | {"reread": 9}
 
 
+@ON_ONE
 def test_an_open_batch_is_told(
     inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, two_batches: str
 ) -> None:
@@ -183,6 +187,7 @@ def test_rows_of_a_transform_are_counted_and_not_looked_for_in_kafka(
         verified(plain)
 
 
+@ON_ONE
 @pytest.mark.parametrize(
     ("columns", "checked"),
     [("_batch_id BIGINT", True), ("_kafka_offset BIGINT", False)],
@@ -209,6 +214,7 @@ def test_a_target_with_fewer_columns_proves_less_and_says_so(
         verified(inline_loader)
 
 
+@ON_ONE
 def test_the_number_of_statements_does_not_grow(inline_loader: Loader, kafka: KafkaBroker, two_batches: str) -> None:
     statements: list[str] = []
     sa.event.listen(inline_loader.engine, "before_cursor_execute", lambda *arguments: statements.append(arguments[2]))
@@ -353,6 +359,7 @@ def test_what_was_broken_by_hand_is_named(inline_loader: Loader, two_batches: st
     assert verified(inline_loader).rows == 19
 
 
+@ON_ONE
 def test_a_table_that_is_gone_is_named(inline_loader: Loader, two_batches: str) -> None:
     with inline_loader.engine.begin() as conn:
         conn.execute(sa.text("DROP TABLE target"))
@@ -377,6 +384,7 @@ def test_what_was_read_ahead_is_loaded_once(inline_loader: Loader, kafka: KafkaB
         verified(inline_loader)
 
 
+@ON_ONE
 def test_a_late_record_behind_the_position_is_looked_for(
     inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
@@ -418,6 +426,7 @@ def test_records_that_history_and_target_forgot_are_found_in_kafka(inline_loader
     assert (raised.value.partition, raised.value.offset, raised.value.batch_id) == (0, 4, 1)
 
 
+@ON_ONE
 def test_retention_may_go_on_while_kafka_is_read(
     inline_loader: Loader, kafka: KafkaBroker, two_batches: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -437,6 +446,7 @@ def test_retention_may_go_on_while_kafka_is_read(
     assert len(asked) == 2
 
 
+@ON_ONE
 def test_another_topic_or_another_cluster_is_not_compared(
     inline_loader: Loader, kafka: KafkaBroker, two_batches: str
 ) -> None:
@@ -453,6 +463,7 @@ def test_another_topic_or_another_cluster_is_not_compared(
 # --- what cannot be verified ---
 
 
+@ON_ONE
 def test_a_group_that_nobody_knows_is_told_with_those_that_are_known(inline_loader: Loader, two_batches: str) -> None:
     with pytest.raises(ConfigurationError, match="know no group 'laoder'; they know 'loader'"):
         verify("laoder", sink=SqlTable("target"), engine=inline_loader.engine)

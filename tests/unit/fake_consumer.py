@@ -22,7 +22,6 @@ class FakeMessage:
     name: bytes | None = None
     timestamp_ms: int = -1
     fields: list[tuple[str, bytes | None]] | None = None
-    epoch: int | None = 0
     problem: KafkaError | None = None
 
     def offset(self) -> int:
@@ -40,8 +39,11 @@ class FakeMessage:
     def headers(self) -> list[tuple[str, bytes | None]] | None:
         return self.fields
 
-    def leader_epoch(self) -> int | None:
-        return self.epoch
+    def topic(self) -> str:
+        return "orders"
+
+    def partition(self) -> int:
+        return 0
 
     def error(self) -> KafkaError | None:
         return self.problem

@@ -79,7 +79,7 @@ _known = st.none() | _counts
 _reads = st.builds(
     SliceRead,
     *(_counts, _texts, _counts, _counts, _counts),
-    *(_known, _known, _known, _counts, _known, _counts, st.none() | _texts),
+    *(_known, _known, _known, _counts, _counts, st.none() | _texts),
 )
 
 

@@ -389,10 +389,11 @@ class TestRecordPlan:
         assert open_batch(db.engine, db.tables, GROUP) is None
 
     def test_P20_latest_stores_positions_without_a_load_batch(self, db: Database) -> None:
-        initial = (offset_range(T0, 100, 100, how="latest"), offset_range(T1, 0, 0, how="latest"))
+        at_end = offset_range(T0, 100, 100, how="latest")
+        initial = (replace(at_end, end_epoch=4), offset_range(T1, 0, 0, how="latest"))
         held = db.claim()
         assert record_plan(db.engine, db.tables, held, Plan(initial=initial), RECIPE) is None
-        assert positions(db.engine, db.tables, GROUP) == {T0: Position(100, TOPIC_ID), T1: Position(0, TOPIC_ID)}
+        assert positions(db.engine, db.tables, GROUP) == {T0: Position(100, TOPIC_ID, 4), T1: Position(0, TOPIC_ID)}
         assert open_batch(db.engine, db.tables, GROUP) is None
         assert captured_targets(db.engine, db.tables, held) is None
         assert [(row["kind"], row["state"]) for row in db.rows("SELECT * FROM offset_batches")] == [
@@ -551,6 +552,18 @@ class TestCommit:
         held = db.claim()
         assert db.commit(held, db.plan(held), {T0: RangeRead(0), T1: RangeRead(0)}, write=lambda conn: 0) == 0
         assert db.positions() == {T0: 10, T1: 7}
+
+    def test_leader_epochs_of_the_plan_are_kept_and_stored_with_the_positions(self, db: Database) -> None:
+        """Those of ends without a record, too; and one of which nothing was read leaves the epoch it had."""
+        held = db.claim()
+        first, second = FIRST_LOAD.ranges
+        plan = Plan((replace(first, end_epoch=4), replace(second, end=5, leader_epoch=3, end_epoch=4)))
+        db.plan(held, plan)
+        batch = open_batch(db.engine, db.tables, GROUP)
+        assert batch is not None
+        assert batch.ranges == plan.ranges
+        db.commit(held, batch, {T0: RangeRead(0)}, write=lambda conn: 0)
+        assert positions(db.engine, db.tables, GROUP) == {T0: Position(10, TOPIC_ID, 4), T1: Position(5, TOPIC_ID, 3)}
 
     def test_an_exception_rolls_rows_and_positions_back(self, db: Database) -> None:
         held = db.claim()

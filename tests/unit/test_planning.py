@@ -368,7 +368,40 @@ class TestLeaderEpoch:
 
     def test_behind_a_gap_no_epoch_is_known(self) -> None:
         plan = decide({T0: Position(5, ID, 3)}, {T0: PartitionLog(7, 9, ID, 4)}, on_data_loss="skip")
-        assert [one.leader_epoch for one in plan.ranges] == [None]
+        assert [(one.leader_epoch, one.epoch_after) for one in plan.ranges] == [(None, 4)]
+
+    @pytest.mark.parametrize("end", [9, None], ids=["whole", "capped"])
+    def test_the_epoch_behind_a_range_is_that_of_the_leader_that_told_the_end(self, end: int | None) -> None:
+        plan = decide({T0: Position(5, ID, 3)}, {T0: PartitionLog(0, 9, ID, 4)}, max_records=None if end else 2)
+        (one,) = plan.ranges
+        assert (one.end, one.leader_epoch, one.end_epoch, one.epoch_after) == (end or 7, 3, 4, 4)
+
+    def test_so_it_is_of_a_position_that_is_stored_without_loading(self) -> None:
+        plan = decide({}, {T0: PartitionLog(0, 9, ID, 4)}, start="latest")
+        assert [(one.leader_epoch, one.end_epoch, one.epoch_after) for one in plan.initial] == [(None, 4, 4)]
+
+    def test_a_range_of_which_nothing_is_read_leaves_the_epoch_of_its_position(self) -> None:
+        """Nobody asked whether the log was cut before the position: a later leader's epoch would hide it for ever."""
+        logs = {T0: PartitionLog(0, 9, ID, 4), T1: PartitionLog(0, 99, ID, 4)}
+        plan = decide({T0: Position(5, ID, 3), T1: Position(5, ID, 3)}, logs, max_records=1)
+        assert [(len(one), one.end_epoch, one.epoch_after) for one in plan.ranges] == [(0, 4, 3), (1, 4, 4)]
+
+    def test_one_that_only_reads_ahead_is_read(self) -> None:
+        logs = {T0: PartitionLog(0, 9, ID, 4)}
+        (one,) = decide({T0: Position(5, ID, 3)}, logs, targets={T0: Target(5, ReadAhead(7, 100))}).ranges
+        assert (one.start, one.end, one.epoch_after) == (5, 5, 4)
+
+    @pytest.mark.parametrize("epoch", [3, 4, None])
+    def test_a_leader_before_that_of_an_open_plan_is_that_of_a_log_that_was_cut(self, epoch: int | None) -> None:
+        ranges = decide({T0: Position(5, ID, 3)}, {T0: PartitionLog(0, 9, ID, 4)}).ranges
+        logs = {T0: PartitionLog(0, 9, ID, epoch)}
+        if epoch != 3:
+            assert check_open(ranges, logs, "fail")
+            return
+        with pytest.raises(
+            LogTruncatedError, match=r"t\[0\]: position 9 .* leader epoch 4, the leader is of epoch 3 now"
+        ):
+            check_open(ranges, logs, "fail")
 
 
 class TestReadAhead:

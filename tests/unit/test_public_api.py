@@ -27,8 +27,11 @@ def imported_by(code: str) -> set[str]:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(airflow_kafka_offsets.__all__) == [
+        "CommittedBy",
         "Json",
         "KafkaBatchOperator",
+        "KafkaOffsetsRetryPolicy",
+        "KafkaVerifyOperator",
         "LoadResult",
         "Pipeline",
         "Raw",
@@ -36,6 +39,7 @@ def test_the_public_names_are_these() -> None:
         "SqlTable",
         "__version__",
         "load",
+        "verify",
     ]
 
 

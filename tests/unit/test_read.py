@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from itertools import repeat
 from typing import Any
 
@@ -17,13 +18,15 @@ from airflow_kafka_offsets.exceptions import (
     DataLossError,
     LogTruncatedError,
     ReadError,
+    RecordError,
     UnknownTopicError,
 )
 from airflow_kafka_offsets.offsets import ReadAhead, Slice
-from airflow_kafka_offsets.spark.read import LastRecord, read
+from airflow_kafka_offsets.spark.read import read
 from tests.unit.fake_consumer import TIMED_OUT, FakeConsumer, FakeMessage, Step, end_of_log, failure
 
 ONE = Slice(0, "orders", 0, 10, 20, leader_epoch=3)
+LAST_MS = 253_402_300_799_999
 UNKNOWN = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
 CUT = "Partition log truncation detected at offset 10 (leader epoch 3): broker end offset is 8: "
 OUT_OF_RANGE = failure(KafkaError._AUTO_OFFSET_RESET, "fetch failed: Broker: Offset out of range (broker 1)")
@@ -88,17 +91,28 @@ class TestWhatIsRead:
         ]
         assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [1_700_000_000_123_000, None]
 
-    def test_the_last_record_is_told_also_where_it_is_left_out(self) -> None:
-        last, one = LastRecord(), Slice(0, "orders", 0, 10, 20, before_ms=0)
-        script = [messages(10, 12, epoch=4), [FakeMessage(12, timestamp_ms=5, epoch=6), FakeMessage(21, epoch=7)]]
-        assert offsets(read_all(FakeConsumer(script), one, last=last)) == [10, 11]
-        assert last == LastRecord(12, 6)
+    def test_the_last_instant_of_the_year_9999_is_one(self) -> None:
+        (batch,) = read_all(FakeConsumer([messages(10, 20, timestamp_ms=LAST_MS)]))
+        assert batch.column("timestamp")[0].as_py() == datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)
 
-    @pytest.mark.parametrize("epoch", [-1, None])
-    def test_a_record_without_an_epoch_has_none(self, epoch: int | None) -> None:
-        last = LastRecord()
-        read_all(FakeConsumer([messages(10, 20, epoch=epoch)]), last=last)
-        assert last == LastRecord(19, None)
+    @pytest.mark.parametrize(
+        "timestamp_ms",
+        [LAST_MS + 1, 1_700_000_000_000_000, 1_700_000_000_000_000_000, 2**63 - 1],
+        ids=["year 10000", "microseconds", "nanoseconds", "largest"],
+    )
+    def test_a_later_timestamp_is_an_error_of_the_first_record_that_has_one(self, timestamp_ms: int) -> None:
+        script: list[Step] = [
+            [*messages(10, 12, timestamp_ms=5), *messages(12, 13, timestamp_ms=timestamp_ms), *messages(13, 20)]
+        ]
+        message = refused(RecordError, FakeConsumer(script))
+        assert message.startswith(
+            "Record at topic 'orders' partition 0 offset 12 cannot be loaded: "
+            f"its timestamp {timestamp_ms} is, as milliseconds, behind the year 9999"
+        )
+
+    def test_timestamps_behind_the_end_are_nobodys_concern(self) -> None:
+        script: list[Step] = [[*messages(10, 20), FakeMessage(20, timestamp_ms=2**62)]]
+        assert len(offsets(read_all(FakeConsumer(script)))) == 10
 
 
 _timestamps = st.integers(-1, 6)
@@ -143,10 +157,11 @@ class TestALogThatDoesNotHoldThePosition:
         ],
         ids=["as librdkafka reports it", "by its code"],
     )
-    def test_a_record_of_another_epoch_before_the_start_means_that_the_log_was_cut(self, event: FakeMessage) -> None:
+    def test_an_epoch_that_ends_before_the_start_means_that_the_log_was_cut(self, event: FakeMessage) -> None:
         message = refused(LogTruncatedError, FakeConsumer([[event]]))
         assert message.startswith(
-            "orders[0]: the record before offset 10 belonged to leader epoch 3 when it was read, and does not any more."
+            "orders[0]: the log reached offset 10 in leader epoch 3 when the position was planned, and that epoch ends before "
+            "it now. The log was cut and written anew"
         )
         assert "set the position on purpose, or load with a new group_id" in message
 

@@ -58,30 +58,24 @@ class TestWhatTheSlicesOfARangeShow:
         found = launched(
             tmp_path,
             batch(RANGE),
-            read(20, 30, 4, first_timestamp_ms=500, last_timestamp_ms=2000, bytes=70, leader_epoch=6, dead_letters=2),
-            read(10, 20, 5, first_timestamp_ms=1000, last_timestamp_ms=1500, bytes=30, leader_epoch=5, dead_letters=1),
+            read(20, 30, 4, first_timestamp_ms=500, last_timestamp_ms=2000, bytes=70, dead_letters=2),
+            read(10, 20, 5, first_timestamp_ms=1000, last_timestamp_ms=1500, bytes=30, dead_letters=1),
         )
         first, last = (datetime.fromtimestamp(seconds, UTC) for seconds in (0.5, 2))
-        assert found.reads == {ORDERS: RangeRead(9, first, last, bytes=100, leader_epoch=6, dead_letters=3)}
+        assert found.reads == {ORDERS: RangeRead(9, first, last, bytes=100, dead_letters=3)}
         assert (found.records, found.dead_letters) == (9, 3)
 
     def test_nothing_is_known_of_slices_that_were_not_read(self, tmp_path: Path) -> None:
         found = launched(tmp_path, batch(RANGE), read(10, 20, bytes=30), read(20, 30, None))
         assert found.reads == {ORDERS: RangeRead(None, bytes=30)}
 
-    @pytest.mark.parametrize("epoch", [None, 6])
-    def test_the_epoch_is_that_of_the_record_before_the_end_and_not_of_those_read_ahead(
-        self, tmp_path: Path, epoch: int | None
-    ) -> None:
+    def test_what_is_read_ahead_is_added_too(self, tmp_path: Path) -> None:
         ahead = replace(RANGE, ahead=ReadAhead(50, 1000))
-        slices = [read(10, 20, leader_epoch=5), read(20, 30, leader_epoch=epoch), read(30, 50, 2, leader_epoch=7)]
-        found = launched(tmp_path, batch(ahead), *slices)
-        assert found.reads[ORDERS].leader_epoch == epoch
-        assert found.records == 12
+        assert launched(tmp_path, batch(ahead), read(10, 30), read(30, 50, 2)).reads == {ORDERS: RangeRead(7)}
 
-    def test_a_range_that_only_reads_ahead_has_no_epoch_of_its_own(self, tmp_path: Path) -> None:
+    def test_a_range_may_only_read_ahead(self, tmp_path: Path) -> None:
         ahead = OffsetRange("orders", 0, 30, 30, 30, ahead=ReadAhead(50, 1000))
-        assert launched(tmp_path, batch(ahead), read(30, 50, leader_epoch=7)).reads == {ORDERS: RangeRead(5)}
+        assert launched(tmp_path, batch(ahead), read(30, 50)).reads == {ORDERS: RangeRead(5)}
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ class TestTheNoteOfASlice:
         script: list[Step] = [
             good(10, 12, timestamp_ms=2000, name=b"key"),
             [FakeMessage(12, None, timestamp_ms=1500)],
-            good(13, 20, epoch=5, timestamp_ms=3000),
+            good(13, 20, timestamp_ms=3000),
         ]
         assert [row["id"] for row in rows_of(one, script)] == [10, 11, None, *range(13, 20)]
         assert note(one) == SliceRead(
@@ -78,7 +78,6 @@ class TestTheNoteOfASlice:
             first_timestamp_ms=1500,
             last_timestamp_ms=3000,
             bytes=9 * len(b'{"id": 10}') + 2 * len(b"key"),
-            leader_epoch=5,
         )
 
     def test_a_slice_without_a_record(self, tmp_path: Path) -> None:
@@ -86,23 +85,15 @@ class TestTheNoteOfASlice:
         assert rows_of(one, [[end_of_log(20)]]) == []
         assert note(one) == SliceRead(0, "orders", 3, 10, 20, records=0)
 
-    def test_the_epoch_of_offsets_without_a_record_is_not_known(self, tmp_path: Path) -> None:
-        """A marker behind the last record may be of a later epoch: KIP-320 would find the position truncated."""
-        one = job(tmp_path)
-        rows_of(one, [good(10, 19), [end_of_log(20)]])
-        assert note(one).leader_epoch is None
-
-    def test_records_that_are_left_out_do_not_count_and_still_tell_the_epoch(self, tmp_path: Path) -> None:
+    def test_records_that_are_left_out_do_not_count(self, tmp_path: Path) -> None:
         loaded = replace(TEN, loaded=ReadAhead(15, 1000))
         one = job(tmp_path, replace(loaded, before_ms=2000))
         script: list[Step] = [
             [FakeMessage(10, b"not JSON", timestamp_ms=999), *good(11, 13, timestamp_ms=1000)],
-            [*good(13, 14, timestamp_ms=1999), FakeMessage(19, b"not JSON", timestamp_ms=2000, epoch=8)],
+            [*good(13, 14, timestamp_ms=1999), FakeMessage(19, b"not JSON", timestamp_ms=2000)],
         ]
         assert [row["id"] for row in rows_of(one, script)] == [11, 12, 13]
-        assert note(one) == SliceRead(
-            0, "orders", 3, 10, 20, 3, 1000, 1999, bytes=3 * len(b'{"id": 11}'), leader_epoch=8
-        )
+        assert note(one) == SliceRead(0, "orders", 3, 10, 20, 3, 1000, 1999, bytes=3 * len(b'{"id": 11}'))
 
     def test_only_a_slice_that_was_read_to_its_end_has_one(self, tmp_path: Path) -> None:
         one = job(tmp_path, progress_interval=0.0)
