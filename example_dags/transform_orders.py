@@ -1,4 +1,7 @@
-"""The same load with a DataFrame transform between Kafka and the table."""
+"""The same load with a DataFrame transform between Kafka and the table, and the proof that nothing is missing after it.
+
+Records that do not decode are set aside in the table `dead_letters`, up to a limit.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import Json, KafkaBatchOperator, SqlTable
+from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaVerifyOperator, SqlTable
 
 with DAG(
     dag_id="transform_orders",
@@ -16,11 +19,16 @@ with DAG(
     max_active_runs=1,
     tags=["kafka"],
 ):
-    KafkaBatchOperator(
+    large_orders = SqlTable("large_orders", conn_id="warehouse")
+    load = KafkaBatchOperator(
         task_id="load_large_orders",
         group_id="large_orders_loader",
         topics=["orders"],
         value_format=Json("id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), created TIMESTAMP"),
         transform="order_transforms.large_orders",
-        sink=SqlTable("large_orders", conn_id="warehouse"),
+        sink=large_orders,
+        on_bad_record="dead_letter",
+        max_dead_letters=100,
     )
+    verify = KafkaVerifyOperator(task_id="verify", group_id="large_orders_loader", sink=large_orders)
+    load >> verify

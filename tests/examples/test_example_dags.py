@@ -51,6 +51,7 @@ def test_the_transform_example_loads(kafka: KafkaBroker, database: str, orders: 
 
     assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-8000:]
     assert errors.returncode == 0, errors.stdout
+    assert "The coverage of group 'large_orders_loader' is proved" in run.stdout + run.stderr
     with engine.connect() as conn:
         ((rows, smallest),) = conn.execute(sa.text("SELECT count(*), min(net_amount) FROM large_orders")).all()
         ((read,),) = conn.execute(sa.text("SELECT sum(records) FROM offset_batches")).all()

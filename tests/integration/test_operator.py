@@ -13,6 +13,7 @@ from airflow_kafka_offsets import ledger
 from airflow_kafka_offsets.ledger import Tables
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
+from devstack.process import free_port
 from devstack.spark import SparkStandalone
 from tests.integration.airflow_runs import DAGS, Runs, airflow_runs, airflow_uri, locked, waits_for_a_lock
 from tests.integration.conftest import Loader, TopicFactory, assert_exactly_once, names, positions, produce, rows
@@ -123,6 +124,21 @@ def test_what_is_missing_is_said_before_spark(
     assert status != 0
     assert message in output
     assert "Spark-Submit cmd" not in output
+
+
+def test_what_no_retry_can_help_fails_at_once_and_an_outage_is_tried_again(
+    kafka: KafkaBroker, topic: TopicFactory, postgres_engine: Engine
+) -> None:
+    nobody_listens = airflow_uri(postgres_engine).replace(str(postgres_engine.url.port), str(free_port()))
+    with airflow_runs(kafka, airflow_uri(postgres_engine)) as runs, airflow_runs(kafka, nobody_listens) as cut_off:
+        terminal = runs.begin(topics=["no-such-topic"], retries=1, retry_delay_seconds=0)
+        retriable = cut_off.begin(topics=[topic()], retries=1, retry_delay_seconds=0)
+        status, output = terminal.end()
+        assert status != 0
+        assert "UnknownTopicError: running the task again changes nothing" in output
+        status, output = retriable.end()
+        assert status != 0
+        assert "DatabaseUnavailableError: the next try carries on where this one stopped" in output
 
 
 def test_positions_are_a_macro_in_templates(postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:

@@ -185,7 +185,7 @@ class TestRequired:
             sa.Column("_kafka_offset", sa.BigInteger, nullable=False),
             sa.Column("_batch_id", sa.BigInteger, nullable=False),
         ],
-        ids=repr,
+        ids=["nullable", "default", "identity", "computed", "serial", "kafka-offset", "batch-id"],
     )
     def test_a_column_that_the_database_or_this_package_fills_is_not(self, column: sa.Column[object]) -> None:
         assert required(table(column)) == []

@@ -19,6 +19,7 @@ with DAG(dag_id="load_under_test", schedule=None, start_date=datetime(2026, 1, 1
         value_format=Json(OPTIONS.pop("columns", "id BIGINT NOT NULL, name STRING")),
         sink=SqlTable(OPTIONS.pop("table", "target"), conn_id="warehouse"),
         lease=timedelta(seconds=OPTIONS.pop("lease_seconds", 3)),
+        retry_delay=timedelta(seconds=OPTIONS.pop("retry_delay_seconds", 300)),
         idle_timeout=timedelta(seconds=OPTIONS.pop("idle_timeout_seconds", 120)),
         **OPTIONS,
     )
