@@ -190,4 +190,6 @@ class KafkaBroker(KafkaNode):
 
 def new_cluster_id() -> str:
     """A new cluster id in the form that Kafka uses: 16 bytes, base64 for URLs, no padding."""
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    first, *rest = uuid.uuid4().bytes
+    # It is an argument of a command, which would take one that begins with "-" for an option.
+    return base64.urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode().rstrip("=")

@@ -7,6 +7,7 @@ database from outside, and of `verify`.
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -409,22 +410,21 @@ def test_nothing_is_lost_or_doubled_whatever_happens(
 
     postgres: PostgresServer = request.getfixturevalue("postgres")
     WORLD = World(kafka, "", launcher, make_database)
-    runs = max(1, STEPS // 2 // _STEPS_OF_ONE_RUN)
-    machine = seed(f"{SEED} {kind}")(Machine)
+    world = settings(
+        max_examples=1,
+        stateful_step_count=min(STEPS // 2, _STEPS_OF_ONE_RUN),
+        deadline=None,
+        database=None,
+        # A failing sequence takes long to be repeated; its seed and its steps say enough.
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        print_blob=True,
+    )
     try:
-        run_state_machine_as_test(
-            machine,
-            settings=settings(
-                max_examples=runs,
-                stateful_step_count=min(STEPS // 2, _STEPS_OF_ONE_RUN),
-                deadline=None,
-                database=None,
-                # A failing sequence takes long to be repeated; its seed and its steps say enough.
-                phases=[Phase.generate],
-                suppress_health_check=list(HealthCheck),
-                print_blob=True,
-            ),
-        )
+        for round_ in itertools.count():
+            run_state_machine_as_test(seed(f"{SEED} {kind} {round_}")(Machine), settings=world)
+            if DONE["steps"] >= STEPS // 2:
+                break
     finally:
         WORLD = None
         # For `make soak`, which shows what is printed.

@@ -429,6 +429,13 @@ class TestReadAhead:
         targets = {T0: Target(4, ReadAhead(7, 100))}
         assert decide({T0: position}, {T0: PartitionLog(0, 9)}, targets=targets) == Plan()
 
+    def test_a_shorter_reach_still_covers_what_was_loaded_ahead(self) -> None:
+        # Or else what lies between the two would be forgotten, and loaded again.
+        position = Position(4, ahead=ReadAhead(9, 100))
+        targets = {T0: Target(5, ReadAhead(7, 150))}
+        (one,) = decide({T0: position}, {T0: PartitionLog(0, 12)}, targets=targets).ranges
+        assert one.ahead_after == ReadAhead(9, 150)
+
     def test_an_earlier_instant_loads_nothing_behind_a_later_one(self) -> None:
         position = Position(4, ahead=ReadAhead(7, 100))
         targets = {T0: Target(4, ReadAhead(9, 50))}
