@@ -99,8 +99,7 @@ class Machine(RuleBasedStateMachine):
         self.engine = sa.create_engine(self.url, hide_parameters=True)
         self.staging = Path(tempfile.mkdtemp(prefix="soak-"))
         self.admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers})
-        self.producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "linger.ms": 0})
-        self.transactional: Producer | None = None
+        self.new_producers()
         self.topic = f"soak-{os.urandom(6).hex()}"
         self.group = 0
         self.logs: dict[int, Log] = {}
@@ -109,6 +108,11 @@ class Machine(RuleBasedStateMachine):
         self.runs_of_this_topic = 0
         self.interrupted: TaskRun | None = None
         self.make_topic(partitions)
+
+    def new_producers(self) -> None:
+        """A producer that lives does not see at once that the topic has more partitions, or is another one."""
+        self.producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "linger.ms": 0})
+        self.transactional: Producer | None = None
 
     def make_topic(self, partitions: int) -> None:
         create_topic(self.kafka.bootstrap_servers, self.topic, partitions, {"retention.ms": "-1"})
@@ -183,6 +187,7 @@ class Machine(RuleBasedStateMachine):
         self.admin.create_partitions([NewPartitions(self.topic, count)])[self.topic].result()
         self.logs[count - 1] = Log()
         wait_until(lambda: len(self.known()) == count, 30, "the new partition")
+        self.new_producers()
         event("a partition was added")
 
     @precondition(lambda self: self.runs_of_this_topic > 10)
@@ -192,7 +197,7 @@ class Machine(RuleBasedStateMachine):
         self.admin.delete_topics([self.topic])[self.topic].result()
         wait_until(lambda: self.topic not in self.admin.list_topics(timeout=5).topics, 30, "the topic to be gone")
         self.make_topic(partitions)
-        self.transactional = None
+        self.new_producers()
         if stored:
             with pytest.raises(TopicRecreatedError):
                 self.load_here(TaskRun("after", "dag", "task", -1, 1), on_data_loss="skip")
@@ -424,10 +429,8 @@ def test_nothing_is_lost_or_doubled_whatever_happens(
                 break
     finally:
         WORLD = None
-        # For `make soak`, which shows what is printed.
-        print(
-            f"seed {SEED}, {kind}: {DONE.total()} steps: {', '.join(f'{count} {what}' for what, count in sorted(DONE.items()))}"
-        )  # noqa: T201
+        counted = ", ".join(f"{count} {what}" for what, count in sorted(DONE.items()))
+        print(f"seed {SEED}, {kind}: {DONE.total()} steps: {counted}")  # noqa: T201 - `make soak` shows it
         DONE.clear()
         if kind == "postgresql":
             for name in made:
