@@ -97,7 +97,8 @@ class Machine(RuleBasedStateMachine):
         self.kafka = WORLD.kafka
         self.url = WORLD.make_database()
         self.engine = sa.create_engine(self.url, hide_parameters=True)
-        self.staging = Path(tempfile.mkdtemp(prefix="soak-"))
+        self.directory = Path(tempfile.mkdtemp(prefix="soak-"))
+        self.staging = Path(tempfile.mkdtemp(dir=self.directory))
         self.admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers})
         self.new_producers()
         self.topic = f"soak-{os.urandom(6).hex()}"
@@ -121,7 +122,7 @@ class Machine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if hasattr(self, "engine"):
             self.engine.dispose()
-            shutil.rmtree(self.staging)
+            shutil.rmtree(self.directory)
 
     # What happens to Kafka.
 
@@ -203,6 +204,8 @@ class Machine(RuleBasedStateMachine):
                 self.load_here(TaskRun("after", "dag", "task", -1, 1), on_data_loss="skip")
         # The way out that the error names: a group of its own for the new topic, and here a target of its own.
         self.group += 1
+        # An open batch of the old topic keeps its files, until somebody abandons it.
+        self.staging = Path(tempfile.mkdtemp(dir=self.directory))
         self.interrupted = None
         self.runs_of_this_topic = 0
         event("the topic was made anew")
@@ -222,7 +225,8 @@ class Machine(RuleBasedStateMachine):
             options |= {"until": NOON + timedelta(minutes=until), "lateness": timedelta(minutes=lateness)}
         run = self.next_run()
         lost = self.lost()
-        if lost:
+        # An open batch may have its records in staged files already: then nothing is lost that retention took.
+        if lost and self.interrupted is None:
             with pytest.raises(DataLossError) as raised:
                 self.load_here(run, **options)
             assert all(f"{self.topic}[{partition}]" in str(raised.value) for partition in lost)
