@@ -124,9 +124,11 @@ def _while_a_slice_is_read(stop: Callable[[], None]) -> None:
 
 def _in_the_middle_of_removing(stop: Callable[[], None]) -> None:
     original = StagingDirectory.remove
+    committed: list[bool] = []
+    _after(ledger, "commit")(lambda: committed.append(True))
 
     def one_file_and_no_more(self: StagingDirectory) -> None:
-        if not self.exists("manifest.json"):  # that of an earlier attempt, which died before it was complete
+        if not committed:  # an earlier attempt's: whoever is killed here leaves an orphan, which goes by its age
             original(self)
             return
         self.filesystem.delete_file(self.file("manifest.json"))
