@@ -159,6 +159,9 @@ class Machine(RuleBasedStateMachine):
         log.end = max(offset for offset, _ in delivered) + (1 if ending == "plain" else 2)
         if ending != "abort":
             log.records |= dict(delivered)
+        if ending != "plain":
+            # The marker is written a moment after the transaction has ended; what is written before it would lie before it.
+            self.wait_for_the_end(partition)
         event(f"produced, {ending}")
 
     def transaction(self) -> Producer:
