@@ -19,6 +19,7 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Tables, audit
+from airflow_kafka_offsets.ledger.connection import snapshot
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.offsets import PartitionLog, Position, Slice, TopicPartition
 from airflow_kafka_offsets.proof import prove
@@ -54,22 +55,22 @@ def verify(
     """
     tables = tables or Tables()
     cluster = Cluster(kafka_config, isolation_level=isolation_level) if kafka_config is not None else None
-    with audit.snapshot(engine) as conn:
-        snapshot = _Snapshot(conn, tables, group_id, audit.cluster_of(conn, tables, group_id), audit.output(conn, sink))
+    with snapshot(engine) as conn:
+        seen = _Snapshot(conn, tables, group_id, audit.cluster_of(conn, tables, group_id), audit.output(conn, sink))
         if cluster is not None:
-            _check_columns(snapshot.target)
+            _check_columns(seen.target)
         positions = stored_positions(conn, tables, group_id)
         found = prove(
-            audit.history(conn, tables, group_id, snapshot.target),
+            audit.history(conn, tables, group_id, seen.target),
             positions,
             target=sink.name,
-            detail=snapshot.target.detail,
+            detail=seen.target.detail,
         )
-        violations = [*_missing_table(snapshot, found), *found.violations, *_loaded_twice(snapshot, found)]
+        violations = [*_missing_table(seen, found), *found.violations, *_loaded_twice(seen, found)]
         reread = None
         # Reading Kafka again takes as long as loading did; it adds nothing where the database is proof enough.
         if cluster is not None and kafka_config is not None and not violations:
-            comparison = _Comparison(snapshot, cluster, _consumer_config(kafka_config, group_id, isolation_level))
+            comparison = _Comparison(seen, cluster, _consumer_config(kafka_config, group_id, isolation_level))
             violations = comparison.run(positions, found)
             reread = comparison.records
     if violations:
@@ -83,7 +84,7 @@ def verify(
         dead_letters=found.dead_letters,
         gaps=found.gaps,
         open_batch=found.open_batch,
-        output_checked=snapshot.target.detail != "nothing",
+        output_checked=seen.target.detail != "nothing",
         reread=reread,
     )
     log.info("The coverage of group %r is proved: %s", group_id, coverage)

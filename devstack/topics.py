@@ -48,6 +48,20 @@ def create_topic(
     return created
 
 
+def delete_topic(bootstrap_servers: str, topic: str) -> None:
+    """Delete a topic, and wait until it is gone."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+    admin.delete_topics([topic])[topic].result(30)
+    wait_until(lambda: topic not in admin.list_topics(timeout=5).topics, _READY_TIMEOUT, f"topic {topic} to be gone")
+
+
+def delete_records(bootstrap_servers: str, topic: str, before: int, partition: int = 0) -> None:
+    """Move the beginning offset of a partition, as retention would."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+    for future in admin.delete_records([TopicPartition(topic, partition, before)]).values():
+        future.result(30)
+
+
 def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
     """End offset by partition; empty where the topic does not exist."""
     return _end_offsets(AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3}), topic)

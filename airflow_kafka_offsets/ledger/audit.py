@@ -7,29 +7,26 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.coverage import BatchRecord, Detail, LoadedRange, Span, Tally
-from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats import BATCH_ID
-from airflow_kafka_offsets.ledger.connection import is_outage, said
-from airflow_kafka_offsets.ledger.positions import read_ahead
-from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
-from airflow_kafka_offsets.offsets import Gap, OffsetRange, TopicPartition
+from airflow_kafka_offsets.ledger.batches import as_gap, as_range
+from airflow_kafka_offsets.ledger.install import installed_version
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.offsets import TopicPartition
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks import SqlTable
 
 _TOPIC, _PARTITION, _OFFSET = "_kafka_topic", "_kafka_partition", "_kafka_offset"
 
-_SQLITE_PATIENCE_MS = 30_000
 _SHOWN_GROUPS = 10
 _ROWS_AT_ONCE = 10_000
 
@@ -60,68 +57,16 @@ class Twice(NamedTuple):
     offsets: int
 
 
-@contextmanager
-def snapshot(engine: Engine) -> Iterator[Connection]:
-    """A transaction that reads, and sees nothing of what others commit meanwhile.
-
-    With SQLite, others cannot commit meanwhile, unless the database is in WAL mode.
-
-    :raises DatabaseUnavailableError: the database could not be read, for a reason of its own
-    """
-    try:
-        with engine.connect() as conn, _one_state(conn):
-            yield conn
-    except DBAPIError as error:
-        if not is_outage(error):
-            raise
-        raise DatabaseUnavailableError(
-            f"Database {engine.url.database!r} could not be read to the end: {said(error)}. Nothing was proved; run the "
-            "verification again."
-        ) from error
-
-
-@contextmanager
-def _one_state(conn: Connection) -> Iterator[None]:
-    if conn.dialect.name == "sqlite":
-        with _sqlite_snapshot(conn):
-            yield
-        return
-    if conn.dialect.name in ("postgresql", "mysql", "mariadb"):  # elsewhere it would lock what it reads
-        conn.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-    with conn.begin():
-        yield
-
-
-@contextmanager
-def _sqlite_snapshot(conn: Connection) -> Iterator[None]:
-    # Its driver begins no transaction for statements that only read.
-    conn.execution_options(isolation_level="AUTOCOMMIT")
-    conn.exec_driver_sql(f"PRAGMA busy_timeout = {_SQLITE_PATIENCE_MS}")
-    conn.exec_driver_sql("BEGIN")
-    try:
-        yield
-    finally:
-        # An error of the disk may have ended it already.
-        if conn.connection.dbapi_connection.in_transaction:  # type: ignore[union-attr]
-            conn.exec_driver_sql("ROLLBACK")
-
-
 def cluster_of(conn: Connection, tables: Tables, group_id: str) -> str | None:
     """The id of the Kafka cluster that a group loads from, where it is known.
 
     :raises ConfigurationError: there are no state tables, or they know no such group
     :raises LedgerError: they are of another version
     """
-    if not sa.inspect(conn).has_table(tables.schema_version.name, schema=tables.schema_version.schema):
+    if installed_version(conn, tables) is None:
         raise ConfigurationError(
-            f"Database {conn.engine.url.database!r} has no table {tables.schema_version.fullname!r}: nothing was ever loaded "
-            "into it, or the state tables are in another schema or have another prefix"
-        )
-    version = conn.scalar(sa.select(sa.func.max(tables.schema_version.c.version)))
-    if version != SCHEMA_VERSION:
-        raise LedgerError(
-            f"The state tables have schema version {version}, this package works with {SCHEMA_VERSION}. Verify with the "
-            "version of airflow-kafka-offsets that wrote them."
+            f"Database {conn.engine.url.database!r} has no table {tables.schema_version.fullname!r}, or an empty one: nothing was "
+            "ever loaded into it, or the state tables are in another schema or have another prefix"
         )
     groups = tables.consumer_groups.c
     row = conn.execute(sa.select(groups.cluster_id).where(groups.group_id == group_id)).one_or_none()
@@ -397,7 +342,7 @@ def _batch_record(
         bool(known.has_transform),
         known.row_count,
         tuple(map(_loaded_range, sorted(ranges, key=_place))),
-        tuple(Gap(g.topic, g.partition, g.start_offset, g.end_offset, g.cause, g.decision) for g in gaps),
+        tuple(map(as_gap, gaps)),
         tallies,
         aside,
     )
@@ -408,15 +353,4 @@ def _place(row: Any) -> TopicPartition:
 
 
 def _loaded_range(row: Any) -> LoadedRange:
-    one = OffsetRange(
-        row.topic,
-        row.partition,
-        row.start_offset,
-        row.end_offset,
-        row.target_offset,
-        topic_id=row.topic_id,
-        how=row.how,
-        loaded=read_ahead(row.loaded_offset, row.loaded_before_ms),
-        ahead=read_ahead(row.ahead_offset, row.ahead_before_ms),
-    )
-    return LoadedRange(one, row.records, row.dead_letters or 0)
+    return LoadedRange(as_range(row), row.records, row.dead_letters or 0)

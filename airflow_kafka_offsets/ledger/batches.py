@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -271,24 +272,31 @@ def _batch(conn: Connection, tables: Tables, row: sa.Row[tuple[object, ...]]) ->
         row.batch_id,
         row.consumer_group,
         row.state,
-        tuple(
-            OffsetRange(
-                r.topic,
-                r.partition,
-                r.start_offset,
-                r.end_offset,
-                r.target_offset,
-                r.topic_id,
-                r.how,
-                r.leader_epoch,
-                r.end_epoch,
-                read_ahead(r.loaded_offset, r.loaded_before_ms),
-                read_ahead(r.ahead_offset, r.ahead_before_ms),
-            )
-            for r in range_rows
-        ),
-        tuple(Gap(g.topic, g.partition, g.start_offset, g.end_offset, g.cause, g.decision) for g in gap_rows),
+        tuple(map(as_range, range_rows)),
+        tuple(map(as_gap, gap_rows)),
         row.target_table,
         row.staging_uri,
         row.fingerprint,
     )
+
+
+def as_range(row: Any) -> OffsetRange:
+    """A row of `offset_ranges`."""
+    return OffsetRange(
+        row.topic,
+        row.partition,
+        row.start_offset,
+        row.end_offset,
+        row.target_offset,
+        topic_id=row.topic_id,
+        how=row.how,
+        leader_epoch=row.leader_epoch,
+        loaded=read_ahead(row.loaded_offset, row.loaded_before_ms),
+        ahead=read_ahead(row.ahead_offset, row.ahead_before_ms),
+        end_epoch=row.end_epoch,
+    )
+
+
+def as_gap(row: Any) -> Gap:
+    """A row of `offset_gaps`."""
+    return Gap(row.topic, row.partition, row.start_offset, row.end_offset, row.cause, row.decision)

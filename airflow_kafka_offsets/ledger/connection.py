@@ -82,10 +82,13 @@ def is_outage(error: DBAPIError) -> bool:
 
 
 @contextmanager
-def outages_told(what: str) -> Iterator[None]:
+def outages_told(
+    what: str, then: str = "Run the task again: it carries on from what the ledger holds."
+) -> Iterator[None]:
     """Turn an outage of the database within the block into an error that says what it means.
 
     :param what: what could not be done, as the beginning of a sentence
+    :param then: what to do about it
     :raises DatabaseUnavailableError: the database could not do it, for a reason that is not in the statements
     """
     try:
@@ -93,9 +96,7 @@ def outages_told(what: str) -> Iterator[None]:
     except DBAPIError as error:
         if not is_outage(error):
             raise
-        raise DatabaseUnavailableError(
-            f"{what}: {said(error)}. Run the task again: it carries on from what the ledger holds."
-        ) from error
+        raise DatabaseUnavailableError(f"{what}: {said(error)}. {then}") from error
 
 
 @contextmanager
@@ -111,6 +112,31 @@ def transaction(engine: Engine) -> Iterator[Connection]:
         else:
             with conn.begin():
                 yield conn
+
+
+@contextmanager
+def snapshot(engine: Engine) -> Iterator[Connection]:
+    """A transaction that reads, and sees nothing of what others commit meanwhile.
+
+    With SQLite, others cannot commit meanwhile, unless the database is in WAL mode.
+
+    :raises DatabaseUnavailableError: the database could not be read, for a reason of its own
+    """
+    what = f"Database {engine.url.database!r} could not be read to the end"
+    with outages_told(what, "Nothing was proved; run the verification again."), engine.connect() as conn:
+        if conn.dialect.name == "sqlite":
+            # Its driver begins no transaction for statements that only read.
+            conn = _by_hand(conn)
+            conn.exec_driver_sql("BEGIN")
+            try:
+                yield conn
+            finally:
+                _roll_back(conn)
+            return
+        if conn.dialect.name in ("postgresql", "mysql", "mariadb"):  # elsewhere it would lock what it reads
+            conn.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        with conn.begin():
+            yield conn
 
 
 def said(error: DBAPIError) -> str:
@@ -163,10 +189,7 @@ def _immediate(conn: Connection) -> Iterator[Connection]:
     Its driver begins a transaction at the first write only, so that two processes could read the same position and then
     both write.
     """
-    # The driver must not open transactions of its own around the explicit one.
-    conn = conn.execution_options(isolation_level="AUTOCOMMIT")
-    # Another group's commit may write millions of rows first.
-    conn.exec_driver_sql(f"PRAGMA busy_timeout = {_SQLITE_PATIENCE_MS}")
+    conn = _by_hand(conn)
     try:
         conn.exec_driver_sql("BEGIN IMMEDIATE")
         try:
@@ -183,6 +206,14 @@ def _immediate(conn: Connection) -> Iterator[Connection]:
                 "a time, and none while somebody reads"
             ) from error
         raise
+
+
+def _by_hand(conn: Connection) -> Connection:
+    """SQLite without the transactions that its driver would open around the explicit one."""
+    conn = conn.execution_options(isolation_level="AUTOCOMMIT")
+    # Another group's commit may write millions of rows first.
+    conn.exec_driver_sql(f"PRAGMA busy_timeout = {_SQLITE_PATIENCE_MS}")
+    return conn
 
 
 def _roll_back(conn: Connection) -> None:

@@ -47,17 +47,25 @@ def _create(conn: Connection, tables: Tables) -> None:
         conn.execute(tables.schema_version.insert().values(version=SCHEMA_VERSION))
 
 
-def _is_installed(engine: Engine, tables: Tables) -> bool:
-    with engine.connect() as conn:
-        if not sa.inspect(conn).has_table(tables.schema_version.name, schema=tables.schema_version.schema):
-            return False
-        version = _version(conn, tables)
+def installed_version(conn: Connection, tables: Tables) -> int | None:
+    """The schema version of the state tables, which is this package's; None where they are not there.
+
+    :raises LedgerError: they are of another version
+    """
+    if not sa.inspect(conn).has_table(tables.schema_version.name, schema=tables.schema_version.schema):
+        return None
+    version = _version(conn, tables)
     if version is not None and version != SCHEMA_VERSION:
         raise LedgerError(
             f"The state tables have schema version {version}, this package works with {SCHEMA_VERSION}. "
             "Install the version of airflow-kafka-offsets that wrote them, or a newer one."
         )
-    return version is not None
+    return version
+
+
+def _is_installed(engine: Engine, tables: Tables) -> bool:
+    with engine.connect() as conn:
+        return installed_version(conn, tables) is not None
 
 
 def _version(conn: Connection, tables: Tables) -> int | None:

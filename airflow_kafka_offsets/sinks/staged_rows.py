@@ -63,15 +63,12 @@ class StagedRows:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for file in self._manifest.files:
-            # The manifest was read from the staging directory: a name in it must not lead anywhere else.
-            path = self._staging.file(file.name)
-            with self._staging.filesystem.open_input_file(path) as stream, pa.ipc.open_file(stream) as reader:
-                rows = 0
-                for index in range(reader.num_record_batches):
-                    batch = reader.get_batch(index)
-                    rows += batch.num_rows
-                    yield batch
+            rows = 0
+            for batch in self._staging.record_batches(file.name):
+                rows += batch.num_rows
+                yield batch
             if rows != file.rows:
+                path = self._staging.file(file.name)
                 raise StagingError(f"Staged file {path} holds {rows} rows, its manifest says {file.rows}")
 
     def _cast(self, batch: pa.RecordBatch, column: Column) -> pa.Array:

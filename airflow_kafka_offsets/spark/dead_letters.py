@@ -88,15 +88,12 @@ def dead_letters(staging: StagingDirectory, manifest: Manifest) -> Iterator[pa.R
     for read in manifest.reads:
         if read.dead_letters_file is None:
             continue
-        # The manifest was read from the staging directory: a name in it must not lead anywhere else.
-        path = staging.file(read.dead_letters_file)
         count = 0
-        with staging.filesystem.open_input_file(path) as stream, pa.ipc.open_file(stream) as reader:
-            for index in range(reader.num_record_batches):
-                batch = reader.get_batch(index)
-                count += batch.num_rows
-                yield batch
+        for batch in staging.record_batches(read.dead_letters_file):
+            count += batch.num_rows
+            yield batch
         if count != read.dead_letters:
+            path = staging.file(read.dead_letters_file)
             raise StagingError(f"Staged file {path} holds {count} dead letters, its slice reported {read.dead_letters}")
 
 

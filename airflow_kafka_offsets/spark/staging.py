@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 from pyarrow import fs
 
 
@@ -85,6 +86,15 @@ class StagingDirectory:
         """Whether a file is there, and of the size it was written with."""
         info = self.filesystem.get_file_info(self.file(name))
         return bool(info.type == fs.FileType.File and info.size == size)
+
+    def record_batches(self, name: str) -> Iterator[pa.RecordBatch]:
+        """What an Arrow file holds.
+
+        :raises ValueError: the name leads out of the directory; names come from a manifest, which is only a file, too
+        """
+        with self.filesystem.open_input_file(self.file(name)) as stream, pa.ipc.open_file(stream) as reader:
+            for index in range(reader.num_record_batches):
+                yield reader.get_batch(index)
 
     def notes(self, prefix: str) -> Iterator[dict[str, Any]]:
         """The JSON files whose names start with a prefix."""

@@ -9,6 +9,7 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -154,7 +155,7 @@ POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
 
 def _main(load: Load, points: tuple[str, ...], pipe: Connection) -> None:
     for point in points:
-        POINTS[point](lambda point=point: _stop(pipe, point))  # type: ignore[misc]
+        POINTS[point](partial(_stop, pipe, point))
     try:
         pipe.send(load())
     except Exception as error:  # told to whoever waits at the other end
@@ -198,7 +199,7 @@ def _work(pipe: Connection) -> None:
     batch._BUSY_POLL_SECONDS = 0.02
     for point, install in POINTS.items():
         if point != "during clean-up":
-            install(lambda point=point: time.sleep(slow.get(point, 0.0)))  # type: ignore[misc]
+            install(partial(_be_slow, slow, point))
     while True:
         load, pauses = pipe.recv()
         slow.clear()
@@ -207,6 +208,10 @@ def _work(pipe: Connection) -> None:
             pipe.send(load())
         except Exception as error:  # told to whoever waits at the other end
             pipe.send(error)
+
+
+def _be_slow(slow: dict[str, float], point: str) -> None:
+    time.sleep(slow.get(point, 0.0))
 
 
 def _stop(pipe: Connection, point: str) -> None:

@@ -48,6 +48,13 @@ def load(loader: Loader, orders: str, tmp_path: Path) -> Load:
     return Load(url, loader.kafka.bootstrap_servers, (orders,), RUN, options)
 
 
+@pytest.fixture
+def postgres_load(postgres_loader: Loader, orders: str, tmp_path: Path) -> Load:
+    url = postgres_loader.engine.url.render_as_string(hide_password=False)
+    options = {"staging_dir": str(tmp_path / "staging")}
+    return Load(url, postgres_loader.kafka.bootstrap_servers, (orders,), RUN, options)
+
+
 def killed(load: Load, point: str) -> None:
     with DyingLoad(load, point) as dying:
         dying.reach(point)
@@ -104,11 +111,9 @@ def through_a_proxy(postgres: PostgresServer, load: Load) -> Iterator[tuple[Post
 
 @pytest.mark.parametrize("tries", [1, 2], ids=["first-try", "retry"])
 def test_a_load_that_is_killed_before_it_learns_of_its_commit(
-    postgres_loader: Loader, postgres: PostgresServer, orders: str, tmp_path: Path, tries: int
+    postgres_loader: Loader, postgres: PostgresServer, postgres_load: Load, tries: int
 ) -> None:
-    url = postgres_loader.engine.url.render_as_string(hide_password=False)
-    options = {"staging_dir": str(tmp_path / "staging")}
-    load = Load(url, postgres_loader.kafka.bootstrap_servers, (orders,), RUN, options)
+    load = postgres_load
     if tries == 2:
         killed(load, "while a slice is read")
         load = replace(load, run=replace(RUN, try_number=2))
@@ -128,12 +133,12 @@ def test_a_load_that_is_killed_before_it_learns_of_its_commit(
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "not-committed"])
 def test_an_unknown_outcome_is_decided_from_the_ledger(
-    postgres_loader: Loader, postgres: PostgresServer, orders: str, tmp_path: Path, committed: bool
+    postgres_loader: Loader, postgres: PostgresServer, postgres_load: Load, committed: bool
 ) -> None:
-    url = postgres_loader.engine.url.render_as_string(hide_password=False)
-    options = {"staging_dir": str(tmp_path / "staging")}
-    load = Load(url, postgres_loader.kafka.bootstrap_servers, (orders,), RUN, options)
-    with through_a_proxy(postgres, load) as (proxy, proxied), DyingLoad(proxied, "inside the transaction") as one:
+    with (
+        through_a_proxy(postgres, postgres_load) as (proxy, proxied),
+        DyingLoad(proxied, "inside the transaction") as one,
+    ):
         one.reach("inside the transaction")
         if committed:
             proxy.swallow_commit_answer()
@@ -150,17 +155,14 @@ def test_an_unknown_outcome_is_decided_from_the_ledger(
         assert type(told).__name__ == "DatabaseUnavailableError", told
         assert "was not committed, and nothing of it was written" in str(told)
         assert visible_rows(postgres_loader.engine) == 0
-    finish(postgres_loader, load, replace(RUN, try_number=2))
+    finish(postgres_loader, postgres_load, replace(RUN, try_number=2))
 
 
 def test_the_ledger_that_cannot_be_asked_leaves_the_outcome_to_the_next_try(
-    postgres_loader: Loader, postgres: PostgresServer, orders: str, tmp_path: Path
+    postgres_loader: Loader, postgres: PostgresServer, postgres_load: Load
 ) -> None:
-    url = postgres_loader.engine.url.render_as_string(hide_password=False)
-    options = {"staging_dir": str(tmp_path / "staging")}
-    load = Load(url, postgres_loader.kafka.bootstrap_servers, (orders,), RUN, options)
     with (
-        through_a_proxy(postgres, load) as (proxy, proxied),
+        through_a_proxy(postgres, postgres_load) as (proxy, proxied),
         DyingLoad(proxied, "inside the transaction", IN_THE_WIRE) as one,
     ):
         one.reach("inside the transaction")
@@ -173,4 +175,4 @@ def test_the_ledger_that_cannot_be_asked_leaves_the_outcome_to_the_next_try(
     assert type(told).__name__ == "CommitUnknownError", told
     assert told.retriable
 
-    finish(postgres_loader, load, replace(RUN, try_number=2))
+    finish(postgres_loader, postgres_load, replace(RUN, try_number=2))

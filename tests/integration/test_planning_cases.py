@@ -34,7 +34,7 @@ from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
-from devstack.topics import create_topic
+from devstack.topics import create_topic, delete_records, delete_topic
 from tests.integration.conftest import Loader, TopicFactory, assert_exactly_once, names, positions, produce, rows
 from tests.integration.inline import InlineLauncher
 from tests.integration.test_transactions import Transactions
@@ -53,18 +53,6 @@ def produce_at(kafka: KafkaBroker, topic: str, minutes: Sequence[float], *, firs
     for number, value in zip(minutes, names(first, len(minutes)), strict=True):
         producer.produce(topic, value, partition=partition, timestamp=milliseconds(at(number)))
     assert producer.flush(30) == 0
-
-
-def delete_records(kafka: KafkaBroker, topic: str, before: int, partition: int = 0) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    for future in admin.delete_records([TopicPartition(topic, partition, before)]).values():
-        future.result()
-
-
-def delete_topic(kafka: KafkaBroker, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.delete_topics([topic])[topic].result()
-    wait_until(lambda: topic not in admin.list_topics(timeout=5).topics, 30, "the topic to be gone")
 
 
 def commit_to_kafka(kafka: KafkaBroker, group: str, topic: str, offsets: dict[int, int]) -> None:
@@ -151,7 +139,7 @@ class TestFirstRun:
             produce(kafka, name, names(partition * 10, 5), partition)
         group = f"old-{name}"
         commit_to_kafka(kafka, group, name, {0: 2, 1: 5})
-        delete_records(kafka, name, 4)
+        delete_records(kafka.bootstrap_servers, name, 4)
 
         with pytest.raises(DataLossError, match=rf"{name}\[0\]: position 2, beginning offset 4, 2 offsets gone"):
             inline_loader(name, start=CommittedBy(group))
@@ -296,7 +284,7 @@ class TestIdentity:
         name = topic()
         produce(inline_loader.kafka, name, names(0, 5))
         inline_loader(name)
-        delete_topic(inline_loader.kafka, name)
+        delete_topic(inline_loader.kafka.bootstrap_servers, name)
         create_topic(inline_loader.kafka.bootstrap_servers, name)
         produce(inline_loader.kafka, name, names(100, count))
 
@@ -313,7 +301,7 @@ class TestIdentity:
         name = topic()
         produce(inline_loader.kafka, name, names(0, 5))
         inline_loader(name)
-        delete_topic(inline_loader.kafka, name)
+        delete_topic(inline_loader.kafka.bootstrap_servers, name)
 
         with pytest.raises(UnknownTopicError, match=f"has no topic '{name}'"):
             inline_loader(name)
@@ -353,7 +341,7 @@ class TestLostRecords:
         name = topic()
         produce(inline_loader.kafka, name, names(0, 5))
         inline_loader(name)
-        delete_records(inline_loader.kafka, name, 5)
+        delete_records(inline_loader.kafka.bootstrap_servers, name, 5)
 
         assert inline_loader(name).batches == ()
 
@@ -366,7 +354,7 @@ class TestLostRecords:
             """Retention passes the start of the range between its planning and its being read."""
 
             def __call__(self, job: StageJob) -> None:
-                delete_records(kafka, name, 8)
+                delete_records(kafka.bootstrap_servers, name, 8)
                 super().__call__(job)
 
         expiring = Loader(kafka, inline_loader.engine, Expires())
@@ -393,7 +381,7 @@ class TestLostRecords:
 
         class Expires(InlineLauncher):
             def __call__(self, job: StageJob) -> None:
-                delete_records(kafka, name, 8)
+                delete_records(kafka.bootstrap_servers, name, 8)
                 super().__call__(job)
 
         Loader(kafka, inline_loader.engine, Expires())(name, on_data_loss="skip")

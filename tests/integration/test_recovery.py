@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame
 
 from airflow_kafka_offsets.exceptions import (
@@ -26,8 +24,7 @@ from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.read import consumer_config, read
 from devstack.kafka import KafkaBroker
-from devstack.process import wait_until
-from devstack.topics import create_topic
+from devstack.topics import create_topic, delete_records, delete_topic
 from tests.integration.conftest import (
     CountingLauncher,
     Loader,
@@ -53,16 +50,8 @@ def die_after_the_plan(loader: Loader, *topics: str) -> None:
 
 
 def recreate(kafka: KafkaBroker, name: str) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.delete_topics([name])[name].result()
-    wait_until(lambda: name not in admin.list_topics(timeout=5).topics, 30, "the topic to be gone")
+    delete_topic(kafka.bootstrap_servers, name)
     create_topic(kafka.bootstrap_servers, name, 1, {})
-
-
-def delete_records(kafka: KafkaBroker, name: str, before: int) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    for future in admin.delete_records([TopicPartition(name, 0, before)]).values():
-        future.result()
 
 
 def test_an_open_batch_of_another_load_is_not_touched(loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
@@ -123,7 +112,7 @@ def test_an_open_batch_whose_start_expired_is_an_error_or_planned_anew(
     loader(name)
     produce(kafka, name, names(10, 20))
     die_after_the_plan(loader, name)
-    delete_records(kafka, name, 20)
+    delete_records(kafka.bootstrap_servers, name, 20)
 
     with pytest.raises(DataLossError, match=rf"{name}\[0\]: position 10, beginning offset 20, 10 offsets gone"):
         loader(name)
@@ -144,7 +133,7 @@ def test_records_that_expire_before_the_second_run_are_not_lost_in_silence(
     name = topic()
     loader(name)  # the partition is empty, and is remembered all the same
     produce(kafka, name, names(0, 10))
-    delete_records(kafka, name, 4)
+    delete_records(kafka.bootstrap_servers, name, 4)
 
     with pytest.raises(DataLossError, match=rf"{name}\[0\]: position 0, beginning offset 4, 4 offsets gone"):
         loader(name)

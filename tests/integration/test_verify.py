@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import sqlalchemy as sa
 from airflow.sdk import RetryAction
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Producer
 from pyspark.sql import DataFrame
 from sqlalchemy.engine import Engine
 
@@ -39,6 +38,7 @@ from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.verify import verify
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
+from devstack.topics import delete_records
 from tests.integration.airflow_runs import DAGS, airflow_uri
 from tests.integration.conftest import Loader, TopicFactory, names, produce
 from tests.integration.inline import InlineLauncher
@@ -61,12 +61,6 @@ def do(engine: Engine, *statements: str) -> None:
     with engine.begin() as conn:
         for statement in statements:
             assert conn.execute(sa.text(statement)).rowcount, statement
-
-
-def delete_records(kafka: KafkaBroker, topic: str, before: int) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    for future in admin.delete_records([TopicPartition(topic, 0, before)]).values():
-        future.result()
 
 
 def produce_at(kafka: KafkaBroker, topic: str, timestamps: Sequence[int]) -> None:
@@ -100,7 +94,7 @@ def test_topics_batches_dead_letters_and_gaps_are_proved(
     produce(kafka, second, names(100, 5))
     inline_loader(first, second, max_records=8, **LEFT_OUT)
     produce(kafka, first, names(10, 6))
-    delete_records(kafka, first, 12)
+    delete_records(kafka.bootstrap_servers, first, 12)
     inline_loader(first, second, on_data_loss="skip")
 
     expected = Coverage(
@@ -436,7 +430,7 @@ def test_retention_may_go_on_while_kafka_is_read(
     def logs_then_retention(cluster: Cluster, topics: Sequence[str]) -> dict[Partition, PartitionLog]:
         found = ask(cluster, topics)
         if not asked:
-            delete_records(kafka, two_batches, 6)
+            delete_records(kafka.bootstrap_servers, two_batches, 6)
         asked.append(topics)
         return found
 
