@@ -24,7 +24,7 @@ _EXPORTS = {
     "SessionLauncher": "airflow_kafka_offsets.spark.session",
     "SqlTable": "airflow_kafka_offsets.sinks",
     "load": "airflow_kafka_offsets.batch",
-    "verify": "airflow_kafka_offsets.verify",
+    "verify": "airflow_kafka_offsets.verification",
 }
 
 __all__ = ["__version__", *_EXPORTS]
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.retry_policy import KafkaOffsetsRetryPolicy as KafkaOffsetsRetryPolicy
     from airflow_kafka_offsets.sinks import SqlTable as SqlTable
     from airflow_kafka_offsets.spark.session import SessionLauncher as SessionLauncher
-    from airflow_kafka_offsets.verify import verify as verify
+    from airflow_kafka_offsets.verification import verify as verify
 
 
 def __getattr__(name: str) -> Any:

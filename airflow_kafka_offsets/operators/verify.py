@@ -64,7 +64,7 @@ class KafkaVerifyOperator(BaseOperator):
         from airflow_kafka_offsets.hooks.database import database_engine
         from airflow_kafka_offsets.hooks.kafka import kafka_config
         from airflow_kafka_offsets.ledger import Tables
-        from airflow_kafka_offsets.verify import verify
+        from airflow_kafka_offsets.verification import verify
 
         if self.sink.conn_id is None:
             raise ConfigurationError(f"The sink {self.sink.name!r} has no conn_id: name the connection of its database")

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.ledger import TaskRun
 from airflow_kafka_offsets.sinks import SqlTable
-from airflow_kafka_offsets.verify import verify
+from airflow_kafka_offsets.verification import verify
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.proxy import PostgresProxy

@@ -21,7 +21,7 @@ from airflow_kafka_offsets.spark.application import write_manifest
 from airflow_kafka_offsets.spark.job import StagedFile, StageJob
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 from airflow_kafka_offsets.spark.tasks import SliceReader, Stager
-from airflow_kafka_offsets.verify import verify
+from airflow_kafka_offsets.verification import verify
 from tests.integration.conftest import Loader, TopicFactory, assert_exactly_once, names, positions, produce, rows
 from tests.integration.dying_load import POINTS, DyingLoad, Load, Worker
 from tests.integration.inline import InlineLauncher

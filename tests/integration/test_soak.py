@@ -40,7 +40,7 @@ from airflow_kafka_offsets.formats import Json
 from airflow_kafka_offsets.ledger import TaskRun
 from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.sinks import SqlTable
-from airflow_kafka_offsets.verify import verify
+from airflow_kafka_offsets.verification import verify
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.process import wait_until

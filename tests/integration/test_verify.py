@@ -35,7 +35,7 @@ from airflow_kafka_offsets.offsets import TopicPartition as Partition
 from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
 from airflow_kafka_offsets.retry_policy import KafkaOffsetsRetryPolicy
 from airflow_kafka_offsets.sinks import SqlTable
-from airflow_kafka_offsets.verify import verify
+from airflow_kafka_offsets.verification import verify
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.topics import delete_records

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
@@ -45,7 +46,12 @@ def test_the_public_names_are_these() -> None:
 
 @pytest.mark.parametrize("name", airflow_kafka_offsets.__all__)
 def test_every_public_name_is_there(name: str) -> None:
-    assert getattr(airflow_kafka_offsets, name) is not None
+    first = getattr(airflow_kafka_offsets, name)
+
+    assert first is not None
+    # A submodule of the same name would take its place once it is imported.
+    assert getattr(airflow_kafka_offsets, name) is first
+    assert name == "__version__" or not isinstance(first, ModuleType)
 
 
 def test_the_public_names_are_what_dir_shows() -> None:
