@@ -101,6 +101,7 @@ class Tables:
             sa.Column("records", sa.BigInteger),
             sa.Column("row_count", sa.BigInteger),
             sa.Column("dead_letters", sa.BigInteger),
+            sa.Column("scenario", sa.Text),
             sa.Column("reason", sa.Text),
             sa.Column("who", sa.Text),
             sa.Column("planned_at", UtcDateTime, nullable=False),
@@ -130,6 +131,8 @@ class Tables:
             sa.Column("loaded_before_ms", sa.BigInteger),
             sa.Column("ahead_offset", sa.BigInteger),
             sa.Column("ahead_before_ms", sa.BigInteger),
+            sa.Column("replaced_from", sa.BigInteger),
+            sa.Column("replaced_to", sa.BigInteger),
             sa.Column("records", sa.BigInteger),
             sa.Column("dead_letters", sa.BigInteger),
             sa.Column("bytes", sa.BigInteger),
@@ -146,6 +149,15 @@ class Tables:
             sa.Column("end_offset", sa.BigInteger, nullable=False),
             sa.Column("cause", sa.Text, nullable=False),
             sa.Column("decision", sa.Text, nullable=False),
+        )
+        self.replaced_output = self._table(
+            "replaced_output",
+            sa.Column("batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
+            sa.Column("replaced_batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
+            sa.Column("topic", topic, primary_key=True),
+            sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+            sa.Column("row_count", sa.BigInteger, nullable=False),
+            sa.Column("dead_letters", sa.BigInteger, nullable=False),
         )
         self.dead_letters = self._table(
             "dead_letters",

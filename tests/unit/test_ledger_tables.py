@@ -30,6 +30,7 @@ NAMES = [
     "offset_ranges",
     "offset_gaps",
     "dead_letters",
+    "replaced_output",
 ]
 
 ODD = [
