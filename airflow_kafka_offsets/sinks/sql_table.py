@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from sqlalchemy.engine import Connection, Engine
 
+    from airflow_kafka_offsets.ledger.replacement import Condition, Removed
     from airflow_kafka_offsets.sinks.staged_rows import Column, StagedRows
     from airflow_kafka_offsets.spark.job import TargetColumns
 
@@ -105,6 +106,18 @@ class SqlTable:
                 f"written: their records would be loaded again. Restore both to the same moment, or delete the rows with "
                 f"{BATCH_ID} >= {batch_id}, which this load then brings back."
             )
+
+    def remove(self, conn: Connection, replaced: Condition, of_batches: sa.Select[tuple[int]]) -> list[Removed]:
+        """Delete rows by where they are from.
+
+        :param replaced: which
+        :param of_batches: the batches that wrote something of that; all their rows have to say where they are from
+        :return: how many rows went, for each batch and partition
+        :raises ConfigurationError: the table, or a row, does not say where it is from: some would stay, and be there twice
+        """
+        from airflow_kafka_offsets.sinks.removal import remove
+
+        return remove(conn, self._reflect(conn), self.name, replaced, of_batches)
 
     def _reflect(self, conn: Connection) -> sa.Table | None:
         import sqlalchemy as sa

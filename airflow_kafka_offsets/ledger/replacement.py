@@ -1,0 +1,170 @@
+"""Taking old output back: rows and dead letters of offsets that are loaded again, with an account of what was taken."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple, Protocol
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.offsets import TopicPartition
+
+
+class Origin(NamedTuple):
+    """The columns that say where a row is from."""
+
+    batch_id: sa.ColumnElement[int]
+    topic: sa.ColumnElement[str]
+    partition: sa.ColumnElement[int]
+    offset: sa.ColumnElement[int]
+
+
+class Condition(Protocol):
+    """Which rows of a table are replaced, told by the columns of their origin."""
+
+    def __call__(self, origin: Origin) -> sa.ColumnElement[bool]: ...
+
+
+class Removed(NamedTuple):
+    """How many rows of a batch's were removed from one partition."""
+
+    batch_id: int
+    topic_partition: TopicPartition
+    rows: int
+
+
+class Output(Protocol):
+    """A target whose rows can be taken back."""
+
+    @property
+    def name(self) -> str:
+        """As the history names it."""
+
+    def remove(self, conn: Connection, replaced: Condition, of_batches: sa.Select[tuple[int]]) -> list[Removed]:
+        """Delete rows; see `SqlTable.remove`."""
+
+
+def replace_output(conn: Connection, tables: Tables, group_id: str, batch_id: int, target: Output) -> None:
+    """Delete what batches of a group left of the offsets that a batch replaces, and note how much that was.
+
+    The offsets are `replaced_from` to `replaced_to` of the batch's ranges, which are written before this. Called within the
+    transaction that closes the batch, under the group's lock: nothing can be added to these offsets meanwhile.
+
+    :raises ConfigurationError: rows cannot be told apart by where they are from, or the batches wrote into another table
+    """
+    _check_target(conn, tables, group_id, batch_id, target)
+    rows = target.remove(
+        conn,
+        lambda origin: _is_replaced(tables, group_id, batch_id, target.name, origin),
+        _overlapping(tables, group_id, batch_id),
+    )
+    letters = _remove_dead_letters(conn, tables, group_id, batch_id, target)
+    counts = Counter({removed[:2]: removed.rows for removed in rows})
+    aside = Counter({removed[:2]: removed.rows for removed in letters})
+    if counts or aside:
+        conn.execute(
+            tables.replaced_output.insert(),
+            [
+                {
+                    "batch_id": batch_id,
+                    "replaced_batch_id": replaced,
+                    "topic": tp.topic,
+                    "partition": tp.partition,
+                    "row_count": counts[replaced, tp],
+                    "dead_letters": aside[replaced, tp],
+                }
+                for replaced, tp in sorted(counts.keys() | aside.keys())
+            ],
+        )
+
+
+def _remove_dead_letters(
+    conn: Connection, tables: Tables, group_id: str, batch_id: int, target: Output
+) -> list[Removed]:
+    letters = tables.dead_letters
+    columns = letters.c
+    origin = Origin(columns.batch_id, columns.topic, columns.partition, columns.offset_value)
+    condition = _is_replaced(tables, group_id, batch_id, target.name, origin)
+    keys = origin[:3]
+    found = conn.execute(sa.select(*keys, sa.func.count()).where(condition).group_by(*keys)).all()
+    conn.execute(letters.delete().where(condition))
+    return [Removed(batch, TopicPartition(topic, partition), count) for batch, topic, partition, count in found]
+
+
+def _is_replaced(tables: Tables, group_id: str, batch_id: int, target: str, origin: Origin) -> sa.ColumnElement[bool]:
+    """Whether a row is of an offset that is replaced, and was left there by a batch of the group.
+
+    A topic that was made anew under the same name has offsets of its own: those of the earlier one are not touched.
+    """
+    again, loaded = tables.offset_ranges.alias("again"), tables.offset_ranges.alias("loaded")
+    batches = tables.offset_batches.alias("left_by")
+    return (
+        sa.exists()
+        .select_from(again, loaded, batches)
+        .where(
+            again.c.batch_id == batch_id,
+            again.c.topic == origin.topic,
+            again.c.partition == origin.partition,
+            origin.offset >= again.c.replaced_from,
+            origin.offset < again.c.replaced_to,
+            loaded.c.batch_id == origin.batch_id,
+            loaded.c.topic == again.c.topic,
+            loaded.c.partition == again.c.partition,
+            _same_topic(loaded, again),
+            batches.c.batch_id == origin.batch_id,
+            batches.c.consumer_group == group_id,
+            batches.c.state == "committed",
+            batches.c.target_table == target,
+        )
+    )
+
+
+def _overlapping(tables: Tables, group_id: str, batch_id: int) -> sa.Select[tuple[int]]:
+    """The committed batches of a group that loaded something of what is replaced."""
+    again, loaded = tables.offset_ranges.alias("again"), tables.offset_ranges.alias("loaded")
+    batches = tables.offset_batches
+    return sa.select(batches.c.batch_id).where(
+        batches.c.consumer_group == group_id,
+        batches.c.state == "committed",
+        batches.c.row_count > 0,
+        batches.c.batch_id != batch_id,
+        batches.c.batch_id == loaded.c.batch_id,
+        again.c.batch_id == batch_id,
+        again.c.topic == loaded.c.topic,
+        again.c.partition == loaded.c.partition,
+        _same_topic(loaded, again),
+        loaded.c.start_offset < again.c.replaced_to,
+        sa.func.coalesce(loaded.c.ahead_offset, loaded.c.end_offset) > again.c.replaced_from,
+    )
+
+
+def _same_topic(loaded: sa.FromClause, again: sa.FromClause) -> sa.ColumnElement[bool]:
+    # A broker may have told no id.
+    return sa.or_(
+        loaded.c.topic_id == again.c.topic_id,
+        loaded.c.topic_id.is_(None),
+        again.c.topic_id.is_(None),
+    )
+
+
+def _check_target(conn: Connection, tables: Tables, group_id: str, batch_id: int, target: Output) -> None:
+    batches = tables.offset_batches.c
+    found = conn.execute(
+        sa.select(batches.batch_id, batches.target_table)
+        .where(
+            batches.batch_id.in_(_overlapping(tables, group_id, batch_id)),
+            batches.kind == "load",
+            batches.target_table != target.name,
+        )
+        .order_by(batches.batch_id)
+        .limit(1)
+    ).one_or_none()
+    if found is not None:
+        raise ConfigurationError(
+            f"Batch {found.batch_id} of group {group_id!r} loaded offsets that are to be replaced into table "
+            f"{found.target_table!r}; the table named is {target.name!r}. Nothing was changed; name the table that the group "
+            "loads into."
+        )

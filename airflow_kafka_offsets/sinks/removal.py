@@ -1,0 +1,46 @@
+"""Deleting rows of a target by where they are from."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.formats import BATCH_ID
+from airflow_kafka_offsets.ledger.replacement import Condition, Origin, Removed
+from airflow_kafka_offsets.offsets import TopicPartition
+
+_ORIGIN = (BATCH_ID, "_kafka_topic", "_kafka_partition", "_kafka_offset")
+
+
+def remove(
+    conn: Connection, table: sa.Table | None, name: str, replaced: Condition, of_batches: sa.Select[tuple[int]]
+) -> list[Removed]:
+    """See `SqlTable.remove`."""
+    if table is None:
+        # A table that was dropped holds nothing twice.
+        return []
+    missing = [column for column in _ORIGIN if column not in table.columns]
+    if missing:
+        raise ConfigurationError(
+            f"Table {name!r} has no column {', '.join(missing)}: which of its rows are of the offsets that are to be replaced "
+            "is not known. Nothing was changed; delete the rows yourself and rewind without replacing, or load into a new table."
+        )
+    origin = Origin(*(table.columns[column] for column in _ORIGIN))
+    _check_rows(conn, origin, name, of_batches)
+    condition = replaced(origin)
+    keys = origin[:3]
+    found = conn.execute(sa.select(*keys, sa.func.count()).where(condition).group_by(*keys)).all()
+    conn.execute(table.delete().where(condition))
+    return [Removed(batch, TopicPartition(topic, partition), count) for batch, topic, partition, count in found]
+
+
+def _check_rows(conn: Connection, origin: Origin, name: str, of_batches: sa.Select[tuple[int]]) -> None:
+    silent = sa.or_(*(column.is_(None) for column in origin[1:]))
+    batch = conn.scalar(sa.select(sa.func.min(origin.batch_id)).where(origin.batch_id.in_(of_batches), silent))
+    if batch is not None:
+        raise ConfigurationError(
+            f"Table {name!r} holds rows of batch {batch} that do not say their topic, partition and offset: which of them are of "
+            "the offsets that are to be replaced is not known. Nothing was changed; have the transform keep the columns "
+            "_kafka_topic, _kafka_partition and _kafka_offset, and delete these rows yourself."
+        )
