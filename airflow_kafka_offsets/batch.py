@@ -25,6 +25,7 @@ from airflow_kafka_offsets.exceptions import (
     ForeignBatchError,
     GroupBusyError,
     LedgerError,
+    RewoundError,
 )
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Batch, Claim, Recipe, TaskRun
@@ -168,6 +169,7 @@ def plan(attempt: Attempt) -> Planned | None:
     planned = _resumed(attempt, batch) if batch is not None else None
     if planned is not None:
         return planned
+    generation = ledger.generation(attempt.engine, pipeline.tables, claim.group_id)
     decided = decide(attempt)
     for gap in decided.gaps:
         log.warning(
@@ -176,7 +178,11 @@ def plan(attempt: Attempt) -> Planned | None:
     if not decided.ranges and not decided.initial:
         log.info("Nothing to load for group %r in %s", pipeline.group_id, ", ".join(pipeline.topics))
         return None
-    batch = ledger.record_plan(attempt.engine, pipeline.tables, claim, decided, attempt.recipe)
+    try:
+        batch = ledger.record_plan(attempt.engine, pipeline.tables, claim, decided, attempt.recipe, generation)
+    except RewoundError as rewound:
+        log.info("%s", rewound)
+        return plan(attempt)
     if batch is None:
         return None
     log.info(

@@ -25,6 +25,7 @@
     * `DatabaseUnavailableError` (retriable): the database has no room, went away, or was too slow
     * `GroupBusyError` (retriable): another run holds the group
     * `ForeignBatchError`: the group's open batch belongs to a load of other topics, or into another table
+    * `RewoundError` (retriable): the positions were rewound while a batch was planned from the old ones
     * `FencedError`: a later attempt took the group over; this one can never commit
     * `PositionConflictError`: a stored position is not where the batch starts
     * `OlderLedgerError`: the target holds rows of batches that the state tables do not know
@@ -166,6 +167,12 @@ class ForeignBatchError(LedgerError):
 
 class GroupBusyError(LedgerError):
     """Another run holds the group."""
+
+    retriable = True
+
+
+class RewoundError(LedgerError):
+    """The positions were rewound while a batch was planned from the old ones: it has to be planned again."""
 
     retriable = True
 

@@ -17,7 +17,7 @@ from airflow_kafka_offsets.ledger.batches import (
 from airflow_kafka_offsets.ledger.commit import commit
 from airflow_kafka_offsets.ledger.connection import now, outages_told
 from airflow_kafka_offsets.ledger.dead_letters import write_dead_letters
-from airflow_kafka_offsets.ledger.groups import Claim, TaskRun, check_claim, claim, release
+from airflow_kafka_offsets.ledger.groups import Claim, TaskRun, check_claim, claim, generation, release
 from airflow_kafka_offsets.ledger.heartbeat import Heartbeat
 from airflow_kafka_offsets.ledger.history import bytes_per_offset
 from airflow_kafka_offsets.ledger.install import init
@@ -40,6 +40,7 @@ __all__ = [
     "check_claim",
     "claim",
     "commit",
+    "generation",
     "init",
     "mark_staged",
     "now",

@@ -13,8 +13,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_kafka_offsets.exceptions import RewoundError
 from airflow_kafka_offsets.ledger.connection import database_now
-from airflow_kafka_offsets.ledger.groups import Claim, transact_claimed
+from airflow_kafka_offsets.ledger.groups import Claim, stored_generation, transact_claimed
 from airflow_kafka_offsets.ledger.positions import read_ahead, set_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, Target, TopicPartition
@@ -97,15 +98,21 @@ def captured_targets(engine: Engine, tables: Tables, claim: Claim) -> dict[Topic
         }
 
 
-def record_plan(engine: Engine, tables: Tables, claim: Claim, plan: Plan, recipe: Recipe) -> Batch | None:
+def record_plan(
+    engine: Engine, tables: Tables, claim: Claim, plan: Plan, recipe: Recipe, generation: int
+) -> Batch | None:
     """Write a plan ahead of any work: from now on a retry, or the next run, replays exactly these ranges.
 
     Positions of topics that start at the end of their log are stored in the same transaction, as a batch of kind
     `start`, because nothing else will be done for them.
 
+    :param generation: of the group, read before the positions that the plan is decided from
     :return: the open batch; None where the plan loads nothing
+    :raises RewoundError: the positions were rewound since
     """
-    batch_id = transact_claimed(engine, tables, claim, lambda conn: _write_plan(conn, tables, claim, plan, recipe))
+    batch_id = transact_claimed(
+        engine, tables, claim, lambda conn: _write_plan(conn, tables, claim, plan, recipe, generation)
+    )
     if batch_id is None:
         return None
     return Batch(
@@ -173,19 +180,26 @@ def _update_open(
     transact_claimed(engine, tables, claim, update)
 
 
-def _write_plan(conn: Connection, tables: Tables, claim: Claim, plan: Plan, recipe: Recipe) -> int | None:
+def _write_plan(
+    conn: Connection, tables: Tables, claim: Claim, plan: Plan, recipe: Recipe, generation: int
+) -> int | None:
     """
     :return: the id of the batch to load, or None
     """
+    if stored_generation(conn, tables, claim.group_id) != generation:
+        raise RewoundError(
+            f"The positions of group {claim.group_id!r} were rewound while a batch was planned from the old ones. Nothing was "
+            "written; plan again."
+        )
     now = database_now(conn)
     if plan.initial:
         # The table named in the history is only a name here: nothing is written to it.
-        start_id = _insert_batch(conn, tables, claim, "start", "committed", now, recipe, now)
+        start_id = _insert_batch(conn, tables, claim, generation, "start", "committed", now, recipe, now)
         _insert_ranges(conn, tables, start_id, plan.initial)
         set_positions(conn, tables, claim.group_id, start_id, plan.initial, {}, {}, now)
     if not plan.ranges:
         return None
-    batch_id = _insert_batch(conn, tables, claim, "load", "planned", now, recipe)
+    batch_id = _insert_batch(conn, tables, claim, generation, "load", "planned", now, recipe)
     _insert_ranges(conn, tables, batch_id, plan.ranges)
     if plan.gaps:
         columns = ("topic", "partition", "start", "end", "cause", "decision")
@@ -204,6 +218,7 @@ def _insert_batch(
     conn: Connection,
     tables: Tables,
     claim: Claim,
+    generation: int,
     kind: str,
     state: str,
     now: datetime,
@@ -214,7 +229,7 @@ def _insert_batch(
     result = conn.execute(
         tables.offset_batches.insert().values(
             consumer_group=claim.group_id,
-            generation=claim.generation,
+            generation=generation,
             kind=kind,
             state=state,
             attempt=0,

@@ -65,7 +65,6 @@ class Claim:
 
     group_id: str
     epoch: int
-    generation: int
     owner: TaskRun
 
 
@@ -113,7 +112,19 @@ def _claim(conn: Connection, tables: Tables, group_id: str, owner: TaskRun, clus
     )
     if claimed.rowcount != 1:  # only where the database knows no FOR UPDATE
         raise GroupBusyError(f"Group {group_id!r} was claimed by another run at the same moment")
-    return Claim(group_id, row.epoch + 1, row.generation, owner)
+    return Claim(group_id, row.epoch + 1, owner)
+
+
+def generation(engine: Engine, tables: Tables, group_id: str) -> int:
+    """How often the positions of a group were moved otherwise than by loading; 0 where the group is not known."""
+    with engine.connect() as conn:
+        return stored_generation(conn, tables, group_id)
+
+
+def stored_generation(conn: Connection, tables: Tables, group_id: str) -> int:
+    """The same, within a transaction."""
+    groups = tables.consumer_groups.c
+    return conn.scalar(sa.select(groups.generation).where(groups.group_id == group_id)) or 0
 
 
 def renew(engine: Engine, tables: Tables, held: Claim, lease: timedelta) -> bool:

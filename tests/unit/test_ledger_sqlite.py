@@ -81,7 +81,7 @@ class Database:
         return claim(self.engine, self.tables, GROUP, owner, cluster_id=cluster_id, lease=lease)
 
     def plan(self, held: Claim, plan: Plan = FIRST_LOAD) -> Batch:
-        batch = record_plan(self.engine, self.tables, held, plan, RECIPE)
+        batch = record_plan(self.engine, self.tables, held, plan, RECIPE, 0)
         assert batch is not None
         return batch
 
@@ -372,7 +372,7 @@ class TestRecordPlan:
     def test_a_plan_that_loads_nothing_leaves_no_batch(self, db: Database) -> None:
         held = db.claim()
         before = db.dump()
-        assert record_plan(db.engine, db.tables, held, Plan(), RECIPE) is None
+        assert record_plan(db.engine, db.tables, held, Plan(), RECIPE, 0) is None
         assert db.dump() == before
 
     def test_a_group_has_one_open_batch_at_most(self, db: Database) -> None:
@@ -392,7 +392,7 @@ class TestRecordPlan:
         at_end = offset_range(T0, 100, 100, how="latest")
         initial = (replace(at_end, end_epoch=4), offset_range(T1, 0, 0, how="latest"))
         held = db.claim()
-        assert record_plan(db.engine, db.tables, held, Plan(initial=initial), RECIPE) is None
+        assert record_plan(db.engine, db.tables, held, Plan(initial=initial), RECIPE, 0) is None
         assert positions(db.engine, db.tables, GROUP) == {T0: Position(100, TOPIC_ID, 4), T1: Position(0, TOPIC_ID)}
         assert open_batch(db.engine, db.tables, GROUP) is None
         assert captured_targets(db.engine, db.tables, held) is None
@@ -513,7 +513,7 @@ class TestFencing:
     ) -> None:
         held, _ = fenced
         with pytest.raises(FencedError):
-            record_plan(db.engine, db.tables, held, Plan(initial=(offset_range(T0, 9, 9, how="latest"),)), RECIPE)
+            record_plan(db.engine, db.tables, held, Plan(initial=(offset_range(T0, 9, 9, how="latest"),)), RECIPE, 0)
         assert db.positions() == {}
 
     def test_a_fenced_attempt_does_not_even_begin_to_write_rows(
@@ -830,7 +830,7 @@ class TestInTheWay:
         steps: dict[str, Callable[[], object]] = {
             "init": lambda: init(empty.engine, fresh),
             "claim": lambda: empty.claim(SECOND_TRY),
-            "record_plan": lambda: record_plan(empty.engine, empty.tables, held, Plan(), RECIPE),
+            "record_plan": lambda: record_plan(empty.engine, empty.tables, held, Plan(), RECIPE, 0),
             "begin_staging": lambda: begin_staging(empty.engine, empty.tables, held, batch, "/staging/2", RECIPE),
             "mark_staged": lambda: mark_staged(empty.engine, empty.tables, held, batch, 1),
             "abandon": lambda: abandon(empty.engine, empty.tables, held, batch, "a reason"),
