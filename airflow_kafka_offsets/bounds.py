@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow_kafka_offsets import planning
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
+from airflow_kafka_offsets.instants import instant, milliseconds, shown
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.offsets import PartitionLog, Position, ReadAhead, Target, TopicPartition
 from airflow_kafka_offsets.planning import First
@@ -66,23 +67,6 @@ def check_until(until: str | datetime | None, lateness: timedelta) -> None:
         raise ConfigurationError(f"lateness must not be negative; got lateness={lateness!r}")
     if lateness and until is None:
         raise ConfigurationError(f"lateness={lateness!r} means nothing without until")
-
-
-def instant(name: str, value: str | datetime, expected: str = "a timestamp") -> datetime:
-    """A parameter as an instant: no zone means UTC.
-
-    :raises ConfigurationError: it is no date-time, or lies before 1970, where Kafka's timestamps begin
-    """
-    try:
-        read = datetime.fromisoformat(value) if isinstance(value, str) else value
-        read = read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)
-    except (ValueError, TypeError, AttributeError, OverflowError):
-        raise ConfigurationError(f"{name} must be {expected} (ISO 8601); got {name}={value!r}") from None
-    if read < datetime(1970, 1, 1, tzinfo=UTC):
-        raise ConfigurationError(
-            f"{name} must not lie before 1970, where Kafka's timestamps begin; got {name}={value!r}"
-        )
-    return read
 
 
 def first_offsets(
@@ -142,16 +126,6 @@ def targets_until(
         ahead = ReadAhead(beyond, milliseconds(until)) if lateness and beyond > end else None
         targets[tp] = Target(end, ahead)
     return targets
-
-
-def milliseconds(value: datetime) -> int:
-    """Milliseconds since 1970, rounded up: the first that is not before the instant."""
-    return -(-(value - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1))
-
-
-def shown(value: datetime) -> str:
-    """An instant as text, in UTC."""
-    return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _committed(

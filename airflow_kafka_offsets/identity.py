@@ -8,6 +8,11 @@ from airflow_kafka_offsets.exceptions import LogTruncatedError, TopicRecreatedEr
 from airflow_kafka_offsets.offsets import OffsetRange, PartitionLog, Position, TopicPartition
 
 
+def differ(one: str | None, other: str | None) -> bool:
+    """Whether two topic ids are those of two topics; a broker may have told none."""
+    return one is not None and other is not None and one != other
+
+
 def check_positions(
     positions: Mapping[TopicPartition, Position], logs: Mapping[TopicPartition, PartitionLog], topics: Collection[str]
 ) -> None:
@@ -30,7 +35,7 @@ def check_positions(
         log = logs.get(tp)
         if log is None:
             recreated.append(f"{tp}: position {position.offset} is stored, but the topic has no such partition now")
-        elif position.topic_id and log.topic_id and position.topic_id != log.topic_id:
+        elif differ(position.topic_id, log.topic_id):
             recreated.append(
                 f"{tp}: position {position.offset} belongs to topic id {position.topic_id}, "
                 f"the topic has id {log.topic_id} and offsets {log.beginning}..{log.end} now"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from airflow_kafka_offsets.coverage import BatchRecord, Detail, Findings, LoadedRange, Move, Span, Tally, Violation
+from airflow_kafka_offsets.identity import differ
 from airflow_kafka_offsets.offsets import Position, ReadAhead, TopicPartition
 
 # Starts that carry on from a stored position; the others choose where a partition begins.
@@ -150,7 +151,7 @@ class _Proof:
         """Make sure that a move starts where the one before ended."""
         tp = move.topic_partition
         chain = self._chains.get(tp)
-        another = chain is not None and _differ(chain.topic_id, move.topic_id)
+        another = chain is not None and differ(chain.topic_id, move.topic_id)
         if chain is None or (another and move.begins):
             # A topic that was made anew begins a history of its own, once its old position was deleted on purpose.
             chain = self._chains[tp] = _Chain(move.topic_id, move.start, move.batch_id)
@@ -326,7 +327,7 @@ class _Proof:
                 min(position.offset, chain.at),
                 chain.batch_id,
             )
-        elif _differ(position.topic_id, chain.topic_id):
+        elif differ(position.topic_id, chain.topic_id):
             self._violated(
                 f"the position belongs to topic id {position.topic_id}, the history to topic id {chain.topic_id}",
                 tp,
@@ -364,11 +365,6 @@ def _break(chain: _Chain, move: Move) -> str:
     if move.start > chain.at:
         return f"{told}: offsets {chain.at}..{move.start} are in no batch and in no recorded gap"
     return f"{told}: offsets {move.start}..{chain.at} were loaded already"
-
-
-def _differ(one: str | None, other: str | None) -> bool:
-    """Whether two topic ids are those of two topics; a broker may have told none."""
-    return one is not None and other is not None and one != other
 
 
 def _reaching(ahead: ReadAhead | None, offset: int) -> ReadAhead | None:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from airflow_kafka_offsets.bounds import CommittedBy, milliseconds
+from airflow_kafka_offsets.bounds import CommittedBy
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DataLossError,
@@ -27,6 +27,7 @@ from airflow_kafka_offsets.exceptions import (
     TopicRecreatedError,
     UnknownTopicError,
 )
+from airflow_kafka_offsets.instants import milliseconds
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Tables, TaskRun
 from airflow_kafka_offsets.offsets import TopicPartition as Partition

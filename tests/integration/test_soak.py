@@ -34,9 +34,9 @@ from hypothesis.stateful import (
 )
 
 from airflow_kafka_offsets.batch import load
-from airflow_kafka_offsets.bounds import milliseconds
 from airflow_kafka_offsets.exceptions import DataLossError, TopicRecreatedError
 from airflow_kafka_offsets.formats import Json
+from airflow_kafka_offsets.instants import milliseconds
 from airflow_kafka_offsets.ledger import TaskRun
 from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.sinks import SqlTable
