@@ -6,8 +6,7 @@ Every function that writes is one transaction, begins by locking the group's row
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,7 +14,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.exceptions import RewoundError
 from airflow_kafka_offsets.ledger.connection import database_now
-from airflow_kafka_offsets.ledger.groups import Claim, stored_generation, transact_claimed
+from airflow_kafka_offsets.ledger.groups import Claim, TaskRun, stored_generation, transact_claimed
 from airflow_kafka_offsets.ledger.positions import read_ahead, set_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, Target, TopicPartition
@@ -194,55 +193,57 @@ def _write_plan(
     now = database_now(conn)
     if plan.initial:
         # The table named in the history is only a name here: nothing is written to it.
-        start_id = _insert_batch(conn, tables, claim, generation, "start", "committed", now, recipe, now)
-        _insert_ranges(conn, tables, start_id, plan.initial)
+        start_id = insert_batch(
+            conn,
+            tables,
+            claim.group_id,
+            claim.owner,
+            "start",
+            generation,
+            state="committed",
+            planned_at=now,
+            committed_at=now,
+            **asdict(recipe),
+        )
+        insert_ranges(conn, tables, start_id, plan.initial)
         set_positions(conn, tables, claim.group_id, start_id, plan.initial, {}, {}, now)
     if not plan.ranges:
         return None
-    batch_id = _insert_batch(conn, tables, claim, generation, "load", "planned", now, recipe)
-    _insert_ranges(conn, tables, batch_id, plan.ranges)
-    if plan.gaps:
-        columns = ("topic", "partition", "start", "end", "cause", "decision")
-        names = ("topic", "partition", "start_offset", "end_offset", "cause", "decision")
-        conn.execute(
-            tables.offset_gaps.insert(),
-            [
-                {"batch_id": batch_id} | {n: getattr(gap, c) for n, c in zip(names, columns, strict=True)}
-                for gap in plan.gaps
-            ],
-        )
+    batch_id = insert_batch(
+        conn,
+        tables,
+        claim.group_id,
+        claim.owner,
+        "load",
+        generation,
+        state="planned",
+        planned_at=now,
+        **asdict(recipe),
+    )
+    insert_ranges(conn, tables, batch_id, plan.ranges)
+    insert_gaps(conn, tables, batch_id, plan.gaps)
     return batch_id
 
 
-def _insert_batch(
-    conn: Connection,
-    tables: Tables,
-    claim: Claim,
-    generation: int,
-    kind: str,
-    state: str,
-    now: datetime,
-    recipe: Recipe,
-    committed_at: datetime | None = None,
+def insert_batch(
+    conn: Connection, tables: Tables, group_id: str, owner: TaskRun, kind: str, generation: int, **values: object
 ) -> int:
-    owner = claim.owner
+    """A new row of the history.
+
+    :param values: of its other columns
+    :return: its number
+    """
     result = conn.execute(
         tables.offset_batches.insert().values(
-            consumer_group=claim.group_id,
+            consumer_group=group_id,
             generation=generation,
             kind=kind,
-            state=state,
-            attempt=0,
             dag_id=owner.dag_id,
             task_id=owner.task_id,
             run_id=owner.run_id,
             map_index=owner.map_index,
             try_number=owner.try_number,
-            target_table=recipe.target_table,
-            transform=recipe.transform,
-            fingerprint=recipe.fingerprint,
-            planned_at=now,
-            committed_at=committed_at,
+            **({"attempt": 0} | values),
         )
     )
     key = result.inserted_primary_key
@@ -250,7 +251,20 @@ def _insert_batch(
     return int(key[0])
 
 
-def _insert_ranges(conn: Connection, tables: Tables, batch_id: int, ranges: Sequence[OffsetRange]) -> None:
+def insert_ranges(
+    conn: Connection,
+    tables: Tables,
+    batch_id: int,
+    ranges: Sequence[OffsetRange],
+    replaced: Mapping[TopicPartition, tuple[int, int]] | None = None,
+) -> None:
+    """The ranges of a new batch.
+
+    :param replaced: the offsets whose earlier output the batch replaces
+    """
+    if not ranges:
+        return
+    nothing = (None, None)
     conn.execute(
         tables.offset_ranges.insert(),
         [
@@ -268,10 +282,24 @@ def _insert_ranges(conn: Connection, tables: Tables, batch_id: int, ranges: Sequ
                 "loaded_before_ms": one.loaded.before_ms if one.loaded is not None else None,
                 "ahead_offset": one.ahead.offset if one.ahead is not None else None,
                 "ahead_before_ms": one.ahead.before_ms if one.ahead is not None else None,
+                "replaced_from": replaced.get(one.topic_partition, nothing)[0] if replaced else None,
+                "replaced_to": replaced.get(one.topic_partition, nothing)[1] if replaced else None,
                 "how": one.how,
             }
             for one in ranges
         ],
+    )
+
+
+def insert_gaps(conn: Connection, tables: Tables, batch_id: int, gaps: Sequence[Gap]) -> None:
+    """The offsets that a new batch passes over."""
+    if not gaps:
+        return
+    columns = ("topic", "partition", "start", "end", "cause", "decision")
+    names = ("topic", "partition", "start_offset", "end_offset", "cause", "decision")
+    conn.execute(
+        tables.offset_gaps.insert(),
+        [{"batch_id": batch_id} | {n: getattr(gap, c) for n, c in zip(names, columns, strict=True)} for gap in gaps],
     )
 
 
