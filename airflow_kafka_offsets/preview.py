@@ -136,6 +136,9 @@ def _position_as_dict(position: Position | None) -> dict[str, Any] | None:
 
 
 def _partition(saved: Mapping[str, Any]) -> PartitionRewind:
+    for name in ("old", "new"):
+        if saved[name] != (saved[f"{name}_position"] or {"offset": None})["offset"]:
+            raise ValueError(f"{name} and {name}_position are different offsets")
     return PartitionRewind(
         _typed(saved["topic"], str),
         _typed(saved["partition"], int),

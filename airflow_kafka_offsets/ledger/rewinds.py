@@ -1,0 +1,356 @@
+"""Positions that are moved otherwise than by loading: in one transaction, with a row in the history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from airflow_kafka_offsets.exceptions import (
+    ClusterChangedError,
+    CommitUnknownError,
+    DatabaseUnavailableError,
+    OpenBatchError,
+    RewindConflictError,
+)
+from airflow_kafka_offsets.ledger.batches import OPEN_STATES, insert_batch, insert_gaps, insert_ranges
+from airflow_kafka_offsets.ledger.connection import database_now, is_outage, outages_told, said, transact
+from airflow_kafka_offsets.ledger.groups import TaskRun, lock
+from airflow_kafka_offsets.ledger.past import REWIND_KINDS, open_batch_of
+from airflow_kafka_offsets.ledger.positions import stored_positions
+from airflow_kafka_offsets.ledger.replacement import Output, replace_output
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.offsets import Gap, OffsetRange, Position, TopicPartition
+from airflow_kafka_offsets.preview import Preview
+from airflow_kafka_offsets.rewinding import PartitionRewind, Span
+
+_SHOWN = 10
+
+
+def rewound_by(engine: Engine, tables: Tables, group_id: str, owner: TaskRun) -> int | None:
+    """The rewind that a task instance has executed, in whichever try."""
+    with engine.connect() as conn:
+        return _rewound_by(conn, tables, group_id, owner)
+
+
+def execute(
+    engine: Engine,
+    tables: Tables,
+    preview: Preview,
+    *,
+    owner: TaskRun,
+    who: str,
+    reason: str | None = None,
+    abandon: int | None = None,
+    target: Output | None = None,
+) -> int:
+    """Move positions as a preview says, or change nothing: one transaction for all partitions.
+
+    :param owner: what it has done already is not done again
+    :param who: for the history
+    :param abandon: the number of the open batch, which is given up in the same transaction
+    :param target: remove the output of the offsets that will be read again, in the same transaction
+    :return: the number of the rewind in the history
+    :raises RewindConflictError: positions have moved since the preview was made
+    :raises OpenBatchError: a batch is open, and is not the one to abandon
+    :raises ConfigurationError: the target's rows cannot be told apart by where they are from
+    :raises DatabaseUnavailableError: the database could not do it; nothing was changed
+    :raises CommitUnknownError: the connection broke, and the database could not be asked what became of it
+    """
+
+    def work(conn: Connection) -> int:
+        done = _rewound_by(conn, tables, preview.group_id, owner)
+        if done is not None:
+            return done
+        return _execute(conn, tables, preview, owner, who, reason, abandon, target)
+
+    try:
+        return transact(engine, work)
+    except DBAPIError as error:
+        if not is_outage(error):
+            raise
+        if error.connection_invalidated:
+            done = _outcome(engine, tables, preview.group_id, owner, error)
+            if done is not None:
+                return done
+        raise DatabaseUnavailableError(
+            f"The positions of group {preview.group_id!r} were not moved, and nothing was changed: {said(error)}. Do it again "
+            "when the database has what it lacked."
+        ) from error
+
+
+def abandon_batch(
+    engine: Engine, tables: Tables, group_id: str, batch_id: int, *, who: str, reason: str | None = None
+) -> None:
+    """Give up an open batch, a load or a replay: its attempt can never commit, and the positions stay where they are.
+
+    :raises OpenBatchError: it is not open, or not the group's
+    """
+
+    def work(conn: Connection) -> None:
+        lock(conn, tables, group_id)
+        _abandon(conn, tables, group_id, batch_id, who, reason)
+
+    with outages_told(f"Batch {batch_id} of group {group_id!r} was not abandoned", "Do it again."):
+        transact(engine, work)
+
+
+def _execute(
+    conn: Connection,
+    tables: Tables,
+    preview: Preview,
+    owner: TaskRun,
+    who: str,
+    reason: str | None,
+    abandon: int | None,
+    target: Output | None,
+) -> int:
+    group_id = preview.group_id
+    _lock_group(conn, tables, preview)
+    stored = stored_positions(conn, tables, group_id)
+    _check_moved(preview, stored)
+    still_open = open_batch_of(conn, tables, group_id)
+    if still_open != abandon:
+        raise _wrong_batch(group_id, still_open, abandon)
+    if abandon is not None:
+        _abandon(conn, tables, group_id, abandon, who, reason)
+    changed = preview.changed
+    if target is not None:
+        changed = tuple(_without_ahead(one) for one in changed)
+    now = database_now(conn)
+    generation = (preview.generation or 0) + 1
+    batch_id = insert_batch(
+        conn,
+        tables,
+        group_id,
+        owner,
+        preview.kind,
+        generation,
+        state="committed",
+        planned_at=now,
+        committed_at=now,
+        target_table=target.name if target is not None else None,
+        scenario=preview.scenario,
+        reason=reason,
+        who=who,
+    )
+    insert_ranges(conn, tables, batch_id, [_range(one) for one in changed], _replaced(changed) if target else {})
+    insert_gaps(conn, tables, batch_id, _gaps(changed, preview.scenario, who))
+    if target is not None:
+        replace_output(conn, tables, group_id, batch_id, target)
+    _set_positions(conn, tables, group_id, batch_id, changed, now)
+    groups = tables.consumer_groups
+    conn.execute(
+        groups.update()
+        .where(groups.c.group_id == group_id)
+        .values(generation=generation, cluster_id=preview.cluster_id)
+    )
+    return batch_id
+
+
+def _lock_group(conn: Connection, tables: Tables, preview: Preview) -> None:
+    """
+    :raises RewindConflictError: the group is not what it was when the preview was made
+    """
+    groups = tables.consumer_groups
+    lock(conn, tables, preview.group_id)
+    row = conn.execute(sa.select(groups).where(groups.c.group_id == preview.group_id)).one_or_none()
+    if row is None and preview.generation is None:
+        conn.execute(
+            groups.insert().values(group_id=preview.group_id, cluster_id=preview.cluster_id, generation=0, epoch=0)
+        )
+        return
+    if row is None or row.generation != (preview.generation or 0):
+        raise RewindConflictError(
+            f"The positions of group {preview.group_id!r} were rewound since this preview was made: it is of generation "
+            f"{preview.generation or 0}, the group of {row.generation if row is not None else 'none'}. Nothing was changed; "
+            "make a new preview."
+        )
+    if row.cluster_id not in (None, preview.cluster_id) and not preview.moves_cluster:
+        raise ClusterChangedError(
+            f"The positions of group {preview.group_id!r} belong to Kafka cluster {row.cluster_id!r}, the preview to "
+            f"{preview.cluster_id!r}. Nothing was changed."
+        )
+
+
+def _check_moved(preview: Preview, stored: Mapping[TopicPartition, Position]) -> None:
+    moved = [
+        f"{one.topic_partition}: {_shown(one.old)} in the preview, {_shown(stored.get(one.topic_partition))} now"
+        for one in preview.partitions
+        if one.old != stored.get(one.topic_partition)
+    ]
+    if moved:
+        more = f", and {len(moved) - _SHOWN} more" if len(moved) > _SHOWN else ""
+        raise RewindConflictError(
+            f"Positions of group {preview.group_id!r} have moved since this preview was made: {'; '.join(moved[:_SHOWN])}"
+            f"{more}. Nothing was changed; make a new preview."
+        )
+
+
+def _shown(position: Position | None) -> str:
+    return f"position {position.offset}" if position is not None else "no position"
+
+
+def _wrong_batch(group_id: str, still_open: int | None, abandon: int | None) -> OpenBatchError:
+    if still_open is None:
+        return OpenBatchError(f"Batch {abandon} of group {group_id!r} is not open. Nothing was changed.")
+    also = f", which is not batch {abandon}" if abandon is not None else ""
+    return OpenBatchError(
+        f"Group {group_id!r} has the open batch {still_open}{also}: it starts at the positions that would be moved. Nothing was "
+        f"changed; let a load finish it first, or abandon batch {still_open} together with the rewind."
+    )
+
+
+def _abandon(conn: Connection, tables: Tables, group_id: str, batch_id: int, who: str, reason: str | None) -> None:
+    batches, groups = tables.offset_batches, tables.consumer_groups
+    told = f"abandoned by {who}" + (f": {reason}" if reason else "")
+    row = conn.execute(
+        sa.select(batches.c.kind, batches.c.state).where(
+            batches.c.batch_id == batch_id, batches.c.consumer_group == group_id
+        )
+    ).one_or_none()
+    closed = conn.execute(
+        batches.update()
+        .where(batches.c.batch_id == batch_id, batches.c.consumer_group == group_id, batches.c.state.in_(OPEN_STATES))
+        .values(state="abandoned", reason=told)
+    )
+    if closed.rowcount != 1:
+        found = f"it is {row.state}" if row is not None else "the group has no such batch"
+        raise OpenBatchError(
+            f"Batch {batch_id} of group {group_id!r} cannot be abandoned: {found}. Nothing was changed."
+        )
+    if row is not None and row.kind == "load":
+        # Whoever works at it holds the group: from now on it can write nothing more, and need not be waited for.
+        conn.execute(
+            groups.update()
+            .where(groups.c.group_id == group_id)
+            .values(epoch=groups.c.epoch + 1, lease_owner=None, lease_expires_at=None)
+        )
+
+
+def _without_ahead(one: PartitionRewind) -> PartitionRewind:
+    """What was loaded ahead of the old position is removed with the rest: it has to be loaded again."""
+    if one.again is None or one.new is None:
+        return one
+    return replace(one, new=replace(one.new, ahead=None))
+
+
+def _range(one: PartitionRewind) -> OffsetRange:
+    """A move of a position as a row of the history: from `start` to `end`."""
+    position = one.new or one.old
+    assert position is not None  # a partition without both does not change
+    before = one.old or position
+    how = "rewind"
+    if one.new is None:
+        how = "removed"
+    elif one.old is None:
+        how = "chosen"
+    elif one.other_topic:
+        how = "recreated"
+    return OffsetRange(
+        one.topic,
+        one.partition,
+        before.offset,
+        position.offset,
+        position.offset,
+        position.topic_id,
+        how,
+        before.leader_epoch,
+        position.leader_epoch,
+        before.ahead if one.old is not None else None,
+        one.new.ahead if one.new is not None else None,
+    )
+
+
+def _replaced(changed: Sequence[PartitionRewind]) -> dict[TopicPartition, Span]:
+    return {one.topic_partition: one.again for one in changed if one.again is not None}
+
+
+def _gaps(changed: Iterable[PartitionRewind], scenario: str, who: str) -> list[Gap]:
+    return [
+        Gap(one.topic, one.partition, start, end, "passed over", f"moved forward by {who} ({scenario})")
+        for one in changed
+        for start, end in one.skipped
+    ]
+
+
+def _set_positions(
+    conn: Connection,
+    tables: Tables,
+    group_id: str,
+    batch_id: int,
+    changed: Sequence[PartitionRewind],
+    now: datetime,
+) -> None:
+    offsets = tables.consumed_offsets
+    keyed = [
+        {"of_group": group_id, "of_topic": one.topic, "of_partition": one.partition}
+        for one in changed
+        if one.old is not None
+    ]
+    if keyed:
+        conn.execute(
+            offsets.delete().where(
+                offsets.c.consumer_group == sa.bindparam("of_group"),
+                offsets.c.topic == sa.bindparam("of_topic"),
+                offsets.c.partition == sa.bindparam("of_partition"),
+            ),
+            keyed,
+        )
+    rows = [
+        {
+            "consumer_group": group_id,
+            "topic": one.topic,
+            "partition": one.partition,
+            "offset_value": one.new.offset,
+            "topic_id": one.new.topic_id,
+            "leader_epoch": one.new.leader_epoch,
+            "ahead_offset": one.new.ahead.offset if one.new.ahead is not None else None,
+            "ahead_before_ms": one.new.ahead.before_ms if one.new.ahead is not None else None,
+            # How old what was loaded is, is not known of another position.
+            "record_timestamp": None,
+            "batch_id": batch_id,
+            "updated_at": now,
+        }
+        for one in changed
+        if one.new is not None
+    ]
+    if rows:
+        conn.execute(offsets.insert(), rows)
+
+
+def _rewound_by(conn: Connection, tables: Tables, group_id: str, owner: TaskRun) -> int | None:
+    batches = tables.offset_batches.c
+    found: int | None = conn.scalar(
+        sa.select(sa.func.max(batches.batch_id)).where(
+            batches.consumer_group == group_id,
+            batches.kind.in_(REWIND_KINDS),
+            batches.run_id == owner.run_id,
+            batches.dag_id.is_not_distinct_from(owner.dag_id),
+            batches.task_id.is_not_distinct_from(owner.task_id),
+            batches.map_index.is_not_distinct_from(owner.map_index),
+        )
+    )
+    return found
+
+
+def _outcome(engine: Engine, tables: Tables, group_id: str, owner: TaskRun, error: DBAPIError) -> int | None:
+    """The connection broke: the transaction may have been committed or not. The history knows; never guess."""
+
+    def look(conn: Connection) -> int | None:
+        # The server may not have noticed yet, and still hold the old transaction: its lock says when it is over.
+        lock(conn, tables, group_id)
+        return _rewound_by(conn, tables, group_id, owner)
+
+    try:
+        return transact(engine, look)
+    except DBAPIError as unreachable:
+        raise CommitUnknownError(
+            f"The connection broke while the positions of group {group_id!r} were being moved, and the database could not be "
+            f"asked what became of it: {said(unreachable)}. Look at the history of the group: the rewind is there as a whole, or "
+            "not at all."
+        ) from error

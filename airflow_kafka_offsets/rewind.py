@@ -1,0 +1,336 @@
+"""Move the stored positions of a group on purpose: preview first, then all partitions in one transaction."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import socket
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets import ledger
+from airflow_kafka_offsets.exceptions import (
+    ClusterChangedError,
+    ConfigurationError,
+    NoPositionError,
+    RewindConflictError,
+    TopicRecreatedError,
+)
+from airflow_kafka_offsets.instants import milliseconds
+from airflow_kafka_offsets.kafka import Cluster
+from airflow_kafka_offsets.kafka_groups import import_offsets
+from airflow_kafka_offsets.ledger import Tables, TaskRun, audit, past, rewinds
+from airflow_kafka_offsets.ledger.install import installed_version
+from airflow_kafka_offsets.offsets import PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.preview import Preview
+from airflow_kafka_offsets.rewinding import PartitionRewind, decide, partitions_in, without
+from airflow_kafka_offsets.scenarios import RELATIVE, Scenario, Scope
+from airflow_kafka_offsets.sinks import SqlTable
+
+log = logging.getLogger(__name__)
+
+# What the history says is of the cluster that the group was loaded from.
+_OF_THE_HISTORY = ("to-batch", "to-group", "undo", *RELATIVE)
+_SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Rewound:
+    """What a rewind did.
+
+    :param batch_id: its number in the history; None where no position was to be changed
+    :param partitions: how many positions it changed
+    :param rows_removed: how many rows it took out of the target
+    :param dead_letters_removed: how many records it took out of `dead_letters`
+    """
+
+    batch_id: int | None
+    partitions: int = 0
+    rows_removed: int = 0
+    dead_letters_removed: int = 0
+
+
+def preview_rewind(
+    group_id: str,
+    scenario: Scenario,
+    *,
+    engine: Engine,
+    kafka_config: Mapping[str, Any],
+    tables: Tables | None = None,
+    scope: Scope | None = None,
+    isolation_level: str = "read_committed",
+    new_group: bool = False,
+    new_cluster: bool = False,
+) -> Preview:
+    """Find out what a rewind would do. Nothing is written.
+
+    :param scenario: where the positions go, for example `Scenario.of("to-datetime", "2026-11-17T00:00:00Z")`
+    :param scope: the topics and partitions that are meant; None is all topics of the group, for a file those in it
+    :param isolation_level: that of the loads: it decides what the end offset of a log is
+    :param new_group: whether the group may be one that nothing is stored of yet; an import may always begin one
+    :param new_cluster: whether the positions may belong to another Kafka cluster, which the group leaves for this one
+    :raises ConfigurationError: there is no such group, or nothing in the scope
+    :raises UnknownTopicError: there is no such topic or partition
+    :raises NoPositionError: the scenario counts from positions that are not stored, or another group has none
+    :raises TopicRecreatedError: the positions that are wanted are those of an earlier topic of the same name
+    :raises ClusterChangedError: the positions belong to another cluster
+    :raises RewindConflictError: the last rewind cannot be undone any more
+    :raises KafkaUnavailableError: the cluster did not answer in time
+    """
+    tables = tables or Tables()
+    stand = _stand(engine, tables, group_id, may_be_new=new_group or scenario.name == "import")
+    positions = stand.positions if stand is not None else {}
+    cluster = Cluster(kafka_config, isolation_level=isolation_level)
+    cluster_id = cluster.cluster_id()
+    moves_cluster = stand is not None and stand.cluster_id not in (None, cluster_id)
+    if moves_cluster:
+        _check_new_cluster(group_id, scenario, scope or {}, stand, cluster_id, new_cluster)
+    question = _Question(engine, tables, group_id, scenario, cluster)
+    wanted = question.wanted_partitions()
+    topics = sorted(scope or {tp.topic for tp in (positions if wanted is None else wanted)})
+    if not topics:
+        raise ConfigurationError(f"No position of group {group_id!r} is stored: name the topics")
+    logs = cluster.logs(topics)
+    of_topics = {tp: one for tp, one in positions.items() if tp.topic in topics}
+    partitions = partitions_in(scope or {}, of_topics, logs)
+    if wanted is not None:
+        named = set(partitions_in(_named(wanted, topics), of_topics, logs))
+        partitions = [tp for tp in partitions if tp in named]
+    if not partitions:
+        raise ConfigurationError(f"Nothing of {scenario.text} is in the scope {', '.join(topics)}")
+    found = question.found(partitions, logs)
+    decided = decide(scenario, partitions, positions, logs, found)
+    return Preview(
+        group_id=group_id,
+        cluster_id=cluster_id,
+        generation=stand.generation if stand is not None else None,
+        scenario=scenario.text,
+        kind=scenario.name if scenario.name in ("undo", "import") else "rewind",
+        partitions=_never_loaded(engine, tables, group_id, stand, decided, logs),
+        instant=question.instant,
+        open_batch=stand.open_batch if stand is not None else None,
+        moves_cluster=moves_cluster,
+    )
+
+
+def execute_rewind(
+    preview: Preview,
+    *,
+    engine: Engine,
+    tables: Tables | None = None,
+    run: TaskRun | None = None,
+    who: str | None = None,
+    reason: str | None = None,
+    abandon: int | None = None,
+    replace: SqlTable | None = None,
+) -> Rewound:
+    """Do what a preview says, for all partitions in one transaction, or nothing.
+
+    :param run: who does it; what a task instance has done in an earlier try is not done again
+    :param who: for the history; None is the user of this process
+    :param reason: for the history
+    :param abandon: the number of the open batch, to give it up in the same transaction
+    :param replace: the group's target: its rows of the offsets that will be read again, and their dead letters, are deleted in the
+        same transaction
+    :raises RewindConflictError: positions have moved since the preview was made; nothing was changed
+    :raises OpenBatchError: a batch is open, and is not the one to abandon; nothing was changed
+    :raises ConfigurationError: rows of the target cannot be told apart by where they are from; nothing was changed
+    :raises LedgerError: see `exceptions`
+    """
+    tables = tables or Tables()
+    if not preview.changed:
+        log.info(
+            "Nothing to change: %s leaves the positions of group %r where they are", preview.scenario, preview.group_id
+        )
+        return Rewound(None)
+    if replace is not None and preview.moves_cluster:
+        raise ConfigurationError(
+            "Offsets of another cluster say nothing of the rows that were loaded from the old one: replace cannot be combined "
+            "with a change of the cluster"
+        )
+    if preview.generation is None:
+        ledger.init(engine, tables)
+    batch_id = rewinds.execute(
+        engine,
+        tables,
+        preview,
+        owner=run or TaskRun.of_this_process(),
+        who=who or current_user(),
+        reason=reason,
+        abandon=abandon,
+        target=replace,
+    )
+    rows, dead_letters = past.removed_by(engine, tables, batch_id)
+    log.info(
+        "Moved %d positions of group %r (%s), number %d in the history",
+        len(preview.changed),
+        preview.group_id,
+        preview.scenario,
+        batch_id,
+    )
+    return Rewound(batch_id, len(preview.changed), rows, dead_letters)
+
+
+def abandon_batch(
+    group_id: str,
+    batch_id: int,
+    *,
+    engine: Engine,
+    tables: Tables | None = None,
+    who: str | None = None,
+    reason: str | None = None,
+) -> None:
+    """Give up an open batch, a load or a replay: its attempt can never commit, and the positions stay where they are.
+
+    The next load plans anew from the stored positions.
+
+    :raises OpenBatchError: the group has no such batch, or it is not open
+    """
+    rewinds.abandon_batch(engine, tables or Tables(), group_id, batch_id, who=who or current_user(), reason=reason)
+
+
+def current_user() -> str:
+    """The user of this process, for the history."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+class _Question:
+    """What a scenario has to ask: the history, another group, Kafka. Each is one question for all partitions."""
+
+    def __init__(self, engine: Engine, tables: Tables, group_id: str, scenario: Scenario, cluster: Cluster) -> None:
+        self._engine = engine
+        self._tables = tables
+        self._group_id = group_id
+        self._scenario = scenario
+        self._cluster = cluster
+        self._past: dict[TopicPartition, Position | None] = {}
+        self.instant: datetime | None = None
+        if isinstance(scenario.value, datetime):
+            self.instant = scenario.value
+        elif isinstance(scenario.value, timedelta):
+            self.instant = ledger.now(engine) - scenario.value
+
+    def wanted_partitions(self) -> Collection[TopicPartition] | None:
+        """The partitions that the scenario itself names; None where it is meant for all in the scope."""
+        if isinstance(self._scenario.value, Mapping):
+            self._past = {tp: Position(offset) for tp, offset in self._scenario.value.items()}
+            return self._past
+        if self._scenario.name == "undo":
+            self._past = dict(self._last_rewind().before)
+            return self._past
+        return None
+
+    def found(
+        self, partitions: Collection[TopicPartition], logs: Mapping[TopicPartition, PartitionLog]
+    ) -> Mapping[TopicPartition, Position | None]:
+        """Where the scenario wants the positions of partitions, as far as that has to be asked."""
+        name, value = self._scenario.name, self._scenario.value
+        in_log = [tp for tp in partitions if tp in logs]
+        if self.instant is not None:
+            return {
+                tp: Position(one.offset)
+                for tp, one in self._cluster.offsets_at(in_log, milliseconds(self.instant)).items()
+            }
+        if name == "import":
+            return {tp: Position(offset) for tp, offset in import_offsets(self._cluster, str(value), in_log).items()}
+        if name == "to-batch":
+            assert isinstance(value, int)
+            return past.state_before(self._engine, self._tables, self._group_id, value)
+        if name == "to-group":
+            return self._other_group(str(value))
+        return self._past
+
+    def _last_rewind(self) -> past.LastRewind:
+        last = past.last_rewind(self._engine, self._tables, self._group_id)
+        if last is None:
+            raise NoPositionError(f"The history of group {self._group_id!r} has no rewind that could be undone")
+        told = f"Rewind {last.batch_id} of group {self._group_id!r} ({last.scenario})"
+        if last.replaced:
+            raise RewindConflictError(
+                f"{told} removed the rows that are to be loaded again: moving the positions back would leave them out for good. "
+                "Run the load, which brings them back."
+            )
+        if last.other_topic:
+            raise TopicRecreatedError(
+                f"{told} left positions of an earlier topic of the same name, which mean nothing in the one that is there now: "
+                f"{', '.join(map(str, last.other_topic[:_SHOWN]))}. Nothing was changed; name an offset or a time instead."
+            )
+        if last.moved_since:
+            raise RewindConflictError(
+                f"{told} cannot be undone any more: batches have moved {', '.join(map(str, last.moved_since[:_SHOWN]))} since. "
+                f"Nothing was changed; to go back to the state before it anyway, rewind to-batch {last.batch_id}."
+            )
+        return last
+
+    def _other_group(self, other: str) -> Mapping[TopicPartition, Position | None]:
+        with self._engine.connect() as conn:
+            audit.cluster_of(conn, self._tables, other)
+        stand = past.stand(self._engine, self._tables, other)
+        assert stand is not None
+        mine = self._cluster.cluster_id()
+        if stand.cluster_id not in (None, mine):
+            raise ClusterChangedError(
+                f"The positions of group {other!r} belong to Kafka cluster {stand.cluster_id!r}, the connection leads to {mine!r}"
+            )
+        # What it loaded ahead of its positions is in its own target.
+        return {tp: Position(one.offset, one.topic_id) for tp, one in stand.positions.items()}
+
+
+def _named(partitions: Collection[TopicPartition], topics: Collection[str]) -> Scope:
+    """Partitions of some topics, as a scope."""
+    return {topic: frozenset(tp.partition for tp in partitions if tp.topic == topic) for topic in topics}
+
+
+def _stand(engine: Engine, tables: Tables, group_id: str, *, may_be_new: bool) -> past.Stand | None:
+    with engine.connect() as conn:
+        if not may_be_new:
+            audit.cluster_of(conn, tables, group_id)  # says which groups there are, where this one is not
+        elif installed_version(conn, tables) is None:
+            return None
+    return past.stand(engine, tables, group_id)
+
+
+def _check_new_cluster(
+    group_id: str, scenario: Scenario, scope: Scope, stand: past.Stand | None, cluster_id: str, allowed: bool
+) -> None:
+    assert stand is not None
+    if not allowed:
+        raise ClusterChangedError(
+            f"The positions of group {group_id!r} belong to Kafka cluster {stand.cluster_id!r}; the connection leads to cluster "
+            f"{cluster_id!r}. Correct the connection; or, if the group is to go on from this cluster, rewind with a change of the "
+            "cluster to an offset or a time in it."
+        )
+    if scenario.name in _OF_THE_HISTORY:
+        raise ConfigurationError(
+            f"{scenario.name} means offsets of the cluster that group {group_id!r} was loaded from, {stand.cluster_id!r}. With a "
+            "change of the cluster, name an offset, a time, a file, or a consumer group of the new cluster's."
+        )
+    if scope:
+        raise ConfigurationError(
+            "A group belongs to one cluster: with a change of the cluster all its positions are moved; leave out the scope"
+        )
+
+
+def _never_loaded(
+    engine: Engine,
+    tables: Tables,
+    group_id: str,
+    stand: past.Stand | None,
+    decided: tuple[PartitionRewind, ...],
+    logs: Mapping[TopicPartition, PartitionLog],
+) -> tuple[PartitionRewind, ...]:
+    """Leave out of what is passed over what was loaded before: positions stood further on once, if they were rewound."""
+    forward = {one.topic_partition: span for one in decided for span in one.skipped}
+    if stand is None or stand.generation == 0 or not forward:
+        return decided
+    covered = past.covered(engine, tables, group_id, forward, {tp.topic: logs[tp].topic_id for tp in forward})
+    return tuple(
+        replace(one, skipped=without(span, covered.get(one.topic_partition, ())))
+        if (span := forward.get(one.topic_partition)) is not None
+        else one
+        for one in decided
+    )
