@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, ReadAhead, Slice, TopicPartition
@@ -84,10 +84,20 @@ class LoadedRange:
     """A range, and what the history says was in it.
 
     :param records: dead letters among them; None where they were not all read
+    :param replaced: the offsets whose earlier output the batch removed, or None
     """
 
     one: OffsetRange
     records: int | None = None
+    dead_letters: int = 0
+    replaced: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What later batches removed of a batch's output, by decision."""
+
+    rows: int = 0
     dead_letters: int = 0
 
 
@@ -97,6 +107,7 @@ class BatchRecord:
 
     :param state: None where the state tables do not know the batch
     :param row_count: how many rows the history says it wrote
+    :param replaced: what was removed of its output since, by partition
     """
 
     batch_id: int
@@ -109,6 +120,11 @@ class BatchRecord:
     gaps: tuple[Gap, ...] = ()
     rows: tuple[Tally, ...] = ()
     dead_letters: tuple[Tally, ...] = ()
+    replaced: Mapping[TopicPartition, Replaced] = field(default_factory=dict)
+
+    def replaced_of(self, tp: TopicPartition) -> Replaced:
+        """What was removed of its output of a partition."""
+        return self.replaced.get(tp, Replaced())
 
     @property
     def names_offsets(self) -> bool:
@@ -122,6 +138,8 @@ class Move:
     """A step in the history of a partition: a batch moves the position from `start` to `end`.
 
     :param begins: whether the start was chosen, and not where a position stood
+    :param jump: whether nothing was loaded on the way: a rewind, in whichever direction
+    :param removed: whether there is no position afterwards
     :param loaded: what the batch takes for loaded behind its start
     :param ahead: what is loaded behind the end afterwards
     :param gap: whether the offsets were skipped; what was read ahead then stays as it was
@@ -136,6 +154,8 @@ class Move:
     loaded: ReadAhead | None = None
     ahead: ReadAhead | None = None
     gap: bool = False
+    jump: bool = False
+    removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +174,20 @@ class Span:
     last_batch: int
     loaded: ReadAhead | None = None
     ahead: ReadAhead | None = None
+
+    def without(self, start: int, end: int) -> Iterator[Span]:
+        """What is left of it when the output of the offsets from `start` to `end` was replaced by that of another batch."""
+        if end <= self.start or start >= self.end:
+            yield (
+                self
+                if self.ahead is None or start >= self.ahead.offset or end <= self.end
+                else replace(self, ahead=None)
+            )
+            return
+        if self.start < start:
+            yield replace(self, end=start, ahead=None)
+        if end < self.end:
+            yield replace(self, start=end)
 
     def slices(self, beginning: int, end: int) -> Iterator[Slice]:
         """What to read of the log to see exactly the records that the batches loaded.

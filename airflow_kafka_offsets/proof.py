@@ -14,7 +14,8 @@ from airflow_kafka_offsets.identity import differ
 from airflow_kafka_offsets.offsets import Position, ReadAhead, TopicPartition
 
 # Starts that carry on from a stored position; the others choose where a partition begins.
-_CONTINUED = frozenset({"stored", "skipped-gap"})
+_CONTINUED = frozenset({"stored", "skipped-gap", "rewind", "removed"})
+_REWINDS = frozenset({"rewind", "undo", "import"})
 
 
 @dataclass(slots=True)
@@ -52,10 +53,26 @@ def prove(
 
 
 def moves(batch: BatchRecord) -> Iterator[Move]:
-    """The moves that a committed batch makes."""
+    """The moves that a committed batch makes; a replay makes none."""
+    if batch.kind == "replay":
+        return
     for loaded in batch.ranges:
         one = loaded.one
         begins = one.how not in _CONTINUED
+        if batch.kind in _REWINDS:
+            yield Move(
+                batch.batch_id,
+                one.topic_partition,
+                one.topic_id,
+                one.start,
+                one.end,
+                begins,
+                one.loaded,
+                one.ahead,
+                jump=True,
+                removed=one.how == "removed",
+            )
+            continue
         for gap in sorted(batch.gaps, key=lambda gap: gap.start):
             if (gap.topic, gap.partition) == one.topic_partition:
                 yield Move(batch.batch_id, one.topic_partition, one.topic_id, gap.start, gap.end, begins, gap=True)
@@ -92,8 +109,13 @@ class _Proof:
         for gap in batch.gaps:
             self._found.gaps += gap.end - gap.start
         for loaded in batch.ranges:
+            self._cut(loaded)
+        if batch.kind in _REWINDS:
+            return
+        for loaded in batch.ranges:
             self._note(batch, loaded)
-        self._check_rows(batch)
+        if batch.kind != "replay" or batch.target_table == self._target:
+            self._check_rows(batch)
         self._check_dead_letters(batch)
 
     def finish(self, positions: Mapping[TopicPartition, Position]) -> Findings:
@@ -181,7 +203,13 @@ class _Proof:
                 move.start,
                 move.batch_id,
             )
-        if move.end < move.start:
+        if move.removed:
+            del self._chains[tp]
+            return
+        if move.jump and move.end < chain.at:
+            # Rows behind the position are there by decision, or were removed.
+            chain.highest = -1
+        elif move.end < move.start and not move.jump:
             self._violated(
                 f"batch {move.batch_id} goes from offset {move.start} back to {move.end}", tp, move.end, move.batch_id
             )
@@ -190,12 +218,20 @@ class _Proof:
         if not move.gap:
             chain.ahead = move.ahead
 
+    def _cut(self, loaded: LoadedRange) -> None:
+        """Leave out of what is compared with Kafka what a batch took out of the target."""
+        chain = self._chains.get(loaded.one.topic_partition)
+        if loaded.replaced is not None and chain is not None:
+            chain.spans = [piece for span in chain.spans for piece in span.without(*loaded.replaced)]
+
     def _note(self, batch: BatchRecord, loaded: LoadedRange) -> None:
         """Count a range, and remember it for comparing with Kafka."""
         one = loaded.one
+        if batch.kind == "replay" and batch.target_table != self._target:
+            return
         self._found.records += loaded.records or 0
         self._found.reads_ahead = self._found.reads_ahead or one.read_to > one.end
-        if not batch.names_offsets or one.read_to <= one.start:
+        if not batch.names_offsets or one.read_to <= one.start or one.topic_partition not in self._chains:
             return
         spans = self._chains[one.topic_partition].spans
         last = spans[-1] if spans else None
@@ -216,8 +252,10 @@ class _Proof:
             )
 
     def _check_rows(self, batch: BatchRecord) -> None:
+        removed = sum(one.rows for one in batch.replaced.values())
+        wrote = (batch.row_count or 0) - removed
         if self._detail == "nothing":
-            self._found.rows += batch.row_count or 0
+            self._found.rows += wrote
             return
         count, before = sum(tally.count for tally in batch.rows), len(self._found.violations)
         self._found.rows += count
@@ -228,10 +266,10 @@ class _Proof:
                 self._check_places(batch, batch.rows, f"table {self._target!r} holds rows of")
             self._note_highest(batch)
         # Where partitions were found wrong, the sum is too.
-        if count != (batch.row_count or 0) and len(self._found.violations) == before:
+        if count != wrote and len(self._found.violations) == before:
             self._violated(
                 f"table {self._target!r} holds {count:,} rows of batch {batch.batch_id}, which wrote {batch.row_count or 0:,}"
-                f"{self._elsewhere(batch)}",
+                f"{_less(removed)}{self._elsewhere(batch)}",
                 batch_id=batch.batch_id,
             )
 
@@ -242,12 +280,13 @@ class _Proof:
             one = loaded.one
             tally = tallies.get(one.topic_partition, Tally(*one.topic_partition, 0))
             records = loaded.records if loaded.records is not None else (None if one.read_to > one.start else 0)
-            wanted = None if records is None else records - loaded.dead_letters
+            removed = batch.replaced_of(one.topic_partition).rows
+            wanted = None if records is None else records - loaded.dead_letters - removed
             where = f"table {self._target!r} holds {tally.count:,} rows of batch {batch.batch_id}, offsets {one.start}..{one.read_to}"
             if wanted is not None and tally.count != wanted:
                 wrong = "rows are missing" if tally.count < wanted else "there are too many"
                 self._violated(
-                    f"{where}, which wrote {wanted:,}: {wrong}{self._elsewhere(batch)}",
+                    f"{where}, which wrote {wanted + removed:,}{_less(removed)}: {wrong}{self._elsewhere(batch)}",
                     one.topic_partition,
                     one.start,
                     batch.batch_id,
@@ -268,10 +307,11 @@ class _Proof:
             one = loaded.one
             tally = tallies.get(one.topic_partition, Tally(*one.topic_partition, 0))
             self._found.dead_letters += tally.count
-            if tally.count != loaded.dead_letters:
+            removed = batch.replaced_of(one.topic_partition).dead_letters
+            if tally.count != loaded.dead_letters - removed:
                 self._violated(
                     f"dead_letters holds {tally.count:,} records of batch {batch.batch_id}, offsets {one.start}..{one.read_to}, "
-                    f"which set {loaded.dead_letters:,} aside",
+                    f"which set {loaded.dead_letters:,} aside{_less(removed)}",
                     one.topic_partition,
                     one.start,
                     batch.batch_id,
@@ -365,6 +405,10 @@ def _break(chain: _Chain, move: Move) -> str:
     if move.start > chain.at:
         return f"{told}: offsets {chain.at}..{move.start} are in no batch and in no recorded gap"
     return f"{told}: offsets {move.start}..{chain.at} were loaded already"
+
+
+def _less(removed: int) -> str:
+    return f", of which {removed:,} were replaced" if removed else ""
 
 
 def _reaching(ahead: ReadAhead | None, offset: int) -> ReadAhead | None:

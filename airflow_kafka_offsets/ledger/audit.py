@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.coverage import BatchRecord, Detail, LoadedRange, Span, Tally
+from airflow_kafka_offsets.coverage import BatchRecord, Detail, LoadedRange, Replaced, Span, Tally
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats import BATCH_ID
 from airflow_kafka_offsets.ledger.batches import as_gap, as_range
@@ -31,7 +31,7 @@ _SHOWN_GROUPS = 10
 _ROWS_AT_ONCE = 10_000
 
 # What is stored of a batch, in the order in which it is taken apart again.
-_BATCH, _RANGE, _GAP, _ROWS, _DEAD_LETTERS = range(5)
+_BATCH, _RANGE, _GAP, _ROWS, _DEAD_LETTERS, _REPLACED = range(6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ def output(conn: Connection, sink: SqlTable) -> Output:
         table = sa.Table(sink.table, sa.MetaData(), schema=sink.schema, autoload_with=conn, resolve_fks=False)
     except sa.exc.NoSuchTableError:
         return Output(sink.name, None, "batches")
-    if BATCH_ID not in table.columns:
+    # With an upsert key, later batches replace the rows of earlier ones.
+    if BATCH_ID not in table.columns or sink.upsert_key:
         return Output(sink.name, table, "nothing")
     named = all(name in table.columns for name in (_TOPIC, _PARTITION, _OFFSET))
     return Output(sink.name, table, "offsets" if named else "batches")
@@ -105,11 +106,12 @@ def history(conn: Connection, tables: Tables, group_id: str, target: Output) -> 
             (_GAP, _of_group(tables, tables.offset_gaps, group_id)),
             (_ROWS, _row_tallies(tables, target, group_id)),
             (_DEAD_LETTERS, _dead_letter_tallies(tables, group_id)),
+            (_REPLACED, _replaced(tables, group_id)),
         )
         if query is not None
     ]
     for batch_id, found in groupby(heapq.merge(*parts, key=_batch_id), key=_batch_id):
-        sorted_out: list[list[Any]] = [[] for _ in range(5)]
+        sorted_out: list[list[Any]] = [[] for _ in range(6)]
         for _, kind, row in found:
             sorted_out[kind].append(row)
         yield _batch_record(batch_id, *sorted_out)
@@ -134,7 +136,8 @@ def loaded_twice(conn: Connection, tables: Tables, target: Output, group_id: str
             sa.func.max(each.c.batch_id).label("last_batch"),
         )
         .select_from(each.join(ranges, same_range))
-        .group_by(each.c.topic, ranges.c.topic_id, each.c.partition, each.c.offset_value)
+        # What was loaded before a rewind and is loaded again after it is there twice by decision.
+        .group_by(each.c.topic, ranges.c.topic_id, each.c.partition, each.c.offset_value, each.c.generation)
         .having(sa.func.count() > 1)
         .subquery()
     )
@@ -276,6 +279,24 @@ def _dead_letter_tallies(tables: Tables, group_id: str) -> sa.Select[Any]:
     )
 
 
+def _replaced(tables: Tables, group_id: str) -> sa.Select[Any]:
+    """What was removed of the output of a group's batches."""
+    replaced, batches = tables.replaced_output.c, tables.offset_batches.c
+    return (
+        sa.select(
+            replaced.replaced_batch_id.label("batch_id"),
+            replaced.topic,
+            replaced.partition,
+            sa.func.sum(replaced.row_count).label("row_count"),
+            sa.func.sum(replaced.dead_letters).label("dead_letters"),
+        )
+        .join(tables.offset_batches, batches.batch_id == replaced.replaced_batch_id)
+        .where(batches.consumer_group == group_id)
+        .group_by(replaced.replaced_batch_id, replaced.topic, replaced.partition)
+        .order_by(replaced.replaced_batch_id)
+    )
+
+
 def _loaded(tables: Tables, target: Output, group_id: str, span: Span | None = None) -> sa.CompoundSelect[Any]:
     """One row for each row and each dead letter of the committed batches without a transform."""
     batches, letters = tables.offset_batches, tables.dead_letters
@@ -286,10 +307,11 @@ def _loaded(tables: Tables, target: Output, group_id: str, span: Span | None = N
         columns[_TOPIC].label("topic"),
         columns[_PARTITION].label("partition"),
         columns[_OFFSET].label("offset_value"),
+        batches.c.generation,
     ).join(batches, batches.c.batch_id == columns[BATCH_ID])
-    aside = sa.select(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value).join(
-        batches, batches.c.batch_id == letters.c.batch_id
-    )
+    aside = sa.select(
+        letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value, batches.c.generation
+    ).join(batches, batches.c.batch_id == letters.c.batch_id)
     if span is not None:
         rows = rows.where(
             # Of the column itself: the target may have an index on it.
@@ -327,7 +349,13 @@ def _batch_id(tagged: tuple[int, int, Any]) -> int:
 
 
 def _batch_record(
-    batch_id: int, batch: list[Any], ranges: list[Any], gaps: list[Any], rows: list[Any], dead_letters: list[Any]
+    batch_id: int,
+    batch: list[Any],
+    ranges: list[Any],
+    gaps: list[Any],
+    rows: list[Any],
+    dead_letters: list[Any],
+    replaced: list[Any],
 ) -> BatchRecord:
     tallies = tuple(Tally(*row[1:]) for row in rows)
     aside = tuple(Tally(*row[1:]) for row in dead_letters)
@@ -345,6 +373,7 @@ def _batch_record(
         tuple(map(as_gap, gaps)),
         tallies,
         aside,
+        {_place(row): Replaced(int(row.row_count), int(row.dead_letters)) for row in replaced},
     )
 
 
@@ -353,4 +382,5 @@ def _place(row: Any) -> TopicPartition:
 
 
 def _loaded_range(row: Any) -> LoadedRange:
-    return LoadedRange(as_range(row), row.records, row.dead_letters or 0)
+    replaced = (row.replaced_from, row.replaced_to) if row.replaced_from is not None else None
+    return LoadedRange(as_range(row), row.records, row.dead_letters or 0, replaced)
