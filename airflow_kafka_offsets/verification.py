@@ -58,7 +58,7 @@ def verify(
     with snapshot(engine) as conn:
         seen = _Snapshot(conn, tables, group_id, audit.cluster_of(conn, tables, group_id), audit.output(conn, sink))
         if cluster is not None:
-            _check_columns(seen.target)
+            _check_columns(seen.target, sink)
         positions = stored_positions(conn, tables, group_id)
         found = prove(
             audit.history(conn, tables, group_id, seen.target),
@@ -101,7 +101,12 @@ class _Snapshot(NamedTuple):
     target: audit.Output
 
 
-def _check_columns(target: audit.Output) -> None:
+def _check_columns(target: audit.Output, sink: SqlTable) -> None:
+    if sink.upsert_key:
+        raise ConfigurationError(
+            f"Rows of table {target.name!r} are replaced by those of later batches (upsert_key): records of Kafka cannot be "
+            "looked for in it. Verify without the Kafka connection."
+        )
     if target.table is not None and target.detail != "offsets":
         raise ConfigurationError(
             f"Table {target.name!r} lacks one of the columns _kafka_topic, _kafka_partition, _kafka_offset and _batch_id: "

@@ -7,6 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
+from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.types import TypeEngine
 
 from airflow_kafka_offsets.exceptions import TargetError
@@ -19,13 +21,23 @@ def is_added(name: str) -> bool:
     return name.startswith(RESERVED_PREFIX) or name == BATCH_ID
 
 
-def created_table(name: str, schema: str | None, columns: pa.Schema) -> sa.Table:
-    """The table that is made where the target is missing."""
-    made = [sa.Column(field.name, _created_type(field), nullable=field.nullable) for field in columns]
+def created_table(name: str, schema: str | None, columns: pa.Schema, key: Sequence[str] = ()) -> sa.Table:
+    """The table that is made where the target is missing.
+
+    :param key: the columns of its primary key
+    """
+    # Numbered by nobody: the rows hold the key.
+    made = [
+        sa.Column(
+            field.name, _created_type(field), nullable=field.nullable and field.name not in key, autoincrement=False
+        )
+        for field in columns
+    ]
     batch_id = sa.Column(BATCH_ID, sa.BigInteger, nullable=False)
     # Batches come in ascending order: Postgres' block ranges keep them apart at next to no cost.
     index = sa.Index(None, batch_id, postgresql_using="brin")
-    return sa.Table(name, sa.MetaData(schema=schema), *made, batch_id, index)
+    primary = [sa.PrimaryKeyConstraint(*key)] if key else []
+    return sa.Table(name, sa.MetaData(schema=schema), *made, batch_id, index, *primary)
 
 
 def required(table: sa.Table) -> list[str]:
@@ -56,7 +68,7 @@ def match(table: sa.Table, columns: pa.Schema) -> list[Column]:
         column = table.columns.get(field.name)
         if column is None:
             if not is_added(field.name):
-                faults.append(f"it has no column {field.name!r} ({_add_column(table, field)})")
+                faults.append(f"it has no column {field.name!r} ({add_column(table, field)})")
             continue
         wire = wire_type(field.type, column.type)
         if column.computed is not None:
@@ -102,6 +114,23 @@ def wire_type(rows: pa.DataType, column: TypeEngine[Any]) -> pa.DataType | None:
     return pa.string() if pa.types.is_string(rows) else None
 
 
+def add_column(table: sa.Table, field: pa.Field) -> str:
+    """The statement that adds a column for a field of the rows."""
+    from sqlalchemy.schema import CreateColumn
+
+    # Compiled for no database in particular: the user's own spelling of the type may differ.
+    column = sa.Column(field.name, _created_type(field))
+    sa.Table(table.name, sa.MetaData(), column)
+    return f"ALTER TABLE {table.fullname} ADD COLUMN {CreateColumn(column)}"
+
+
+def without_placeholders(dialect: Dialect) -> Dialect:
+    """The dialect for SQL that is shown, or goes to the server as it is: a driver with placeholders such as `%s` has every
+    percent sign in a name doubled."""
+    plain: type[DefaultDialect] = type(dialect)  # type: ignore[assignment]  # as every dialect is
+    return plain(paramstyle="named")
+
+
 def _decimal(rows: pa.DataType, column: TypeEngine[Any]) -> pa.DataType:
     scale = getattr(column, "scale", None)
     if scale is not None:
@@ -133,12 +162,3 @@ def _created_type(field: pa.Field) -> TypeEngine[Any]:
         f"Column {field.name!r} is {kind}: SqlTable stores no nested columns. Take it apart in a transform, or declare "
         "only the fields that are needed."
     )
-
-
-def _add_column(table: sa.Table, field: pa.Field) -> str:
-    from sqlalchemy.schema import CreateColumn
-
-    # Compiled for no database in particular: the user's own spelling of the type may differ.
-    column = sa.Column(field.name, _created_type(field))
-    sa.Table(table.name, sa.MetaData(), column)
-    return f"ALTER TABLE {table.fullname} ADD COLUMN {CreateColumn(column)}"

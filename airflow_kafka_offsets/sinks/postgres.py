@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.sinks.columns import without_placeholders
 from airflow_kafka_offsets.sinks.staged_rows import Column, StagedRows
 
 _LINE = re.compile(r"^COPY .*, line (\d+)", re.MULTILINE)
@@ -43,7 +44,7 @@ def copy_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows
     :raises RecordError: the database refuses a row; names the record
     :raises TargetError: it refuses the statement: the table is not what it was a moment ago, for example
     """
-    preparer = conn.dialect.identifier_preparer
+    preparer = without_placeholders(conn.dialect).identifier_preparer
     names = ", ".join(preparer.quote(column.name) for column in columns)
     binary = all(isinstance(table.columns[column.name].type, _BINARY) for column in columns)
     statement = f"COPY {preparer.format_table(table)} ({names}) FROM STDIN (FORMAT {'binary' if binary else 'csv'})"

@@ -1,4 +1,4 @@
-"""A table of the database that holds the positions: rows are appended in the transaction that moves the positions."""
+"""A table of the database that holds the positions: rows are written in the transaction that moves the positions."""
 
 from __future__ import annotations
 
@@ -24,16 +24,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SqlTable:
-    """Append rows to a table. Columns are matched by name; a missing table is created from the rows' columns.
+    """Append rows to a table, or upsert them. Columns are matched by name; a missing table is created from the rows' columns.
+
+    With `upsert_key`, on Postgres and SQLite, a row is inserted, or replaces the one with the same key: the newest wins.
+    Columns that the rows do not hold keep their values.
+
+    * Of a partition, the highest offset is the newest: the row of a lower one never replaces it, whichever group loads it, and
+      however often. This goes by the topic's name: after a topic was made anew, delete what the earlier one left.
+    * Where a key is in several partitions, those of one batch are compared by `_kafka_timestamp`, where the table has it,
+      then by the topic's name, then by the partition's number, and the greatest wins; a later batch wins over an earlier one.
+    * The number of rows of a batch is that of the rows that it inserted or replaced, and not that of the records: several of
+      one key are one row, and one that is older than what is there is none.
+    * The table needs the columns `_kafka_topic`, `_kafka_partition` and `_kafka_offset`, and a primary key or a unique index
+      of exactly the key's columns; a created one has them. The user needs SELECT, INSERT and UPDATE, and temporary tables.
+    * A null in the key is an error that names the record. Tombstones, where the key is in the value, are such: a transform
+      leaves them out.
+    * `verify` proves positions and history, and not the rows: later batches replace those of earlier ones.
 
     :param table: the table's name
     :param schema: its schema; None is the connection's default
     :param conn_id: the Airflow connection of the database, which holds the positions too
+    :param upsert_key: the columns that a row is known by, for example `("id",)`; without them all rows are appended
     """
 
     table: str
     schema: str | None = None
     conn_id: str | None = None
+    upsert_key: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -44,11 +61,16 @@ class SqlTable:
         """Make sure, before Spark starts, that the rows can be written; create the table where it is missing.
 
         :param columns: the columns of the rows, or None where a transform decides them
-        :raises TargetError: the table does not fit, cannot be created, or may not be inserted into
+        :raises TargetError: the table does not fit, cannot be created, or may not be written to
+        :raises ConfigurationError: `upsert_key` does not fit the rows or the database
         """
+        from airflow_kafka_offsets.sinks import upsert
         from airflow_kafka_offsets.sinks.columns import match, required
+        from airflow_kafka_offsets.sinks.staged_rows import ORIGIN
         from airflow_kafka_offsets.spark.job import TargetColumns
 
+        if self.upsert_key:
+            upsert.check_key(engine.dialect, self.upsert_key, columns)
         with engine.connect() as conn:
             table = self._reflect(conn)
             if table is not None:
@@ -59,15 +81,21 @@ class SqlTable:
             table = self._create(engine, columns)
         if columns is not None:
             match(table, columns)
-        return TargetColumns(self.name, tuple(column.name for column in table.columns), tuple(required(table)))
+        needed = required(table)
+        if self.upsert_key:
+            with engine.connect() as conn:
+                upsert.check_target(conn, table, self.upsert_key)
+            needed += [name for name in dict.fromkeys((*self.upsert_key, *ORIGIN)) if name not in needed]
+        return TargetColumns(self.name, tuple(column.name for column in table.columns), tuple(needed))
 
     def write(self, conn: Connection, rows: StagedRows) -> int:
-        """Append rows over the connection of the commit's transaction.
+        """Write rows over the connection of the commit's transaction.
 
-        :return: how many
+        :return: how many were appended; with `upsert_key`, how many were inserted or replaced
         :raises TargetError: the table does not fit the rows
         :raises RecordError: the database refuses a row; names the record it came from
         """
+        from airflow_kafka_offsets.sinks import upsert
         from airflow_kafka_offsets.sinks.columns import match
 
         schema = rows.schema()
@@ -76,7 +104,12 @@ class SqlTable:
         table = self._reflect(conn)
         if table is None:
             raise TargetError(f"Table {self.name!r} disappeared between staging and commit; nothing was written")
-        return _writer(conn)(conn, table, match(table, schema), rows)
+        columns, append = match(table, schema), _writer(conn)
+        if not self.upsert_key:
+            return append(conn, table, columns, rows)
+        upsert.check_key(conn.dialect, self.upsert_key, schema)
+        upsert.check_target(conn, table, self.upsert_key)
+        return upsert.upsert_rows(conn, table, columns, rows, self.upsert_key, append)
 
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
         """Make sure that the state tables are not older than the target, as after a restored backup.
@@ -133,7 +166,7 @@ class SqlTable:
         from airflow_kafka_offsets.ledger.connection import is_outage, said, transact
         from airflow_kafka_offsets.sinks.columns import created_table
 
-        table = created_table(self.table, self.schema, columns)
+        table = created_table(self.table, self.schema, columns, self.upsert_key)
         try:
             transact(engine, table.create)
         except sa.exc.DBAPIError as error:
@@ -155,7 +188,9 @@ class SqlTable:
             return
         import sqlalchemy as sa
 
-        name = conn.dialect.identifier_preparer.format_table(table)
+        from airflow_kafka_offsets.sinks.columns import without_placeholders
+
+        name = without_placeholders(conn.dialect).identifier_preparer.format_table(table)
         if not conn.scalar(sa.select(sa.func.has_table_privilege(name, "INSERT"))):
             raise TargetError(
                 f"User {conn.engine.url.username!r} may not insert into table {self.name!r}; "

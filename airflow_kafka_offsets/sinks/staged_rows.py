@@ -12,7 +12,8 @@ from airflow_kafka_offsets.formats import BATCH_ID
 from airflow_kafka_offsets.spark.job import Manifest
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 
-_ORIGIN = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
+ORIGIN = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
+"""The columns that name the record which a row came from."""
 
 
 class StagedRows:
@@ -94,9 +95,9 @@ class Column(NamedTuple):
 
 
 def _rejected(batch: pa.RecordBatch, row: int, reason: str) -> RecordError | TargetError:
-    if not set(_ORIGIN) <= set(batch.schema.names):
+    if not set(ORIGIN) <= set(batch.schema.names):
         return TargetError(
             f"The database refuses a row: {reason}. The transform drops the columns that say which record"
         )
-    topic, partition, offset = (batch.column(name)[row].as_py() for name in _ORIGIN)
+    topic, partition, offset = (batch.column(name)[row].as_py() for name in ORIGIN)
     return RecordError(reason, topic=topic, partition=partition, offset=offset)
