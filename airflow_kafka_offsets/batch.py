@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -27,8 +27,10 @@ from airflow_kafka_offsets.exceptions import (
     LedgerError,
     RewoundError,
 )
+from airflow_kafka_offsets.instants import instant
 from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Batch, Claim, Recipe, TaskRun
+from airflow_kafka_offsets.ledger import Batch, Claim, Recipe, ReplayClaim, TaskRun
+from airflow_kafka_offsets.mirror import mirror_after_commit
 from airflow_kafka_offsets.offsets import Target, TopicPartition
 from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.staged_rows import StagedRows
@@ -63,7 +65,7 @@ class LoadResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
-    """A load under way: what the three steps share.
+    """A load, or a batch of a replay, under way: what the three steps share.
 
     :param columns: those of a decoded row
     :param target: those of the target
@@ -75,7 +77,7 @@ class Attempt:
     cluster: Cluster
     engine: Engine
     launcher: Launcher
-    claim: Claim
+    claim: Claim | ReplayClaim
     columns: pa.Schema
     target: TargetColumns
     fingerprint: str
@@ -141,6 +143,9 @@ def _batch_by_batch(attempt: Attempt) -> LoadResult:
     while True:
         planned = plan(attempt)
         if planned is None:
+            if not result.batches:
+                # Positions that were stored without a batch, or that an earlier load could not mirror.
+                mirror_after_commit(attempt.cluster, attempt.engine, attempt.pipeline)
             return result
         try:
             work = planned.work or stage(attempt, planned.batch)
@@ -191,20 +196,33 @@ def plan(attempt: Attempt) -> Planned | None:
         batch.group_id,
         f"{batch.offsets:,}",
         len(batch.ranges),
-        _shown(batch),
+        shown(batch),
     )
     return Planned(batch)
 
 
 def decide(attempt: Attempt) -> planning.Plan:
-    """What a new batch would load, now; nothing is written."""
-    pipeline, engine, cluster = attempt.pipeline, attempt.engine, attempt.cluster
+    """What a new batch of this task instance would load, now; nothing is written."""
+    targets = ledger.captured_targets(attempt.engine, attempt.pipeline.tables, attempt.claim)
+    return dry_run(attempt.pipeline, attempt.engine, attempt.cluster, targets)
+
+
+def dry_run(
+    pipeline: Pipeline,
+    engine: Engine,
+    cluster: Cluster,
+    targets: Mapping[TopicPartition, Target] | None = None,
+) -> planning.Plan:
+    """What a new batch would load, now; nothing is written, and no open batch is looked at.
+
+    :param targets: how far a task instance goes that has begun; None is for one that begins now
+    :raises PlanningError: where the stored positions and the logs do not fit together
+    """
     # Positions first, then the ends of the logs: the other way round, lag could come out negative.
-    positions = ledger.positions(engine, pipeline.tables, attempt.claim.group_id)
-    targets: Mapping[TopicPartition, Target] | None = ledger.captured_targets(engine, pipeline.tables, attempt.claim)
+    positions = ledger.positions(engine, pipeline.tables, pipeline.group_id)
     logs = cluster.logs(pipeline.topics)
     if targets is None and pipeline.until is not None:
-        targets = bounds.targets_until(cluster, bounds.instant("until", pipeline.until), pipeline.lateness, logs)
+        targets = bounds.targets_until(cluster, instant("until", pipeline.until), pipeline.lateness, logs)
     return planning.decide(
         positions,
         logs,
@@ -233,7 +251,11 @@ def stage(attempt: Attempt, batch: Batch) -> Staged:
     if batch.staging_uri is not None:
         # An attempt that was killed while it staged: its files are of no use to anybody.
         staged.remove(StagingDirectory(batch.staging_uri))
-    with ledger.Heartbeat(engine, pipeline.tables, claim, pipeline.lease):
+    # A replay holds no group, and has no lease that could run out.
+    lease = (
+        ledger.Heartbeat(engine, pipeline.tables, claim, pipeline.lease) if isinstance(claim, Claim) else nullcontext()
+    )
+    with lease:
         work = staged.launch(attempt.launcher, job, batch, directory)
     # Records of a topic that was made anew while Spark read would go under the old topic's name.
     identity.check_ranges(batch.ranges, attempt.cluster.logs(pipeline.topics))
@@ -242,12 +264,12 @@ def stage(attempt: Attempt, batch: Batch) -> Staged:
 
 
 def commit(attempt: Attempt, batch: Batch, work: Staged) -> int:
-    """Rows, dead letters and positions in one transaction; then the staged files are removed.
+    """Rows, dead letters and the positions of a load in one transaction; then the staged files are removed.
 
     :return: the number of rows
     :raises DeadLetterError: more records are bad than the pipeline allows
     """
-    pipeline, engine = attempt.pipeline, attempt.engine
+    pipeline, engine, claim = attempt.pipeline, attempt.engine, attempt.claim
     _check_dead_letters(pipeline, batch, work)
     begun = time.monotonic()
     rows = StagedRows(work.directory, work.manifest)
@@ -257,12 +279,14 @@ def commit(attempt: Attempt, batch: Batch, work: Staged) -> int:
 
     def write(conn: Connection) -> int:
         pipeline.sink.refuse_unknown_rows(conn, pipeline.tables.offset_batches, batch.batch_id)
+        if isinstance(claim, ReplayClaim) and claim.replay.replace:
+            ledger.replace_output(conn, pipeline.tables, batch.group_id, batch.batch_id, pipeline.sink)
         ledger.write_dead_letters(conn, pipeline.tables, batch, dead_letters(work.directory, work.manifest))
         return pipeline.sink.write(conn, rows)
 
-    count = ledger.commit(engine, pipeline.tables, attempt.claim, batch, work.reads, write, lease=pipeline.lease)
+    count = ledger.commit(engine, pipeline.tables, claim, batch, work.reads, write, lease=pipeline.lease)
     log.info(
-        "Committed batch %d of group %r: %s records, %s rows into %s%s in %.1f s; positions: %s",
+        "Committed batch %d of group %r: %s records, %s rows into %s%s in %.1f s; %s: %s",
         batch.batch_id,
         batch.group_id,
         f"{work.records:,}",
@@ -270,9 +294,14 @@ def commit(attempt: Attempt, batch: Batch, work: Staged) -> int:
         pipeline.sink.name,
         f", {work.dead_letters:,} dead letters" if work.dead_letters else "",
         time.monotonic() - begun,
-        ", ".join(f"{one.topic_partition} {one.end}" for one in batch.ranges[:10]),
+        "positions" if isinstance(claim, Claim) else "replayed",
+        ", ".join(f"{one.topic_partition} {one.end}" for one in batch.ranges[:10])
+        if isinstance(claim, Claim)
+        else shown(batch),
     )
     staged.remove(work.directory)
+    if isinstance(claim, Claim):
+        mirror_after_commit(attempt.cluster, engine, pipeline)
     return count
 
 
@@ -351,15 +380,8 @@ def _claimed(pipeline: Pipeline, engine: Engine, run: TaskRun, cluster_id: str) 
                 next_log = time.monotonic() + _BUSY_LOG_SECONDS
             time.sleep(_BUSY_POLL_SECONDS)
     try:
-        yield claim
-    except FencedError:
-        raise
-    except Exception:
-        # Where a later attempt took over, all else follows from that: it removes files that this one works with. A database
-        # that cannot be asked now is less to say than the error at hand.
-        with suppress(SQLAlchemyError):
-            ledger.check_claim(engine, pipeline.tables, claim)
-        raise
+        with fenced_first(lambda: ledger.check_claim(engine, pipeline.tables, claim)):
+            yield claim
     finally:
         try:
             ledger.release(engine, pipeline.tables, claim)
@@ -368,6 +390,25 @@ def _claimed(pipeline: Pipeline, engine: Engine, run: TaskRun, cluster_id: str) 
             log.warning("The lease of group %r could not be released and ends by itself: %s", claim.group_id, error)
 
 
-def _shown(batch: Batch) -> str:
-    shown = ", ".join(str(one) for one in batch.ranges[:10])
-    return shown if len(batch.ranges) <= 10 else f"{shown} and {len(batch.ranges) - 10} more"
+@contextmanager
+def fenced_first(check: Callable[[], None]) -> Iterator[None]:
+    """Let the error of an attempt that was overtaken say that it was.
+
+    :param check: raises FencedError where a later attempt took over
+    """
+    try:
+        yield
+    except FencedError:
+        raise
+    except Exception:
+        # Where a later attempt took over, all else follows from that: it removes files that this one works with. A database
+        # that cannot be asked now is less to say than the error at hand.
+        with suppress(SQLAlchemyError):
+            check()
+        raise
+
+
+def shown(batch: Batch) -> str:
+    """The ranges of a batch, for the log."""
+    first = ", ".join(map(str, batch.ranges[:10]))
+    return first if len(batch.ranges) <= 10 else f"{first} and {len(batch.ranges) - 10} more"

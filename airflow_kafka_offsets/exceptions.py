@@ -12,6 +12,7 @@
     * `TopicRecreatedError`: the topic was deleted and made again
     * `LogTruncatedError`: the position is beyond the end offset
     * `ClusterChangedError`: the positions belong to another cluster
+    * `DoubleLoadError`: a replay would put records into its target that are there, or that the group will load
 
   * `StagingError` (retriable): the Spark application failed for a reason of its own
   * `ReadError` (retriable): a range could not be read to its end
@@ -25,12 +26,15 @@
     * `DatabaseUnavailableError` (retriable): the database has no room, went away, or was too slow
     * `GroupBusyError` (retriable): another run holds the group
     * `ForeignBatchError`: the group's open batch belongs to a load of other topics, or into another table
+    * `OpenBatchError`: a batch is open that starts at positions which are to be moved
+    * `RewindConflictError`: positions have moved since the preview of a rewind was made, or since the rewind that is to be undone
     * `RewoundError` (retriable): the positions were rewound while a batch was planned from the old ones
     * `FencedError`: a later attempt took the group over; this one can never commit
     * `PositionConflictError`: a stored position is not where the batch starts
     * `OlderLedgerError`: the target holds rows of batches that the state tables do not know
     * `CommitUnknownError` (retriable): the connection broke at the commit, and the ledger could not be asked
 
+  * `MirrorError`: a consumer group in Kafka does not show the stored positions
   * `VerificationError`: positions, history, target and dead letters do not prove that everything was loaded exactly once
 
 `retriable` says whether running the same task again can help without anybody changing anything.
@@ -87,6 +91,10 @@ class LogTruncatedError(PlanningError):
 
 class ClusterChangedError(PlanningError):
     """The stored positions belong to another Kafka cluster."""
+
+
+class DoubleLoadError(PlanningError):
+    """A replay would put records into its target that are there already, or that its group will load."""
 
 
 class StagingError(KafkaOffsetsError):
@@ -171,6 +179,14 @@ class GroupBusyError(LedgerError):
     retriable = True
 
 
+class OpenBatchError(LedgerError):
+    """A batch is open that starts at positions which are to be moved; or one that is to be abandoned is not open."""
+
+
+class RewindConflictError(LedgerError):
+    """Positions have moved since the preview of a rewind was made, or since the rewind that is to be undone."""
+
+
 class RewoundError(LedgerError):
     """The positions were rewound while a batch was planned from the old ones: it has to be planned again."""
 
@@ -193,6 +209,10 @@ class CommitUnknownError(LedgerError):
     """The connection broke at the commit, and the ledger could not be asked what became of it."""
 
     retriable = True
+
+
+class MirrorError(KafkaOffsetsError):
+    """A consumer group in Kafka does not show the positions that were mirrored to it; they are stored all the same."""
 
 
 class VerificationError(KafkaOffsetsError):

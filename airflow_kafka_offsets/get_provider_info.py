@@ -25,7 +25,12 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [
             {
                 "integration-name": name,
-                "python-modules": ["airflow_kafka_offsets.operators.batch", "airflow_kafka_offsets.operators.verify"],
+                "python-modules": [
+                    "airflow_kafka_offsets.operators.batch",
+                    "airflow_kafka_offsets.operators.replay",
+                    "airflow_kafka_offsets.operators.rewind",
+                    "airflow_kafka_offsets.operators.verify",
+                ],
             }
         ],
         "hooks": [

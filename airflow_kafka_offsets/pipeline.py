@@ -24,7 +24,7 @@ OnBadRecord = Literal["fail", "dead_letter"]
 class Pipeline:
     """What is loaded, how, and into what. Plain data; nothing is read or checked before `load`.
 
-    :param group_id: names the positions in the database; no consumer group is made in Kafka
+    :param group_id: names the positions in the database; no consumer group is made in Kafka, unless `mirror_to`
     :param topics: the topics to load; their positions move together
     :param value_format: which columns a record becomes: `Json(…)` or `Raw()`
     :param sink: where the rows go, in the database that holds the positions
@@ -49,6 +49,8 @@ class Pipeline:
     :param on_busy: what to do while another run holds the group: wait, or fail
     :param lease: how long others believe that a silent attempt lives
     :param idle_timeout: seconds without a record and without an end of log after which a read is given up
+    :param mirror_to: a consumer group in Kafka, of this load alone and without consumers, that shows the positions after each
+        commit, for tools that look at lag; what goes wrong there is a warning. None mirrors to none
     :param tables: where the state tables are
     """
 
@@ -73,6 +75,7 @@ class Pipeline:
     on_busy: OnBusy = "wait"
     lease: timedelta = timedelta(seconds=60)
     idle_timeout: float = 120.0
+    mirror_to: str | None = None
     tables: Tables = field(default_factory=Tables)
 
     def check(self) -> pa.Schema:
@@ -87,6 +90,10 @@ class Pipeline:
         planning.check_options(self.on_data_loss, self.max_records, self.max_bytes)
         if not self.group_id:
             raise ConfigurationError("group_id must not be empty")
+        if self.mirror_to is not None and not self.mirror_to.strip():
+            raise ConfigurationError(
+                f"mirror_to must be the name of a consumer group, or None; got mirror_to={self.mirror_to!r}"
+            )
         if not self.topics or len(set(self.topics)) != len(self.topics):
             raise ConfigurationError(f"topics must be a list of different topic names; got topics={self.topics!r}")
         if self.on_busy not in get_args(OnBusy):

@@ -43,13 +43,13 @@ class Rewound:
     """What a rewind did.
 
     :param batch_id: its number in the history; None where no position was to be changed
-    :param partitions: how many positions it changed
+    :param moved: how many positions it changed
     :param rows_removed: how many rows it took out of the target
     :param dead_letters_removed: how many records it took out of `dead_letters`
     """
 
     batch_id: int | None
-    partitions: int = 0
+    moved: int = 0
     rows_removed: int = 0
     dead_letters_removed: int = 0
 
@@ -164,7 +164,6 @@ def execute_rewind(
         abandon=abandon,
         target=replace,
     )
-    rows, dead_letters = past.removed_by(engine, tables, batch_id)
     log.info(
         "Moved %d positions of group %r (%s), number %d in the history",
         len(preview.changed),
@@ -172,7 +171,22 @@ def execute_rewind(
         preview.scenario,
         batch_id,
     )
-    return Rewound(batch_id, len(preview.changed), rows, dead_letters)
+    return _rewound(engine, tables, batch_id, len(preview.changed))
+
+
+def executed_by(
+    run: TaskRun, group_id: str, *, engine: Engine, tables: Tables | None = None
+) -> tuple[Preview, Rewound] | None:
+    """What a task instance has rewound already, in an earlier try; None where it has not."""
+    tables = tables or Tables()
+    with engine.connect() as conn:
+        if installed_version(conn, tables) is None:
+            return None
+    batch_id = rewinds.rewound_by(engine, tables, group_id, run)
+    if batch_id is None:
+        return None
+    done = past.executed(engine, tables, batch_id)
+    return done, _rewound(engine, tables, batch_id, len(done.partitions))
 
 
 def abandon_batch(
@@ -196,6 +210,11 @@ def abandon_batch(
 def current_user() -> str:
     """The user of this process, for the history."""
     return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def _rewound(engine: Engine, tables: Tables, batch_id: int, moved: int) -> Rewound:
+    rows, dead_letters = past.removed_by(engine, tables, batch_id)
+    return Rewound(batch_id, moved, rows, dead_letters)
 
 
 class _Question:

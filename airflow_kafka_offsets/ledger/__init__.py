@@ -22,6 +22,17 @@ from airflow_kafka_offsets.ledger.heartbeat import Heartbeat
 from airflow_kafka_offsets.ledger.history import bytes_per_offset
 from airflow_kafka_offsets.ledger.install import init
 from airflow_kafka_offsets.ledger.positions import RangeRead, positions
+from airflow_kafka_offsets.ledger.replacement import replace_output
+from airflow_kafka_offsets.ledger.replays import (
+    Replay,
+    ReplayBatch,
+    ReplayClaim,
+    batch_of,
+    plan_again,
+    record_replay,
+    refuse_double,
+    take_replay,
+)
 from airflow_kafka_offsets.ledger.tables import Tables
 
 __all__ = [
@@ -31,9 +42,13 @@ __all__ = [
     "Heartbeat",
     "RangeRead",
     "Recipe",
+    "Replay",
+    "ReplayBatch",
+    "ReplayClaim",
     "Tables",
     "TaskRun",
     "abandon",
+    "batch_of",
     "begin_staging",
     "bytes_per_offset",
     "captured_targets",
@@ -46,8 +61,13 @@ __all__ = [
     "now",
     "open_batch",
     "outages_told",
+    "plan_again",
     "positions",
     "record_plan",
+    "record_replay",
+    "refuse_double",
     "release",
+    "replace_output",
+    "take_replay",
     "write_dead_letters",
 ]

@@ -1,6 +1,6 @@
 """The life of a batch until it is committed: planned, written ahead, staged.
 
-Every function that writes is one transaction, begins by locking the group's row, and writes nothing under an older epoch.
+Every function that writes is one transaction, begins by locking the row of the claim, and writes nothing under an older token.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.exceptions import RewoundError
 from airflow_kafka_offsets.ledger.connection import database_now
-from airflow_kafka_offsets.ledger.groups import Claim, TaskRun, stored_generation, transact_claimed
+from airflow_kafka_offsets.ledger.groups import Fence, TaskRun, stored_generation, transact_claimed
 from airflow_kafka_offsets.ledger.positions import read_ahead, set_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, Target, TopicPartition
@@ -70,10 +70,10 @@ def open_batch(engine: Engine, tables: Tables, group_id: str) -> Batch | None:
                 batches.consumer_group == group_id, batches.kind == "load", batches.state.in_(OPEN_STATES)
             )
         ).one_or_none()
-        return None if row is None else _batch(conn, tables, row)
+        return None if row is None else as_batch(conn, tables, row)
 
 
-def captured_targets(engine: Engine, tables: Tables, claim: Claim) -> dict[TopicPartition, Target] | None:
+def captured_targets(engine: Engine, tables: Tables, claim: Fence) -> dict[TopicPartition, Target] | None:
     """The targets that this task instance captured with its first batch, or None where it has none yet."""
     batches, ranges, owner = tables.offset_batches.c, tables.offset_ranges.c, claim.owner
     same = [
@@ -98,7 +98,7 @@ def captured_targets(engine: Engine, tables: Tables, claim: Claim) -> dict[Topic
 
 
 def record_plan(
-    engine: Engine, tables: Tables, claim: Claim, plan: Plan, recipe: Recipe, generation: int
+    engine: Engine, tables: Tables, claim: Fence, plan: Plan, recipe: Recipe, generation: int
 ) -> Batch | None:
     """Write a plan ahead of any work: from now on a retry, or the next run, replays exactly these ranges.
 
@@ -125,12 +125,12 @@ def record_plan(
     )
 
 
-def abandon(engine: Engine, tables: Tables, claim: Claim, batch: Batch, reason: str) -> None:
+def abandon(engine: Engine, tables: Tables, claim: Fence, batch: Batch, reason: str) -> None:
     """Give a batch up, with the reason: its positions stay where they are, and its attempts can never commit."""
     _update_open(engine, tables, claim, batch, lambda conn: {"state": "abandoned", "reason": reason})
 
 
-def begin_staging(engine: Engine, tables: Tables, claim: Claim, batch: Batch, staging_uri: str, recipe: Recipe) -> None:
+def begin_staging(engine: Engine, tables: Tables, claim: Fence, batch: Batch, staging_uri: str, recipe: Recipe) -> None:
     """Record where this attempt stages, and how, before it does: whoever comes next can remove what it leaves behind."""
     attempt = tables.offset_batches.c.attempt + 1
     _update_open(
@@ -148,7 +148,7 @@ def begin_staging(engine: Engine, tables: Tables, claim: Claim, batch: Batch, st
     )
 
 
-def mark_staged(engine: Engine, tables: Tables, claim: Claim, batch: Batch, records: int) -> None:
+def mark_staged(engine: Engine, tables: Tables, claim: Fence, batch: Batch, records: int) -> None:
     """Record that the manifest is complete: a later try commits it without reading Kafka again."""
     _update_open(
         engine,
@@ -163,7 +163,7 @@ def mark_staged(engine: Engine, tables: Tables, claim: Claim, batch: Batch, reco
 def _update_open(
     engine: Engine,
     tables: Tables,
-    claim: Claim,
+    claim: Fence,
     batch: Batch,
     values: Callable[[Connection], Mapping[str, object]],
     *,
@@ -180,7 +180,7 @@ def _update_open(
 
 
 def _write_plan(
-    conn: Connection, tables: Tables, claim: Claim, plan: Plan, recipe: Recipe, generation: int
+    conn: Connection, tables: Tables, claim: Fence, plan: Plan, recipe: Recipe, generation: int
 ) -> int | None:
     """
     :return: the id of the batch to load, or None
@@ -303,7 +303,8 @@ def insert_gaps(conn: Connection, tables: Tables, batch_id: int, gaps: Sequence[
     )
 
 
-def _batch(conn: Connection, tables: Tables, row: sa.Row[tuple[object, ...]]) -> Batch:
+def as_batch(conn: Connection, tables: Tables, row: Any) -> Batch:
+    """A row of `offset_batches`, with its ranges and gaps."""
     ranges, gaps = tables.offset_ranges.c, tables.offset_gaps.c
     range_rows = conn.execute(
         sa.select(tables.offset_ranges).where(ranges.batch_id == row.batch_id).order_by(ranges.topic, ranges.partition)

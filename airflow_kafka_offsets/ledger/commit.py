@@ -1,4 +1,7 @@
-"""The commit: rows and positions in one transaction, and what became of it where the connection broke."""
+"""The commit: rows and positions in one transaction, and what became of it where the connection broke.
+
+A replay commits rows alone, and never moves a position.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,9 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.ledger.batches import OPEN_STATES, Batch
 from airflow_kafka_offsets.ledger.connection import database_now, is_outage, said, transact
-from airflow_kafka_offsets.ledger.groups import Claim, lock, lock_claimed, update_claimed
+from airflow_kafka_offsets.ledger.groups import Claim, Fence, update_claimed
 from airflow_kafka_offsets.ledger.positions import RangeRead, set_positions, stored_positions
+from airflow_kafka_offsets.ledger.replays import ReplayClaim, enter_commit
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import TopicPartition
 
@@ -26,43 +30,48 @@ from airflow_kafka_offsets.offsets import TopicPartition
 def commit(
     engine: Engine,
     tables: Tables,
-    claim: Claim,
+    claim: Claim | ReplayClaim,
     batch: Batch,
     reads: Mapping[TopicPartition, RangeRead],
     write: Callable[[Connection], int],
     *,
     lease: timedelta,
 ) -> int:
-    """Write the rows, move the positions to the ends of the ranges and close the batch, in one transaction.
+    """Write the rows and close the batch, in one transaction; that of a load moves the positions to the ends of the ranges.
 
     :param reads: what reading each range showed
     :param write: writes all the rows over the connection it is given, and returns how many; may be called several times,
         each time in a new transaction that holds nothing of the one before (see `transact`)
     :param lease: the lease begins anew with the commit: nobody could renew it while the group's row was locked
     :return: the number of rows
-    :raises FencedError: a later attempt took the group over
+    :raises FencedError: a later attempt took over
     :raises PositionConflictError: a stored position is not where its range starts
+    :raises DoubleLoadError: records of a replay would be in the target twice
     :raises DatabaseBusyError: other writers were in the way at every attempt; nothing was written
     :raises DatabaseUnavailableError: no room, no connection, a time-out; nothing was written
     :raises CommitUnknownError: the connection broke, and the ledger could not be asked
     """
 
     def work(conn: Connection) -> int:
-        lock_claimed(conn, tables, claim)
-        _check_positions(conn, tables, batch)
+        if isinstance(claim, ReplayClaim):
+            enter_commit(conn, tables, claim, batch)
+        else:
+            claim.lock(conn, tables)
+            _check_positions(conn, tables, batch)
         rows = write(conn)
         now = database_now(conn)
-        stored = stored_positions(conn, tables, claim.group_id)
-        set_positions(conn, tables, claim.group_id, batch.batch_id, batch.ranges, stored, reads, now)
+        if isinstance(claim, Claim):
+            stored = stored_positions(conn, tables, claim.group_id)
+            set_positions(conn, tables, claim.group_id, batch.batch_id, batch.ranges, stored, reads, now)
+            update_claimed(conn, tables, claim, lease_expires_at=now + lease)
         _close(conn, tables, batch, reads, rows, now)
-        update_claimed(conn, tables, claim, lease_expires_at=now + lease)
         return rows
 
     try:
         return transact(engine, work)
     except DBAPIError as error:
         if error.connection_invalidated:
-            return _outcome(engine, tables, batch, error)
+            return _outcome(engine, tables, claim, batch, error)
         if is_outage(error):
             raise _not_committed(batch, error) from error
         raise
@@ -72,13 +81,13 @@ def commit(
         ) from busy
 
 
-def _outcome(engine: Engine, tables: Tables, batch: Batch, error: DBAPIError) -> int:
+def _outcome(engine: Engine, tables: Tables, claim: Fence, batch: Batch, error: DBAPIError) -> int:
     """The connection broke: the transaction may have been committed or not. The ledger knows; never guess."""
     batches = tables.offset_batches.c
 
     def rows_committed(conn: Connection) -> int | None:
         # The server may not have noticed yet, and still hold the old transaction: its lock says when it is over.
-        lock(conn, tables, batch.group_id)
+        claim.wait(conn, tables)
         row = conn.execute(sa.select(batches.state, batches.row_count).where(batches.batch_id == batch.batch_id)).one()
         return int(row.row_count) if row.state == "committed" else None
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -59,6 +59,25 @@ class TaskRun:
         return f"dag {self.dag_id!r} task {self.task_id!r} run {self.run_id!r}{mapped}"
 
 
+class Fence(Protocol):
+    """The right to write: a row that every writer locks, and a token in it that only the latest attempt holds."""
+
+    @property
+    def group_id(self) -> str: ...
+
+    @property
+    def owner(self) -> TaskRun: ...
+
+    def lock(self, conn: Connection, tables: Tables) -> None:
+        """Lock the row, and make sure that the token is still the latest: every writer begins with this.
+
+        :raises FencedError: it is not
+        """
+
+    def wait(self, conn: Connection, tables: Tables) -> None:
+        """Lock the row, whoever holds the latest token: whatever another session had under way there is over then."""
+
+
 @dataclass(frozen=True, slots=True)
 class Claim:
     """The right to write for a group, until somebody claims it with a higher epoch."""
@@ -66,6 +85,18 @@ class Claim:
     group_id: str
     epoch: int
     owner: TaskRun
+
+    def lock(self, conn: Connection, tables: Tables) -> None:
+        """Lock the group's row, and make sure that nobody claimed the group since.
+
+        :raises FencedError: somebody did
+        """
+        if not update_claimed(conn, tables, self, epoch=self.epoch):
+            raise _fenced(self, _group(conn, tables, self.group_id))
+
+    def wait(self, conn: Connection, tables: Tables) -> None:
+        """Lock the group's row."""
+        lock(conn, tables, self.group_id)
 
 
 def claim(engine: Engine, tables: Tables, group_id: str, owner: TaskRun, *, cluster_id: str, lease: timedelta) -> Claim:
@@ -94,11 +125,7 @@ def _claim(conn: Connection, tables: Tables, group_id: str, owner: TaskRun, clus
     groups = tables.consumer_groups
     _insert_if_missing(conn, tables, group_id, cluster_id)
     row = _lock_at_once(conn, tables, group_id)
-    if row.cluster_id != cluster_id:
-        raise ClusterChangedError(
-            f"The positions of group {group_id!r} belong to Kafka cluster {row.cluster_id!r}; the connection leads "
-            f"to cluster {cluster_id!r}. Correct the connection, or load from the other cluster under a new group_id."
-        )
+    _check_cluster(row, cluster_id)
     now = database_now(conn)
     if row.lease_owner not in (None, str(owner)) and row.lease_expires_at > now:
         raise GroupBusyError(
@@ -142,16 +169,16 @@ def release(engine: Engine, tables: Tables, held: Claim) -> None:
     transact(engine, lambda conn: update_claimed(conn, tables, held, lease_owner=None, lease_expires_at=None))
 
 
-def transact_claimed(engine: Engine, tables: Tables, held: Claim, work: Callable[[Connection], T]) -> T:
-    """Run a transaction that writes nothing under an older epoch.
+def transact_claimed(engine: Engine, tables: Tables, held: Fence, work: Callable[[Connection], T]) -> T:
+    """Run a transaction that writes nothing under an older token.
 
     :param work: may be called several times, see `transact`
-    :raises FencedError: a later attempt took the group over
+    :raises FencedError: a later attempt took over
     :raises DatabaseUnavailableError: the database could not do it, for a reason that is not in the statements
     """
 
     def claimed(conn: Connection) -> T:
-        lock_claimed(conn, tables, held)
+        held.lock(conn, tables)
         return work(conn)
 
     with outages_told(f"The state of group {held.group_id!r} could not be written"):
@@ -167,13 +194,18 @@ def lock(conn: Connection, tables: Tables, group_id: str) -> None:
     conn.execute(groups.update().where(groups.c.group_id == group_id).values(epoch=groups.c.epoch))
 
 
-def lock_claimed(conn: Connection, tables: Tables, held: Claim) -> None:
-    """Lock the group's row, and make sure that nobody claimed the group since: every writer begins with this.
+def lock_group(conn: Connection, tables: Tables, group_id: str, cluster_id: str) -> int:
+    """Lock the row of a group without claiming it: its lease and its epoch stay as they are.
 
-    :raises FencedError: somebody did
+    :param cluster_id: remembered where the group is new, else compared
+    :return: the group's generation
+    :raises ClusterChangedError: the group belongs to another cluster
     """
-    if not update_claimed(conn, tables, held, epoch=held.epoch):
-        raise _fenced(held, _group(conn, tables, held.group_id))
+    _insert_if_missing(conn, tables, group_id, cluster_id)
+    lock(conn, tables, group_id)
+    row = _group(conn, tables, group_id)
+    _check_cluster(row, cluster_id)
+    return int(row.generation)
 
 
 def check_claim(engine: Engine, tables: Tables, held: Claim) -> None:
@@ -190,6 +222,14 @@ def check_claim(engine: Engine, tables: Tables, held: Claim) -> None:
 def _group(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tuple[object, ...]]:
     groups = tables.consumer_groups
     return conn.execute(sa.select(groups).where(groups.c.group_id == group_id)).one()
+
+
+def _check_cluster(row: sa.Row[tuple[object, ...]], cluster_id: str) -> None:
+    if row.cluster_id != cluster_id:
+        raise ClusterChangedError(
+            f"The positions of group {row.group_id!r} belong to Kafka cluster {row.cluster_id!r}; the connection leads "
+            f"to cluster {cluster_id!r}. Correct the connection, or load from the other cluster under a new group_id."
+        )
 
 
 def _fenced(held: Claim, row: sa.Row[tuple[object, ...]]) -> FencedError:

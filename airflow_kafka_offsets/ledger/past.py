@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.identity import differ
 from airflow_kafka_offsets.ledger.batches import OPEN_STATES, as_range
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import OffsetRange, Position, TopicPartition
-from airflow_kafka_offsets.rewinding import Span, without
+from airflow_kafka_offsets.preview import Preview
+from airflow_kafka_offsets.rewinding import PartitionRewind, Span, without
 
 REWIND_KINDS = ("rewind", "undo", "import")
 _MOVING_KINDS = ("load", "start", *REWIND_KINDS)
@@ -73,7 +75,8 @@ def stand(engine: Engine, tables: Tables, group_id: str) -> Stand | None:
 def state_before(engine: Engine, tables: Tables, group_id: str, batch_id: int) -> dict[TopicPartition, Position]:
     """The positions of a group before a batch of its history.
 
-    A partition that no batch before that one touched is where the first later one found it, or chose to begin.
+    A partition that no batch before that one touched is where the first later one found it, or chose to begin. What was loaded
+    ahead of a position then, and replaced since, is not loaded any more: the position is without it.
 
     :raises ConfigurationError: the group has no such batch
     """
@@ -90,6 +93,7 @@ def state_before(engine: Engine, tables: Tables, group_id: str, batch_id: int) -
                 )
             )
         }
+        replaced = _replaced_since(conn, tables, group_id, batch_id)
     found: dict[TopicPartition, Position] = {}
     for tp, (one, _, moved) in later.items():
         if moved.how not in _OTHER_TOPIC:
@@ -100,7 +104,7 @@ def state_before(engine: Engine, tables: Tables, group_id: str, batch_id: int) -
             found.pop(tp, None)
         else:
             found[tp] = _after(kind, moved)
-    return found
+    return {tp: _without_replaced(position, replaced.get(tp, ())) for tp, position in found.items()}
 
 
 def last_rewind(engine: Engine, tables: Tables, group_id: str) -> LastRewind | None:
@@ -123,7 +127,8 @@ def last_rewind(engine: Engine, tables: Tables, group_id: str) -> LastRewind | N
     moved_since: list[TopicPartition] = []
     for one in sorted(map(as_range, rows), key=lambda one: one.topic_partition):
         tp = one.topic_partition
-        if one.how in _OTHER_TOPIC:
+        # Of a position that was removed, the topic is known: it may be the one that is there now.
+        if one.how == "recreated":
             other_topic.append(tp)
         had_one = one.how != "chosen"
         before[tp] = Position(one.start, one.topic_id, one.leader_epoch, one.loaded) if had_one else None
@@ -159,7 +164,7 @@ def covered(
     with engine.connect() as conn:
         for row in conn.execute(query):
             tp = TopicPartition(row.topic, row.partition)
-            if tp not in skipped or row.topic_id != topic_ids.get(tp.topic):
+            if tp not in skipped or differ(row.topic_id, topic_ids.get(tp.topic)):
                 continue
             known = spans.setdefault(tp, [])
             if row.kind == "load" and row.end_offset > row.start_offset:
@@ -168,6 +173,28 @@ def covered(
                 replaced = (row.replaced_from, row.replaced_to)
                 spans[tp] = [piece for span in known for piece in without(span, [replaced])]
     return spans
+
+
+def executed(engine: Engine, tables: Tables, batch_id: int) -> Preview:
+    """A rewind of the history, as its preview; what the logs were then is not known any more."""
+    batches, ranges, groups = tables.offset_batches.c, tables.offset_ranges.c, tables.consumer_groups.c
+    with engine.connect() as conn:
+        row = conn.execute(
+            sa.select(tables.offset_batches, groups.cluster_id)
+            .join(tables.consumer_groups, groups.group_id == batches.consumer_group)
+            .where(batches.batch_id == batch_id)
+        ).one()
+        rows = conn.execute(
+            sa.select(tables.offset_ranges).where(ranges.batch_id == batch_id).order_by(ranges.topic, ranges.partition)
+        )
+        moved = tuple(map(_rewound, map(as_range, rows)))
+    return Preview(row.consumer_group, row.cluster_id or "", row.generation - 1, row.scenario, row.kind, moved)
+
+
+def _rewound(one: OffsetRange) -> PartitionRewind:
+    old = Position(one.start, one.topic_id, one.leader_epoch, one.loaded) if one.how != "chosen" else None
+    new = Position(one.end, one.topic_id, one.end_epoch, one.ahead) if one.how != "removed" else None
+    return PartitionRewind(one.topic, one.partition, None, None, old, new)
 
 
 def removed_by(engine: Engine, tables: Tables, batch_id: int) -> tuple[int, int]:
@@ -239,6 +266,33 @@ def _after(kind: str, moved: OffsetRange) -> Position:
     if kind in REWIND_KINDS:
         return Position(moved.end, moved.topic_id, moved.end_epoch, moved.ahead)
     return Position(moved.end, moved.topic_id, moved.epoch_after, moved.ahead_after)
+
+
+def _replaced_since(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> dict[TopicPartition, list[Span]]:
+    """The offsets whose output was removed by a batch and those after it, to be loaded again by moving the position."""
+    batches, ranges = tables.offset_batches.c, tables.offset_ranges
+    rows = conn.execute(
+        sa.select(ranges)
+        .join(tables.offset_batches, batches.batch_id == ranges.c.batch_id)
+        .where(
+            batches.consumer_group == group_id,
+            batches.kind.in_(REWIND_KINDS),
+            batches.state == "committed",
+            batches.batch_id >= batch_id,
+            ranges.c.replaced_from.is_not(None),
+        )
+    )
+    found: dict[TopicPartition, list[Span]] = {}
+    for row in rows:
+        found.setdefault(TopicPartition(row.topic, row.partition), []).append((row.replaced_from, row.replaced_to))
+    return found
+
+
+def _without_replaced(position: Position, replaced: Iterable[Span]) -> Position:
+    ahead = position.ahead
+    if ahead is None or not any(start < ahead.offset and position.offset < end for start, end in replaced):
+        return position
+    return replace(position, ahead=None)
 
 
 def _moved_by(conn: Connection, tables: Tables, group_id: str) -> dict[TopicPartition, int]:

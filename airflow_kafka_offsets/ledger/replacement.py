@@ -99,8 +99,8 @@ def _is_replaced(tables: Tables, group_id: str, batch_id: int, target: str, orig
 
     A topic that was made anew under the same name has offsets of its own: those of the earlier one are not touched.
     """
-    again, loaded = tables.offset_ranges.alias("again"), tables.offset_ranges.alias("loaded")
-    batches = tables.offset_batches.alias("left_by")
+    # Without names of their own: a target may have that name, too.
+    again, loaded, batches = tables.offset_ranges.alias(), tables.offset_ranges.alias(), tables.offset_batches.alias()
     return (
         sa.exists()
         .select_from(again, loaded, batches)
@@ -124,7 +124,7 @@ def _is_replaced(tables: Tables, group_id: str, batch_id: int, target: str, orig
 
 def _overlapping(tables: Tables, group_id: str, batch_id: int) -> sa.Select[tuple[int]]:
     """The committed batches of a group that loaded something of what is replaced."""
-    again, loaded = tables.offset_ranges.alias("again"), tables.offset_ranges.alias("loaded")
+    again, loaded = tables.offset_ranges.alias(), tables.offset_ranges.alias()
     batches = tables.offset_batches
     return sa.select(batches.c.batch_id).where(
         batches.c.consumer_group == group_id,

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     CommitUnknownError,
+    ConfigurationError,
     DatabaseUnavailableError,
     OpenBatchError,
     RewindConflictError,
@@ -57,7 +58,8 @@ def execute(
     :return: the number of the rewind in the history
     :raises RewindConflictError: positions have moved since the preview was made
     :raises OpenBatchError: a batch is open, and is not the one to abandon
-    :raises ConfigurationError: the target's rows cannot be told apart by where they are from
+    :raises ConfigurationError: the target's rows cannot be told apart by where they are from, or positions of another cluster
+        would stay
     :raises DatabaseUnavailableError: the database could not do it; nothing was changed
     :raises CommitUnknownError: the connection broke, and the database could not be asked what became of it
     """
@@ -113,6 +115,7 @@ def _execute(
     _lock_group(conn, tables, preview)
     stored = stored_positions(conn, tables, group_id)
     _check_moved(preview, stored)
+    _check_left_behind(preview, stored)
     still_open = open_batch_of(conn, tables, group_id)
     if still_open != abandon:
         raise _wrong_batch(group_id, still_open, abandon)
@@ -188,6 +191,25 @@ def _check_moved(preview: Preview, stored: Mapping[TopicPartition, Position]) ->
         raise RewindConflictError(
             f"Positions of group {preview.group_id!r} have moved since this preview was made: {'; '.join(moved[:_SHOWN])}"
             f"{more}. Nothing was changed; make a new preview."
+        )
+
+
+def _check_left_behind(preview: Preview, stored: Mapping[TopicPartition, Position]) -> None:
+    """A group belongs to one cluster: positions that stay as they are would be taken for offsets of the new one.
+
+    :raises ConfigurationError: some would stay
+    """
+    if not preview.moves_cluster:
+        return
+    same = {one.topic_partition for one in preview.partitions if one.new is not None and one.new.topic_id is None}
+    moved = {one.topic_partition for one in preview.changed} | same
+    left = sorted(stored.keys() - moved)
+    if left:
+        more = f", and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        raise ConfigurationError(
+            f"Group {preview.group_id!r} goes over to Kafka cluster {preview.cluster_id!r}, and {preview.scenario} leaves positions "
+            f"of the old one where they are: {', '.join(map(str, left[:_SHOWN]))}{more}. Nothing was changed; move all of them, to "
+            "an offset or a time."
         )
 
 

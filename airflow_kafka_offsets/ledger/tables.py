@@ -89,6 +89,7 @@ class Tables:
             sa.Column("kind", sa.String(20), nullable=False),
             sa.Column("state", sa.String(20), nullable=False),
             sa.Column("attempt", sa.Integer, nullable=False),
+            sa.Column("epoch", sa.BigInteger),
             sa.Column("dag_id", name),
             sa.Column("task_id", name),
             sa.Column("run_id", name),

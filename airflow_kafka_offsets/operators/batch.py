@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_kafka_offsets.retry_policy import KafkaOffsetsRetryPolicy
+from airflow_kafka_offsets.operators.pipeline import PipelineOperator
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -18,12 +16,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_kafka_offsets.bounds import Start
-    from airflow_kafka_offsets.formats import ValueFormat
-    from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
-    from airflow_kafka_offsets.sinks import SqlTable
 
 
-class KafkaBatchOperator(BaseOperator):
+class KafkaBatchOperator(PipelineOperator):
     """Load what is new in Kafka topics into a SQL table; rows and positions move in one transaction.
 
     A run loads up to the ends of the logs that its first try saw. A retry, or a clear after success, carries on from the
@@ -31,7 +26,8 @@ class KafkaBatchOperator(BaseOperator):
     An error that no retry can help, such as data loss or a record that does not decode, fails the task at once, unless the
     task has a `retry_policy` of its own.
 
-    :param group_id: the group whose positions are used; lives in the database of the sink, not in Kafka (templated)
+    :param group_id: the group whose positions are used; lives in the database of the sink, not in Kafka, unless
+        `mirror_to` says so (templated)
     :param topics: the topics to load (templated)
     :param value_format: which columns a record becomes: `Json("id BIGINT, …")` or `Raw()`
     :param sink: the target, for example `SqlTable("orders", conn_id="warehouse")`; its database holds the positions
@@ -54,83 +50,38 @@ class KafkaBatchOperator(BaseOperator):
     :param staging_retention: age at which staged files that no open batch names are removed
     :param lease: how long other runs believe that a silent run lives
     :param idle_timeout: how long a read may go without a record and without an end of log
+    :param mirror_to: a consumer group in Kafka, of this load alone and without consumers, that shows the positions after each
+        commit, for tools that look at lag; what goes wrong there is a warning (templated)
     :param offsets_schema: database schema of the state tables; None is the connection's default
     :param offsets_prefix: put before the names of the state tables
     :param kafka_conn_id: connection of the Kafka provider
     :param spark_conn_id: connection of the Spark provider
     """
 
-    template_fields: Sequence[str] = (
-        "group_id",
-        "topics",
-        "transform",
-        "start",
-        "until",
-        "staging_dir",
-        "spark_conf",
-    )
+    template_fields: Sequence[str] = (*PipelineOperator.template_fields, "start", "until", "mirror_to")
 
     def __init__(
         self,
         *,
-        group_id: str,
-        topics: Sequence[str],
-        value_format: ValueFormat,
-        sink: SqlTable,
-        transform: str | None = None,
         start: Start = "earliest",
         until: str | datetime | None = None,
         lateness: timedelta = timedelta(0),
-        max_records: int | None = None,
         max_bytes: int | None = None,
         time_budget: timedelta | None = None,
-        on_data_loss: str = "fail",
-        on_bad_record: str = "fail",
-        max_dead_letters: int | None = 1000,
         on_busy: str = "wait",
-        isolation_level: str = "read_committed",
-        staging_dir: str | None = None,
-        spark_conf: dict[str, Any] | None = None,
-        slice_offsets: int = 250_000,
-        staging_retention: timedelta = timedelta(days=7),
         lease: timedelta = timedelta(seconds=60),
-        idle_timeout: timedelta = timedelta(seconds=120),
-        offsets_schema: str | None = None,
-        offsets_prefix: str = "",
-        kafka_conn_id: str = "kafka_default",
-        spark_conn_id: str = "spark_default",
+        mirror_to: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if self.retry_policy is None:
-            self.retry_policy = KafkaOffsetsRetryPolicy()
-        self.group_id = group_id
-        self.topics = topics
-        self.value_format = value_format
-        self.sink = sink
-        self.transform = transform
         self.start = start
         self.until = until
         self.lateness = lateness
-        self.max_records = max_records
         self.max_bytes = max_bytes
         self.time_budget = time_budget
-        self.on_data_loss = on_data_loss
-        self.on_bad_record = on_bad_record
-        self.max_dead_letters = max_dead_letters
         self.on_busy = on_busy
-        self.isolation_level = isolation_level
-        self.staging_dir = staging_dir
-        self.spark_conf = spark_conf
-        self.slice_offsets = slice_offsets
-        self.staging_retention = staging_retention
         self.lease = lease
-        self.idle_timeout = idle_timeout
-        self.offsets_schema = offsets_schema
-        self.offsets_prefix = offsets_prefix
-        self.kafka_conn_id = kafka_conn_id
-        self.spark_conn_id = spark_conn_id
-        self._launcher: SparkSubmitLauncher | None = None
+        self.mirror_to = mirror_to
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Load.
@@ -138,78 +89,24 @@ class KafkaBatchOperator(BaseOperator):
         :return: `batches` (ids), `records`, `rows`, `dead_letters` and `complete`, for XCom
         """
         # Here and not above: DAG files are parsed every few seconds.
-        from airflow_kafka_offsets.exceptions import GroupBusyError
+        from airflow_kafka_offsets.batch import load
+        from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
 
+        if self.on_busy not in ("wait", "skip", "fail"):
+            raise ConfigurationError(f"on_busy must be one of wait, skip, fail; got on_busy={self.on_busy!r}")
+        pipeline = self.pipeline(
+            start=self.start,
+            until=self.until or None,  # a template may render to nothing
+            lateness=self.lateness,
+            max_bytes=self.max_bytes,
+            time_budget=self.time_budget,
+            on_busy="fail" if self.on_busy == "skip" else self.on_busy,
+            lease=self.lease,
+            mirror_to=self.mirror_to,
+        )
         try:
-            return self._load(context)
+            return self.run_on_spark(context, load, pipeline)
         except GroupBusyError as busy:
             if self.on_busy == "skip":
                 raise AirflowSkipException(str(busy)) from busy
             raise
-
-    def on_kill(self) -> None:
-        """Stop Spark when Airflow stops the task; what was staged is replayed by the next try."""
-        if self._launcher is not None:
-            self._launcher.on_kill()
-
-    def _load(self, context: Context) -> dict[str, Any]:
-        from airflow_kafka_offsets.batch import load
-        from airflow_kafka_offsets.exceptions import ConfigurationError
-        from airflow_kafka_offsets.hooks.database import database_engine
-        from airflow_kafka_offsets.hooks.kafka import kafka_config
-        from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
-        from airflow_kafka_offsets.ledger import Tables
-        from airflow_kafka_offsets.pipeline import Pipeline
-
-        if self.on_busy not in ("wait", "skip", "fail"):
-            raise ConfigurationError(f"on_busy must be one of wait, skip, fail; got on_busy={self.on_busy!r}")
-        if self.sink.conn_id is None:
-            raise ConfigurationError(f"The sink {self.sink.name!r} has no conn_id: name the connection of its database")
-        pipeline = Pipeline(
-            group_id=self.group_id,
-            topics=(self.topics,) if isinstance(self.topics, str) else tuple(self.topics),
-            value_format=self.value_format,
-            sink=self.sink,
-            transform=self.transform,
-            start=self.start,
-            until=self.until or None,  # a template may render to nothing
-            lateness=self.lateness,
-            max_records=self.max_records,
-            max_bytes=self.max_bytes,
-            time_budget=self.time_budget,
-            on_data_loss=self.on_data_loss,  # type: ignore[arg-type]
-            on_bad_record=self.on_bad_record,  # type: ignore[arg-type]
-            max_dead_letters=self.max_dead_letters,
-            isolation_level=self.isolation_level,
-            slice_offsets=self.slice_offsets,
-            staging_dir=self.staging_dir or None,
-            staging_retention=self.staging_retention,
-            on_busy="fail" if self.on_busy == "skip" else self.on_busy,  # type: ignore[arg-type]
-            lease=self.lease,
-            idle_timeout=self.idle_timeout.total_seconds(),
-            tables=Tables(self.offsets_schema, self.offsets_prefix),
-        )
-        run = _task_run(context)
-        self._launcher = SparkSubmitLauncher(
-            self.spark_conn_id, conf=self.spark_conf, name=f"{run.dag_id}.{run.task_id}"
-        )
-        config = kafka_config(self.kafka_conn_id)
-        engine = database_engine(self.sink.conn_id)
-        try:
-            result = load(pipeline, kafka_config=config, engine=engine, launcher=self._launcher, run=run)
-        finally:
-            engine.dispose()
-        return asdict(result) | {"batches": list(result.batches)}
-
-
-def _task_run(context: Context) -> Any:
-    from airflow_kafka_offsets.ledger import TaskRun
-
-    instance = context["ti"]
-    return TaskRun(
-        dag_id=instance.dag_id,
-        task_id=instance.task_id,
-        run_id=instance.run_id,
-        map_index=instance.map_index,
-        try_number=instance.try_number,
-    )

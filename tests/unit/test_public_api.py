@@ -28,18 +28,32 @@ def imported_by(code: str) -> set[str]:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(airflow_kafka_offsets.__all__) == [
+        "Between",
         "CommittedBy",
         "Json",
         "KafkaBatchOperator",
         "KafkaOffsetsRetryPolicy",
+        "KafkaReplayOperator",
+        "KafkaReplayPlanOperator",
+        "KafkaRewindOperator",
         "KafkaVerifyOperator",
         "LoadResult",
+        "OfBatch",
+        "Offsets",
         "Pipeline",
+        "Preview",
         "Raw",
+        "Rewound",
+        "Scenario",
         "SessionLauncher",
         "SqlTable",
         "__version__",
+        "abandon_batch",
+        "execute_rewind",
         "load",
+        "parse_scope",
+        "preview_rewind",
+        "replay",
         "verify",
     ]
 

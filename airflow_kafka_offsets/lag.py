@@ -1,0 +1,200 @@
+"""How far a group is behind its topics, and how near retention is to what it has not loaded: a pure evaluation. No I/O.
+
+The rules are those of `docs/semantics.md`; the case ids in tests (L01, L02, …) refer to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Literal
+
+from airflow_kafka_offsets.offsets import PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.planning import Start
+
+Flag = Literal["no position", "beyond the end"]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What is stored of a partition.
+
+    :param record_timestamp: of the newest record that was committed; None where none was
+    """
+
+    position: Position
+    record_timestamp: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a group is behind one partition. Numbers are offsets, of which not every one need be a record.
+
+    :param position: the next offset to read; None where nothing is stored
+    :param beginning: the log's beginning offset; None, like all that follows from it, where the partition has an error
+    :param lag: offsets that wait in the log. What was read ahead of the position counts: the position has yet to pass it
+    :param lost: offsets that were not loaded and are gone from the log; no part of the lag
+    :param time_lag: zero where the lag is; else the age of the newest record that was committed; None where none was
+    :param headroom: how many offsets the beginning offset is behind the position, negative where it has passed it; None
+        where nothing is stored
+    :param headroom_time: how long retention by time leaves the oldest record that is newer than all that was committed; zero
+        where offsets are lost already. None where nothing waits, and where it is not known: nothing was committed, or the
+        topic has no `retention.ms`, or also a limit of size, which may come sooner
+    :param flags: what is odd, but no error
+    :param error: why nothing is known of the partition
+    """
+
+    topic: str
+    partition: int
+    position: int | None = None
+    beginning: int | None = None
+    end: int | None = None
+    lag: int | None = None
+    lost: int | None = None
+    time_lag: timedelta | None = None
+    headroom: int | None = None
+    headroom_time: timedelta | None = None
+    flags: tuple[Flag, ...] = ()
+    error: str | None = None
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class LagReport:
+    """The lag of a group, by partition and in total. Partitions with an error count nothing.
+
+    :param partitions: by topic and partition
+    """
+
+    partitions: tuple[PartitionLag, ...]
+
+    @property
+    def lag(self) -> int:
+        return sum(one.lag or 0 for one in self.partitions)
+
+    @property
+    def lost(self) -> int:
+        return sum(one.lost or 0 for one in self.partitions)
+
+    @property
+    def complete(self) -> bool:
+        """Whether every partition counts: where one has an error, the total is only a lower bound."""
+        return not self.errors
+
+    @property
+    def errors(self) -> tuple[PartitionLag, ...]:
+        """The partitions of which nothing is known."""
+        return tuple(one for one in self.partitions if one.error is not None)
+
+    @property
+    def time_lag(self) -> timedelta | None:
+        """The longest of those that are known; None where none is."""
+        return max((one.time_lag for one in self.partitions if one.time_lag is not None), default=None)
+
+    @property
+    def headroom(self) -> int | None:
+        """The smallest of those that are known; None where none is."""
+        return min((one.headroom for one in self.partitions if one.headroom is not None), default=None)
+
+    @property
+    def headroom_time(self) -> timedelta | None:
+        """The shortest of those that are known; None where none is."""
+        return min((one.headroom_time for one in self.partitions if one.headroom_time is not None), default=None)
+
+    def by_topic(self) -> dict[str, LagReport]:
+        """A report for each topic."""
+        topics = sorted({one.topic for one in self.partitions})
+        return {topic: LagReport(tuple(one for one in self.partitions if one.topic == topic)) for topic in topics}
+
+
+def evaluate(
+    committed: Mapping[TopicPartition, Committed],
+    logs: Mapping[TopicPartition, PartitionLog],
+    *,
+    now: datetime,
+    start: Start = "earliest",
+    errors: Mapping[TopicPartition, str] | None = None,
+    expires: Mapping[TopicPartition, datetime] | None = None,
+) -> LagReport:
+    """Compare what is stored with the ends of the logs.
+
+    :param committed: read before the ends of the logs: the other way round, a lag could come out negative
+    :param logs: of the partitions that could be asked about
+    :param now: the database's time
+    :param start: where a load would begin with a topic of which nothing is stored. A new partition of a known topic begins at
+        its beginning offset, whatever this says. What `none` refuses to load waits like with `earliest`
+    :param errors: why partitions could not be asked about
+    :param expires: when retention by time may take the oldest record that is newer than all that was committed
+    :return: every partition that is stored, in a log, or has an error
+    """
+    failed = errors or {}
+    known_topics = {tp.topic for tp in committed}
+    found: list[PartitionLag] = []
+    for tp in sorted({*committed, *logs, *failed}):
+        stored = committed.get(tp)
+        log = logs.get(tp)
+        error = failed.get(tp) or _mismatch(tp, stored, log)
+        if error is not None or log is None:
+            found.append(PartitionLag(*tp, position=stored.position.offset if stored else None, error=error))
+        elif stored is None:
+            begun = _start_offset(tp, log, start, known_topics)
+            one = _measured(tp, begun, None, log, now, None)
+            found.append(replace(one, position=None, headroom=None, flags=("no position", *one.flags)))
+        else:
+            expiry = (expires or {}).get(tp)
+            found.append(_measured(tp, stored.position.offset, stored.record_timestamp, log, now, expiry))
+    return LagReport(tuple(found))
+
+
+def _measured(
+    tp: TopicPartition,
+    position: int,
+    newest: datetime | None,
+    log: PartitionLog,
+    now: datetime,
+    expires: datetime | None,
+) -> PartitionLag:
+    lag = max(0, log.end - max(position, log.beginning))
+    lost = max(0, log.beginning - position)
+    # Producers' clocks may be ahead of the database's.
+    age = max(timedelta(0), now - newest) if newest is not None else None
+    left = max(timedelta(0), expires - now) if expires is not None and lag else None
+    return PartitionLag(
+        *tp,
+        position=position,
+        beginning=log.beginning,
+        end=log.end,
+        lag=lag,
+        lost=lost,
+        time_lag=age if lag else timedelta(0),
+        headroom=position - log.beginning,
+        headroom_time=timedelta(0) if lost else left,
+        flags=("beyond the end",) if position > log.end else (),
+    )
+
+
+def _start_offset(tp: TopicPartition, log: PartitionLog, start: Start, known_topics: Iterable[str]) -> int:
+    if tp.topic in known_topics:
+        return log.beginning
+    if isinstance(start, Mapping):
+        return start[tp].offset
+    return log.end if start == "latest" else log.beginning
+
+
+def _mismatch(tp: TopicPartition, stored: Committed | None, log: PartitionLog | None) -> str | None:
+    """Why offsets of the log cannot be compared with the position, where they are of different topics."""
+    if stored is None:
+        return None
+    if log is None:
+        return f"{tp}: the topic has no such partition now: it was deleted and created again"
+    position = stored.position
+    if position.topic_id and log.topic_id and position.topic_id != log.topic_id:
+        return (
+            f"{tp}: position {position.offset} belongs to topic id {position.topic_id}, the topic has id {log.topic_id} "
+            "now: it was deleted and created again"
+        )
+    return None

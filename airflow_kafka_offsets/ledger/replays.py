@@ -1,0 +1,394 @@
+"""Replays: batches that load a range given by the user, beside the loads of a group.
+
+A replay neither claims its group nor moves a position. What keeps its attempts apart is the row of the batch: the epoch in
+it is the fencing token, and whoever takes the batch over raises it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from airflow_kafka_offsets.exceptions import ConfigurationError, DoubleLoadError, FencedError
+from airflow_kafka_offsets.identity import differ
+from airflow_kafka_offsets.ledger.batches import (
+    OPEN_STATES,
+    Batch,
+    Recipe,
+    as_batch,
+    insert_batch,
+    insert_gaps,
+    insert_ranges,
+)
+from airflow_kafka_offsets.ledger.connection import database_now, transact
+from airflow_kafka_offsets.ledger.groups import TaskRun, lock, lock_group, transact_claimed
+from airflow_kafka_offsets.ledger.positions import stored_positions
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.offsets import OffsetRange
+from airflow_kafka_offsets.planning import Plan
+
+_WAYS_OUT = (
+    "Replay with replace=True, which removes in the same transaction what is there of these offsets, or into a sink with an "
+    "upsert_key, or into another table."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What a task instance replays.
+
+    :param scenario: the bounds as the user gave them, as text: they say whether an earlier try was about the same
+    :param replace: remove what batches of the group left of the offsets, in the same transaction
+    :param upsert: the sink knows a row by a key, so that it is there once however often it is loaded
+    :param reason: for the history
+    :param who: for the history
+    """
+
+    group_id: str
+    owner: TaskRun
+    scenario: str
+    recipe: Recipe
+    replace: bool = False
+    upsert: bool = False
+    reason: str | None = None
+    who: str | None = None
+
+    @property
+    def target(self) -> str:
+        return self.recipe.target_table
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayClaim:
+    """The right to write for a batch of a replay, until a later try takes the batch over."""
+
+    replay: Replay
+    batch_id: int
+    epoch: int
+
+    @property
+    def group_id(self) -> str:
+        return self.replay.group_id
+
+    @property
+    def owner(self) -> TaskRun:
+        return self.replay.owner
+
+    def lock(self, conn: Connection, tables: Tables) -> None:
+        """Lock the batch's row, and make sure that nobody took it over since.
+
+        :raises FencedError: somebody did
+        """
+        batches = tables.offset_batches
+        mine = (batches.c.batch_id == self.batch_id) & (batches.c.epoch == self.epoch)
+        if conn.execute(batches.update().where(mine).values(epoch=self.epoch)).rowcount != 1:
+            raise self._fenced(conn, tables)
+
+    def wait(self, conn: Connection, tables: Tables) -> None:
+        """Lock the batch's row."""
+        batches = tables.offset_batches
+        conn.execute(batches.update().where(batches.c.batch_id == self.batch_id).values(epoch=batches.c.epoch))
+
+    def check(self, engine: Engine, tables: Tables) -> None:
+        """Make sure, without a lock, that nobody took the batch over since.
+
+        :raises FencedError: somebody did
+        """
+        batches = tables.offset_batches.c
+        with engine.connect() as conn:
+            if conn.scalar(sa.select(batches.epoch).where(batches.batch_id == self.batch_id)) != self.epoch:
+                raise self._fenced(conn, tables)
+
+    def _fenced(self, conn: Connection, tables: Tables) -> FencedError:
+        batches = tables.offset_batches.c
+        row = conn.execute(
+            sa.select(batches.epoch, batches.try_number).where(batches.batch_id == self.batch_id)
+        ).one_or_none()
+        found = f"try {row.try_number}, epoch {row.epoch}" if row is not None else "its row is gone"
+        return FencedError(
+            f"Batch {self.batch_id}, a replay of group {self.group_id!r}, was taken over by a later attempt of {self.owner} "
+            f"({found}) while this one (try {self.owner.try_number}, epoch {self.epoch}) was at work. Nothing of this attempt "
+            "was written; the other one carries on with the same batch."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayBatch:
+    """A batch of a replay.
+
+    :param claim: None where the batch is committed
+    :param records: of a committed batch, as are the other counts
+    """
+
+    batch: Batch
+    claim: ReplayClaim | None
+    records: int = 0
+    rows: int = 0
+    dead_letters: int = 0
+
+
+def batch_of(engine: Engine, tables: Tables, group_id: str, batch_id: int) -> Batch:
+    """A batch of a group's history that loaded something.
+
+    :raises ConfigurationError: the group has none of that number
+    """
+    batches = tables.offset_batches
+    with engine.connect() as conn:
+        row = conn.execute(
+            sa.select(batches).where(batches.c.batch_id == batch_id, batches.c.consumer_group == group_id)
+        ).one_or_none()
+        if row is None or row.kind not in ("load", "replay"):
+            kind = f"batch {batch_id} is a {row.kind}" if row is not None else "the history knows none of that number"
+            raise ConfigurationError(f"Group {group_id!r} has no batch {batch_id} that loaded something: {kind}")
+        return as_batch(conn, tables, row)
+
+
+def take_replay(engine: Engine, tables: Tables, replay: Replay, *, cluster_id: str) -> list[ReplayBatch]:
+    """The batches that an earlier try of the same task instance planned for the same replay; the open ones are taken over.
+
+    Those that it planned for another one and left open are given up.
+
+    :return: all batches of the replay, or none where nobody planned it
+    :raises ClusterChangedError: the group belongs to another cluster
+    """
+
+    def work(conn: Connection) -> list[ReplayBatch]:
+        lock_group(conn, tables, replay.group_id, cluster_id)
+        return _taken(conn, tables, replay)
+
+    return transact(engine, work)
+
+
+def record_replay(
+    engine: Engine, tables: Tables, replay: Replay, plans: Sequence[Plan], *, cluster_id: str
+) -> list[ReplayBatch]:
+    """Write all the batches of a replay ahead of any work; where another try was quicker, take over its own.
+
+    The group's row is locked meanwhile, and not claimed: a load goes on undisturbed.
+
+    :raises ClusterChangedError: the group belongs to another cluster
+    :raises DoubleLoadError: records would be in the target twice
+    :raises ConfigurationError: there is nothing that could be replaced
+    """
+
+    def work(conn: Connection) -> list[ReplayBatch]:
+        generation = lock_group(conn, tables, replay.group_id, cluster_id)
+        planned = _taken(conn, tables, replay)
+        if planned:
+            return planned
+        ranges = [one for plan in plans for one in plan.ranges]
+        refuse_double(conn, tables, replay, ranges)
+        _refuse_overlap(conn, tables, replay, ranges)
+        return [_insert(conn, tables, replay, plan, generation) for plan in plans]
+
+    return transact(engine, work)
+
+
+def plan_again(engine: Engine, tables: Tables, claim: ReplayClaim, plan: Plan, reason: str) -> ReplayBatch:
+    """Abandon an open batch, and plan it anew, in one transaction: a replay never lacks a part.
+
+    :param reason: for the history
+    :raises FencedError: a later attempt took the batch over
+    """
+    batches = tables.offset_batches
+
+    def work(conn: Connection) -> ReplayBatch:
+        generation = conn.scalar(sa.select(batches.c.generation).where(batches.c.batch_id == claim.batch_id))
+        conn.execute(
+            batches.update()
+            .where(batches.c.batch_id == claim.batch_id, batches.c.state.in_(OPEN_STATES))
+            .values(state="abandoned", reason=reason)
+        )
+        return _insert(conn, tables, claim.replay, plan, generation or 0)
+
+    return transact_claimed(engine, tables, claim, work)
+
+
+def enter_commit(conn: Connection, tables: Tables, claim: ReplayClaim, batch: Batch) -> None:
+    """Begin the transaction that commits a batch of a replay.
+
+    Where it writes into the group's own table, the group's row is locked too: no position moves meanwhile, and nobody else
+    adds to the offsets.
+
+    :raises FencedError: a later attempt took the batch over
+    :raises DoubleLoadError: a stored position was moved back since the plan
+    """
+    # Before the batch's row, as whoever abandons a batch does: two locks in two orders are a deadlock.
+    if claim.replay.replace or _loads_into(conn, tables, claim.group_id, claim.replay.target):
+        lock(conn, tables, claim.group_id)
+    claim.lock(conn, tables)
+    refuse_double(conn, tables, claim.replay, batch.ranges)
+
+
+def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
+    """Make sure that no record will be in the target twice: not by what is there, and not by what the group will load.
+
+    :raises DoubleLoadError: one would be
+    :raises ConfigurationError: the rows that are to be replaced are in another table
+    """
+    group_id, target = replay.group_id, replay.target
+    if not _loads_into(conn, tables, group_id, target):
+        _refuse_other_target(conn, tables, replay, ranges)
+        return
+    if not (replay.replace or replay.upsert):
+        raise DoubleLoadError(
+            f"Group {group_id!r} loads into table {target!r}: a replay into it would put records there a second time. Nothing "
+            f"was written. {_WAYS_OUT}"
+        )
+    stored = stored_positions(conn, tables, group_id)
+    ahead: list[str] = []
+    for one in ranges:
+        position = stored.get(one.topic_partition)
+        if position is None:
+            ahead.append(f"{one}: no position is stored")
+        elif differ(position.topic_id, one.topic_id):
+            ahead.append(f"{one}: position {position.offset} is stored of an earlier topic, {position.topic_id}")
+        elif one.end > position.offset:
+            ahead.append(f"{one}: position {position.offset} is stored")
+    if ahead:
+        raise DoubleLoadError(
+            f"Group {group_id!r} loads into table {target!r}, and will load these offsets itself, so that their records would "
+            f"be there twice: {'; '.join(ahead)}. Nothing was written. End the replay at or before the stored positions, run "
+            "the load first, or replay into another table."
+        )
+
+
+def _refuse_other_target(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
+    batches, of = tables.offset_batches.c, tables.offset_ranges.c
+    loads = (batches.kind == "load", batches.state != "abandoned")
+    if replay.replace:
+        into = conn.scalar(
+            sa.select(sa.func.min(batches.target_table)).where(batches.consumer_group == replay.group_id, *loads)
+        )
+        if into is not None:
+            raise ConfigurationError(
+                f"replace=True removes what group {replay.group_id!r} loaded, and that is in table {into!r}; this replay is "
+                f"into {replay.target!r}. Replay into {into!r}, or without replace."
+            )
+    if replay.upsert:
+        return
+    topics = {one.topic for one in ranges}
+    other = conn.scalar(
+        sa.select(sa.func.min(batches.consumer_group))
+        .join(tables.offset_ranges, of.batch_id == batches.batch_id)
+        .where(batches.target_table == replay.target, batches.consumer_group != replay.group_id, of.topic.in_(topics))
+        .where(*loads)
+    )
+    if other is not None:
+        raise DoubleLoadError(
+            f"Group {other!r} loads {', '.join(sorted(topics))} into table {replay.target!r}: a replay of group "
+            f"{replay.group_id!r} would put records there a second time. Nothing was written. Replay for group_id={other!r} with "
+            "replace=True, or into another table."
+        )
+
+
+def _refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
+    """Make sure that a run appends no offset twice: not in another mapped task instance, and not after it was cleared."""
+    if replay.replace or replay.upsert:
+        return
+    batches, of, owner = tables.offset_batches.c, tables.offset_ranges, replay.owner
+    earlier = conn.execute(
+        sa.select(of)
+        .join(tables.offset_batches, of.c.batch_id == batches.batch_id)
+        .where(
+            batches.consumer_group == replay.group_id,
+            batches.kind == "replay",
+            batches.state != "abandoned",
+            batches.target_table == replay.target,
+            batches.run_id == owner.run_id,
+            batches.task_id.is_not_distinct_from(owner.task_id),
+            batches.dag_id.is_not_distinct_from(owner.dag_id),
+        )
+    ).all()
+    for one in ranges:
+        for row in earlier:
+            if one.topic_partition == (row.topic, row.partition) and (
+                one.start < row.end_offset and row.start_offset < one.end
+            ):
+                raise DoubleLoadError(
+                    f"{one} is to be replayed into table {replay.target!r}, and batch {row.batch_id} of the same run replayed "
+                    f"{row.start_offset}..{row.end_offset} into it: records would be there twice. Nothing was written. Bounds "
+                    "that changed since need a new run, and a table without these rows."
+                )
+
+
+def _loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> bool:
+    batches = tables.offset_batches.c
+    found = conn.scalar(
+        sa.select(sa.func.min(batches.batch_id)).where(
+            batches.consumer_group == group_id,
+            batches.kind == "load",
+            batches.state != "abandoned",
+            batches.target_table == target,
+        )
+    )
+    return found is not None
+
+
+def _taken(conn: Connection, tables: Tables, replay: Replay) -> list[ReplayBatch]:
+    """Raise the epochs of open batches first: whoever is committing one of them is waited for, and seen to be done."""
+    batches, owner = tables.offset_batches, replay.owner
+    of_task = (
+        batches.c.consumer_group == replay.group_id,
+        batches.c.kind == "replay",
+        batches.c.run_id == owner.run_id,
+        batches.c.task_id.is_not_distinct_from(owner.task_id),
+        batches.c.dag_id.is_not_distinct_from(owner.dag_id),
+        batches.c.map_index.is_not_distinct_from(owner.map_index),
+    )
+    same = sa.and_(batches.c.scenario == replay.scenario, batches.c.target_table == replay.target)
+    still_open = batches.c.state.in_(OPEN_STATES)
+    raised = {"epoch": batches.c.epoch + 1, "try_number": owner.try_number}
+    conn.execute(batches.update().where(*of_task, same, still_open).values(raised))
+    other = {"state": "abandoned", "reason": f"a later try replays something else: {replay.scenario}"}
+    conn.execute(batches.update().where(*of_task, sa.not_(same), still_open).values(raised | other))
+    rows = conn.execute(
+        sa.select(batches).where(*of_task, same, batches.c.state != "abandoned").order_by(batches.c.batch_id)
+    )
+    return [_replay_batch(conn, tables, replay, row) for row in rows.all()]
+
+
+def _replay_batch(conn: Connection, tables: Tables, replay: Replay, row: Any) -> ReplayBatch:
+    batch = as_batch(conn, tables, row)
+    if row.state in OPEN_STATES:
+        return ReplayBatch(batch, ReplayClaim(replay, row.batch_id, row.epoch))
+    return ReplayBatch(batch, None, row.records, row.row_count, row.dead_letters)
+
+
+def _insert(conn: Connection, tables: Tables, replay: Replay, plan: Plan, generation: int) -> ReplayBatch:
+    batch_id = insert_batch(
+        conn,
+        tables,
+        replay.group_id,
+        replay.owner,
+        "replay",
+        generation,
+        state="planned",
+        epoch=1,
+        planned_at=database_now(conn),
+        scenario=replay.scenario,
+        reason=replay.reason,
+        who=replay.who,
+        **asdict(replay.recipe),
+    )
+    insert_ranges(conn, tables, batch_id, plan.ranges, _replaced(plan.ranges) if replay.replace else None)
+    insert_gaps(conn, tables, batch_id, plan.gaps)
+    batch = Batch(
+        batch_id,
+        replay.group_id,
+        "planned",
+        plan.ranges,
+        plan.gaps,
+        replay.target,
+        fingerprint=replay.recipe.fingerprint,
+    )
+    return ReplayBatch(batch, ReplayClaim(replay, batch_id, 1))
+
+
+def _replaced(ranges: Iterable[OffsetRange]) -> dict[Any, tuple[int, int]]:
+    """What is read, and no more: rows of records that Kafka has lost stay."""
+    return {one.topic_partition: (one.start, one.end) for one in ranges if one.end > one.start}

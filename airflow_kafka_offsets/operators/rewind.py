@@ -1,0 +1,155 @@
+"""Move the stored positions of a group on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_kafka_offsets.operators.task_run import task_run
+from airflow_kafka_offsets.retry_policy import KafkaOffsetsRetryPolicy
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_kafka_offsets.sinks import SqlTable
+
+
+class KafkaRewindOperator(BaseOperator):
+    """Move the stored positions of a group: preview, then all partitions in one transaction, with a row in the history.
+
+    A retry, or a clear after success, does not rewind again: what a task instance has done is looked up in the history. An error
+    that no retry can help, such as an unknown partition or an open batch, fails the task at once.
+
+    :param group_id: the group whose positions are moved (templated)
+    :param scenario: where to, named as `kafka-consumer-groups --reset-offsets` names it: `to-earliest`, `to-latest`,
+        `to-current`, `to-offset`, `shift-by`, `to-datetime`, `by-duration`, `from-file`; and `to-batch`, `to-group`, `import`,
+        `undo` (templated)
+    :param value: the offset, instant (ISO 8601, no zone means UTC), duration (`P1DT12H`), text of a CSV file, number of the batch,
+        or name of the group (templated)
+    :param scope: `topic` or `topic:0,1`, several of them; empty is all topics of the group (templated)
+    :param offsets_conn_id: connection of the database that holds the positions
+    :param preview_only: only preview (a dry run); text such as `{{ params.preview_only }}` is read as true or false (templated)
+    :param reason: for the history (templated)
+    :param replace: the group's target: its rows of the offsets that will be read again, and their dead letters, are deleted in the
+        same transaction
+    :param abandon_open_batch: give up the group's open batch in the same transaction; without it, an open batch is an error
+    :param new_group: whether the group may be one that nothing is stored of yet
+    :param new_cluster: whether the group leaves the Kafka cluster that its positions belong to for that of `kafka_conn_id`
+    :param isolation_level: that of the loads
+    :param offsets_schema: database schema of the state tables; None is the connection's default
+    :param offsets_prefix: put before the names of the state tables
+    :param kafka_conn_id: connection of the Kafka provider
+    """
+
+    template_fields: Sequence[str] = ("group_id", "scenario", "value", "scope", "preview_only", "reason")
+
+    def __init__(
+        self,
+        *,
+        group_id: str,
+        scenario: str,
+        value: Any = None,
+        scope: Sequence[str] = (),
+        offsets_conn_id: str,
+        preview_only: bool | str = False,
+        reason: str | None = None,
+        replace: SqlTable | None = None,
+        abandon_open_batch: bool = False,
+        new_group: bool = False,
+        new_cluster: bool = False,
+        isolation_level: str = "read_committed",
+        offsets_schema: str | None = None,
+        offsets_prefix: str = "",
+        kafka_conn_id: str = "kafka_default",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        if self.retry_policy is None:
+            self.retry_policy = KafkaOffsetsRetryPolicy()
+        self.group_id = group_id
+        self.scenario = scenario
+        self.value = value
+        self.scope = scope
+        self.offsets_conn_id = offsets_conn_id
+        self.preview_only = preview_only
+        self.reason = reason
+        self.replace = replace
+        self.abandon_open_batch = abandon_open_batch
+        self.new_group = new_group
+        self.new_cluster = new_cluster
+        self.isolation_level = isolation_level
+        self.offsets_schema = offsets_schema
+        self.offsets_prefix = offsets_prefix
+        self.kafka_conn_id = kafka_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Rewind, or preview it.
+
+        :return: the preview, `executed`, and the fields of `Rewound`, for XCom
+        """
+        # Here and not above: DAG files are parsed every few seconds.
+        from airflow_kafka_offsets.hooks.database import database_engine
+        from airflow_kafka_offsets.hooks.kafka import kafka_config
+        from airflow_kafka_offsets.ledger import Tables
+        from airflow_kafka_offsets.rewind import Rewound, execute_rewind, executed_by, preview_rewind
+        from airflow_kafka_offsets.scenarios import Scenario, parse_scope
+
+        preview_only = _truth("preview_only", self.preview_only)
+        # A template without a value renders to nothing.
+        value = None if self.value == "" else self.value
+        scenario = Scenario.of(self.scenario, value, group_id=self.group_id)
+        scope = parse_scope([self.scope] if isinstance(self.scope, str) else self.scope)
+        tables = Tables(self.offsets_schema, self.offsets_prefix)
+        run = task_run(context)
+        config = kafka_config(self.kafka_conn_id)
+        engine = database_engine(self.offsets_conn_id)
+        try:
+            done = executed_by(run, self.group_id, engine=engine, tables=tables)
+            if done is not None:
+                preview, rewound = done
+                self.log.info("This task instance has rewound group %r already: %s", self.group_id, rewound)
+                return preview.as_dict() | {"executed": True} | asdict(rewound)
+            preview = preview_rewind(
+                self.group_id,
+                scenario,
+                engine=engine,
+                kafka_config=config,
+                tables=tables,
+                scope=scope,
+                isolation_level=self.isolation_level,
+                new_group=self.new_group,
+                new_cluster=self.new_cluster,
+            )
+            for one in preview.changed:
+                self.log.info("%s", one)
+            if preview_only:
+                return preview.as_dict() | {"executed": False} | asdict(Rewound(None))
+            rewound = execute_rewind(
+                preview,
+                engine=engine,
+                tables=tables,
+                run=run,
+                who=str(run),
+                reason=self.reason or None,
+                abandon=preview.open_batch if self.abandon_open_batch else None,
+                replace=self.replace,
+            )
+        finally:
+            engine.dispose()
+        return preview.as_dict() | {"executed": True} | asdict(rewound)
+
+
+def _truth(name: str, value: bool | str) -> bool:
+    """A parameter that a template may have made text of."""
+    from airflow_kafka_offsets.exceptions import ConfigurationError
+
+    if isinstance(value, bool):
+        return value
+    words = {"true": True, "false": False}
+    try:
+        return words[str(value).strip().lower()]
+    except KeyError:
+        raise ConfigurationError(f"{name} must be true or false; got {name}={value!r}") from None

@@ -1,0 +1,218 @@
+"""Load a bounded range of topics again, or for the first time, beside the loads of a group: plan, stage and commit.
+
+The positions are neither read as a start nor moved, and the group is not claimed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace as replaced
+from typing import Any
+
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets import ledger, replay_bounds, staged
+from airflow_kafka_offsets.batch import Attempt, LoadResult, commit, fenced_first, shown, stage
+from airflow_kafka_offsets.cleanup import clean_up
+from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
+from airflow_kafka_offsets.kafka import Cluster
+from airflow_kafka_offsets.ledger import Batch, Recipe, Replay, ReplayBatch, ReplayClaim, TaskRun
+from airflow_kafka_offsets.pipeline import Pipeline
+from airflow_kafka_offsets.planning import Plan
+from airflow_kafka_offsets.replay_bounds import Bounds
+from airflow_kafka_offsets.staged import Launcher
+
+log = logging.getLogger(__name__)
+
+
+def replay(
+    pipeline: Pipeline,
+    bounds: Bounds | Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    *,
+    kafka_config: Mapping[str, Any],
+    engine: Engine,
+    launcher: Launcher,
+    replace: bool = False,
+    reason: str | None = None,
+    who: str | None = None,
+    run: TaskRun | None = None,
+) -> LoadResult:
+    """Load a range of offsets, in as many batches as `max_records` asks for; the positions stay where they are.
+
+    A live load of the same group goes on undisturbed. Into another table than the group's the rows are appended. Into its own
+    they may only go with `replace`, or where the sink has an `upsert_key`, and only below the stored positions.
+
+    The tries of one task instance share the offsets that its first try planned: what one of them has committed is not done
+    again. Two runs that ask for the same append it twice.
+
+    :param pipeline: of the load whose records are replayed, with its own sink or another. `start`, `on_busy`, `lease` and
+        `mirror_to` mean nothing here; `until`, `max_bytes` and `time_budget` are refused
+    :param bounds: `Offsets`, `Between`, `OfBatch`, or a mapping such as `{"orders": {0: (10, 20)}}`
+    :param kafka_config: librdkafka configuration
+    :param engine: the database of the target and the history
+    :param launcher: how Spark is started, for example `SessionLauncher(spark)`
+    :param replace: remove the rows and dead letters that the group's batches left of these offsets, in the transaction that
+        writes the new ones
+    :param reason: for the history
+    :param who: for the history
+    :param run: who replays; give one to a script that may have to be run again
+    :return: what all tries together replayed
+    :raises DoubleLoadError: records would be in the target twice
+    :raises DataLossError: records of the range are gone; not with `on_data_loss="skip"`
+    :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether running it again can help
+    """
+    columns = pipeline.check()
+    _check_options(pipeline)
+    bounds = replay_bounds.check(bounds, pipeline.topics)
+    launcher.check(pipeline.staging_dir)
+    cluster = Cluster(kafka_config, isolation_level=pipeline.isolation_level)
+    cluster_id = cluster.cluster_id()
+    fingerprint = staged.fingerprint(pipeline, columns)
+    told = replay_bounds.told(bounds, pipeline.topics)
+    wanted = Replay(
+        group_id=pipeline.group_id,
+        owner=run or TaskRun.of_this_process(),
+        scenario=f"{told}, replacing what was loaded" if replace else told,
+        recipe=Recipe(pipeline.sink.name, pipeline.transform, fingerprint),
+        replace=replace,
+        upsert=bool(pipeline.sink.upsert_key),
+        reason=reason,
+        who=who,
+    )
+    with ledger.outages_told(f"The replay for group {pipeline.group_id!r} was not finished"):
+        ledger.init(engine, pipeline.tables)
+        target = pipeline.sink.prepare(engine, None if pipeline.transform else columns)
+        batches = ledger.take_replay(engine, pipeline.tables, wanted, cluster_id=cluster_id)
+        clean_up(engine, pipeline.tables, pipeline.staging_dir, older_than=pipeline.staging_retention)
+        if not batches:
+            batches = _planned(pipeline, bounds, wanted, cluster, engine, cluster_id)
+        result = LoadResult()
+        for one in batches:
+            if one.claim is None:
+                done = _told_done(one, fingerprint)
+            else:
+                done = _finished(
+                    Attempt(
+                        pipeline=pipeline,
+                        kafka_config=kafka_config,
+                        cluster=cluster,
+                        engine=engine,
+                        launcher=launcher,
+                        claim=one.claim,
+                        columns=columns,
+                        target=target,
+                        fingerprint=fingerprint,
+                    ),
+                    one.batch,
+                    one.claim,
+                )
+            result = LoadResult(
+                (*result.batches, *done.batches),
+                result.records + done.records,
+                result.rows + done.rows,
+                result.dead_letters + done.dead_letters,
+            )
+        return result
+
+
+def _check_options(pipeline: Pipeline) -> None:
+    options = {"until": pipeline.until, "max_bytes": pipeline.max_bytes, "time_budget": pipeline.time_budget}
+    for name, value in options.items():
+        if value is not None:
+            raise ConfigurationError(
+                f"{name} says how far a load goes, and a replay goes as far as its bounds; got {name}={value!r}. Leave it out; "
+                "max_records splits a replay into batches."
+            )
+
+
+def _planned(
+    pipeline: Pipeline, bounds: Bounds, wanted: Replay, cluster: Cluster, engine: Engine, cluster_id: str
+) -> list[ReplayBatch]:
+    """Plan all batches of a replay, and write them ahead."""
+    ranges, logs = replay_bounds.resolve(
+        bounds,
+        pipeline.topics,
+        cluster,
+        lambda batch_id: ledger.batch_of(engine, pipeline.tables, pipeline.group_id, batch_id),
+    )
+    if not ranges:
+        log.info("Nothing to replay for group %r: no offsets within %s", pipeline.group_id, wanted.scenario)
+        return []
+    # All at once first: an error names every partition, and not only those of the first part.
+    replay_bounds.fit(ranges, logs, pipeline.on_data_loss)
+    parts = -(-sum(map(len, ranges)) // (pipeline.max_records or sum(map(len, ranges))))
+    plans = [replay_bounds.fit(part, logs, pipeline.on_data_loss) for part in replay_bounds.cut(ranges, parts)]
+    batches = ledger.record_replay(engine, pipeline.tables, wanted, plans, cluster_id=cluster_id)
+    for one in batches:
+        _log_gaps(one.batch)
+        log.info(
+            "Planned batch %d, a replay for group %r: %s offsets in %d partitions: %s",
+            one.batch.batch_id,
+            pipeline.group_id,
+            f"{one.batch.offsets:,}",
+            len(one.batch.ranges),
+            shown(one.batch),
+        )
+    return batches
+
+
+def _finished(attempt: Attempt, batch: Batch, claim: ReplayClaim) -> LoadResult:
+    """Stage and commit an open batch, whichever try planned it."""
+    with fenced_first(lambda: claim.check(attempt.engine, attempt.pipeline.tables)):
+        work = staged.find(batch, attempt.fingerprint)
+        again = _planned_again(attempt, batch, claim) if work is None else None
+        if work is None and again is None:
+            try:
+                work = stage(attempt, batch)
+            except DataLossError:
+                again = _planned_again(attempt, batch, claim)
+                if again is None:
+                    raise
+        if work is not None:
+            rows = commit(attempt, batch, work)
+            return LoadResult((batch.batch_id,), work.records, rows, work.dead_letters)
+    assert again is not None
+    assert again.claim is not None
+    return _finished(replaced(attempt, claim=again.claim), again.batch, again.claim)
+
+
+def _planned_again(attempt: Attempt, batch: Batch, claim: ReplayClaim) -> ReplayBatch | None:
+    """Plan an open batch anew where records of it are gone meanwhile, and the user chose to skip such.
+
+    :return: None where all of it is there
+    :raises PlanningError: the log is another one, or records are gone and the user did not choose to skip
+    :raises DoubleLoadError: records would be in the target twice by now
+    """
+    pipeline = attempt.pipeline
+    logs = attempt.cluster.logs(sorted({one.topic for one in batch.ranges}))
+    plan: Plan = replay_bounds.fit(batch.ranges, logs, pipeline.on_data_loss)
+    # The commit asks again; here it spares Spark's time.
+    with attempt.engine.connect() as conn:
+        ledger.refuse_double(conn, pipeline.tables, claim.replay, batch.ranges)
+    if not plan.gaps:
+        return None
+    plan = replay_bounds.fit(replay_bounds.wanted(batch), logs, pipeline.on_data_loss)
+    reason = "its records expired before they were read (on_data_loss='skip'); planned anew without them"
+    log.warning("Batch %d, a replay for group %r, is abandoned: %s", batch.batch_id, batch.group_id, reason)
+    again = ledger.plan_again(attempt.engine, pipeline.tables, claim, plan, reason)
+    _log_gaps(again.batch)
+    return again
+
+
+def _told_done(one: ReplayBatch, fingerprint: str) -> LoadResult:
+    batch = one.batch
+    log.info("Nothing to do for %s: already replayed by batch %d", shown(batch), batch.batch_id)
+    if batch.fingerprint != fingerprint:
+        log.warning(
+            "Batch %d was replayed with other columns, another transform, or other code of it; a new run replays it with these",
+            batch.batch_id,
+        )
+    return LoadResult((batch.batch_id,), one.records, one.rows, one.dead_letters)
+
+
+def _log_gaps(batch: Batch) -> None:
+    for gap in batch.gaps:
+        log.warning(
+            "%s[%d]: offsets %d..%d are %s: %s", gap.topic, gap.partition, gap.start, gap.end, gap.cause, gap.decision
+        )

@@ -1,0 +1,27 @@
+"""The DAG of the test that replays in mapped parts with the real `airflow` command."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import datetime
+
+from airflow.sdk import DAG
+
+from airflow_kafka_offsets import Json, KafkaReplayOperator, KafkaReplayPlanOperator, SqlTable
+
+OPTIONS = json.loads(os.environ.get("REPLAY_UNDER_TEST", '{"topic": "none", "plan": {}, "replay": {}}'))
+COMMON = {"group_id": "loader", "topics": [OPTIONS["topic"]]}
+
+with DAG(dag_id="replay_under_test", schedule=None, start_date=datetime(2026, 1, 1), catchup=False):
+    plan = KafkaReplayPlanOperator(
+        task_id="plan", parts="{{ 1 + 1 }}", conn_id="warehouse", **COMMON, **OPTIONS["plan"]
+    )
+    KafkaReplayOperator.partial(
+        task_id="replay",
+        value_format=Json("id BIGINT NOT NULL, name STRING"),
+        sink=SqlTable("elsewhere", conn_id="warehouse"),
+        reason="{{ dag_run.run_id }}",
+        **COMMON,
+        **OPTIONS["replay"],
+    ).expand(offsets=plan.output)

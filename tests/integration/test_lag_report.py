@@ -1,0 +1,75 @@
+"""Lag against a cluster in which a partition has no leader, and how many requests it takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.exceptions import KafkaUnavailableError
+from airflow_kafka_offsets.kafka import Cluster
+from airflow_kafka_offsets.lag_report import lag_report
+from airflow_kafka_offsets.ledger import Tables
+from airflow_kafka_offsets.offsets import TopicPartition
+from devstack.kafka_cluster import KafkaCluster
+from devstack.topics import create_topic
+from tests.conftest import TopicFactory
+from tests.integration.conftest import Loader, names, produce
+from tests.integration.inline import InlineLauncher
+
+
+def test_L08_a_partition_without_a_leader_is_an_entry_with_an_error(postgres_engine: Engine) -> None:
+    with KafkaCluster() as kafka:
+        create_topic(kafka.bootstrap_servers, "lonely", 2, replicas=[[3], [2]])
+        loader: Any = Loader(kafka, postgres_engine, InlineLauncher())  # type: ignore[arg-type]
+        loader("lonely")
+        produce(kafka, "lonely", names(0, 4), 1)  # type: ignore[arg-type]
+        kafka.brokers[3].kill()
+        kafka.wait_for_leader(-1, "lonely", 0)
+        config = {"bootstrap.servers": kafka.brokers[2].bootstrap_servers}
+
+        report = lag_report(postgres_engine, Tables(), "loader", Cluster(config, timeout=3))
+
+        assert (report.lag, report.complete) == (4, False)
+        (failed,) = report.errors
+        assert failed.topic_partition == TopicPartition("lonely", 0)
+        assert "partition lonely[0]" in str(failed.error)
+        kafka.brokers[2].kill()
+        with pytest.raises(KafkaUnavailableError):
+            lag_report(postgres_engine, Tables(), "loader", Cluster(config, timeout=1))
+
+
+def test_any_number_of_partitions_takes_the_same_few_requests(
+    inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names_of_topics = [topic(partitions=20), topic(partitions=30)]
+    inline_loader(*names_of_topics)
+    for name in names_of_topics:
+        produce(inline_loader.kafka, name, names(0, 2), 7)
+    inline_loader(*names_of_topics)
+    for name in names_of_topics:
+        produce(inline_loader.kafka, name, names(2, 3), 7)
+    cluster = Cluster(inline_loader.config)
+    asked: Counter[str] = Counter()
+    ask = cluster._ask
+
+    def counting(what: str, *arguments: Any, **options: Any) -> Any:
+        asked[what] += 1
+        return ask(what, *arguments, **options)
+
+    monkeypatch.setattr(cluster, "_ask", counting)
+
+    report = lag_report(inline_loader.engine, Tables(), "loader", cluster)
+
+    assert (len(report.partitions), report.lag, report.complete) == (50, 6, True)
+    assert asked == {"its cluster id": 1, "its topics": 1, "the offsets of its logs": 2}
+    asked.clear()
+    lag_report(inline_loader.engine, Tables(), "loader", cluster, headroom_time=True)
+    assert asked == {
+        "its cluster id": 1,
+        "its topics": 1,
+        "the offsets of its logs": 3,
+        "the settings of its topics": 1,
+    }
