@@ -1,7 +1,7 @@
 # Every target sets up the environment first; that is instant when nothing changed.
 PYTHON := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup test unit integration lint format types demo soak bench airflow constraints clean
+.PHONY: help setup test unit integration lint format types demo soak bench airflow reference constraints clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ bench: setup ## measure loads of 200,000 and 5,000,000 records into Postgres (AR
 
 airflow: setup ## try it in a browser: Airflow with a broker, Postgres, orders and the example DAGs
 	$(PYTHON) -m devstack.playground
+
+reference: setup ## write docs/commands.md anew, from what the commands say of themselves
+	$(PYTHON) scripts/command_reference.py
 
 constraints: setup ## pin in constraints/dev.txt what pyproject.toml asks for (ARGS=--upgrade: the newest of all)
 	PATH="$$PATH:.build/tools/bin" uv pip compile --quiet pyproject.toml $(ARGS) \

@@ -1,0 +1,303 @@
+"""What `doctor` looks at: versions, the database, Kafka, Spark. Nothing is changed anywhere."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from airflow.sdk import BaseHook
+from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from airflow_kafka_offsets.cli.doctor import CheckFailedError, Checks, CheckSkipped
+from airflow_kafka_offsets.hooks.database import database_engine
+from airflow_kafka_offsets.hooks.kafka import kafka_config
+from airflow_kafka_offsets.kafka import Cluster
+from airflow_kafka_offsets.ledger import Tables
+from airflow_kafka_offsets.ledger.connection import is_outage, said, transaction
+from airflow_kafka_offsets.ledger.install import installed_version
+
+_REQUIRED = ("airflow-kafka-offsets", "apache-airflow-core", "confluent-kafka", "pyarrow", "sqlalchemy")
+_KAFKA_PATIENCE_SECONDS = 10.0
+_CONNECT_SECONDS = 5.0
+_SHOWN = 5
+# Elsewhere, DDL ends a transaction, so that it cannot be tried.
+_DDL_IN_TRANSACTIONS = ("postgresql", "sqlite")
+
+
+class _RolledBackError(Exception):
+    """Ends a transaction that was only a trial."""
+
+
+def check_versions(checks: Checks) -> None:
+    """What a worker needs in any case."""
+
+    def versions() -> str:
+        found = {name: _version(name) for name in _REQUIRED}
+        missing = [name for name, version in found.items() if version is None]
+        if missing:
+            raise CheckFailedError(
+                f"not installed: {', '.join(missing)}",
+                "pip install airflow-kafka-offsets, in the environment of Airflow",
+            )
+        return ", ".join(f"{name} {version}" for name, version in found.items())
+
+    checks.run("versions", versions, "install airflow-kafka-offsets anew")
+
+
+def check_database(checks: Checks, conn_id: str, schema: str | None, prefix: str) -> list[str]:
+    """The database, the state tables and the rights in them.
+
+    :return: the topics of all stored positions
+    """
+    tables = Tables(schema, prefix)
+    engines: list[Engine] = []
+
+    def reached() -> str:
+        engine = database_engine(conn_id)
+        engines.append(engine)
+        with engine.connect() as conn:
+            conn.scalar(sa.select(1))
+            version = ".".join(map(str, conn.dialect.server_version_info or ()))
+        user = f" as user {engine.url.username!r}" if engine.url.username else ""
+        return f"{engine.dialect.name} {version}, database {engine.url.database!r}{user}"
+
+    def stored() -> list[str]:
+        with engine.connect() as conn:
+            return list(conn.scalars(sa.select(tables.consumed_offsets.c.topic).distinct()).all())
+
+    reached_it = checks.run("database", reached, "correct the connection, or start the database")
+    topics: list[str] = []
+    try:
+        if not reached_it:
+            _skip(checks, "the database is not reached", "state tables", "rights")
+            return topics
+        engine = engines[0]
+        installed = checks.run(
+            "state tables",
+            lambda: _state_tables(engine, tables),
+            "have somebody who may run DDL apply the output of 'airflow kafka-offsets init --show-sql'",
+        )
+        if installed and _is_installed(engine, tables):
+            granted = checks.run("rights", lambda: _rights(engine, tables), "GRANT what is missing to the user")
+            topics = stored() if granted else []
+        else:
+            _skip(checks, "there are no state tables to look at", "rights")
+        checks.run("binary COPY", lambda: _binary_copy(engine), "pip install 'airflow-kafka-offsets[postgres]'")
+    finally:
+        for one in engines:
+            one.dispose()
+    return topics
+
+
+def check_kafka(checks: Checks, conn_id: str, topics: Sequence[str]) -> None:
+    """The cluster, and whether this user may describe topics.
+
+    :param topics: those to describe
+    """
+    configs: list[dict[str, Any]] = []
+
+    def configured() -> str:
+        configs.append(kafka_config(conn_id))
+        protocol = configs[0].get("security.protocol", "plaintext")
+        return f"{configs[0]['bootstrap.servers']}, security.protocol={protocol}"
+
+    def described() -> str:
+        if not topics:
+            raise CheckSkipped("nothing is stored that names topics; name them with --topic")
+        found = cluster().partial_logs(topics)
+        errors = [str(error) for error in (*found.topic_errors.values(), *found.partition_errors.values())]
+        if errors:
+            raise CheckFailedError(
+                f"{len(errors)} without an answer; the first: {errors[0]}",
+                "correct the name, grant Describe and Read on the topic, or start the broker",
+            )
+        return f"{len(set(topics))} topics, {len(found.logs)} partitions"
+
+    def cluster() -> Cluster:
+        return Cluster(configs[0], timeout=_KAFKA_PATIENCE_SECONDS)
+
+    if not checks.run(
+        "Kafka connection", configured, "add a connection of type kafka whose extra has 'bootstrap.servers'"
+    ):
+        _skip(checks, "there is no configuration", "Kafka cluster", "Kafka topics")
+        return
+    fix = "correct bootstrap.servers, security.protocol and the credentials, or start the broker"
+    if not checks.run("Kafka cluster", lambda: f"cluster id {cluster().cluster_id()}", fix):
+        _skip(checks, "the cluster is not reached", "Kafka topics")
+        return
+    checks.run("Kafka topics", described, fix)
+
+
+def check_spark(checks: Checks, conn_id: str) -> None:
+    """What this machine needs to launch Spark, and the master of the connection."""
+    masters: list[str] = []
+
+    def connected() -> str:
+        # The hook would turn to YARN where there is no such connection.
+        BaseHook.get_connection(conn_id)
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+        masters.append(str(SparkSubmitHook(conn_id=conn_id)._connection["master"]))
+        return f"master {masters[0]}"
+
+    def java() -> str:
+        from airflow_kafka_offsets.hooks.spark import check_java
+
+        check_java()
+        return "new enough for Spark"
+
+    def submit() -> str:
+        from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
+
+        # Whether a staging directory is needed, and is shared, is the load's business.
+        SparkSubmitLauncher(conn_id).check("any")
+        return "on the PATH, client deploy mode"
+
+    checks.run("PySpark", _pyspark, "pip install 'airflow-kafka-offsets[spark]'")
+    has_java = checks.run("Java", java, "install a Java runtime, and set JAVA_HOME where it is not on the PATH")
+    fix = "add a connection of type spark, with the master as its host: local[*], spark://…, yarn, k8s://…"
+    if not checks.run("Spark connection", connected, fix):
+        _skip(checks, "there is no connection", "spark-submit", "Spark master")
+        return
+    if has_java:
+        checks.run("spark-submit", submit, "install the extra [spark], and correct the connection's extra")
+    else:
+        _skip(checks, "it needs Java", "spark-submit")
+    checks.run("Spark master", lambda: _master(masters[0]), "start the master, or correct the connection")
+
+
+def _skip(checks: Checks, reason: str, *names: str) -> None:
+    def skipped() -> str:
+        raise CheckSkipped(reason)
+
+    for name in names:
+        checks.run(name, skipped, "")
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _is_installed(engine: Engine, tables: Tables) -> bool:
+    with engine.connect() as conn:
+        return installed_version(conn, tables) is not None
+
+
+def _state_tables(engine: Engine, tables: Tables) -> str:
+    tables.check_names(engine.dialect)
+    with engine.connect() as conn:
+        version = installed_version(conn, tables)
+        inspector = sa.inspect(conn)
+        missing = [
+            table.fullname
+            for table in tables.metadata.sorted_tables
+            if not inspector.has_table(table.name, schema=table.schema)
+        ]
+    if version is not None and missing:
+        raise CheckFailedError(
+            f"schema version {version}, but without {', '.join(missing)}",
+            "restore the tables from a backup: what they held of loads is gone",
+        )
+    if version is not None:
+        return f"there, with schema version {version}"
+    if engine.dialect.name not in _DDL_IN_TRANSACTIONS:
+        raise CheckSkipped("not there yet; 'airflow kafka-offsets init', or the first load, creates them")
+    _try(engine, tables.metadata.create_all)
+    return "not there yet; this user may create them, and the first load does"
+
+
+def _rights(engine: Engine, tables: Tables) -> str:
+    missing: list[str] = []
+    for table in tables.metadata.sorted_tables:
+        for right, statement in _statements(table):
+            try:
+                with transaction(engine) as conn:
+                    conn.execute(statement)
+            except DBAPIError as error:
+                if is_outage(error) and engine.dialect.name != "sqlite":
+                    raise
+                missing.append(f"{right} on {table.fullname} ({said(error)})")
+    if engine.dialect.name == "postgresql" and not _may_number(engine, tables):
+        missing.append(f"USAGE on the sequence of {tables.offset_batches.fullname}")
+    if missing:
+        others = f", and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise CheckFailedError(
+            f"missing: {', '.join(missing[:_SHOWN])}{others}",
+            "GRANT SELECT, INSERT, UPDATE and DELETE on the state tables, and USAGE on the sequence of offset_batches",
+        )
+    return "SELECT, INSERT, UPDATE and DELETE, each in a transaction that was committed"
+
+
+def _statements(table: sa.Table) -> Iterator[tuple[str, sa.Executable]]:
+    """One for each right, that touches no row: rights are checked all the same."""
+    nothing, column = sa.false(), next(iter(table.columns))
+    yield "SELECT", sa.select(column).where(nothing)
+    yield "INSERT", table.insert().from_select(list(table.columns), sa.select(table).where(nothing))
+    yield "UPDATE", table.update().where(nothing).values({column: column})
+    yield "DELETE", table.delete().where(nothing)
+
+
+def _may_number(engine: Engine, tables: Tables) -> bool:
+    """Whether a new row gets a number; also where it does not come from a sequence that Postgres knows the owner of."""
+    name = engine.dialect.identifier_preparer.format_table(tables.offset_batches)
+    sequence = sa.func.pg_get_serial_sequence(name, "batch_id")
+    with engine.connect() as conn:
+        return conn.scalar(sa.select(sa.func.has_sequence_privilege(sequence, "USAGE"))) is not False
+
+
+def _try(engine: Engine, work: Callable[[Connection], object]) -> None:
+    try:
+        with transaction(engine) as conn:
+            work(conn)
+            raise _RolledBackError
+    except _RolledBackError:
+        return
+
+
+def _binary_copy(engine: Engine) -> str:
+    if engine.dialect.name != "postgresql":
+        raise CheckSkipped(f"only for Postgres; {engine.dialect.name} gets inserts")
+    found = _version("pgpq")
+    if found is None or engine.dialect.driver != "psycopg":
+        raise CheckSkipped(
+            f"pgpq is {found or 'not installed'}, the driver is {engine.dialect.driver}: rows go by inserts, which is slower. "
+            "Install the extra [postgres] for COPY"
+        )
+    return f"pgpq {found}, driver {engine.dialect.driver}"
+
+
+def _pyspark() -> str:
+    full, client = _version("pyspark"), _version("pyspark-client")
+    if full is None:
+        raise CheckFailedError(
+            f"pyspark is not installed{f', only pyspark-client {client}' if client else ''}",
+            "pip install 'airflow-kafka-offsets[spark]'",
+        )
+    if client is not None and client != full:
+        raise CheckFailedError(
+            f"pyspark {full} and pyspark-client {client} share their files, and overwrite each other's",
+            f"install one version of both: pip install --force-reinstall pyspark=={full} pyspark-client=={full}",
+        )
+    return f"pyspark {full}{f', pyspark-client {client}' if client else ''}"
+
+
+def _master(master: str) -> str:
+    scheme, _, places = master.partition("://")
+    if scheme != "spark" or not places:
+        raise CheckSkipped(f"{master} has no address to ask")
+    refused: list[str] = []
+    for place in places.split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            with socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS):
+                return f"{place} answers"
+        except (OSError, ValueError) as error:
+            refused.append(f"{place}: {error}")
+    raise CheckFailedError("; ".join(refused), "start the master, or correct host and port of the connection")

@@ -1,0 +1,31 @@
+"""`airflow kafka-offsets groups` and `export`: what is stored, without a look at Kafka."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from airflow_kafka_offsets.cli.command import command, database
+from airflow_kafka_offsets.cli.output import show
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.ledger import audit, overview
+from airflow_kafka_offsets.scenarios import write_offsets
+
+
+@command("groups")
+def groups(args: Namespace) -> None:
+    """Every group of the state tables."""
+    with database(args) as (engine, tables), engine.connect() as conn:
+        rows = overview.groups(conn, tables)
+    show(rows, args.output)
+
+
+@command("export")
+def export(args: Namespace) -> None:
+    """The positions of a group as CSV, for `rewind --from-file`."""
+    with database(args) as (engine, tables), engine.connect() as conn:
+        audit.cluster_of(conn, tables, args.group)
+        positions = overview.committed(conn, tables, args.group)
+    if not positions:
+        raise ConfigurationError(f"Nothing is stored of group {args.group!r} yet: there is nothing to export")
+    sys.stdout.write(write_offsets({tp: one.position.offset for tp, one in positions.items()}))

@@ -1,0 +1,85 @@
+"""`airflow kafka-offsets show` and `lag`: the positions of a group beside the ends of the logs."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from airflow_kafka_offsets.cli.command import cluster, command, database
+from airflow_kafka_offsets.cli.output import note, show
+from airflow_kafka_offsets.lag import LagReport
+from airflow_kafka_offsets.lag_report import lag_report
+
+
+@command("show")
+def show_group(args: Namespace) -> None:
+    """Every partition of a group."""
+    report = _report(args)
+    rows = [
+        {
+            "group": args.group,
+            "topic": one.topic,
+            "partition": one.partition,
+            "current_offset": one.position,
+            "log_end_offset": one.end,
+            "lag": one.lag,
+            "beginning_offset": one.beginning,
+            "lost": one.lost,
+            "time_lag_seconds": one.time_lag,
+            "headroom": one.headroom,
+            "headroom_time_seconds": one.headroom_time,
+            "flags": one.flags,
+            "error": one.error,
+        }
+        for one in report.partitions
+    ]
+    failed = bool(report.errors)
+    show(rows, args.output, None if failed or not rows else [key for key in rows[0] if key != "error"])
+    _end(args, "show", report)
+
+
+@command("lag")
+def lag(args: Namespace) -> None:
+    """The lag of a group, by topic and in total."""
+    report = _report(args)
+    totals = [(topic, one) for topic, one in report.by_topic().items()] + [(None, report)]
+    rows = [
+        {
+            "group": args.group,
+            "topic": topic,
+            "partitions": len(one.partitions),
+            "lag": one.lag,
+            "lost": one.lost,
+            "time_lag_seconds": one.time_lag,
+            "headroom": one.headroom,
+            "headroom_time_seconds": one.headroom_time,
+            "complete": one.complete,
+        }
+        for topic, one in totals
+    ]
+    if args.output in ("table", "plain"):
+        rows[-1]["topic"] = "TOTAL"
+    show(rows, args.output)
+    _end(args, "lag", report)
+
+
+def _report(args: Namespace) -> LagReport:
+    asked = cluster(args)
+    with database(args) as (engine, tables):
+        report = lag_report(engine, tables, args.group, asked, topics=args.topics, start=args.start, headroom_time=True)
+    if not report.partitions:
+        note(f"Nothing is stored of group {args.group!r} yet; name topics with --topic")
+    return report
+
+
+def _end(args: Namespace, name: str, report: LagReport) -> None:
+    """
+    :raises SystemExit: partitions have errors, so that what was printed is incomplete
+    """
+    if report.complete:
+        return
+    first, others = report.errors[0], len(report.errors) - 1
+    more = f", and {others} more" if others else ""
+    raise SystemExit(
+        f"kafka-offsets {name}: the lag of group {args.group!r} is incomplete, {len(report.errors)} of "
+        f"{len(report.partitions)} partitions have an error: {' '.join(str(first.error).split())}{more}"
+    )

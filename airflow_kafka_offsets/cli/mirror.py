@@ -1,0 +1,30 @@
+"""`airflow kafka-offsets mirror`."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from airflow_kafka_offsets import ledger
+from airflow_kafka_offsets.cli.command import cluster, command, database
+from airflow_kafka_offsets.cli.output import note
+from airflow_kafka_offsets.exceptions import ClusterChangedError
+from airflow_kafka_offsets.ledger import audit
+from airflow_kafka_offsets.mirror import mirror_stored
+
+
+@command("mirror")
+def mirror(args: Namespace) -> None:
+    """Commit the positions of a group to a consumer group in Kafka.
+
+    :raises MirrorError: the group does not show every position
+    """
+    kafka = cluster(args)
+    with database(args) as (engine, tables):
+        with engine.connect() as conn:
+            loaded_from = audit.cluster_of(conn, tables, args.group)
+        if loaded_from not in (None, found := kafka.cluster_id()):
+            raise ClusterChangedError(
+                f"The positions of group {args.group!r} belong to Kafka cluster {loaded_from!r}, the connection leads to {found!r}"
+            )
+        done = mirror_stored(kafka, args.to, lambda: ledger.positions(engine, tables, args.group))
+    note(f"Consumer group {args.to!r} in Kafka shows the positions of {done.committed} partitions")

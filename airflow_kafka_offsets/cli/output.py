@@ -1,0 +1,64 @@
+"""What commands print: data to standard output in the format of `--output`, notes to standard error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.cli.simple_table import AirflowConsole
+
+
+def show(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] | None = None) -> None:
+    """Print rows, all with the same keys.
+
+    JSON and YAML have the values as they are: numbers, null, instants in ISO 8601, and durations in seconds. Tables are for
+    people: columns are headed as Kafka's tools head theirs.
+
+    :param rows: a duration has a key that ends with `_seconds`
+    :param output: table, json, yaml or plain
+    :param columns: those that a table has room for; None is all of them
+    """
+    console = AirflowConsole(markup=False, emoji=False, highlight=False)
+    if output in ("json", "yaml"):
+        values: Any = [{key: _value(value) for key, value in row.items()} for row in rows]
+        (console.print_as_json if output == "json" else console.print_as_yaml)(values)
+        return
+    texts = [{_heading(key): _text(row[key]) for key in columns or row} for row in rows]
+    (console.print_as_table if output == "table" else console.print_as_plain_table)(texts)
+
+
+def note(text: str) -> None:
+    """Tell something that is no data."""
+    sys.stderr.write(f"{text}\n")
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _heading(key: str) -> str:
+    return key.removesuffix("_seconds").replace("_", "-").upper()
+
+
+def _duration(value: timedelta) -> str:
+    """A duration for people: 45s, 3m 20s, 5h 0m, 12d 3h."""
+    whole = int(value.total_seconds())
+    units = ((whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s"))
+    first = next((index for index, (count, _) in enumerate(units) if count), 3)
+    return " ".join(f"{count}{unit}" for count, unit in units[first : first + 2])
+
+
+def _text(value: Any) -> str:
+    if value is None or value == ():
+        return "-"
+    if isinstance(value, timedelta):
+        return _duration(value)
+    if isinstance(value, datetime):
+        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

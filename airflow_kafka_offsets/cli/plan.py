@@ -1,0 +1,128 @@
+"""`airflow kafka-offsets plan`: what the next batch of a load would be. Writes nothing."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets import ledger, planning
+from airflow_kafka_offsets.batch import dry_run
+from airflow_kafka_offsets.caps import UNKNOWN_RECORD_BYTES
+from airflow_kafka_offsets.cli.command import cluster, command, database
+from airflow_kafka_offsets.cli.output import note, show
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.formats import Raw
+from airflow_kafka_offsets.kafka import Cluster
+from airflow_kafka_offsets.lag_report import check_cluster
+from airflow_kafka_offsets.ledger import Batch, Tables, audit, overview
+from airflow_kafka_offsets.offsets import Gap, OffsetRange, split
+from airflow_kafka_offsets.pipeline import Pipeline
+from airflow_kafka_offsets.sinks import SqlTable
+
+
+@command("plan")
+def plan(args: Namespace) -> None:
+    """The open batch of a group; where there is none, the batch that a load would plan now."""
+    asked = cluster(args)
+    with database(args) as (engine, tables):
+        pipeline = _pipeline(args, engine, tables, asked)
+        pipeline.check()
+        batch = ledger.open_batch(engine, tables, args.group)
+        if batch is not None and _is_finished_first(batch, pipeline, asked):
+            note(
+                f"Group {args.group!r} has the open batch {batch.batch_id} ({batch.state}): a load finishes it first, and plans "
+                "what is left after it. This is that batch"
+            )
+            ranges, gaps = batch.ranges, batch.gaps
+        else:
+            batch = None
+            decided = dry_run(pipeline, engine, asked)
+            ranges, gaps = (*decided.ranges, *decided.initial), decided.gaps
+        sizes = ledger.bytes_per_offset(engine, tables, args.group)
+    rows = list(_rows(ranges, gaps, batch, sizes, args.slice_offsets))
+    show(rows, args.output)
+    offsets = sum(row["offsets"] for row in rows)
+    if not offsets:
+        note(f"Nothing to load for group {args.group!r} in {', '.join(pipeline.topics)}")
+        return
+    skipped = sum(row["skipped"] for row in rows)
+    note(
+        f"{offsets:,} offsets of {sum(1 for row in rows if row['offsets'])} partitions, about "
+        f"{sum(row['bytes'] for row in rows):,} bytes, in {sum(row['slices'] for row in rows):,} slices: one Spark task each"
+        f"{f'; {skipped:,} offsets are lost, and skipped' if skipped else ''}"
+    )
+
+
+def _pipeline(args: Namespace, engine: Engine, tables: Tables, asked: Cluster) -> Pipeline:
+    """The load, as far as a plan depends on it: what becomes of the records has no part in that.
+
+    :raises ConfigurationError: the group is not known, and no topics are named either
+    """
+    with engine.connect() as conn:
+        is_known = args.group in {row["group"] for row in overview.groups(conn, tables)}
+        if is_known or not args.topics:
+            check_cluster(args.group, audit.cluster_of(conn, tables, args.group), asked)
+        stored = overview.committed(conn, tables, args.group)
+    if not is_known:
+        note(f"The state tables know no group {args.group!r}: this is what its first run would load")
+    topics = args.topics or sorted({tp.topic for tp in stored})
+    if not topics:
+        raise ConfigurationError(
+            f"Nothing is stored of group {args.group!r} yet: name the topics of the load with --topic"
+        )
+    return Pipeline(
+        group_id=args.group,
+        topics=tuple(topics),
+        value_format=Raw(),
+        sink=SqlTable(""),
+        start=args.start,
+        until=args.until,
+        lateness=args.lateness,
+        max_records=args.max_records,
+        max_bytes=args.max_bytes,
+        on_data_loss=args.on_data_loss,
+        isolation_level=args.isolation_level,
+        slice_offsets=args.slice_offsets,
+        tables=tables,
+    )
+
+
+def _is_finished_first(batch: Batch, pipeline: Pipeline, asked: Cluster) -> bool:
+    """Whether a load would finish the open batch, and not give it up because its records expired.
+
+    :raises PlanningError: they expired, and are not to be skipped; or the log is another one
+    """
+    # What is staged is committed without reading Kafka again.
+    if batch.state == "staged":
+        return True
+    logs = asked.logs(sorted({one.topic for one in batch.ranges}))
+    if planning.check_open(batch.ranges, logs, pipeline.on_data_loss):
+        return True
+    note(f"The records of the open batch {batch.batch_id} expired: a load abandons it, and plans anew without them")
+    return False
+
+
+def _rows(
+    ranges: tuple[OffsetRange, ...],
+    gaps: tuple[Gap, ...],
+    batch: Batch | None,
+    sizes: dict[str, float],
+    slice_offsets: int,
+) -> Iterator[overview.Row]:
+    skipped = {(gap.topic, gap.partition): gap.end - gap.start for gap in gaps}
+    for one in sorted(ranges, key=lambda one: one.topic_partition):
+        yield {
+            "topic": one.topic,
+            "partition": one.partition,
+            "start": one.start,
+            "end": one.end,
+            "offsets": len(one),
+            "bytes": round(len(one) * (sizes.get(one.topic) or UNKNOWN_RECORD_BYTES)),
+            "slices": len(split([one], slice_offsets)),
+            "target": one.target,
+            "skipped": skipped.get((one.topic, one.partition), 0),
+            "how": one.how,
+            "batch_id": batch.batch_id if batch is not None else None,
+        }

@@ -1,0 +1,36 @@
+"""`airflow kafka-offsets verify`."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import asdict
+
+from airflow_kafka_offsets.cli.command import command, database
+from airflow_kafka_offsets.cli.output import show
+from airflow_kafka_offsets.exceptions import VerificationError
+from airflow_kafka_offsets.hooks.kafka import kafka_config
+from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.verification import verify as prove
+
+
+@command("verify")
+def verify(args: Namespace) -> None:
+    """Print what was proved; or else everything that is wrong.
+
+    :raises VerificationError: something is wrong
+    """
+    config = kafka_config(args.kafka_conn_id) if args.kafka_conn_id is not None else None
+    with database(args) as (engine, tables):
+        try:
+            coverage = prove(
+                args.group,
+                sink=SqlTable(args.table, args.table_schema),
+                engine=engine,
+                tables=tables,
+                kafka_config=config,
+                isolation_level=args.isolation_level,
+            )
+        except VerificationError as error:
+            show([asdict(violation) for violation in error.violations], args.output)
+            raise
+    show([asdict(coverage)], args.output)

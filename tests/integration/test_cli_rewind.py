@@ -1,0 +1,247 @@
+"""Rewinds by the command line, with the cases of `docs/semantics.md`, on both databases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.verification import verify
+from devstack.airflow import AirflowHome
+from devstack.kafka import KafkaBroker
+from devstack.topics import delete_records
+from tests.conftest import TopicFactory
+from tests.integration.airflow_runs import airflow_uri
+from tests.integration.command_line import CommandLine, Done, database_connection, kafka_connection
+from tests.integration.conftest import Loader, names, positions, produce, rows
+
+
+class Rewinds:
+    """A group `loader` that has loaded 100 of 200 records, and the commands that move it."""
+
+    def __init__(self, loader: Loader, airflow: CommandLine, topic: str) -> None:
+        self.loader = loader
+        self.airflow = airflow
+        self.topic = topic
+
+    def __call__(self, command: str, *arguments: str) -> Done:
+        kafka = () if command in ("abandon", "export", "history") else ("--kafka-conn-id", "kafka_default")
+        return self.airflow(command, "loader", "--conn-id", "warehouse", *kafka, *arguments)
+
+    def new_offsets(self, *arguments: str) -> dict[int, int | None]:
+        """What a rewind previews, by partition."""
+        done = self("rewind", *arguments, "--output", "json")
+        assert done.status == 0, done.stderr
+        return {one["partition"]: one["new"] for one in done.json["partitions"]}
+
+    @property
+    def position(self) -> int:
+        return positions(self.loader.engine)[self.topic, 0]
+
+
+@pytest.fixture
+def rewinds(
+    inline_loader: Loader,
+    kafka: KafkaBroker,
+    topic: TopicFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Rewinds:
+    name = topic()
+    produce(kafka, name, names(0, 100))
+    inline_loader(name)
+    produce(kafka, name, names(100, 100))
+    airflow = CommandLine(
+        monkeypatch,
+        capsys,
+        {"warehouse": database_connection(inline_loader.engine), "kafka_default": kafka_connection(kafka)},
+    )
+    return Rewinds(inline_loader, airflow, name)
+
+
+def test_r01_a_preview_stores_nothing(rewinds: Rewinds) -> None:
+    done = rewinds("rewind", "--to-offset", "50")
+
+    assert done.status == 0
+    assert "Nothing was changed; add --execute" in done.stderr
+    assert "50 offsets are read again" in done.stderr
+    assert rewinds.position == 100
+
+
+@pytest.mark.parametrize(
+    ("scenario", "expected"),
+    [
+        pytest.param(["--to-earliest"], 0, id="R03"),
+        pytest.param(["--to-latest"], 200, id="R04"),
+        pytest.param(["--to-current"], 100, id="R05"),
+        pytest.param(["--shift-by", "50"], 150, id="R07"),
+        pytest.param(["--shift-by", "-50"], 50, id="R08"),
+        pytest.param(["--shift-by", "-150"], 0, id="R09-clamped-below"),
+        pytest.param(["--shift-by", "150"], 200, id="R09-clamped-above"),
+        pytest.param(["--by-duration", "PT0S"], 200, id="R19"),
+        pytest.param(["--to-datetime", "1971-01-01T00:00:00Z"], 0, id="R14-before-all"),
+        pytest.param(["--to-batch", "1"], 0, id="to-batch"),
+    ],
+)
+def test_each_scenario_moves_the_position_where_its_preview_says(
+    rewinds: Rewinds, scenario: list[str], expected: int
+) -> None:
+    assert rewinds.new_offsets(*scenario) == {0: expected}
+    assert rewinds.position == 100
+
+    done = rewinds("rewind", *scenario, "--execute", "--reason", "a test")
+
+    assert done.status == 0, done.stderr
+    assert rewinds.position == expected
+
+
+def test_r12_offsets_outside_of_the_log_are_clamped_and_told(rewinds: Rewinds, kafka: KafkaBroker) -> None:
+    delete_records(kafka.bootstrap_servers, rewinds.topic, 20)
+
+    (one,) = rewinds("rewind", "--to-offset", "5", "--output", "json").json["partitions"]
+
+    assert (one["new"], one["clamped"]) == (20, True)
+    assert "5 is before the beginning offset" in one["note"]
+
+
+def test_r28_an_export_read_back_changes_nothing(rewinds: Rewinds, tmp_path: Path) -> None:
+    (tmp_path / "positions.csv").write_text(rewinds("export").stdout)
+
+    done = rewinds("rewind", "--from-file", str(tmp_path / "positions.csv"))
+
+    assert done.status == 0, done.stderr
+    assert "0 positions would change" in done.stderr
+
+
+def test_r33_a_preview_whose_positions_moved_is_a_conflict(rewinds: Rewinds, tmp_path: Path) -> None:
+    saved = tmp_path / "preview.json"
+    saved.write_text(rewinds("rewind", "--to-offset", "50", "--output", "json").stdout)
+    rewinds.loader(rewinds.topic)
+
+    done = rewinds("rewind", "--preview", str(saved), "--execute")
+
+    assert done.status == 1
+    assert f"{rewinds.topic}[0]: position 100 in the preview, position 200 now" in done.stderr
+    assert rewinds.position == 200
+
+
+def test_a_saved_preview_is_executed_as_it_was_shown(rewinds: Rewinds, kafka: KafkaBroker, tmp_path: Path) -> None:
+    saved = tmp_path / "preview.json"
+    saved.write_text(rewinds("rewind", "--to-latest", "--output", "json").stdout)
+    produce(kafka, rewinds.topic, names(200, 10))
+
+    assert rewinds("rewind", "--preview", str(saved), "--execute").status == 0
+    assert rewinds.position == 200
+
+
+def test_replace_and_load_again_leave_every_record_once(rewinds: Rewinds) -> None:
+    done = rewinds("rewind", "--to-offset", "40", "--replace", "target", "--execute")
+
+    assert "60 rows and 0 dead letters were removed" in done.stderr
+    assert rows(rewinds.loader.engine, "SELECT count(*) FROM target") == [(40,)]
+    assert rewinds.loader(rewinds.topic).records == 160
+    loaded = rows(rewinds.loader.engine, "SELECT _kafka_offset FROM target ORDER BY 1")
+    assert [offset for (offset,) in loaded] == list(range(200))
+    verify("loader", sink=SqlTable("target"), engine=rewinds.loader.engine, kafka_config=rewinds.loader.config)
+
+
+def test_undo_takes_the_last_rewind_back_and_loads_nothing_twice(rewinds: Rewinds) -> None:
+    rewinds("rewind", "--to-earliest", "--execute")
+    assert rewinds.position == 0
+
+    assert rewinds("rewind", "--undo", "--execute").status == 0
+
+    assert rewinds.position == 100
+    rewinds.loader(rewinds.topic)
+    assert_rows_once(rewinds.loader, 200)
+
+
+def test_an_undo_after_a_load_is_refused_and_names_the_way(rewinds: Rewinds) -> None:
+    rewinds("rewind", "--to-earliest", "--execute")
+    rewinds.loader(rewinds.topic)
+
+    done = rewinds("rewind", "--undo", "--execute")
+
+    assert done.status == 1
+    assert "rewind to-batch 2" in done.stderr
+    assert rewinds.position == 200
+
+
+def test_the_history_says_who_and_why(rewinds: Rewinds) -> None:
+    rewinds("rewind", "--shift-by", "-10", "--execute", "--who", "alice", "--reason", "late schema")
+
+    newest = rewinds("history", "--output", "json").json[0]
+
+    assert (newest["kind"], newest["scenario"], newest["who"], newest["reason"]) == (
+        "rewind",
+        "shift-by -10",
+        "alice",
+        "late schema",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "exactly one of"),
+        (["--to-earliest", "--to-latest"], "got --to-earliest, --to-latest"),
+        (["--to-offset", "-1"], "to-offset must not be negative; got -1"),
+        (["--to-offset", "many"], "to-offset needs a number; got 'many'"),
+        (["--by-duration", "-P1D"], "by-duration needs a duration"),
+        (["--to-datetime", "tuesday"], "to-datetime must be a date-time"),
+        (["--to-earliest", "--topic", "nowhere"], "Kafka at"),
+        (["--to-batch", "99"], "Group 'loader' has no batch 99"),
+        (["--to-group", "nobody"], "know no group 'nobody'"),
+        (["--from-file", "/nowhere/at/all"], "cannot be read"),
+        (["--preview", "/nowhere/at/all"], "cannot be read"),
+        (["--undo"], "no rewind that could be undone"),
+    ],
+    ids=lambda value: "-".join(value).replace("/", "_") if isinstance(value, list) else None,
+)
+def test_bad_input_is_one_line_and_changes_nothing(rewinds: Rewinds, arguments: list[str], told: str) -> None:
+    # argparse takes a value that begins with "-" and is no number for an option.
+    joined = [f"{arguments[0]}={arguments[1]}"] if arguments[:1] == ["--by-duration"] else arguments
+    done = rewinds("rewind", *joined, "--execute")
+
+    assert done.status != 0
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert rewinds.position == 100
+
+
+def test_r22_an_unknown_partition_is_named(rewinds: Rewinds) -> None:
+    done = rewinds("rewind", "--to-earliest", "--topic", f"{rewinds.topic}:0,7", "--execute")
+
+    assert done.status == 1
+    assert f"There is no partition {rewinds.topic}[7] (the topic has 1: 0..0)" in done.stderr
+    assert rewinds.position == 100
+
+
+def test_the_real_airflow_command_previews_executes_and_fails(
+    postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 100))
+    postgres_loader(name)
+    connections = {"kafka_default": kafka_connection(kafka), "warehouse": airflow_uri(postgres_loader.engine)}
+    common = ("kafka-offsets", "rewind", "loader", "--conn-id", "warehouse")
+    with AirflowHome(dags=tmp_path, connections=connections) as home:
+        preview = home.run(*common, "--to-offset", "50", "--output", "json")
+        (tmp_path / "preview.json").write_text(preview.stdout)
+        executed = home.run(*common, "--preview", str(tmp_path / "preview.json"), "--execute", "--replace", "target")
+        again = home.run(*common, "--preview", str(tmp_path / "preview.json"), "--execute")
+
+    assert json.loads(preview.stdout)["offsets_again"] == 50
+    assert executed.returncode == 0, executed.stderr
+    assert again.returncode == 1
+    assert "were rewound since this preview was made" in again.stderr
+    assert positions(postgres_loader.engine) == {(name, 0): 50}
+    postgres_loader(name)
+    assert_rows_once(postgres_loader, 100)
+
+
+def assert_rows_once(loader: Loader, count: int) -> None:
+    loaded = rows(loader.engine, "SELECT _kafka_offset FROM target ORDER BY 1")
+    assert [offset for (offset,) in loaded] == list(range(count))

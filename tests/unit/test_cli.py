@@ -1,0 +1,129 @@
+"""The commands as they are declared: arguments, help, and the reference that is written from it."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from airflow_kafka_offsets.bounds import CommittedBy
+from airflow_kafka_offsets.cli.output import show
+from scripts.command_reference import DOCUMENT, commands, reference
+
+
+def test_the_reference_is_what_the_commands_say() -> None:
+    """Where this fails: `make reference`."""
+    assert DOCUMENT.read_text(encoding="utf-8") == reference()
+
+
+def test_every_command_has_an_example_that_the_parser_takes() -> None:
+    parsers = commands()
+    assert {"init", "groups", "show", "lag", "history", "plan", "verify", "export", "doctor"} <= set(parsers)
+    for name, parser in parsers.items():
+        assert parser.epilog is not None, name
+        beginning, *examples = parser.epilog.split("airflow kafka-offsets ")
+        assert beginning == "Example: ", name
+        assert examples, name
+        for example in examples:
+            command, *arguments = shlex.split(example.split(">")[0])
+            assert command == name
+            parser.parse_args(arguments)
+
+
+def test_every_command_that_prints_rows_has_every_format() -> None:
+    without = {name for name, parser in commands().items() if "--output" not in parser._option_string_actions}
+    assert without <= {"init", "export", "abandon", "mirror"}
+
+
+def test_declaring_commands_imports_nothing_that_they_run_with() -> None:
+    """Airflow declares them for each of its own commands too."""
+    code = (
+        "import sys; from airflow_kafka_offsets.cli import get_commands; get_commands();"
+        "print(sorted({'confluent_kafka', 'pyarrow', 'pyspark', 'airflow_kafka_offsets.ledger'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    return commands()["plan"].parse_args(["orders", "--conn-id", "warehouse", *arguments])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("earliest", "earliest"),
+        ("2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+        ("PT1H30M", timedelta(hours=1, minutes=30)),
+        ("P1W2DT0.5S", timedelta(days=9, seconds=0.5)),
+        ("committed-by:old-job", CommittedBy("old-job")),
+    ],
+)
+def test_a_start_is_what_an_operator_takes(text: str, value: object) -> None:
+    assert parsed("--start", text).start == value
+
+
+@pytest.mark.parametrize("text", ["P", "PT", "P1M", "1h", "PT1S1H", "-P1D", ""])
+def test_a_duration_is_iso_8601_and_has_a_certain_length(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parsed("--lateness", text)
+    assert ended.value.code == 2
+
+
+TYPED: list[dict[str, Any]] = [
+    {
+        "offset": 12_345_678,
+        "at": datetime(2026, 1, 1, 12, tzinfo=timezone(timedelta(hours=2))),
+        "time_lag_seconds": timedelta(days=1, seconds=1.5),
+        "flags": ("no position", "odd"),
+        "error": None,
+    }
+]
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        (
+            "json",
+            '[{"offset": 12345678, "at": "2026-01-01T10:00:00+00:00", "time_lag_seconds": 86401.5, '
+            '"flags": ["no position", "odd"], "error": null}]',
+        ),
+        (
+            "plain",
+            "  OFFSET  AT                   TIME-LAG    FLAGS             ERROR\n"
+            "12345678  2026-01-01 10:00:00  1d 0h       no position, odd  -",
+        ),
+    ],
+)
+def test_machines_get_values_and_people_get_texts(output: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    show(TYPED, output)
+    assert capsys.readouterr().out.rstrip() == told
+
+
+@pytest.mark.parametrize("output", ["json", "yaml", "plain", "table"])
+def test_long_texts_are_printed_whole(output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"word-{number}" for number in range(100)]
+    show([{"reason": " ".join(words)}], output)
+    printed = capsys.readouterr().out
+    assert [word for word in words if word not in printed] == []
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (timedelta(0), "0s"),
+        (timedelta(seconds=59.9), "59s"),
+        (timedelta(seconds=200), "3m 20s"),
+        (timedelta(hours=5), "5h 0m"),
+        (timedelta(days=12, hours=3, minutes=9), "12d 3h"),
+    ],
+)
+def test_durations_are_short(value: timedelta, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    show([{"lag_seconds": value}], "plain")
+    assert capsys.readouterr().out.splitlines()[1].strip() == told
