@@ -51,7 +51,7 @@ def check_positions(
         raise TopicRecreatedError(
             "A topic was deleted and created again, so that the stored positions mean nothing in it: "
             + "; ".join(recreated)
-            + ". Load the new topic under a new group_id, or delete the positions of this topic on purpose."
+            + ". Load the new topic under a new group_id, or rewind this group to an offset or a time in the new topic."
         )
     if truncated:
         raise LogTruncatedError(

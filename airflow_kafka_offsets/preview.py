@@ -13,6 +13,9 @@ from airflow_kafka_offsets.offsets import Position, ReadAhead
 from airflow_kafka_offsets.rewinding import PartitionRewind
 
 _FORMAT = "airflow-kafka-offsets rewind 1"
+_KINDS = ("rewind", "undo", "import")
+# What the columns of the state tables hold.
+_MOST, _MOST_PARTITIONS = 2**63 - 1, 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +82,21 @@ class Preview:
         if not isinstance(saved, Mapping) or saved.get("format") != _FORMAT:
             raise ConfigurationError(f"This is no saved preview of a rewind: its format is not {_FORMAT!r}")
         try:
-            return cls(
+            read = cls(
                 group_id=_typed(saved["group_id"], str),
                 cluster_id=_typed(saved["cluster_id"], str),
-                generation=_optional(saved["generation"], int),
+                generation=_number(saved["generation"]),
                 scenario=_typed(saved["scenario"], str),
                 kind=_typed(saved["kind"], str),
-                partitions=tuple(map(_partition, saved["partitions"])),
+                partitions=tuple(map(_partition, _typed(saved["partitions"], list))),
                 instant=datetime.fromisoformat(saved["instant"]) if saved["instant"] is not None else None,
-                open_batch=_optional(saved["open_batch"], int),
+                open_batch=_number(saved["open_batch"]),
                 moves_cluster=_typed(saved["moves_cluster"], bool),
             )
+            _check(read, saved)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(f"The saved preview was changed, and cannot be read: {error!r}") from error
+        return read
 
     @classmethod
     def from_json(cls, text: str) -> Preview:
@@ -100,7 +105,7 @@ class Preview:
         """
         try:
             saved = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigurationError(f"A saved preview is a JSON text; this is none: {error}") from error
         return cls.from_dict(saved)
 
@@ -136,19 +141,16 @@ def _position_as_dict(position: Position | None) -> dict[str, Any] | None:
 
 
 def _partition(saved: Mapping[str, Any]) -> PartitionRewind:
-    for name in ("old", "new"):
-        if saved[name] != (saved[f"{name}_position"] or {"offset": None})["offset"]:
-            raise ValueError(f"{name} and {name}_position are different offsets")
     return PartitionRewind(
         _typed(saved["topic"], str),
         _typed(saved["partition"], int),
-        _optional(saved["beginning"], int),
-        _optional(saved["end"], int),
+        _number(saved["beginning"]),
+        _number(saved["end"]),
         _position(saved["old_position"]),
         _position(saved["new_position"]),
         _typed(saved["clamped"], bool),
         _typed(saved["note"], str),
-        tuple((_typed(start, int), _typed(end, int)) for start, end in saved["skipped"]),
+        tuple((_offset(start), _offset(end)) for start, end in saved["skipped"]),
     )
 
 
@@ -156,15 +158,64 @@ def _position(saved: Mapping[str, Any] | None) -> Position | None:
     if saved is None:
         return None
     ahead = saved["ahead"]
-    offset: int = _typed(saved["offset"], int)
-    if offset < 0:
-        raise ValueError(f"a negative offset: {offset}")
     return Position(
-        offset,
+        _offset(saved["offset"]),
         _optional(saved["topic_id"], str),
-        _optional(saved["leader_epoch"], int),
-        None if ahead is None else ReadAhead(_typed(ahead["offset"], int), _typed(ahead["before_ms"], int)),
+        _number(saved["leader_epoch"], _MOST_PARTITIONS),
+        None if ahead is None else ReadAhead(_offset(ahead["offset"]), _offset(ahead["before_ms"])),
     )
+
+
+def _check(read: Preview, saved: Mapping[str, Any]) -> None:
+    """
+    :raises ValueError: it says one thing in two ways, or what no preview says
+    """
+    if read.kind not in _KINDS:
+        raise ValueError(f"kind {read.kind!r}")
+    if read.instant is not None and read.instant.tzinfo is None:
+        raise ValueError(f"an instant without a time zone: {saved['instant']}")
+    places = [one.topic_partition for one in read.partitions]
+    if len(places) != len(set(places)):
+        raise ValueError(
+            f"partitions that are there twice: {sorted({str(tp) for tp in places if places.count(tp) > 1})}"
+        )
+    for one in read.partitions:
+        _check_partition(one)
+    made, told = read.as_dict(), dict(saved)
+    # What is shown, and not executed, is told by the rest.
+    if made != told:
+        names = sorted(map(str, made.keys() ^ told.keys() | {name for name in made if made[name] != told.get(name)}))
+        raise ValueError(f"{', '.join(names)}: not what the rest of it says")
+
+
+def _check_partition(one: PartitionRewind) -> None:
+    tp = one.topic_partition
+    if not 0 <= one.partition <= _MOST_PARTITIONS:
+        raise ValueError(f"a partition numbered {one.partition}")
+    if (one.beginning is None) != (one.end is None):
+        raise ValueError(f"{tp}: one end of the log")
+    log = (one.beginning, one.end) if one.beginning is not None and one.end is not None and one.changes else None
+    if log is not None and one.new is not None and not log[0] <= one.new.offset <= log[1]:
+        raise ValueError(f"{tp}: offset {one.new.offset} is outside of the log, {one.beginning}..{one.end}")
+    passed = (one.old.offset, one.new.offset) if one.old is not None and one.new is not None else (0, 0)
+    for start, end in one.skipped:
+        if not passed[0] <= start < end <= passed[1]:
+            raise ValueError(f"{tp}: offsets {start}..{end} are not passed over")
+        passed = (end, passed[1])
+
+
+def _offset(value: Any) -> int:
+    number = _number(value)
+    if number is None:
+        raise TypeError("null where a number is expected")
+    return number
+
+
+def _number(value: Any, most: int = _MOST) -> int | None:
+    number: int | None = _optional(value, int)
+    if number is not None and not 0 <= number <= most:
+        raise ValueError(f"a number that is negative or too large: {number}")
+    return number
 
 
 def _typed(value: Any, kind: type) -> Any:

@@ -111,11 +111,14 @@ class _Proof:
         for loaded in batch.ranges:
             self._cut(loaded)
         if batch.kind in _REWINDS:
+            self._refuse_leftovers(batch)
             return
         for loaded in batch.ranges:
             self._note(batch, loaded)
         if batch.kind != "replay" or batch.target_table == self._target:
             self._check_rows(batch)
+        else:
+            self._refuse_leftovers(replace(batch, dead_letters=()))
         self._check_dead_letters(batch)
 
     def finish(self, positions: Mapping[TopicPartition, Position]) -> Findings:
@@ -151,11 +154,15 @@ class _Proof:
         self._found.violations.append(Violation(f"{tp}: {words}" if tp else words, topic, partition, offset, batch_id))
 
     def _refuse_leftovers(self, batch: BatchRecord) -> None:
-        """Rows and dead letters are there if and only if their batch is committed."""
+        """Rows and dead letters are there if and only if their batch is committed, and put them there."""
         if batch.state is None:
             why = "which the state tables do not know: these are older than the rows, or not those that the rows were loaded with"
-        else:
+        elif batch.state != "committed":
             why = f"which is {batch.state} and not committed: they were not put there by this package"
+        elif batch.kind in _REWINDS:
+            why = "which moved positions and loaded nothing: they were not put there by this package"
+        else:
+            why = f"a replay into table {batch.target_table!r}: they were not put there by this package"
         for tallies, what, where in (
             (batch.rows, "rows", f"table {self._target!r}"),
             (batch.dead_letters, "dead letters", "dead_letters"),

@@ -85,6 +85,7 @@ def partitions_in(
     :param logs: every partition of the topics that are meant
     :raises UnknownTopicError: the topics have no such partitions
     """
+    logs = frozenset(logs)
     known = sorted({*positions, *logs})
     meant = [
         tp
@@ -94,7 +95,7 @@ def partitions_in(
     listed_all = [TopicPartition(topic, one) for topic, listed in scope.items() for one in listed or ()]
     missing = sorted(set(listed_all) - set(known))
     if missing:
-        has = {tp.topic: sum(other.topic == tp.topic for other in known) for tp in missing}
+        has = {tp.topic: sum(other.topic == tp.topic for other in logs) for tp in missing}
         raise UnknownTopicError(
             "There is no partition "
             + ", ".join(f"{tp} (the topic has {has[tp.topic]}: 0..{has[tp.topic] - 1})" for tp in missing)
@@ -127,6 +128,8 @@ def without(skipped: Span, covered: Iterable[Span]) -> tuple[Span, ...]:
     """What is left of a span when others are taken out of it."""
     left = [skipped]
     for start, end in covered:
+        if start >= end:
+            continue  # would cut a span in two, and take nothing out
         left = [piece for a, b in left for piece in ((a, min(b, start)), (max(a, end), b)) if piece[0] < piece[1]]
     return tuple(sorted(set(left)))
 
@@ -163,7 +166,8 @@ def _decided(
     if old is not None and old.offset == offset and not another and wanted.ahead in (None, old.ahead):
         return replace(unchanged, clamped=clamped, note=note)
     # What was loaded behind a position that is moved back is read again, unless the new position is one that knows of it.
-    ahead = wanted.ahead if not clamped else None
+    # That is as true behind a beginning offset that has come nearer; a log that ends before the position is another one.
+    ahead = wanted.ahead if wanted.ahead is not None and wanted.offset <= offset < wanted.ahead.offset else None
     if (
         ahead is None
         and old is not None

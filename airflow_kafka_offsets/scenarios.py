@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.instants import instant
@@ -35,6 +37,16 @@ SCENARIOS = (
     "import",
     "undo",
 )
+
+# Weeks to seconds: months and years are of no certain length.
+_DURATION = re.compile(
+    r"P(?=.)(?:(?P<weeks>N)W)?(?:(?P<days>N)D)?(?:T(?=.)(?:(?P<hours>N)H)?(?:(?P<minutes>N)M)?(?:(?P<seconds>N)S)?)?".replace(
+        "N", r"[0-9]+(?:\.[0-9]+)?"
+    )
+)
+_NUMBER = re.compile(r"[+-]?[0-9]+")
+# Kafka's offsets, and the numbers of batches, are signed numbers of 64 bits.
+_MOST = 2**63 - 1
 
 # Where a position stands, these say; elsewhere there is nothing to count from.
 RELATIVE = ("shift-by", "to-current")
@@ -79,7 +91,9 @@ class Scenario:
             return cls(name, _duration(value))
         if name == "from-file":
             # The path is the command line's business; a DAG has offsets or text.
-            return cls(name, dict(value) if isinstance(value, Mapping) else read_offsets(str(value or ""), group_id))
+            return cls(
+                name, _offsets(value) if isinstance(value, Mapping) else read_offsets(str(value or ""), group_id)
+            )
         if not isinstance(value, str) or not value:
             raise ConfigurationError(f"{name} needs the name of a {_NAMES[name]}; got {value!r}")
         return cls(name, value)
@@ -164,7 +178,8 @@ def read_offsets(text: str, group_id: str | None = None) -> dict[TopicPartition,
 
 
 def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader(text.lstrip("\ufeff").splitlines())
+    # Strict: a quote that is never closed would take all that follows for one field.
+    reader = csv.reader(text.lstrip("\ufeff").splitlines(), strict=True)
     try:
         for fields in reader:
             yield reader.line_num, [field.strip() for field in fields]
@@ -177,40 +192,71 @@ def write_offsets(offsets: Offsets) -> str:
     return "".join(f"{tp.topic},{tp.partition},{offset}\n" for tp, offset in sorted(offsets.items()))
 
 
+def _offsets(given: Mapping[Any, Any]) -> dict[TopicPartition, int]:
+    """Offsets that a DAG gives by partition."""
+    offsets: dict[TopicPartition, int] = {}
+    for place, offset in given.items():
+        if not (isinstance(place, tuple) and len(place) == 2 and isinstance(place[0], str) and _is_unsigned(place[1])):
+            raise ConfigurationError(f"from-file needs offsets by TopicPartition; got {place!r}")
+        if not _is_unsigned(offset):
+            raise ConfigurationError(
+                f"from-file needs offsets that are whole numbers and not negative; got {offset!r} for {TopicPartition(*place)}"
+            )
+        offsets[TopicPartition(*place)] = offset
+    if not offsets:
+        raise ConfigurationError("from-file has no offsets: nothing would be moved")
+    return offsets
+
+
+def _is_unsigned(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
+
+
 def _unsigned(text: str) -> int:
     """What int() takes beyond digits, such as "1_0" and "+1", is a slip in a file of offsets."""
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit()) or int(text) > _MOST:
         raise ValueError(text)
     return int(text)
 
 
 def _number(name: str, value: object) -> int:
+    number = value
     try:
-        if isinstance(value, (bool, float)):
-            raise TypeError
-        return int(value)  # type: ignore[call-overload,no-any-return]
-    except (TypeError, ValueError):
-        raise ConfigurationError(f"{name} needs a number; got {value!r}") from None
+        if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+            number = int(value)
+    except ValueError:  # of more digits than Python reads
+        number = None
+    if not isinstance(number, int) or isinstance(number, bool) or abs(number) > _MOST:
+        raise ConfigurationError(f"{name} needs a whole number of 64 bits at most; got {value!r}")
+    return number
 
 
 def _duration(value: object) -> timedelta:
     duration = value if isinstance(value, timedelta) else _parsed_duration(value)
+    # As Airflow's own times have them: such a duration is also a timedelta, of 30 days for a month.
+    if getattr(duration, "months", 0) or getattr(duration, "years", 0):
+        raise _no_duration(value)
     if duration < timedelta(0):
         raise ConfigurationError(f"by-duration counts back from now and must not be negative; got {value!r}")
-    return duration
+    if duration > datetime.now(UTC) - datetime.fromtimestamp(0, UTC):
+        raise ConfigurationError(
+            f"by-duration must not reach back before 1970, where Kafka's timestamps begin; got {value!r}"
+        )
+    return timedelta(seconds=duration.total_seconds())
 
 
 def _parsed_duration(value: object) -> timedelta:
-    # Airflow's own library for times; imported here, since parsing a DAG file must cost nothing.
-    import pendulum
-
+    # Not by Airflow's own library for times: it takes numbers of more than 32 bits for others, without a word.
+    found = _DURATION.fullmatch(str(value))
+    if found is None:
+        raise _no_duration(value)
     try:
-        found = pendulum.parse(str(value))
-    except ValueError:
-        found = None
-    # Months and years are of no certain length.
-    if not isinstance(found, pendulum.Duration) or found.years or found.months:
-        raise ConfigurationError(
-            f"by-duration needs a duration of weeks, days, hours, minutes and seconds, ISO 8601, such as P1DT12H; got {value!r}"
-        )
-    return found.as_timedelta()
+        return timedelta(**{unit: float(number) for unit, number in found.groupdict().items() if number is not None})
+    except OverflowError:
+        raise ConfigurationError(f"by-duration is too long; got {value!r}") from None
+
+
+def _no_duration(value: object) -> ConfigurationError:
+    return ConfigurationError(
+        f"by-duration needs a duration of weeks, days, hours, minutes and seconds, ISO 8601, such as P1DT12H; got {value!r}"
+    )

@@ -17,7 +17,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import batch, ledger
+from airflow_kafka_offsets import batch, ledger, replaying
 from airflow_kafka_offsets.formats import Json
 from airflow_kafka_offsets.ledger import TaskRun
 from airflow_kafka_offsets.offsets import Slice
@@ -60,6 +60,9 @@ class Load:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> batch.LoadResult:
+        return self._call(batch.load)
+
+    def _call(self, work: Callable[..., batch.LoadResult], *arguments: Any, **options: Any) -> batch.LoadResult:
         engine = sa.create_engine(self.url, hide_parameters=True)
         defaults: dict[str, Any] = {
             "group_id": "loader",
@@ -67,15 +70,31 @@ class Load:
             "sink": SqlTable("target"),
         }
         try:
-            return batch.load(
+            return work(
                 Pipeline(topics=self.topics, **(defaults | self.options)),
+                *arguments,
                 kafka_config={"bootstrap.servers": self.bootstrap_servers},
                 engine=engine,
                 launcher=InlineLauncher(),
                 run=self.run,
+                **options,
             )
         finally:
             engine.dispose()
+
+
+@dataclass(frozen=True)
+class Replay(Load):
+    """What to replay.
+
+    :param bounds: offsets by topic and partition
+    """
+
+    bounds: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    replace: bool = False
+
+    def __call__(self) -> batch.LoadResult:
+        return self._call(replaying.replay, self.bounds, replace=self.replace)
 
 
 def _before(owner: Any, name: str) -> Callable[[Callable[[], None]], None]:
@@ -152,10 +171,23 @@ POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "during clean-up": _in_the_middle_of_removing,
 }
 
+REPLAY_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
+    "before planning a replay": _before(ledger, "record_replay"),
+    "after the ranges of a replay are stored": _after(ledger, "record_replay"),
+    "while a slice is read": _while_a_slice_is_read,
+    "after some slices are staged": _in_the_second_slice,
+    "after the manifest": _before(ledger, "mark_staged"),
+    "after a replay is marked as staged": _before(replaying, "commit"),
+    "inside the transaction of a replay": _before(_commit_module, "_close"),
+    "after COMMIT": _after(_commit_module, "transact"),
+    "before clean-up": _after(ledger, "commit"),
+    "during clean-up": _in_the_middle_of_removing,
+}
+
 
 def _main(load: Load, points: tuple[str, ...], pipe: Connection) -> None:
     for point in points:
-        POINTS[point](partial(_stop, pipe, point))
+        (POINTS | REPLAY_POINTS)[point](partial(_stop, pipe, point))
     try:
         pipe.send(load())
     except Exception as error:  # told to whoever waits at the other end
