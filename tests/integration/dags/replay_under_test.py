@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from datetime import datetime
+from typing import Any
 
 from airflow.sdk import DAG
 
 from airflow_kafka_offsets import Json, KafkaReplayOperator, KafkaReplayPlanOperator, SqlTable
 
-OPTIONS = json.loads(os.environ.get("REPLAY_UNDER_TEST", '{"topic": "none", "plan": {}, "replay": {}}'))
-COMMON = {"group_id": "loader", "topics": [OPTIONS["topic"]]}
+OPTIONS: dict[str, Any] = json.loads(os.environ.get("REPLAY_UNDER_TEST", '{"topic": "none", "plan": {}, "replay": {}}'))
+COMMON: dict[str, Any] = {"group_id": "loader", "topics": [OPTIONS["topic"]]}
 
 with DAG(dag_id="replay_under_test", schedule=None, start_date=datetime(2026, 1, 1), catchup=False):
     plan = KafkaReplayPlanOperator(

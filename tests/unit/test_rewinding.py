@@ -1,0 +1,495 @@
+"""Where a rewind moves positions to, by the rules and cases of docs/semantics.md."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_kafka_offsets.exceptions import NoPositionError, TopicRecreatedError, UnknownTopicError
+from airflow_kafka_offsets.offsets import PartitionLog, Position, ReadAhead, TopicPartition
+from airflow_kafka_offsets.rewinding import PartitionRewind, Span, decide, partitions_in, without
+from airflow_kafka_offsets.scenarios import Scenario, Scope, read_offsets, write_offsets
+
+ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+AHEAD = ReadAhead(120, 5_000)
+
+Found = Mapping[TopicPartition, Position | None]
+
+
+def log(beginning: int, end: int, topic_id: str | None = ID) -> PartitionLog:
+    return PartitionLog(beginning, end, topic_id, 7)
+
+
+def at(offset: int, ahead: ReadAhead | None = None, topic_id: str | None = ID) -> Position:
+    return Position(offset, topic_id, 3, ahead)
+
+
+def one(
+    name: str,
+    value: object = None,
+    *,
+    stored: Position | None = None,
+    of: PartitionLog | None = None,
+    found: Found | None = None,
+) -> PartitionRewind:
+    """What a scenario does to one partition."""
+    positions = {T0: stored} if stored is not None else {}
+    (decided,) = decide(Scenario.of(name, value), [T0], positions, {T0: of} if of is not None else {}, found or {})
+    return decided
+
+
+def new_offset(decided: PartitionRewind) -> int:
+    assert decided.new is not None
+    return decided.new.offset
+
+
+# --- the cases ---
+
+
+def test_r01_without_a_position_an_offset_is_chosen() -> None:
+    decided = one("to-offset", 50, of=log(0, 100))
+
+    assert decided == PartitionRewind("t", 0, 0, 100, None, Position(50, ID, 7))
+    assert (decided.changes, decided.difference, decided.offsets_again, decided.offsets_skipped) == (True, None, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "offset", "clamped"),
+    [
+        pytest.param("to-earliest", None, 0, False, id="r03"),
+        pytest.param("to-latest", None, 200, False, id="r04"),
+        pytest.param("to-current", None, 100, False, id="r05"),
+        pytest.param("shift-by", 50, 150, False, id="r07"),
+        pytest.param("shift-by", -50, 50, False, id="r08"),
+        pytest.param("shift-by", -150, 0, True, id="r09-back"),
+        pytest.param("shift-by", 150, 200, True, id="r09-forward"),
+        pytest.param("shift-by", 2**63 - 1, 200, True, id="shift-far"),
+        pytest.param("shift-by", -(2**63) + 1, 0, True, id="shift-far-back"),
+        pytest.param("to-offset", 0, 0, False, id="beginning"),
+        pytest.param("to-offset", 200, 200, False, id="end"),
+        pytest.param("to-offset", 201, 200, True, id="beyond"),
+    ],
+)
+def test_r03_to_r09_an_offset_outside_of_the_log_is_clamped(
+    name: str, value: object, offset: int, clamped: bool
+) -> None:
+    decided = one(name, value, stored=at(100), of=log(0, 200))
+
+    assert new_offset(decided) == offset
+    assert decided.clamped is clamped
+    assert bool(decided.note) is clamped
+    assert decided.difference == offset - 100
+    assert decided.offsets_again == max(0, 100 - offset)
+    assert decided.skipped == (((100, offset),) if offset > 100 else ())
+
+
+def test_r12_each_partition_is_clamped_to_its_own_log() -> None:
+    first, second = decide(Scenario.of("to-offset", 5), [T0, T1], {}, {T0: log(20, 100), T1: log(0, 10)}, {})
+
+    assert (new_offset(first), first.clamped, first.note) == (20, True, "clamped: 5 is before the beginning offset")
+    assert (new_offset(second), second.clamped, second.note) == (5, False, "")
+
+
+def test_what_is_beyond_the_end_is_told() -> None:
+    assert one("to-offset", 11, of=log(0, 10)).note == "clamped: 11 is beyond the end offset"
+
+
+@pytest.mark.parametrize(("name", "value"), [("to-datetime", "2026-11-17"), ("by-duration", "PT1H")])
+def test_r14_an_instant_is_its_first_record(name: str, value: str) -> None:
+    assert one(name, value, stored=at(100), of=log(0, 100), found={T0: Position(50)}).new == Position(50, ID, 7)
+
+
+@pytest.mark.parametrize(("name", "value"), [("to-datetime", "2026-11-17"), ("by-duration", "PT1H")])
+def test_r19_after_the_last_record_it_is_the_end(name: str, value: str) -> None:
+    decided = one(name, value, stored=at(40), of=log(0, 100))
+
+    assert new_offset(decided) == 100
+    assert decided.note == "no record at or after that instant: the end offset"
+    assert not decided.clamped
+
+
+def test_r22_only_what_is_in_the_scope_is_meant() -> None:
+    logs = {T0: log(0, 10), T1: log(0, 10)}
+    meant = partitions_in({"t": frozenset({1})}, [T0, T1, U0], logs)
+
+    assert meant == [T1]
+    (decided,) = decide(Scenario.of("to-earliest"), meant, {T0: at(5), T1: at(6)}, logs, {})
+    assert decided.topic_partition == T1
+
+
+def test_r28_what_was_exported_changes_nothing() -> None:
+    positions = {T0: at(5, AHEAD), T1: at(0), U0: at(30)}
+    logs = {T0: log(0, 500), T1: log(0, 0), U0: log(30, 30)}
+    text = write_offsets({tp: position.offset for tp, position in positions.items()})
+    found = {tp: Position(offset) for tp, offset in read_offsets(text).items()}
+
+    decided = decide(Scenario.of("from-file", text), [T0, T1, U0], positions, logs, found)
+
+    assert [part.changes for part in decided] == [False, False, False]
+    assert [part.new for part in decided] == [positions[T0], positions[T1], positions[U0]]
+
+
+# --- what else can be ---
+
+
+@pytest.mark.parametrize("stored", [at(10), at(300)], ids=["before-the-log", "beyond-the-log"])
+def test_to_current_is_never_clamped(stored: Position) -> None:
+    decided = one("to-current", stored=stored, of=log(50, 200))
+
+    assert (decided.new, decided.changes, decided.clamped) == (stored, False, False)
+
+
+def test_a_position_whose_records_are_gone_is_moved_into_the_log() -> None:
+    decided = one("to-earliest", stored=at(10), of=log(50, 200))
+
+    assert (new_offset(decided), decided.skipped, decided.offsets_again) == (50, ((10, 50),), 0)
+
+
+def test_shift_by_without_a_position_names_every_such_partition() -> None:
+    logs = {tp: log(0, 10) for tp in (T0, T1, U0)}
+    with pytest.raises(NoPositionError) as raised:
+        decide(Scenario.of("shift-by", 1), [T0, T1, U0], {T1: at(5)}, logs, {})
+    assert "none is stored of t[0], u[0]." in str(raised.value)
+
+
+@pytest.mark.parametrize("logs", [{T0: log(0, 9, OTHER_ID)}, {}], ids=["recreated", "gone"])
+def test_shift_by_counts_from_no_earlier_topic(logs: Mapping[TopicPartition, PartitionLog]) -> None:
+    with pytest.raises(TopicRecreatedError, match=r"t\[0\]: position 5"):
+        decide(Scenario.of("shift-by", 1), [T0], {T0: at(5)}, logs, {})
+
+
+@pytest.mark.parametrize("logs", [{T0: log(0, 9, OTHER_ID)}, {}], ids=["recreated", "gone"])
+def test_positions_of_an_earlier_topic_are_not_gone_back_to(logs: Mapping[TopicPartition, PartitionLog]) -> None:
+    with pytest.raises(TopicRecreatedError, match=r"to-batch 3 means .* t\[0\]: offset 5\. Name an offset"):
+        decide(Scenario.of("to-batch", 3), [T0, T1], {}, {**logs, T1: log(0, 9)}, {T0: at(5), T1: at(6)})
+
+
+def test_a_topic_that_was_made_anew_has_its_own_offsets() -> None:
+    decided = one("to-offset", 100, stored=at(100, AHEAD), of=log(0, 200, OTHER_ID))
+
+    assert decided.new == Position(100, OTHER_ID, 7)
+    assert decided.changes
+    assert decided.note == "the old position belongs to an earlier topic of this name"
+    assert (decided.difference, decided.again, decided.skipped) == (None, None, ())
+
+
+def test_both_notes_are_told() -> None:
+    decided = one("to-offset", 300, stored=at(100), of=log(0, 200, OTHER_ID))
+
+    assert (
+        decided.note
+        == "clamped: 300 is beyond the end offset; the old position belongs to an earlier topic of this name"
+    )
+
+
+@pytest.mark.parametrize("ids", [(None, ID), (ID, None), (None, None)], ids=str)
+def test_an_id_that_a_broker_did_not_tell_is_no_other_topic(ids: tuple[str | None, str | None]) -> None:
+    before, now = ids
+    decided = one("to-offset", 40, stored=at(100, None, before), of=log(0, 200, now))
+
+    assert (decided.again, decided.difference) == ((40, 100), -60)
+
+
+def test_the_position_of_a_partition_that_is_gone_is_removed() -> None:
+    decided = one("to-earliest", stored=at(100))
+
+    assert (decided.new, decided.changes, decided.beginning, decided.end) == (None, True, None, None)
+    assert (decided.difference, decided.again, decided.skipped) == (None, None, ())
+    assert decided.note == "the topic has no such partition any more: its position is removed"
+
+
+def test_to_current_leaves_the_position_of_a_partition_that_is_gone() -> None:
+    assert not one("to-current", stored=at(100)).changes
+
+
+def test_undoing_what_chose_a_position_removes_it() -> None:
+    decided = one("undo", stored=at(50), of=log(0, 100), found={T0: None})
+
+    assert (decided.new, decided.changes, decided.note) == (None, True, "there was no position")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "note"),
+    [
+        ("to-group", "other", "group 'other' has no position of it: left as it is"),
+        ("import", "legacy", "consumer group 'legacy' of Kafka's has committed nothing of it: left as it is"),
+        ("to-batch", 3, "the history knows nothing of it: left as it is"),
+    ],
+)
+@pytest.mark.parametrize("stored", [None, at(50)], ids=["no-position", "position"])
+def test_what_a_scenario_knows_nothing_of_stays(name: str, value: object, note: str, stored: Position | None) -> None:
+    decided = one(name, value, stored=stored, of=log(0, 100), found={T1: at(3)})
+
+    assert (decided.new, decided.changes, decided.note) == (stored, False, note)
+
+
+# --- what is read ahead ---
+
+
+def test_what_was_read_ahead_is_read_again_with_what_is_behind() -> None:
+    decided = one("to-offset", 40, stored=at(100, AHEAD), of=log(0, 200))
+
+    assert decided.new == Position(40, ID, 7)
+    assert decided.again == (40, 120)
+
+
+@pytest.mark.parametrize(("offset", "ahead"), [(110, AHEAD), (119, AHEAD), (120, None), (150, None)])
+def test_what_is_read_ahead_stays_so_behind_a_position_that_is_moved_forward(
+    offset: int, ahead: ReadAhead | None
+) -> None:
+    assert one("to-offset", offset, stored=at(100, AHEAD), of=log(0, 200)).new == Position(offset, ID, 7, ahead)
+
+
+@pytest.mark.parametrize("name", ["to-offset", "shift-by", "to-datetime"])
+def test_the_same_offset_keeps_what_is_read_ahead(name: str) -> None:
+    value: object = {"to-offset": 100, "shift-by": 0, "to-datetime": "2026-11-17"}[name]
+    decided = one(
+        name, value, stored=at(100, AHEAD), of=log(0, 200), found={T0: Position(100)} if "time" in name else {}
+    )
+
+    assert (decided.new, decided.changes) == (at(100, AHEAD), False)
+
+
+def test_going_back_to_an_earlier_state_goes_back_to_what_was_read_ahead() -> None:
+    decided = one("to-batch", 2, stored=at(150), of=log(0, 200), found={T0: at(100, AHEAD)})
+
+    assert decided.new == Position(100, ID, 7, AHEAD)
+
+
+def test_clamping_to_a_beginning_offset_that_came_nearer_keeps_what_is_read_ahead() -> None:
+    """Its records are in the target: an undo would otherwise load them twice, and nobody would have been told."""
+    decided = one("undo", stored=at(0), of=log(110, 200), found={T0: at(100, AHEAD)})
+
+    assert decided.new == Position(110, ID, 7, AHEAD)
+    assert decided.clamped
+
+
+@pytest.mark.parametrize("ends", [(120, 200), (0, 90)], ids=["behind-it", "log-was-cut"])
+def test_clamping_elsewhere_forgets_what_was_read_ahead(ends: tuple[int, int]) -> None:
+    decided = one("undo", stored=at(50), of=log(*ends), found={T0: at(100, AHEAD)})
+
+    assert decided.new is not None
+    assert decided.new.ahead is None
+
+
+# --- scopes ---
+
+
+@pytest.mark.parametrize(
+    ("scope", "meant"),
+    [
+        ({}, [T0, T1, U0]),
+        ({"t": None}, [T0, T1]),
+        ({"t": frozenset({0}), "u": None}, [T0, U0]),
+        ({"t": frozenset()}, []),
+    ],
+    ids=str,
+)
+def test_a_scope_means_partitions_of_the_log(scope: Scope, meant: list[TopicPartition]) -> None:
+    assert partitions_in(scope, [], [U0, T1, T0]) == meant
+
+
+def test_a_stored_position_of_a_partition_that_is_gone_is_meant_too() -> None:
+    gone = TopicPartition("t", 5)
+
+    assert partitions_in({"t": None}, [gone], [T0]) == [T0, gone]
+    assert partitions_in({"t": frozenset({5})}, [gone], [T0]) == [gone]
+
+
+def test_partitions_that_there_are_not_are_named() -> None:
+    scope = {"t": frozenset({0, 2, 7}), "u": frozenset({1})}
+    with pytest.raises(UnknownTopicError) as raised:
+        partitions_in(scope, [TopicPartition("t", 9)], [T0, T1, U0])
+    assert str(raised.value) == (
+        "There is no partition t[2] (the topic has 2: 0..1), t[7] (the topic has 2: 0..1), u[1] (the topic has 1: 0..0)"
+    )
+
+
+# --- properties ---
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a decision is made from."""
+
+    scenario: Scenario
+    partitions: tuple[TopicPartition, ...]
+    positions: Mapping[TopicPartition, Position]
+    logs: Mapping[TopicPartition, PartitionLog]
+    found: Mapping[TopicPartition, Position | None]
+
+    def decide(self) -> tuple[PartitionRewind, ...]:
+        return decide(self.scenario, self.partitions, self.positions, self.logs, self.found)
+
+
+PARTITIONS = [TopicPartition(topic, partition) for topic in "tu" for partition in range(3)]
+VALUES = {
+    "to-offset": 40,
+    "to-batch": 3,
+    "to-group": "g",
+    "import": "g",
+    "to-datetime": "2026-11-17",
+    "by-duration": "P1D",
+}
+offsets = st.integers(0, 80)
+
+
+@st.composite
+def positions_of(draw: st.DrawFn, topic_ids: tuple[str | None, ...]) -> Position:
+    offset = draw(offsets)
+    ahead = draw(st.none() | st.builds(ReadAhead, st.integers(offset + 1, 99), st.integers(0, 9)))
+    return Position(offset, draw(st.sampled_from(topic_ids)), draw(st.none() | st.integers(0, 9)), ahead)
+
+
+@st.composite
+def logs_of(draw: st.DrawFn) -> PartitionLog:
+    beginning = draw(offsets)
+    return PartitionLog(
+        beginning,
+        beginning + draw(st.integers(0, 60)),
+        draw(st.sampled_from([ID, None])),
+        draw(st.none() | st.integers(0, 9)),
+    )
+
+
+@st.composite
+def situations(draw: st.DrawFn, names: tuple[str, ...] = ()) -> Situation:
+    name = draw(
+        st.sampled_from(names or ("to-earliest", "to-latest", "to-current", "shift-by", "from-file", "undo", *VALUES))
+    )
+    chosen = tuple(sorted(draw(st.lists(st.sampled_from(PARTITIONS), min_size=1, unique=True))))
+    log_of = {tp: draw(logs_of()) for tp in PARTITIONS}
+    stored = {tp: draw(positions_of((ID, None, OTHER_ID))) for tp in PARTITIONS if draw(st.integers(0, 3))}
+    found: dict[TopicPartition, Position | None] = {}
+    value = VALUES.get(name)
+    if name == "shift-by":
+        value = draw(st.integers(-200, 200))
+        stored = {tp: replace(stored.get(tp, at(5)), topic_id=ID) for tp in PARTITIONS}
+    elif name == "to-offset":
+        value = draw(st.integers(0, 200))
+    elif name in ("undo", "to-batch"):
+        found = {tp: draw(st.none() | positions_of((ID, None))) for tp in chosen if draw(st.booleans())}
+    elif name in ("to-group", "import", "to-datetime", "by-duration"):
+        found = {tp: Position(draw(offsets)) for tp in chosen if draw(st.booleans())}
+    elif name == "from-file":
+        found = {tp: Position(draw(offsets)) for tp in chosen}
+        value = {tp: position.offset for tp, position in found.items() if position is not None}
+    if name != "shift-by":
+        gone = [tp for tp in chosen if found.get(tp) is None and draw(st.integers(0, 5)) == 0]
+        log_of = {tp: log for tp, log in log_of.items() if tp not in gone}
+    return Situation(Scenario.of(name, value), chosen, stored, log_of, found)
+
+
+def each(situation: Situation) -> Iterator[tuple[PartitionRewind, PartitionLog]]:
+    for part in situation.decide():
+        log_now = situation.logs.get(part.topic_partition)
+        if log_now is not None:
+            yield part, log_now
+
+
+@given(situations())
+def test_exactly_the_partitions_in_the_scope_are_decided(situation: Situation) -> None:
+    decided = situation.decide()
+
+    assert tuple(part.topic_partition for part in decided) == situation.partitions
+    assert [part.old for part in decided] == [situation.positions.get(tp) for tp in situation.partitions]
+
+
+@given(situations())
+def test_a_position_that_is_moved_is_in_the_log(situation: Situation) -> None:
+    for part, log_now in each(situation):
+        if not part.changes or part.new is None:
+            continue
+        assert situation.scenario.name != "to-current"
+        assert log_now.beginning <= part.new.offset <= log_now.end
+        assert (part.new.topic_id, part.new.leader_epoch) == (log_now.topic_id, log_now.leader_epoch)
+        assert part.new.ahead is None or part.new.ahead.offset > part.new.offset
+
+
+@given(situations())
+def test_the_same_question_has_the_same_answer(situation: Situation) -> None:
+    assert situation.decide() == situation.decide()
+    alone = [
+        decide(situation.scenario, [tp], situation.positions, situation.logs, situation.found)
+        for tp in situation.partitions
+    ]
+    assert tuple(part for (part,) in alone) == situation.decide()
+
+
+@given(situations())
+def test_what_is_clamped_is_told_and_what_is_not_is_what_was_wanted(situation: Situation) -> None:
+    for part, log_now in each(situation):
+        wanted = situation.found.get(part.topic_partition)
+        assert part.clamped == part.note.startswith("clamped: ")
+        if wanted is not None and part.new is not None:
+            assert part.clamped == (not log_now.beginning <= wanted.offset <= log_now.end)
+            assert part.clamped or part.new.offset == wanted.offset
+
+
+@given(situations())
+def test_again_and_skipped_are_exactly_what_the_positions_differ_by(situation: Situation) -> None:
+    for part in situation.decide():
+        old, new = part.old, part.new
+        again = set(range(*part.again)) if part.again is not None else set()
+        skipped = {offset for span in part.skipped for offset in range(*span)}
+        if old is None or new is None or part.other_topic:
+            assert not again | skipped
+            assert part.difference is None
+            continue
+        reach = old.ahead.offset if old.ahead is not None else old.offset
+        assert again == (set(range(new.offset, reach)) if new.offset < old.offset else set())
+        assert skipped == set(range(old.offset, new.offset))
+        assert (part.offsets_again, part.offsets_skipped) == (len(again), len(skipped))
+        assert part.difference == new.offset - old.offset
+
+
+@given(situations())
+def test_nothing_that_is_loaded_ahead_is_forgotten_unless_it_is_read_again(situation: Situation) -> None:
+    """Forgotten read-ahead is loaded twice; what is read again is so by decision, and is told."""
+    for part in situation.decide():
+        old, new = part.old, part.new
+        if old is None or old.ahead is None or new is None or part.other_topic or part.again is not None:
+            continue
+        wanted = situation.found.get(part.topic_partition)
+        if new.offset < old.ahead.offset and (wanted is None or wanted.ahead is None):
+            assert new.ahead == old.ahead
+
+
+@given(situations(names=("to-earliest", "to-latest", "to-offset", "shift-by", "from-file", "to-datetime")))
+def test_an_undo_brings_the_positions_back(situation: Situation) -> None:
+    decided = [part for part in situation.decide() if part.changes and not part.other_topic and part.new is not None]
+    after = {part.topic_partition: part.new for part in decided if part.new is not None}
+    before = {part.topic_partition: part.old for part in decided}
+
+    undone = decide(Scenario.of("undo"), sorted(after), after, situation.logs, before)
+
+    for part in undone:
+        was, log_now = before[part.topic_partition], situation.logs[part.topic_partition]
+        if was is None:
+            assert part.new is None
+        elif log_now.beginning <= was.offset <= log_now.end:
+            assert part.new is not None
+            assert (part.new.offset, part.new.ahead) == (was.offset, was.ahead)
+        else:
+            assert part.clamped
+
+
+SPANS = st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda ends: (min(ends), max(ends)))
+
+
+def as_set(spans: tuple[Span, ...] | list[Span]) -> set[int]:
+    return {offset for span in spans for offset in range(*span)}
+
+
+@given(SPANS, st.lists(SPANS, max_size=6))
+def test_without_is_the_difference_of_sets(span: Span, covered: list[Span]) -> None:
+    left = without(span, covered)
+
+    assert as_set(left) == set(range(*span)) - as_set(covered)
+    if span[0] < span[1]:
+        assert all(start < end for start, end in left)
+        assert all(end < start for (_, end), (start, _) in pairwise(left))

@@ -1,0 +1,405 @@
+"""What users say of a rewind: scenarios, scopes and files of offsets."""
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+
+import pendulum
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.instants import instant, milliseconds, shown
+from airflow_kafka_offsets.offsets import TopicPartition
+from airflow_kafka_offsets.scenarios import SCENARIOS, Scenario, parse_scope, read_offsets, write_offsets
+
+T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
+MOST = 2**63 - 1
+OFFSETS = st.dictionaries(
+    st.builds(
+        TopicPartition,
+        st.text("abcXYZ019._-", min_size=1, max_size=20).filter(lambda name: name.strip() == name),
+        st.integers(0, 99),
+    ),
+    st.integers(0, MOST),
+    min_size=1,
+)
+
+
+def refused(name: str, value: object = None) -> str:
+    with pytest.raises(ConfigurationError) as raised:
+        Scenario.of(name, value)
+    return str(raised.value)
+
+
+class TestScenario:
+    def test_an_unknown_one_is_refused_with_those_there_are(self) -> None:
+        words = refused("to-erliest")
+        assert "'to-erliest'" in words
+        assert all(name in words for name in SCENARIOS)
+
+    @pytest.mark.parametrize("name", ["to-earliest", "to-latest", "to-current", "undo"])
+    def test_some_take_no_value(self, name: str) -> None:
+        assert Scenario.of(name) == Scenario(name)
+        assert Scenario.of(name).text == name
+        assert "takes no value; got 5" in refused(name, 5)
+
+    @pytest.mark.parametrize(
+        ("name", "value", "number"),
+        [
+            ("to-offset", 50, 50),
+            ("to-offset", "50", 50),
+            ("to-offset", 0, 0),
+            ("to-offset", MOST, MOST),
+            ("shift-by", "-150", -150),
+            ("shift-by", "+50", 50),
+            ("shift-by", -MOST, -MOST),
+            ("to-batch", "7", 7),
+        ],
+    )
+    def test_numbers_may_be_text(self, name: str, value: object, number: int) -> None:
+        assert Scenario.of(name, value) == Scenario(name, number)
+
+    @pytest.mark.parametrize("name", ["to-offset", "shift-by", "to-batch"])
+    @pytest.mark.parametrize(
+        "value",
+        [
+            None,
+            "",
+            "ten",
+            "1.5",
+            1.5,
+            5.0,
+            True,
+            "1_0",
+            "٣",
+            "0x10",
+            "--1",
+            MOST + 1,
+            str(MOST + 1),
+            "9" * 5000,
+            [1],
+            b"5",
+        ],
+        ids=lambda value: repr(value)[:12],
+    )
+    def test_what_is_no_number_is_refused(self, name: str, value: object) -> None:
+        assert f"{name} needs a whole number" in refused(name, value)
+
+    @pytest.mark.parametrize("name", ["to-offset", "to-batch"])
+    def test_a_negative_number_is_refused_but_for_a_shift(self, name: str) -> None:
+        assert refused(name, "-1") == f"{name} must not be negative; got -1"
+
+    @pytest.mark.parametrize("name", ["to-group", "import"])
+    def test_a_group_has_a_name(self, name: str) -> None:
+        assert Scenario.of(name, 'søren\'s group, "x"').value == 'søren\'s group, "x"'
+        for value in (None, "", 5):
+            assert f"{name} needs the name of a" in refused(name, value)
+
+    @pytest.mark.parametrize(
+        ("scenario", "text"),
+        [
+            (Scenario.of("shift-by", -5), "shift-by -5"),
+            (Scenario.of("to-datetime", "2026-11-17T08:00:00+02:00"), "to-datetime 2026-11-17T06:00:00Z"),
+            (Scenario.of("to-datetime", "2026-11-17T08:00:00.5"), "to-datetime 2026-11-17T08:00:00.500000Z"),
+            (Scenario.of("by-duration", "P1DT12H"), "by-duration 1 day, 12:00:00"),
+            (Scenario.of("from-file", {T0: 1, T1: 2}), "from-file (2 partitions)"),
+            (Scenario.of("to-group", "other"), "to-group other"),
+        ],
+        ids=lambda value: value if isinstance(value, str) else "",
+    )
+    def test_it_is_told_in_a_few_words(self, scenario: Scenario, text: str) -> None:
+        assert scenario.text == text
+
+
+class TestDatetime:
+    @pytest.mark.parametrize(
+        "value",
+        [
+            "2026-11-17T08:00:00",
+            "2026-11-17T08:00:00Z",
+            "2026-11-17 10:00+02:00",
+            "20261117T080000",
+            datetime(2026, 11, 17, 8),
+            datetime(2026, 11, 17, 9, tzinfo=timezone(timedelta(hours=1))),
+            pendulum.datetime(2026, 11, 17, 8),
+        ],
+        ids=repr,
+    )
+    def test_no_zone_means_utc(self, value: str | datetime) -> None:
+        assert Scenario.of("to-datetime", value).value == datetime(2026, 11, 17, 8, tzinfo=UTC)
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            None,
+            "",
+            "yesterday",
+            "08:00",
+            5,
+            1763366400000,
+            date(2026, 11, 17),
+            "0001-01-01T00:00+05:00",
+            "9999-12-31T23:00-05:00",
+        ],
+        ids=repr,
+    )
+    def test_what_is_no_instant_is_refused(self, value: object) -> None:
+        assert "to-datetime must be a date-time, such as 2026-11-17T08:00:00Z" in refused("to-datetime", value)
+
+    @pytest.mark.parametrize("value", ["1969-12-31T23:59:59.999999", "1970-01-01T00:30+01:00", "0001-01-01"])
+    def test_an_instant_before_1970_means_something_else_to_kafka(self, value: str) -> None:
+        assert "must not lie before 1970" in refused("to-datetime", value)
+
+    def test_1970_itself_is_the_first(self) -> None:
+        assert milliseconds(instant("start", "1970-01-01")) == 0
+
+    @given(st.datetimes(datetime(1970, 1, 1), datetime(9000, 1, 1)))
+    def test_milliseconds_are_the_first_that_are_not_before_it(self, value: datetime) -> None:
+        read = instant("start", value)
+        ms = milliseconds(read)
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
+        assert timedelta(0) <= at - read < timedelta(milliseconds=1)
+
+    def test_it_is_shown_in_utc(self) -> None:
+        assert shown(datetime(2026, 11, 17, 9, tzinfo=timezone(timedelta(hours=1)))) == "2026-11-17 08:00:00 UTC"
+
+
+class TestDuration:
+    @pytest.mark.parametrize(
+        ("value", "duration"),
+        [
+            ("P1DT12H", timedelta(days=1, hours=12)),
+            ("P2W", timedelta(weeks=2)),
+            ("P1W2D", timedelta(days=9)),
+            ("PT90M", timedelta(minutes=90)),
+            ("PT1M0.5S", timedelta(seconds=60, milliseconds=500)),
+            ("P0D", timedelta(0)),
+            ("PT5000000S", timedelta(seconds=5_000_000)),
+            (timedelta(hours=3), timedelta(hours=3)),
+            (pendulum.duration(days=3, hours=2), timedelta(days=3, hours=2)),
+        ],
+        ids=str,
+    )
+    def test_a_duration_is_of_certain_length(self, value: object, duration: timedelta) -> None:
+        found = Scenario.of("by-duration", value).value
+        assert found == duration
+        assert type(found) is timedelta
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            "P1M",
+            "P1Y",
+            "P1YT1H",
+            pendulum.duration(months=1),
+            pendulum.duration(years=1),
+            "P",
+            "PT",
+            "P1DT",
+            "",
+            None,
+            5,
+            "1D",
+            "P1H",
+            " P1D",
+            "p1d",
+            "P1D\n",
+            "P٣D",
+            "now",
+            "2026-11-17",
+            "2026-11-17/P1D",
+            "2026-11-17/2026-11-18",
+            "P1D/P1D",
+        ],
+        ids=repr,
+    )
+    def test_what_is_none_or_of_uncertain_length_is_refused(self, value: object) -> None:
+        assert "by-duration needs a duration of weeks, days, hours, minutes and seconds" in refused(
+            "by-duration", value
+        )
+
+    @pytest.mark.parametrize("value", ["-P1D", "P-1D"])
+    def test_a_negative_duration_is_none(self, value: str) -> None:
+        assert "by-duration needs a duration" in refused("by-duration", value)
+
+    @pytest.mark.parametrize("value", [timedelta(seconds=-1), pendulum.duration(hours=-1)], ids=repr)
+    def test_a_negative_duration_is_refused(self, value: timedelta) -> None:
+        assert "must not be negative" in refused("by-duration", value)
+
+    @pytest.mark.parametrize("value", ["P30000D", "PT99999999999S", "PT4294967296000S", timedelta.max], ids=str)
+    def test_a_duration_reaches_back_to_1970_at_most(self, value: object) -> None:
+        assert "must not reach back before 1970" in refused("by-duration", value)
+
+    @pytest.mark.parametrize("value", ["P99999999999999D", "P" + "9" * 5000 + "D"], ids=["long", "longer"])
+    def test_a_duration_longer_than_any_is_refused(self, value: str) -> None:
+        assert "by-duration is too long" in refused("by-duration", value)
+
+    @given(st.text(st.sampled_from("PTWDHMS0123456789.-"), max_size=12))
+    def test_any_text_is_a_duration_or_refused(self, text: str) -> None:
+        try:
+            found = Scenario.of("by-duration", text).value
+        except ConfigurationError:
+            return
+        assert isinstance(found, timedelta)
+        assert found >= timedelta(0)
+
+
+class TestScope:
+    @pytest.mark.parametrize(
+        ("scopes", "scope"),
+        [
+            ([], {}),
+            (["orders"], {"orders": None}),
+            (["orders:1,2"], {"orders": {1, 2}}),
+            (["orders:1", "orders:2", "returns"], {"orders": {1, 2}, "returns": None}),
+            (["orders:1", "orders"], {"orders": None}),
+            (["orders", "orders:1"], {"orders": None}),
+            (["orders:1,1"], {"orders": {1}}),
+        ],
+        ids=str,
+    )
+    def test_a_scope_is_topics_and_partitions(self, scopes: list[str], scope: dict[str, Any]) -> None:
+        assert parse_scope(scopes) == scope
+
+    @pytest.mark.parametrize(
+        "one", ["", ":1", "orders:", "orders:1,", "orders:a", "orders:-1", "orders:1:2", "orders:1_0", "orders:٣"]
+    )
+    def test_what_is_none_is_refused(self, one: str) -> None:
+        with pytest.raises(ConfigurationError, match="A scope is topic or topic:0,1"):
+            parse_scope([one])
+
+
+class TestFile:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "orders,0,50\norders,1,60\n",
+            "orders,0,50\norders,1,60",
+            "topic,partition,offset\norders,0,50\norders,1,60\n",
+            "TOPIC, PARTITION, OFFSET\r\n\r\norders,0,50\r\n  \r\norders,1,60\r\n",
+            "\ufefftopic,partition,offset\norders,0,50\norders,1,60\n",
+            "\ufefforders,0,50\norders,1,60\n",
+            " orders , 0 , 50 \norders,1,60",
+            '"orders","0","50"\n"orders",1,60',
+            "orders,0,50\rorders,1,60\r",
+            "orders,00,050\norders,1,60\n",
+            "group,topic,partition,offset\nloader,orders,0,50\nloader,orders,1,60\n",
+            "loader,orders,0,50\norders,1,60\n",
+        ],
+        ids=repr,
+    )
+    def test_headers_blank_lines_line_ends_and_quotes_are_fine(self, text: str) -> None:
+        assert read_offsets(text) == {T0: 50, T1: 60}
+
+    @pytest.mark.parametrize(
+        ("text", "line"),
+        [
+            ("orders,0", 1),
+            ("orders,0,50\norders,1", 2),
+            ("orders,0,50\n\n\norders,1,", 4),
+            ("orders,0,50\n,1,60", 2),
+            ("orders,0,50,60,70", 1),
+            ("orders;0;50", 1),
+            ("orders\t0\t50", 1),
+            ("orders,0,-50", 1),
+            ("orders,-1,50", 1),
+            ("orders,0,+50", 1),
+            ("orders,0,5.0", 1),
+            ("orders,0,1_0", 1),
+            ("orders,0,٣", 1),
+            (f"orders,0,{MOST + 1}", 1),
+            (f"orders,0,{'9' * 5000}", 1),
+            ("orders,zero,50", 1),
+            ("orders,0,latest", 1),
+            ("orders,0,50\ntopic,partition,offset", 2),
+            ("topic,partition,offset\r\norders,0,x", 2),
+        ],
+        ids=lambda value: repr(value)[:40],
+    )
+    def test_a_wrong_line_is_refused_with_its_number(self, text: str, line: int) -> None:
+        with pytest.raises(ConfigurationError, match=f"Line {line} must "):
+            read_offsets(text)
+
+    @pytest.mark.parametrize("second", ["50", "60"])
+    def test_a_partition_that_is_there_twice_is_refused_with_both_lines(self, second: str) -> None:
+        with pytest.raises(ConfigurationError) as raised:
+            read_offsets(f"topic,partition,offset\norders,0,50\n\norders,00,{second}\n")
+        assert str(raised.value) == "Line 4 names orders[0] again, which line 2 has with offset 50"
+
+    @pytest.mark.parametrize(
+        "text", ["", "\n\n", "topic,partition,offset\n", "\ufeff", "group,topic,partition,offset"], ids=repr
+    )
+    def test_a_file_without_offsets_is_refused(self, text: str) -> None:
+        with pytest.raises(ConfigurationError, match="The file has no line topic,partition,offset"):
+            read_offsets(text)
+
+    def test_a_quote_that_is_never_closed_is_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"Line \d is not CSV"):
+            read_offsets('"orders,0,50\norders,1,60\n')
+
+    def test_a_topic_may_be_named_as_the_header(self) -> None:
+        assert read_offsets("topic,0,50") == {TopicPartition("topic", 0): 50}
+
+    def test_of_several_groups_one_is_taken(self) -> None:
+        text = 'loader,orders,0,50\n"odd, ""group""",orders,0,70\nother,broken,line,x\n'
+        assert read_offsets(text, "loader") == {T0: 50}
+        assert read_offsets(text, 'odd, "group"') == {T0: 70}
+
+    def test_a_file_of_other_groups_is_refused_with_their_names(self) -> None:
+        with pytest.raises(ConfigurationError, match="of group 'loader', but of 'another', 'other'"):
+            read_offsets("other,orders,0,50\nanother,orders,0,60\n", "loader")
+
+    def test_without_a_group_a_file_of_two_is_refused(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"Line 2 names orders\[0\] again"):
+            read_offsets("loader,orders,0,50\nother,orders,0,50\n")
+
+    @given(OFFSETS)
+    def test_what_is_written_is_read_again(self, offsets: dict[TopicPartition, int]) -> None:
+        """R28."""
+        text = write_offsets(offsets)
+        assert read_offsets(text) == offsets
+        assert text.splitlines() == [f"{tp.topic},{tp.partition},{offset}" for tp, offset in sorted(offsets.items())]
+        assert Scenario.of("from-file", text) == Scenario.of("from-file", offsets)
+
+    @given(st.text(st.sampled_from('ab,"019-+\n\r\ufeff \0\u2028topic'), max_size=40))
+    def test_any_text_is_offsets_or_refused(self, text: str) -> None:
+        try:
+            offsets = read_offsets(text)
+        except ConfigurationError:
+            return
+        assert offsets
+        assert all(0 <= offset <= MOST and tp.partition >= 0 for tp, offset in offsets.items())
+
+    def test_a_dag_gives_offsets_by_partition(self) -> None:
+        given_by_dag = {("orders", 0): 50, T1: 60}
+        scenario = Scenario.of("from-file", given_by_dag)
+        given_by_dag.clear()
+        assert scenario.value == {T0: 50, T1: 60}
+        assert isinstance(scenario.value, dict)
+        assert all(isinstance(tp, TopicPartition) for tp in scenario.value)
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            {},
+            {T0: -1},
+            {T0: "50"},
+            {T0: 1.0},
+            {T0: True},
+            {T0: None},
+            {T0: MOST + 1},
+            {"orders": 5},
+            {("orders", -1): 5},
+            {("orders",): 5},
+            {("orders", "0"): 5},
+        ],
+        ids=repr,
+    )
+    def test_offsets_of_a_dag_are_looked_at_too(self, value: object) -> None:
+        assert refused("from-file", value).startswith("from-file ")
+
+    @pytest.mark.parametrize("value", [None, "", 5])
+    def test_a_file_of_nothing_is_refused(self, value: object) -> None:
+        with pytest.raises(ConfigurationError):
+            Scenario.of("from-file", value)
