@@ -132,6 +132,17 @@ def _subcommands() -> tuple[Any, ...]:
             *shared.REWIND,
         ),
         _command(
+            "replay",
+            "airflow_kafka_offsets.cli.replay.replay",
+            "Load a range of offsets or of time beside the loads of a group",
+            "Load a range of offsets, of time, or that of a batch of the history, through Spark into a table. The positions are "
+            "neither read nor moved, and loads of the group go on. Into the group's own table it needs --replace, which removes "
+            "what was loaded of the range in the same transaction, or --upsert-key.",
+            "replay orders_loader --conn-id warehouse --topic orders --batch 42 --table orders --replace \\\n"
+            "             --columns 'id BIGINT, amount DOUBLE'",
+            *shared.REPLAY,
+        ),
+        _command(
             "import",
             "airflow_kafka_offsets.cli.rewind.import_group",
             "Take over the positions that a consumer group of Kafka's committed",

@@ -187,3 +187,62 @@ IMPORT = (
     *_MOVE,
     argument(("--from-group",), required=True, metavar="KAFKA_GROUP", help="the consumer group in Kafka"),
 )
+
+REPLAY = (
+    GROUP,
+    *DATABASE,
+    KAFKA_CONN_ID,
+    argument(
+        ("--spark-conn-id",),
+        default="spark_default",
+        help="the Airflow connection of Spark (default: spark_default)",
+    ),
+    argument(("--topic",), dest="topics", action="append", required=True, help="the topic; may be given several times"),
+    argument(
+        ("--offsets",),
+        action="append",
+        default=None,
+        metavar="TOPIC:PARTITION:START-END",
+        help="offsets of a partition, the end exclusive; may be given several times",
+    ),
+    argument(
+        ("--since",), default=None, metavar="INSTANT", help="from the first record at or after this instant, ISO 8601"
+    ),
+    argument(("--until",), default=None, metavar="INSTANT", help="up to the first record at or after this instant"),
+    argument(("--batch",), type=positive, default=None, help="the range of this batch of the group's history"),
+    argument(("--table",), required=True, help="the table to load into"),
+    argument(("--table-schema",), default=None, help="its schema (default: that of the connection)"),
+    argument(
+        ("--columns",),
+        default=None,
+        metavar="DDL",
+        help="the columns of JSON records, such as 'id BIGINT, name STRING' (default: keys and values as they are)",
+    ),
+    argument(("--transform",), default=None, help="import path of a function from DataFrame to DataFrame"),
+    argument(("--replace",), action="store_true", help="remove what was loaded of the range, in the same transaction"),
+    argument(
+        ("--upsert-key",),
+        action="append",
+        default=None,
+        metavar="COLUMN",
+        help="a column that rows are known by; may be given several times",
+    ),
+    argument(("--max-records",), type=positive, default=None, help="the most offsets of one batch"),
+    argument(
+        ("--on-data-loss",),
+        choices=("fail", "skip"),
+        default="fail",
+        help="what to do about records of the range that are gone (default: fail)",
+    ),
+    argument(
+        ("--on-bad-record",),
+        choices=("fail", "dead_letter"),
+        default="fail",
+        help="what to do about records that do not decode (default: fail)",
+    ),
+    argument(("--staging-dir",), default=None, help="what this machine and Spark's executors share, for staged files"),
+    WHO,
+    REASON,
+    ISOLATION_LEVEL,
+    OUTPUT,
+)

@@ -61,7 +61,7 @@ class Rewinder:
             group=self.group,
             topic=topic,
         )
-        return {partition: offset for partition, offset in found}
+        return {int(partition): int(offset) for partition, offset in found}
 
     def times(self, topic: str, partition: int = 0, table: str = "target") -> dict[int, int]:
         """How many rows there are of each offset, whichever group loaded it."""

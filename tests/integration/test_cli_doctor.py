@@ -240,6 +240,17 @@ def test_one_failure_does_not_hide_the_others_and_no_secret_is_told(cli: Command
     assert SECRET not in done.stdout + done.stderr
 
 
+def test_a_secret_is_told_nowhere_even_where_it_was_put_by_mistake(cli: CommandLine, kafka: KafkaBroker) -> None:
+    servers = f"{SECRET}@{kafka.bootstrap_servers}"
+    extra = {"bootstrap.servers": servers, "sasl.password": SECRET}
+    cli.connect("kafka_default", json.dumps({"conn_type": "kafka", "extra": extra}))
+
+    done = cli("doctor", *DB, "--output", "json")
+
+    assert findings(done)["Kafka connection"]["found"].startswith(f"***@{kafka.bootstrap_servers}")
+    assert SECRET not in done.stdout + done.stderr
+
+
 def test_connections_that_do_not_exist(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("WAREHOUSE", "KAFKA_DEFAULT", "SPARK_DEFAULT"):
         monkeypatch.delenv(f"AIRFLOW_CONN_{name}")

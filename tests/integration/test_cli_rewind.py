@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.verification import verify
@@ -245,3 +246,30 @@ def test_the_real_airflow_command_previews_executes_and_fails(
 def assert_rows_once(loader: Loader, count: int) -> None:
     loaded = rows(loader.engine, "SELECT _kafka_offset FROM target ORDER BY 1")
     assert [offset for (offset,) in loaded] == list(range(count))
+
+
+def test_a_replay_of_a_batch_replaces_its_rows_and_moves_nothing(
+    postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 50))
+    postgres_loader(name)
+    with postgres_loader.engine.begin() as conn:
+        conn.execute(sa.text("UPDATE target SET name = 'wrong'"))
+    connections = {
+        "kafka_default": kafka_connection(kafka),
+        "spark_default": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+        "warehouse": airflow_uri(postgres_loader.engine),
+    }
+    command = ("kafka-offsets", "replay", "loader", "--conn-id", "warehouse", "--topic", name, "--table", "target")
+    columns = ("--columns", "id BIGINT NOT NULL, name STRING")
+    with AirflowHome(dags=tmp_path, connections=connections) as home:
+        refused = home.run(*command, *columns, "--batch", "1")
+        done = home.run(*command, *columns, "--batch", "1", "--replace", "--reason", "a wrong transform")
+
+    assert refused.returncode == 1
+    assert "kafka-offsets replay: " in refused.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert rows(postgres_loader.engine, "SELECT count(*) FROM target WHERE name = 'wrong'") == [(0,)]
+    assert_rows_once(postgres_loader, 50)
+    assert positions(postgres_loader.engine) == {(name, 0): 50}

@@ -95,6 +95,22 @@ class TestGroups:
 
         assert (group["last_batch"], group["open_batch"], group["open_state"]) == (None, 1, "planned")
 
+    def test_an_open_replay_is_not_the_open_batch_of_a_group(
+        self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        produce(kafka, name, names(0, 3))
+        leave_open(inline_loader, name)
+        with inline_loader.engine.begin() as conn:
+            batches = Tables().offset_batches
+            (batch,) = conn.execute(sa.select(batches)).mappings()
+            replay = {str(key): value for key, value in batch.items()} | {"batch_id": 77, "kind": "replay"}
+            conn.execute(batches.insert().values(replay))
+
+        (group,) = ok(cli("groups", *DB, "--output", "json"))
+
+        assert group["open_batch"] == 1
+
     @pytest.mark.parametrize(
         ("lease", "shown"), [(timedelta(hours=1), True), (timedelta(0), False)], ids=["live", "over"]
     )
@@ -472,6 +488,17 @@ class TestPlan:
         (row,) = ok(done)
         assert (row["start"], row["end"], row["bytes"], row["how"]) == (0, 5, 5 * 1024, "earliest")
         assert "its first run" in done.stderr
+
+    def test_partitions_that_begin_at_their_end_are_shown_though_nothing_is_loaded_of_them(
+        self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        produce(kafka, name, names(0, 5))
+        ledger.init(inline_loader.engine, Tables())
+
+        (row,) = ok(cli("plan", "new", *DB, "--topic", name, "--start", "latest", "--output", "json"))
+
+        assert (row["start"], row["end"], row["offsets"], row["slices"], row["how"]) == (5, 5, 0, 0, "latest")
 
     def test_a_bound_in_time_and_the_commits_of_a_group(
         self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory

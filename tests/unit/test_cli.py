@@ -26,7 +26,8 @@ def test_every_command_has_an_example_that_the_parser_takes() -> None:
     assert {"init", "groups", "show", "lag", "history", "plan", "verify", "export", "doctor"} <= set(parsers)
     for name, parser in parsers.items():
         assert parser.epilog is not None, name
-        beginning, *examples = parser.epilog.split("airflow kafka-offsets ")
+        # A shell joins lines like that.
+        beginning, *examples = parser.epilog.replace("\\\n", "").split("airflow kafka-offsets ")
         assert beginning == "Example: ", name
         assert examples, name
         for example in examples:

@@ -2,17 +2,28 @@
 
 import pickle
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.coverage import BatchRecord, Detail, Findings, LoadedRange, Span, Tally, Violation
+from airflow_kafka_offsets.coverage import (
+    BatchRecord,
+    Detail,
+    Findings,
+    LoadedRange,
+    Replaced,
+    Span,
+    Tally,
+    Violation,
+)
 from airflow_kafka_offsets.exceptions import VerificationError
-from airflow_kafka_offsets.offsets import Gap, OffsetRange, Position, ReadAhead, Slice, TopicPartition
+from airflow_kafka_offsets.offsets import Gap, OffsetRange, PartitionLog, Position, ReadAhead, Slice, TopicPartition
 from airflow_kafka_offsets.proof import prove
+from airflow_kafka_offsets.rewinding import PartitionRewind, decide
+from airflow_kafka_offsets.scenarios import Scenario
 
 T0 = TopicPartition("t", 0)
 ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"
@@ -291,6 +302,336 @@ def test_one_broken_thing_is_named(model: Model, data: st.DataObject) -> None:
     if batch_id is not None:
         assert first.batch_id == batch_id
         assert f"batch {batch_id}" in first.words
+
+
+# --- histories with rewinds, undos and replays ---
+
+
+@dataclass
+class Step:
+    """A batch of the history, with the rows and dead letters that it left and that are still there."""
+
+    record: BatchRecord
+    rows: list[tuple[TopicPartition, int]] = field(default_factory=list)
+    letters: list[tuple[TopicPartition, int]] = field(default_factory=list)
+    gone: Counter[TopicPartition] = field(default_factory=Counter)
+    gone_letters: Counter[TopicPartition] = field(default_factory=Counter)
+
+    def as_record(self) -> BatchRecord:
+        places = sorted(self.gone.keys() | self.gone_letters.keys())
+        return replace(
+            self.record,
+            rows=tallies(self.rows),
+            dead_letters=tallies(self.letters),
+            replaced={tp: Replaced(self.gone[tp], self.gone_letters[tp]) for tp in places},
+        )
+
+
+def tallies(places: list[tuple[TopicPartition, int]]) -> tuple[Tally, ...]:
+    return tuple(
+        tally([offset for at, offset in places if at == tp], tp) for tp in sorted({place for place, _ in places})
+    )
+
+
+class World:
+    """Loads, rewinds and replays as the package does, and keeps what a database would hold of it."""
+
+    def __init__(self, logs: dict[TopicPartition, Log]) -> None:
+        self.logs = logs
+        self.positions: dict[TopicPartition, Position] = {}
+        self.steps: list[Step] = []
+        self.undoable: tuple[PartitionRewind, ...] = ()
+        self.replaced = False
+
+    @property
+    def records(self) -> list[BatchRecord]:
+        return [step.as_record() for step in self.steps]
+
+    @property
+    def next_id(self) -> int:
+        return len(self.steps) + 1
+
+    @property
+    def as_they_are(self) -> Counter[tuple[TopicPartition, int]]:
+        """Rows and dead letters of batches without a transform."""
+        plain = [step for step in self.steps if not step.record.has_transform]
+        return Counter(place for step in plain for place in (*step.rows, *step.letters))
+
+    def remove(self, spans: dict[TopicPartition, tuple[int, int]]) -> None:
+        """Take the output of offsets back, and note how much of which batch that was."""
+        for step in self.steps:
+            for places, gone in ((step.rows, step.gone), (step.letters, step.gone_letters)):
+                back = [(tp, at) for tp, at in places if tp in spans and spans[tp][0] <= at < spans[tp][1]]
+                gone.update(tp for tp, _ in back)
+                places[:] = [place for place in places if place not in back]
+        self.replaced = self.replaced or bool(spans)
+
+    def write(self, draw: st.DrawFn, kind: str, ranges: list[LoadedRange], gaps: tuple[Gap, ...], table: str) -> None:
+        transformed = draw(st.integers(0, 3)) == 0
+        step = Step(BatchRecord(self.next_id, kind, "committed", table, transformed, gaps=gaps))
+        done, written = [], 0
+        for found in ranges:
+            tp = found.one.topic_partition
+            records = records_of(self.logs[tp], found.one)
+            aside = [offset for offset in records if draw(st.integers(0, 7)) == 0]
+            rows = [offset for offset in records if offset not in aside]
+            if transformed:
+                rows = draw(st.lists(st.sampled_from(rows), max_size=6)) if rows else []
+            written += len(rows)
+            if table == "target":  # elsewhere, neither counts
+                step.rows += [(tp, offset) for offset in rows]
+            step.letters += [(tp, offset) for offset in aside]
+            done.append(replace(found, records=None if transformed else len(records), dead_letters=len(aside)))
+        step.record = replace(step.record, ranges=tuple(done), row_count=written)
+        self.steps.append(step)
+
+    def load(self, draw: st.DrawFn) -> None:
+        chosen = draw(st.lists(st.sampled_from(sorted(self.logs)), min_size=1, unique=True))
+        planned = [draw_range(draw, self.positions.get(tp), tp) for tp in sorted(chosen)]
+        gaps = tuple(gap for _, gap in planned if gap is not None)
+        self.write(draw, "load", [LoadedRange(one) for one, _ in planned], gaps, "target")
+        for one, _ in planned:
+            self.positions[one.topic_partition] = Position(one.end, one.topic_id, ahead=one.ahead_after)
+        self.undoable = ()
+
+    def replay(self, draw: st.DrawFn) -> None:
+        table = draw(st.sampled_from(["target", "target", "elsewhere"]))
+        ranges = []
+        for tp in sorted(draw(st.lists(st.sampled_from(sorted(self.positions)), min_size=1, unique=True))):
+            ends = draw(st.tuples(*[st.integers(0, self.positions[tp].offset)] * 2))
+            one = OffsetRange(*tp, min(ends), max(ends), max(ends), ID, "replay")
+            ranges.append(LoadedRange(one, replaced=(one.start, one.end) if table == "target" and len(one) else None))
+        self.remove({found.one.topic_partition: found.replaced for found in ranges if found.replaced is not None})
+        self.write(draw, "replay", ranges, (), table)
+
+    def rewind(self, draw: st.DrawFn) -> None:
+        chosen = sorted(draw(st.lists(st.sampled_from(sorted(self.positions)), min_size=1, unique=True)))
+        wanted = {tp: draw(st.integers(0, 40)) for tp in chosen}
+        found = {tp: Position(offset) for tp, offset in wanted.items()}
+        self.move("rewind", Scenario.of("from-file", wanted), found, with_replace=draw(st.booleans()))
+
+    def undo(self) -> None:
+        self.move("undo", Scenario.of("undo"), {one.topic_partition: one.old for one in self.undoable}, False)
+
+    def move(
+        self, kind: str, scenario: Scenario, found: Mapping[TopicPartition, Position | None], with_replace: bool
+    ) -> None:
+        logs = {tp: PartitionLog(0, 1000, ID) for tp in found}
+        changed = [one for one in decide(scenario, sorted(found), self.positions, logs, found) if one.changes]
+        if not changed:
+            return
+        spans = {one.topic_partition: one.again for one in changed if with_replace and one.again is not None}
+        ranges = []
+        for one in changed:
+            assert one.old is not None
+            assert one.new is not None
+            tp = one.topic_partition
+            self.positions[tp] = replace(one.new, ahead=None) if tp in spans else one.new
+            to = self.positions[tp]
+            moved = OffsetRange(
+                *tp, one.old.offset, to.offset, to.offset, ID, "rewind", loaded=one.old.ahead, ahead=to.ahead
+            )
+            ranges.append(LoadedRange(moved, replaced=spans.get(tp)))
+        table = "target" if with_replace else None
+        self.remove(spans)
+        self.steps.append(Step(BatchRecord(self.next_id, kind, "committed", table, ranges=tuple(ranges))))
+        self.undoable = () if spans else tuple(changed)
+
+
+@st.composite
+def rewound(draw: st.DrawFn) -> World:
+    partitions = [TopicPartition(topic, partition) for topic in "ab" for partition in (0, 1)]
+    world = World(
+        {
+            tp: draw(st.dictionaries(st.integers(0, 40), st.integers(0, 9), max_size=25))
+            for tp in draw(st.lists(st.sampled_from(partitions), min_size=1, max_size=3, unique=True))
+        }
+    )
+    world.load(draw)
+    for _ in range(draw(st.integers(1, 6))):
+        what = draw(st.sampled_from(["load", "load", "rewind", "rewind", "undo", "replay"]))
+        if what == "undo" and world.undoable:
+            world.undo()
+        elif what == "rewind":
+            world.rewind(draw)
+        elif what == "replay":
+            world.replay(draw)
+        else:
+            world.load(draw)
+    return world
+
+
+@given(rewound())
+def test_a_history_with_rewinds_and_replays_is_proved(world: World) -> None:
+    found = proved(world.records, world.positions)
+
+    assert found.violations == []
+    assert found.rows == sum(len(step.rows) for step in world.steps)
+    assert found.dead_letters == sum(len(step.letters) for step in world.steps)
+    assert (found.partitions, found.batches) == (len(world.positions), len(world.steps))
+
+
+@given(rewound())
+def test_reading_again_after_rewinds_expects_nothing_that_was_removed(world: World) -> None:
+    """A record that is expected and was replaced would be told as lost."""
+    seen: Counter[tuple[TopicPartition, int]] = Counter()
+    left = {step.record.batch_id: Counter([*step.rows, *step.letters]) for step in world.steps}
+    for span in proved(world.records, world.positions).spans:
+        tp = TopicPartition(span.topic, span.partition)
+        of_span = sum((left[one] for one in range(span.first_batch, span.last_batch + 1)), Counter())
+        for one in span.slices(0, 1000):
+            for offset, timestamp in world.logs[tp].items():
+                if (
+                    one.start <= offset < one.end
+                    and not is_loaded(one.loaded, offset, timestamp)
+                    and (one.before_ms is None or timestamp < one.before_ms)
+                ):
+                    assert of_span[tp, offset]
+                    seen[tp, offset] += 1
+
+    elsewhere = any(step.record.target_table == "elsewhere" for step in world.steps)
+    if not world.replaced and not elsewhere:
+        assert seen == world.as_they_are
+
+
+def broken_rewound(world: World) -> Iterator[tuple[list[BatchRecord], dict[TopicPartition, Position]]]:
+    """The history with one thing broken, in each way."""
+    records, positions = world.records, world.positions
+
+    def changed(index: int, **values: object) -> tuple[list[BatchRecord], dict[TopicPartition, Position]]:
+        copy = list(records)
+        copy[index] = replace(copy[index], **values)  # type: ignore[arg-type]
+        return copy, positions
+
+    for tp, position in positions.items():
+        for offset in (position.offset - 1, position.offset + 1):
+            yield records, positions | {tp: replace(position, offset=offset)}
+        other = ReadAhead(position.offset + 1, 5) if position.ahead is None else None
+        yield records, positions | {tp: replace(position, ahead=other)}
+        yield records, {at: found for at, found in positions.items() if at != tp}
+    for index, batch in enumerate(records):
+        for which, row in enumerate(batch.rows):
+            for fewer in ({"count": row.count - 1, "distinct": row.distinct - 1}, {"count": row.count + 1}):
+                rows = list(batch.rows)
+                rows[which] = replace(row, **fewer)  # type: ignore[arg-type]
+                yield changed(index, rows=tuple(rows))
+        for which in range(len(batch.dead_letters)):
+            yield changed(index, dead_letters=without(batch.dead_letters, which))
+        if batch.kind in ("rewind", "undo") or batch.target_table == "elsewhere":
+            yield changed(index, rows=(tally([3], next(iter(world.logs))),))
+        if batch.kind in ("rewind", "undo"):
+            yield records[:index] + records[index + 1 :], positions
+            yield changed(index, dead_letters=(tally([3], next(iter(world.logs))),))
+            yield from (changed(index, ranges=ranges) for ranges in broken_moves(batch))
+        elif batch.target_table == "target":
+            for tp in {one.one.topic_partition for one in batch.ranges}:
+                told = batch.replaced_of(tp)
+                for wrong in (
+                    Replaced(told.rows + 1, told.dead_letters),
+                    Replaced(told.rows - 1, told.dead_letters),
+                    Replaced(told.rows, told.dead_letters + 1),
+                    Replaced(told.rows, told.dead_letters - 1),
+                ):
+                    yield changed(index, replaced={**batch.replaced, tp: wrong})
+
+
+def broken_moves(batch: BatchRecord) -> Iterator[tuple[LoadedRange, ...]]:
+    for which, found in enumerate(batch.ranges):
+        one = found.one
+        yield batch.ranges[:which] + batch.ranges[which + 1 :]
+        for wrong in (
+            replace(one, start=one.start - 1),
+            replace(one, end=one.end + 1),
+            replace(one, loaded=ReadAhead(one.start + 1, 5) if one.loaded is None else None),
+        ):
+            yield (*batch.ranges[:which], replace(found, one=wrong), *batch.ranges[which + 1 :])
+
+
+@given(rewound(), st.data())
+def test_one_broken_thing_among_rewinds_is_found(world: World, data: st.DataObject) -> None:
+    records, positions = data.draw(st.sampled_from(list(broken_rewound(world))))
+
+    assert proved(records, positions).violations
+
+
+def rewind(
+    batch_id: int,
+    start: int,
+    end: int,
+    *,
+    how: str = "rewind",
+    topic_id: str = ID,
+    replaced: tuple[int, int] | None = None,
+) -> BatchRecord:
+    one = OffsetRange(*T0, start, end, end, topic_id, how)
+    return BatchRecord(batch_id, "rewind", "committed", ranges=(LoadedRange(one, replaced=replaced),))
+
+
+def test_rows_behind_a_position_that_was_moved_back_are_there_by_decision() -> None:
+    assert proved([FIRST, SECOND, rewind(3, 15, 4)], {T0: Position(4, ID)}).violations == []
+
+
+def test_a_rewind_starts_where_the_history_had_come_to() -> None:
+    violation = only(proved([FIRST, rewind(2, 9, 4)], {T0: Position(4, ID)}))
+
+    assert "batch 2 begins at offset 9, but the history had come to offset 10 with batch 1" in violation.words
+
+
+def test_a_row_in_the_name_of_a_rewind_is_found() -> None:
+    back = replace(rewind(2, 10, 4), rows=(tally([5]),))
+
+    violation = only(proved([FIRST, back], {T0: Position(4, ID)}))
+
+    assert "holds 1 rows of batch 2, which moved positions and loaded nothing" in violation.words
+
+
+def test_a_row_of_a_replay_into_another_table_is_found() -> None:
+    one = OffsetRange(*T0, 0, 5, 5, ID, "replay")
+    replay = BatchRecord(2, "replay", "committed", "elsewhere", row_count=5, ranges=(LoadedRange(one, 5),))
+
+    assert proved([FIRST, replay], {T0: Position(10, ID)}).violations == []
+    stray = replace(replay, rows=(tally([3]),))
+    violation = only(proved([FIRST, stray], {T0: Position(10, ID)}))
+    assert "holds 1 rows of batch 2, a replay into table 'elsewhere'" in violation.words
+
+
+def test_a_partition_that_was_removed_begins_anew() -> None:
+    removed = rewind(2, 10, 10, how="removed")
+
+    assert proved([FIRST, removed], {}).violations == []
+    assert proved([FIRST, removed, loaded(3, 0, 4, how="earliest")], {T0: Position(4, ID)}).violations == []
+    still = only(proved([FIRST, removed], {T0: Position(10, ID)}))
+    assert "no committed batch ever moved it there" in still.words
+
+
+def test_a_rewind_into_a_topic_that_was_made_anew_begins_its_history() -> None:
+    anew = rewind(2, 10, 3, how="recreated", topic_id=OTHER_ID)
+
+    found = proved([FIRST, anew, loaded(3, 3, 5, topic_id=OTHER_ID)], {T0: Position(5, OTHER_ID)})
+
+    assert found.violations == []
+    assert found.spans == [Span("t", 0, 3, 5, 3, 3)]
+
+
+SPAN = Span("t", 0, 10, 20, 1, 2, ahead=ReadAhead(30, 1000))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "left"),
+    [
+        (0, 10, [SPAN]),
+        (30, 40, [SPAN]),
+        (25, 40, [replace(SPAN, ahead=None)]),
+        (20, 25, [replace(SPAN, ahead=None)]),
+        (0, 15, [replace(SPAN, start=15)]),
+        (15, 40, [replace(SPAN, end=15, ahead=None)]),
+        (12, 15, [replace(SPAN, end=12, ahead=None), replace(SPAN, start=15)]),
+        (10, 20, []),
+        (0, 99, []),
+    ],
+)
+def test_what_was_replaced_is_cut_out_of_a_span(start: int, end: int, left: list[Span]) -> None:
+    assert list(SPAN.without(start, end)) == left
 
 
 # --- what is said ---

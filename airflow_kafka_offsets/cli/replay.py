@@ -1,0 +1,77 @@
+"""`airflow kafka-offsets replay`."""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from dataclasses import asdict
+
+from airflow_kafka_offsets.cli.command import command, database
+from airflow_kafka_offsets.cli.output import show
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.formats import Json, Raw
+from airflow_kafka_offsets.hooks.kafka import kafka_config
+from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
+from airflow_kafka_offsets.pipeline import Pipeline
+from airflow_kafka_offsets.replay_bounds import Between, Bounds, OfBatch, Offsets
+from airflow_kafka_offsets.replaying import replay as replay_range
+from airflow_kafka_offsets.rewind import current_user
+from airflow_kafka_offsets.sinks import SqlTable
+
+_OFFSETS = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<start>\d+)-(?P<end>\d+)", re.ASCII)
+
+
+@command("replay")
+def replay(args: Namespace) -> None:
+    """Load a range beside the loads of a group."""
+    with database(args) as (engine, tables):
+        pipeline = Pipeline(
+            group_id=args.group,
+            topics=tuple(args.topics),
+            value_format=Json(args.columns) if args.columns is not None else Raw(),
+            sink=SqlTable(args.table, args.table_schema, upsert_key=tuple(args.upsert_key or ())),
+            transform=args.transform,
+            max_records=args.max_records,
+            on_data_loss=args.on_data_loss,
+            on_bad_record=args.on_bad_record,
+            isolation_level=args.isolation_level,
+            staging_dir=args.staging_dir,
+            tables=tables,
+        )
+        result = replay_range(
+            pipeline,
+            _bounds(args),
+            kafka_config=kafka_config(args.kafka_conn_id),
+            engine=engine,
+            launcher=SparkSubmitLauncher(args.spark_conn_id, name=f"replay.{args.group}"),
+            replace=args.replace,
+            reason=args.reason,
+            who=args.who or current_user(),
+        )
+    show([asdict(result)], args.output)
+
+
+def _bounds(args: Namespace) -> Bounds:
+    """The range that was asked for.
+
+    :raises ConfigurationError: none, or more than one
+    """
+    between = args.since is not None or args.until is not None
+    if (args.offsets is not None) + between + (args.batch is not None) != 1:
+        raise ConfigurationError("A replay takes either --offsets, or --since and --until, or --batch")
+    if args.batch is not None:
+        return OfBatch(args.batch)
+    if between:
+        if args.since is None:
+            raise ConfigurationError("--until needs --since: where the replay begins")
+        return Between(args.since, args.until)
+    ranges: dict[str, dict[int, tuple[int, int]]] = {}
+    for text in args.offsets:
+        found = _OFFSETS.fullmatch(text)
+        if found is None:
+            raise ConfigurationError(f"--offsets must be topic:partition:start-end, the end exclusive; got {text!r}")
+        partitions = ranges.setdefault(found["topic"], {})
+        if int(found["partition"]) in partitions:
+            raise ConfigurationError(f"--offsets names {found['topic']}[{found['partition']}] twice")
+        partitions[int(found["partition"])] = (int(found["start"]), int(found["end"]))
+    return Offsets(ranges)
