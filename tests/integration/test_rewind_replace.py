@@ -1,0 +1,310 @@
+"""Rewinds that also take back what was loaded, and those of positions that are read ahead of: exactly what is reopened."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError, RewindConflictError
+from airflow_kafka_offsets.sinks import SqlTable
+from tests.integration.conftest import Loader, TopicFactory, names, produce, rows
+from tests.integration.rewinds import TARGET, Rewinder, once, only
+from tests.integration.test_planning_cases import at, produce_at
+
+STEPS = 40
+SEED = 20261121
+
+
+@pytest.fixture
+def rewinder(inline_loader: Loader) -> Rewinder:
+    return Rewinder(inline_loader)
+
+
+def letters(rewinder: Rewinder) -> dict[int, int]:
+    """How many dead letters there are of each offset."""
+    found = rows(rewinder.loader.engine, "SELECT offset_value FROM dead_letters")
+    return dict(sorted(Counter(offset for (offset,) in found).items()))
+
+
+class TestReplace:
+    VALUES = (*names(0, 3), b"{not json", *names(4, 3), b"[]", *names(8, 2))
+
+    def test_dead_letters_go_with_the_rows(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, self.VALUES)
+        rewinder.loader(name, on_bad_record="dead_letter")
+        assert letters(rewinder) == {3: 1, 7: 1}
+
+        done = rewinder("to-offset", 5, replace=TARGET)
+
+        assert (done.rows_removed, done.dead_letters_removed) == (4, 1)
+        assert letters(rewinder) == {3: 1}
+        rewinder.prove()
+        rewinder.loader(name, on_bad_record="dead_letter")
+        assert letters(rewinder) == {3: 1, 7: 1}
+        assert rewinder.times(name) == once((0, 3), (4, 7), (8, 10))
+        rewinder.prove()
+
+    def test_without_it_dead_letters_are_set_aside_again(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, self.VALUES)
+        rewinder.loader(name, on_bad_record="dead_letter")
+
+        rewinder("to-offset", 5)
+        rewinder.loader(name, on_bad_record="dead_letter")
+
+        assert letters(rewinder) == {3: 1, 7: 2}
+        assert rewinder.times(name) == once((0, 3), (4, 7), (8, 10), (5, 7), (8, 10))
+        rewinder.prove()
+
+    def test_every_copy_of_what_is_reopened_goes(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name, max_records=4)
+        rewinder("to-offset", 6)
+        rewinder.loader(name)
+        assert rewinder.times(name) == once((0, 10), (6, 10))
+
+        assert rewinder("to-offset", 5, replace=TARGET).rows_removed == 9
+
+        assert rows(
+            rewinder.loader.engine,
+            "SELECT replaced_batch_id, row_count FROM replaced_output ORDER BY replaced_batch_id",
+        ) == [(2, 3), (3, 2), (5, 4)]
+        rewinder.prove()
+        rewinder.loader(name)
+        assert rewinder.times(name) == once((0, 10))
+        rewinder.prove()
+
+    def test_only_the_rows_of_the_group_go(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name, apart = topic(), topic()
+        other = Rewinder(rewinder.loader, "other")
+        for one in (name, apart):
+            produce(rewinder.loader.kafka, one, names(0, 10))
+        rewinder.loader(name, apart)
+        rewinder.loader(name, group_id="other")
+
+        assert rewinder("to-offset", 4, name, replace=TARGET).rows_removed == 6
+
+        assert rewinder.times(name) == once((0, 4), (0, 10))
+        assert rewinder.times(apart) == once((0, 10))
+        rewinder.prove()
+        other.prove()
+        rewinder.loader(name, apart)
+        assert rewinder.times(name) == once((0, 10), (0, 10))
+        rewinder.prove()
+        other.prove()
+
+    def test_a_table_without_the_columns_is_refused(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        with rewinder.loader.engine.begin() as conn:
+            conn.execute(sa.text("CREATE TABLE target (id BIGINT, name TEXT, _batch_id BIGINT, _kafka_topic TEXT)"))
+        rewinder.loader(name)
+
+        with pytest.raises(
+            ConfigurationError,
+            match=r"Table 'target' has no column _kafka_partition, _kafka_offset: .* Nothing was changed",
+        ):
+            rewinder("to-earliest", replace=TARGET)
+
+        assert rewinder.positions(name) == {0: 10}
+        assert rewinder.history() == [(1, "load", "committed")]
+        assert rows(rewinder.loader.engine, "SELECT count(*) FROM target") == [(10,)]
+        # Without replacing, it can be rewound.
+        rewinder("to-offset", 5)
+        rewinder.loader(name)
+        assert rows(rewinder.loader.engine, "SELECT count(*) FROM target") == [(15,)]
+
+    def test_rows_that_do_not_say_their_offset_are_refused(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name)
+        with rewinder.loader.engine.begin() as conn:
+            conn.execute(sa.text("UPDATE target SET _kafka_offset = NULL WHERE id = 7"))
+
+        with pytest.raises(
+            ConfigurationError, match="holds rows of batch 1 that do not say their topic, partition and"
+        ):
+            rewinder("to-earliest", replace=TARGET)
+
+        assert rewinder.positions(name) == {0: 10}
+        assert rows(rewinder.loader.engine, "SELECT count(*) FROM target") == [(10,)]
+
+    def test_another_table_than_the_groups_is_refused(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name)
+
+        with pytest.raises(ConfigurationError, match=r"Batch 1 .* into table 'target'; the table named is 'elsewhere'"):
+            rewinder("to-earliest", replace=SqlTable("elsewhere"))
+
+        assert rewinder.positions(name) == {0: 10}
+
+    def test_a_table_that_was_dropped_is_filled_again(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name)
+        with rewinder.loader.engine.begin() as conn:
+            conn.execute(sa.text("DROP TABLE target"))
+
+        assert rewinder("to-earliest", replace=TARGET).rows_removed == 0
+
+        rewinder.loader(name)
+        assert rewinder.times(name) == once((0, 10))
+
+
+class TestReadAhead:
+    """Offsets 0 to 6 of which 0, 2 and 4 are loaded: the position is 1, and records before 13:00 are read up to offset 5."""
+
+    @pytest.fixture
+    def hour(self, rewinder: Rewinder, topic: TopicFactory) -> str:
+        name = topic(retention_ms="-1")
+        produce_at(rewinder.loader.kafka, name, [50, 61, 59, 62, 30, 76, 10])
+        rewinder.loader(name, until=at(60), lateness=timedelta(minutes=15))
+        assert rewinder.times(name) == {0: 1, 2: 1, 4: 1}
+        assert self.ahead(rewinder) == [(1, 5)]
+        rewinder.prove()
+        return name
+
+    @staticmethod
+    def ahead(rewinder: Rewinder) -> list[tuple[int, int | None]]:
+        found = rows(rewinder.loader.engine, "SELECT offset_value, ahead_offset FROM consumed_offsets")
+        return [(offset, ahead) for offset, ahead in found]
+
+    def test_what_was_read_ahead_is_read_again(self, rewinder: Rewinder, hour: str) -> None:
+        preview = rewinder.preview("to-earliest")
+        assert only(preview).again == (0, 5)
+
+        rewinder.execute(preview)
+
+        assert self.ahead(rewinder) == [(0, None)]
+        rewinder.prove()
+        rewinder.loader(hour)
+        assert rewinder.times(hour) == {0: 2, 1: 1, 2: 2, 3: 1, 4: 2, 5: 1, 6: 1}
+        rewinder.prove()
+
+    def test_what_was_read_ahead_is_replaced(self, rewinder: Rewinder, hour: str) -> None:
+        assert rewinder("to-earliest", replace=TARGET).rows_removed == 3
+
+        assert self.ahead(rewinder) == [(0, None)]
+        assert rewinder.times(hour) == {}
+        rewinder.prove()
+        rewinder.loader(hour)
+        assert rewinder.times(hour) == once((0, 7))
+        rewinder.prove()
+
+    def test_undo_knows_what_was_read_ahead(self, rewinder: Rewinder, hour: str) -> None:
+        rewinder("to-earliest")
+        rewinder("undo")
+
+        assert self.ahead(rewinder) == [(1, 5)]
+        rewinder.prove()
+        rewinder.loader(hour)
+        assert rewinder.times(hour) == once((0, 7))
+        rewinder.prove()
+
+    def test_the_state_before_a_batch_knows_what_was_read_ahead(self, rewinder: Rewinder, hour: str) -> None:
+        (second,) = rewinder.loader(hour).batches
+
+        rewinder("to-batch", second, replace=TARGET)
+
+        # Of what is read again, all rows are gone: those that were read ahead, too.
+        assert self.ahead(rewinder) == [(1, None)]
+        assert rewinder.times(hour) == {0: 1}
+        rewinder.prove()
+        rewinder.loader(hour)
+        assert rewinder.times(hour) == once((0, 7))
+        rewinder.prove()
+
+    def test_without_replacing_the_state_before_a_batch_leaves_out_what_was_read_ahead(
+        self, rewinder: Rewinder, hour: str
+    ) -> None:
+        (second,) = rewinder.loader(hour).batches
+
+        rewinder("to-batch", second)
+
+        assert self.ahead(rewinder) == [(1, 5)]
+        rewinder.prove()
+        rewinder.loader(hour)
+        assert rewinder.times(hour) == {0: 1, 1: 2, 2: 1, 3: 2, 4: 1, 5: 2, 6: 2}
+        rewinder.prove()
+
+    def test_a_move_forward_within_it_keeps_the_rest(self, rewinder: Rewinder, hour: str) -> None:
+        rewinder("to-offset", 3)
+
+        assert self.ahead(rewinder) == [(3, 5)]
+        assert rewinder.gaps() == [(0, 1, 3, "passed over")]
+        rewinder.prove()
+        rewinder.loader(hour)
+        assert rewinder.times(hour) == {0: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
+        rewinder.prove()
+
+    def test_a_move_forward_beyond_it_forgets_it(self, rewinder: Rewinder, hour: str) -> None:
+        rewinder("to-offset", 6)
+
+        assert self.ahead(rewinder) == [(6, None)]
+        rewinder.prove()
+        rewinder.loader(hour)
+        assert rewinder.times(hour) == {0: 1, 2: 1, 4: 1, 6: 1}
+        rewinder.prove()
+
+
+def test_any_sequence_of_loads_and_rewinds_is_proved(rewinder: Rewinder, topic: TopicFactory) -> None:
+    """Against a model of how often each offset must be there. The steps are random, from a seed that the failure shows."""
+    name, chance = topic(), random.Random(SEED)
+    kafka = rewinder.loader.kafka
+    expected: Counter[int] = Counter()
+    end = position = 0
+    done: list[str] = []
+    refused: list[str] = []
+    for _ in range(STEPS):
+        old, step = position, chance.choice(["load", "load", "to-offset", "shift-by", "undo", "to-batch"])
+        replace = chance.random() < 0.5
+        if step == "load" or not done:
+            count = chance.randrange(8)
+            produce(kafka, name, names(end, count))
+            end += count
+            rewinder.loader(name, max_records=chance.choice([None, 3]))
+            expected.update(range(position, end))
+            position = end
+            done.append(f"load to {end}")
+        else:
+            last = rewinder.history()[-1][0] if rewinder.history() else 1
+            value = {
+                "to-offset": chance.randint(0, end),
+                "shift-by": chance.randint(-5, 5),
+                "to-batch": chance.randint(1, max(1, last)),
+                "undo": None,
+            }[step]
+            try:
+                preview = rewinder.preview(step, value)
+            except (NoPositionError, RewindConflictError):
+                refused.append(step)
+                continue
+            one = only(preview)
+            assert one.new is not None
+            position = one.new.offset
+            if step == "to-offset":
+                assert position == value
+            elif step == "shift-by":
+                assert position == min(max(old + (value or 0), 0), end)
+            rewinder.execute(preview, replace=TARGET if replace else None)
+            if replace:
+                for offset in range(position, old):
+                    del expected[offset]
+            done.append(f"{step} {value} from {old} to {position}{', replace' if replace else ''}")
+
+        told = f"seed {SEED}: {'; '.join(done)}"
+        assert rewinder.positions(name) == ({0: position} if done else {}), told
+        assert rewinder.times(name) == dict(sorted((+expected).items())), told
+        try:
+            rewinder.prove()
+        except Exception as error:
+            raise AssertionError(told) from error
+    assert set(refused) <= {"undo"}
+    assert sum("replace" in one for one in done) > 3, "the steps are too few to say something"
