@@ -33,7 +33,8 @@ demo: setup ## see it work: two loads of orders with Airflow and Spark, and the 
 	$(PYTHON) -m demo
 
 soak: setup ## a thousand random loads, faults and kills, with the proof after each (STEPS=1000 SEED=1)
-	SOAK_STEPS=$(or $(STEPS),1000) SOAK_SEED=$(or $(SEED),1) $(PYTHON) -m pytest tests/integration/test_soak.py -s
+	RACES=100 SOAK_STEPS=$(or $(STEPS),1000) SOAK_SEED=$(or $(SEED),1) \
+		$(PYTHON) -m pytest tests/integration/test_soak.py tests/integration/test_races.py -s
 
 bench: setup ## measure loads of 200,000 and 5,000,000 records into Postgres (ARGS="--records N --rounds N")
 	$(PYTHON) -m benchmarks.load $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,7 +28,8 @@ from tests.integration.dying_load import POINTS, DyingLoad, Load, Worker
 from tests.integration.inline import InlineLauncher
 
 RUN = TaskRun("run-1", "dag", "task", -1, 1)
-RACES = 100
+# Of each kind; `make soak` runs more.
+RACES = int(os.environ.get("RACES", "30"))
 SEED = 20261121
 
 

@@ -49,7 +49,7 @@ from tests.integration.conftest import names, rows
 from tests.integration.dying_load import POINTS, DyingLoad, Load
 from tests.integration.inline import InlineLauncher
 
-STEPS = int(os.environ.get("SOAK_STEPS", "40"))
+STEPS = int(os.environ.get("SOAK_STEPS", "20"))
 SEED = int(os.environ.get("SOAK_SEED", "1"))
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 BAD = b"{not json"
