@@ -1,7 +1,7 @@
 # Every target sets up the environment first; that is instant when nothing changed.
 PYTHON := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup test unit integration lint format types demo soak bench airflow reference constraints clean
+.PHONY: help setup test unit integration lint format types demo soak bench bench-rewind airflow reference constraints clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ soak: setup ## a thousand random loads, faults and kills, with the proof after e
 
 bench: setup ## measure loads of 200,000 and 5,000,000 records into Postgres (ARGS="--records N --rounds N")
 	$(PYTHON) -m benchmarks.load $(ARGS)
+
+bench-rewind: setup ## measure previews and rewinds of 10 to 2,000 partitions, and after 100,000 batches
+	$(PYTHON) -m benchmarks.rewind $(ARGS)
 
 airflow: setup ## try it in a browser: Airflow with a broker, Postgres, orders and the example DAGs
 	$(PYTHON) -m devstack.playground

@@ -20,7 +20,7 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.ledger.batches import OPEN_STATES, insert_batch, insert_gaps, insert_ranges
 from airflow_kafka_offsets.ledger.connection import database_now, is_outage, outages_told, said, transact
-from airflow_kafka_offsets.ledger.groups import TaskRun, lock
+from airflow_kafka_offsets.ledger.groups import TaskRun, lock, lock_group
 from airflow_kafka_offsets.ledger.past import REWIND_KINDS, open_batch_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.replacement import Output, replace_output
@@ -65,6 +65,8 @@ def execute(
     """
 
     def work(conn: Connection) -> int:
+        # Another try may be at it: what it does is seen once it is done.
+        _lock_group(conn, tables, preview)
         done = _rewound_by(conn, tables, preview.group_id, owner)
         if done is not None:
             return done
@@ -76,7 +78,7 @@ def execute(
         if not is_outage(error):
             raise
         if error.connection_invalidated:
-            done = _outcome(engine, tables, preview.group_id, owner, error)
+            done = _outcome(engine, tables, preview, owner, error)
             if done is not None:
                 return done
         raise DatabaseUnavailableError(
@@ -112,7 +114,7 @@ def _execute(
     target: Output | None,
 ) -> int:
     group_id = preview.group_id
-    _lock_group(conn, tables, preview)
+    _check_group(conn, tables, preview)
     stored = stored_positions(conn, tables, group_id)
     _check_moved(preview, stored)
     _check_left_behind(preview, stored)
@@ -156,17 +158,18 @@ def _execute(
 
 
 def _lock_group(conn: Connection, tables: Tables, preview: Preview) -> None:
+    if preview.generation is None:
+        lock_group(conn, tables, preview.group_id, preview.cluster_id)
+    else:
+        lock(conn, tables, preview.group_id)
+
+
+def _check_group(conn: Connection, tables: Tables, preview: Preview) -> None:
     """
     :raises RewindConflictError: the group is not what it was when the preview was made
     """
     groups = tables.consumer_groups
-    lock(conn, tables, preview.group_id)
     row = conn.execute(sa.select(groups).where(groups.c.group_id == preview.group_id)).one_or_none()
-    if row is None and preview.generation is None:
-        conn.execute(
-            groups.insert().values(group_id=preview.group_id, cluster_id=preview.cluster_id, generation=0, epoch=0)
-        )
-        return
     if row is None or row.generation != (preview.generation or 0):
         raise RewindConflictError(
             f"The positions of group {preview.group_id!r} were rewound since this preview was made: it is of generation "
@@ -360,19 +363,20 @@ def _rewound_by(conn: Connection, tables: Tables, group_id: str, owner: TaskRun)
     return found
 
 
-def _outcome(engine: Engine, tables: Tables, group_id: str, owner: TaskRun, error: DBAPIError) -> int | None:
+def _outcome(engine: Engine, tables: Tables, preview: Preview, owner: TaskRun, error: DBAPIError) -> int | None:
     """The connection broke: the transaction may have been committed or not. The history knows; never guess."""
 
     def look(conn: Connection) -> int | None:
-        # The server may not have noticed yet, and still hold the old transaction: its lock says when it is over.
-        lock(conn, tables, group_id)
-        return _rewound_by(conn, tables, group_id, owner)
+        # The server may not have noticed yet, and still hold the old transaction: its lock says when it is over, also that of
+        # a group which it began.
+        _lock_group(conn, tables, preview)
+        return _rewound_by(conn, tables, preview.group_id, owner)
 
     try:
         return transact(engine, look)
     except DBAPIError as unreachable:
         raise CommitUnknownError(
-            f"The connection broke while the positions of group {group_id!r} were being moved, and the database could not be "
-            f"asked what became of it: {said(unreachable)}. Look at the history of the group: the rewind is there as a whole, or "
-            "not at all."
+            f"The connection broke while the positions of group {preview.group_id!r} were being moved, and the database could "
+            f"not be asked what became of it: {said(unreachable)}. Look at the history of the group: the rewind is there as a "
+            "whole, or not at all."
         ) from error

@@ -83,4 +83,4 @@ print(json.dumps(DagSerialization.to_dict(dag), sort_keys=True))
     )
 
     assert first == second
-    assert "SqlTable(table='target', schema=None, conn_id='warehouse')" in first
+    assert "SqlTable(table='target', schema=None, conn_id='warehouse', upsert_key=())" in first

@@ -189,7 +189,7 @@ def test_the_history_says_who_and_why(rewinds: Rewinds) -> None:
         ([], "exactly one of"),
         (["--to-earliest", "--to-latest"], "got --to-earliest, --to-latest"),
         (["--to-offset", "-1"], "to-offset must not be negative; got -1"),
-        (["--to-offset", "many"], "to-offset needs a number; got 'many'"),
+        (["--to-offset", "many"], "to-offset needs a whole number of 64 bits at most; got 'many'"),
         (["--by-duration", "-P1D"], "by-duration needs a duration"),
         (["--to-datetime", "tuesday"], "to-datetime must be a date-time"),
         (["--to-earliest", "--topic", "nowhere"], "Kafka at"),

@@ -155,6 +155,22 @@ def test_a_commit_whose_answer_is_lost_is_found_in_the_history(
     assert executed(postgres_rewind, on_postgres.engine, NEXT_TRY) == done
 
 
+def test_a_lost_answer_is_found_for_a_group_that_is_new(
+    on_postgres: Loader, postgres: PostgresServer, topic: TopicFactory
+) -> None:
+    name, rewinder = topic(), Rewinder(on_postgres)
+    on_postgres(name, group_id="other")
+    preview = rewinder.preview("to-earliest", None, name, new_group=True)
+    url = on_postgres.engine.url.render_as_string(hide_password=False)
+    with proxied(postgres, Rewind(url, preview.as_dict(), RUN)) as (proxy, _, engine):
+        proxy.swallow_commit_answer()
+        done = execute_rewind(preview, engine=engine, run=RUN)
+        assert proxy.triggered.is_set()
+
+    assert rewinder.positions(name) == {0: 0}
+    assert rewinder.history() == [(done.batch_id, "rewind", "committed")]
+
+
 def test_a_commit_that_never_arrived_changes_nothing(
     on_postgres: Loader, postgres: PostgresServer, postgres_rewind: Rewind
 ) -> None:

@@ -201,6 +201,20 @@ def test_two_tries_of_a_task_rewind_once(rewinder: Rewinder, half: str) -> None:
     rewinder.prove()
 
 
+def test_of_two_that_begin_a_group_at_once_one_finds_a_conflict(rewinder: Rewinder, topic: TopicFactory) -> None:
+    name = topic()
+    produce(rewinder.loader.kafka, name, names(0, 10))
+    for number in range(10):
+        group = Rewinder(rewinder.loader, f"new-{number}")
+        previews = [group.preview("to-offset", offset, name, new_group=True) for offset in (3, 6)]
+        with ThreadPoolExecutor(2) as pool:
+            done = [pool.submit(group.execute, preview) for preview in previews]
+            told = [one.exception(timeout=60) or one.result() for one in done]
+
+        assert sorted(type(one).__name__ for one in told) == [RewindConflictError.__name__, Rewound.__name__], told
+        assert group.positions(name) == {0: 3 if isinstance(told[0], Rewound) else 6}
+
+
 def finished(running: DyingLoad) -> Any:
     """Let it go on to its end.
 

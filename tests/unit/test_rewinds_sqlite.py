@@ -763,6 +763,16 @@ class TestReplace:
         assert db.output() == list(range(20))
         db.verify()
 
+    def test_what_an_earlier_state_had_read_ahead_is_removed_and_loaded_again(self, db: Warehouse) -> None:
+        db.load({T0: 10}, ahead=AHEAD)
+        after = db.load({T0: 20})
+        db.rewind("to-batch", after, target=TARGET)
+
+        assert positions(db.engine, db.tables, GROUP) == {T0: Position(10, ID)}
+        db.load({T0: 20})
+        assert db.output() == list(range(20))
+        db.verify()
+
     def test_a_position_that_is_moved_forward_removes_nothing(self, db: Warehouse) -> None:
         db.load({T0: 10}, ahead=AHEAD)
         db.rewind("to-offset", 12, target=TARGET)
