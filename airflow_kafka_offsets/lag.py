@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from airflow_kafka_offsets.offsets import PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.planning import Start
@@ -21,10 +21,12 @@ class Committed:
     """What is stored of a partition.
 
     :param record_timestamp: of the newest record that was committed; None where none was
+    :param updated_at: when the position came to be there, by the database's clock
     """
 
     position: Position
     record_timestamp: datetime | None = None
+    updated_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,13 @@ class PartitionLag:
     :param lag: offsets that wait in the log. What was read ahead of the position counts: the position has yet to pass it
     :param lost: offsets that were not loaded and are gone from the log; no part of the lag
     :param time_lag: zero where the lag is; else the age of the newest record that was committed; None where none was
+    :param delay: zero where the lag is; else for how long the oldest record that is newer than all that was committed has waited,
+        or, where no such record is known, the position has not moved; None where neither was asked for or stored
     :param headroom: how many offsets the beginning offset is behind the position, negative where it has passed it; None
         where nothing is stored
     :param headroom_time: how long retention by time leaves the oldest record that is newer than all that was committed; zero
-        where offsets are lost already. None where nothing waits, and where it is not known: nothing was committed, or the
-        topic has no `retention.ms`, or also a limit of size, which may come sooner
+        where offsets are lost already. None where nothing waits, and where it is not known: the record is not, or the topic has
+        no `retention.ms`, or also a limit of size, which may come sooner
     :param flags: what is odd, but no error
     :param error: why nothing is known of the partition
     """
@@ -53,6 +57,7 @@ class PartitionLag:
     lag: int | None = None
     lost: int | None = None
     time_lag: timedelta | None = None
+    delay: timedelta | None = None
     headroom: int | None = None
     headroom_time: timedelta | None = None
     flags: tuple[Flag, ...] = ()
@@ -96,6 +101,11 @@ class LagReport:
         return max((one.time_lag for one in self.partitions if one.time_lag is not None), default=None)
 
     @property
+    def delay(self) -> timedelta | None:
+        """The longest of those that are known; None where none is."""
+        return max((one.delay for one in self.partitions if one.delay is not None), default=None)
+
+    @property
     def headroom(self) -> int | None:
         """The smallest of those that are known; None where none is."""
         return min((one.headroom for one in self.partitions if one.headroom is not None), default=None)
@@ -105,10 +115,66 @@ class LagReport:
         """The shortest of those that are known; None where none is."""
         return min((one.headroom_time for one in self.partitions if one.headroom_time is not None), default=None)
 
+    def __str__(self) -> str:
+        told = [f"lag {self.lag:,} in {len(self.partitions)} partitions"]
+        if self.lost:
+            told.append(f"{self.lost:,} offsets lost to retention")
+        if self.errors:
+            first, others = self.errors[0], len(self.errors) - 1
+            told.append(f"incomplete: {first.error}" + (f", and {others} more" if others else ""))
+        return "; ".join(told)
+
+    def summary(self, most: int = 100) -> dict[str, Any]:
+        """The totals, by topic too, and the partitions that are farthest behind, as JSON has it: for XCom and events.
+
+        :param most: how many partitions, and how many errors
+        """
+        behind = sorted(self.partitions, key=lambda one: (-(one.lag or 0) - (one.lost or 0), one.topic_partition))
+        return {
+            **_totals(self),
+            "topics": {topic: _totals(one) for topic, one in self.by_topic().items()},
+            "partitions": [
+                {
+                    "topic": one.topic,
+                    "partition": one.partition,
+                    "position": one.position,
+                    "beginning": one.beginning,
+                    "end": one.end,
+                    "flags": list(one.flags),
+                    **_measures(one),
+                }
+                for one in behind[:most]
+                if one.error is None
+            ],
+            "partitions_left_out": max(0, len(behind) - most),
+            "errors": [str(one.error) for one in self.errors[:most]],
+        }
+
     def by_topic(self) -> dict[str, LagReport]:
         """A report for each topic."""
-        topics = sorted({one.topic for one in self.partitions})
-        return {topic: LagReport(tuple(one for one in self.partitions if one.topic == topic)) for topic in topics}
+        topics: dict[str, list[PartitionLag]] = {}
+        for one in self.partitions:
+            topics.setdefault(one.topic, []).append(one)
+        return {topic: LagReport(tuple(topics[topic])) for topic in sorted(topics)}
+
+
+def _totals(report: LagReport) -> dict[str, Any]:
+    return {**_measures(report), "complete": report.complete}
+
+
+def _measures(one: PartitionLag | LagReport) -> dict[str, Any]:
+    return {
+        "lag": one.lag,
+        "lost": one.lost,
+        "time_lag_seconds": _seconds(one.time_lag),
+        "delay_seconds": _seconds(one.delay),
+        "headroom": one.headroom,
+        "headroom_time_seconds": _seconds(one.headroom_time),
+    }
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return duration.total_seconds() if duration is not None else None
 
 
 def evaluate(
@@ -118,7 +184,8 @@ def evaluate(
     now: datetime,
     start: Start = "earliest",
     errors: Mapping[TopicPartition, str] | None = None,
-    expires: Mapping[TopicPartition, datetime] | None = None,
+    waiting: Mapping[TopicPartition, datetime] | None = None,
+    retention: Mapping[str, timedelta] | None = None,
 ) -> LagReport:
     """Compare what is stored with the ends of the logs.
 
@@ -128,7 +195,9 @@ def evaluate(
     :param start: where a load would begin with a topic of which nothing is stored. A new partition of a known topic begins at
         its beginning offset, whatever this says. What `none` refuses to load waits like with `earliest`
     :param errors: why partitions could not be asked about
-    :param expires: when retention by time may take the oldest record that is newer than all that was committed
+    :param waiting: the timestamp of the oldest record that is newer than all that was committed, where it was found; None where
+        nobody asked
+    :param retention: how long topics keep records, of those that limit nothing but time
     :return: every partition that is stored, in a log, or has an error
     """
     failed = errors or {}
@@ -140,29 +209,33 @@ def evaluate(
         error = failed.get(tp) or _mismatch(tp, stored, log)
         if error is not None or log is None:
             found.append(PartitionLag(*tp, position=stored.position.offset if stored else None, error=error))
-        elif stored is None:
-            begun = _start_offset(tp, log, start, known_topics)
-            one = _measured(tp, begun, None, log, now, None)
-            found.append(replace(one, position=None, headroom=None, flags=("no position", *one.flags)))
-        else:
-            expiry = (expires or {}).get(tp)
-            found.append(_measured(tp, stored.position.offset, stored.record_timestamp, log, now, expiry))
+            continue
+        begun = stored or Committed(Position(_start_offset(tp, log, start, known_topics)))
+        oldest = waiting.get(tp) if waiting is not None else None
+        since = oldest or (begun.updated_at if waiting is not None else None)
+        expires = oldest + retention[tp.topic] if oldest is not None and retention and tp.topic in retention else None
+        one = _measured(tp, begun, log, now, since, expires)
+        if stored is None:
+            one = replace(one, position=None, headroom=None, flags=("no position", *one.flags))
+        found.append(one)
     return LagReport(tuple(found))
 
 
 def _measured(
     tp: TopicPartition,
-    position: int,
-    newest: datetime | None,
+    stored: Committed,
     log: PartitionLog,
     now: datetime,
+    since: datetime | None,
     expires: datetime | None,
 ) -> PartitionLag:
+    position, newest, none = stored.position.offset, stored.record_timestamp, timedelta(0)
     lag = max(0, log.end - max(position, log.beginning))
     lost = max(0, log.beginning - position)
     # Producers' clocks may be ahead of the database's.
-    age = max(timedelta(0), now - newest) if newest is not None else None
-    left = max(timedelta(0), expires - now) if expires is not None and lag else None
+    age = max(none, now - newest) if newest is not None else None
+    waited = max(none, now - since) if since is not None else None
+    left = max(none, expires - now) if expires is not None and lag else None
     return PartitionLag(
         *tp,
         position=position,
@@ -170,9 +243,10 @@ def _measured(
         end=log.end,
         lag=lag,
         lost=lost,
-        time_lag=age if lag else timedelta(0),
+        time_lag=age if lag else none,
+        delay=waited if lag else none,
         headroom=position - log.beginning,
-        headroom_time=timedelta(0) if lost else left,
+        headroom_time=none if lost else left,
         flags=("beyond the end",) if position > log.end else (),
     )
 

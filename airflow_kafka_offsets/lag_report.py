@@ -1,104 +1,194 @@
-"""The lag of a group as it is now: positions from the database first, then the ends of the logs, then `lag.evaluate`."""
+"""The lag of groups as it is now: positions from the database first, then the ends of the logs, then `lag.evaluate`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import bounds, ledger
-from airflow_kafka_offsets.exceptions import ClusterChangedError
+from airflow_kafka_offsets import bounds
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
+from airflow_kafka_offsets.identity import check_cluster
 from airflow_kafka_offsets.instants import milliseconds
-from airflow_kafka_offsets.kafka import Cluster
+from airflow_kafka_offsets.kafka import Cluster, PartialLogs
 from airflow_kafka_offsets.lag import Committed, LagReport, evaluate
-from airflow_kafka_offsets.ledger import Tables, audit, overview
-from airflow_kafka_offsets.ledger.connection import database_now
+from airflow_kafka_offsets.ledger import Tables, audit
+from airflow_kafka_offsets.ledger.group_states import GroupState, group_states
 from airflow_kafka_offsets.offsets import PartitionLog, TopicPartition
+from airflow_kafka_offsets.rewinding import partitions_in
+from airflow_kafka_offsets.scenarios import Scope
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class LagQuestion:
+    """What is asked about a group.
+
+    :param scope: topics, or partitions of them, of which nothing need be stored yet; empty is the topics of the stored positions
+    :param start: where a load would begin with topics of which nothing is stored
+    :param times: whether to find out also, by more requests, how long records have waited and how long retention leaves them
+    """
+
+    group_id: str
+    scope: Scope = field(default_factory=dict)
+    start: bounds.Start = "earliest"
+    times: bool = False
+
+    def topics(self, state: GroupState) -> frozenset[str]:
+        """The topics that are meant."""
+        return frozenset(self.scope or {tp.topic for tp in state.committed})
 
 
 def lag_report(
     engine: Engine,
     tables: Tables,
-    group_id: str,
     cluster: Cluster,
+    question: LagQuestion,
     *,
-    topics: Sequence[str] | None = None,
-    start: bounds.Start = "earliest",
-    headroom_time: bool = False,
+    new_group: bool = False,
 ) -> LagReport:
     """How far a group is behind.
 
-    Four requests to Kafka for any number of partitions: the cluster's id, the topics, and both ends of their logs. A
-    partition that cannot be asked about is an entry with an error.
+    Four requests to Kafka for any number of partitions: the cluster's id, the topics, and both ends of their logs; two more with
+    `times`. A partition that cannot be asked about is an entry with an error.
 
     :param cluster: its isolation level decides what the end of a log is; its time-out, how long a partition without a leader
         is waited for
-    :param topics: only these, of which nothing need be stored yet; None is those of the stored positions
-    :param start: where a load would begin with topics of which nothing is stored
-    :param headroom_time: ask also, by two more requests, how long retention leaves what is not loaded: the topics'
-        `retention.ms`, and in each partition the first record that is newer than all that was committed
+    :param new_group: whether the group may be one that nothing is stored of yet
     :raises ConfigurationError: the state tables know no such group
     :raises ClusterChangedError: the positions belong to another cluster
-    :raises UnknownTopicError: one of `topics` does not exist, and nothing is stored of it
+    :raises UnknownTopicError: one of the topics or partitions in the scope does not exist, and nothing is stored of it
     :raises KafkaUnavailableError: the cluster did not answer in time
     """
     with engine.connect() as conn:
-        loaded_from = audit.cluster_of(conn, tables, group_id)
-        stored = overview.committed(conn, tables, group_id)
-        now = database_now(conn)
-    check_cluster(group_id, loaded_from, cluster)
-    asked = sorted({tp.topic for tp in stored}) if topics is None else list(topics)
-    if not asked:
-        return LagReport(())
-    committed = {tp: one for tp, one in stored.items() if tp.topic in asked}
-    found = cluster.partial_logs(asked)
-    errors = {tp: str(error) for tp, error in found.partition_errors.items()}
-    for topic, error in found.topic_errors.items():
-        of_topic = [tp for tp in committed if tp.topic == topic]
-        if not of_topic:
-            raise error
-        errors |= dict.fromkeys(of_topic, str(error))
-    positions = {tp: one.position for tp, one in committed.items()}
-    return evaluate(
-        committed,
-        found.logs,
-        now=now,
-        start=bounds.first_offsets(cluster, start, lambda: ledger.now(engine), found.logs, positions),
-        errors=errors,
-        expires=_expires(cluster, committed, found.logs) if headroom_time else None,
-    )
+        if not new_group:
+            audit.cluster_of(conn, tables, question.group_id)
+        states = group_states(conn, tables, [question.group_id])
+    (report,) = LagPolls(cluster).reports([(question, states[question.group_id])])
+    if isinstance(report, KafkaOffsetsError):
+        raise report
+    return report
 
 
-def check_cluster(group_id: str, loaded_from: str | None, cluster: Cluster) -> None:
-    """Make sure that a group's positions are those of this cluster.
+class LagPolls:
+    """Looks at the lag of any number of groups, each of which costs no more requests than one group would.
 
-    :param loaded_from: the id of the cluster that the group is loaded from; None where it is not known
-    :raises ClusterChangedError: they are not
+    The timestamp of a record that waits is asked for once for each position, however often that is looked at.
     """
-    found = cluster.cluster_id()
-    if loaded_from is not None and loaded_from != found:
-        raise ClusterChangedError(
-            f"The positions of group {group_id!r} belong to Kafka cluster {loaded_from!r}; the connection leads to cluster "
-            f"{found!r}. Name the connection that the group is loaded with."
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._waiting: dict[tuple[TopicPartition, int, int], datetime] = {}
+        self._used: dict[tuple[TopicPartition, int, int], datetime] = {}
+
+    def reports(self, asked: Iterable[tuple[LagQuestion, GroupState]]) -> list[LagReport | KafkaOffsetsError]:
+        """A report for each question, or why there is none.
+
+        :param asked: with states that were read before
+        :raises KafkaUnavailableError: the cluster did not answer in time
+        """
+        meant = [(question, state, question.topics(state)) for question, state in asked]
+        cluster_id = self._cluster.cluster_id()
+        topics = frozenset[str]().union(*(topics for _, _, topics in meant))
+        logs = self._cluster.partial_logs(sorted(topics)) if topics else PartialLogs({}, {}, {})
+        timed = frozenset[str]().union(*(topics for question, _, topics in meant if question.times))
+        retention = self._cluster.retention(sorted(timed - logs.topic_errors.keys())) if timed else {}
+        look = _Look.of(cluster_id, logs, retention)
+        found: list[LagReport | KafkaOffsetsError] = []
+        for question, state, topics in meant:
+            try:
+                found.append(self._report(question, state, topics, look))
+            except KafkaOffsetsError as error:
+                found.append(error)
+        self._waiting, self._used = self._used, {}
+        return found
+
+    def _report(self, question: LagQuestion, state: GroupState, topics: frozenset[str], look: _Look) -> LagReport:
+        check_cluster(question.group_id, state.cluster_id, look.cluster_id)
+        if not topics:
+            if not state.known:
+                raise ConfigurationError(f"Nothing is stored of group {question.group_id!r} yet: name its topics")
+            return LagReport(())
+        committed = {tp: one for tp, one in state.committed.items() if tp.topic in topics}
+        logs, errors = look.at(topics, committed)
+        meant = frozenset(partitions_in(question.scope, {*committed, *errors}, logs))
+        committed = {tp: one for tp, one in committed.items() if tp in meant}
+        logs = {tp: one for tp, one in logs.items() if tp in meant}
+        positions = {tp: one.position for tp, one in state.committed.items()}
+        return evaluate(
+            committed,
+            logs,
+            now=state.now,
+            start=bounds.first_offsets(self._cluster, question.start, lambda: state.now, logs, positions),
+            errors={tp: error for tp, error in errors.items() if tp in meant},
+            waiting=self._first_waiting(committed, logs) if question.times else None,
+            retention=look.retention,
         )
 
+    def _first_waiting(
+        self, committed: Mapping[TopicPartition, Committed], logs: Mapping[TopicPartition, PartitionLog]
+    ) -> dict[TopicPartition, datetime]:
+        """When the oldest record that is newer than all that was committed was written, by its timestamp.
 
-def _expires(
-    cluster: Cluster, committed: Mapping[TopicPartition, Committed], logs: Mapping[TopicPartition, PartitionLog]
-) -> dict[TopicPartition, datetime]:
-    """When retention by time may take the first record that is newer than all that was committed.
+        Of a partition of which nothing was committed, the first record of the log, if the position does not lie behind it.
+        """
+        after: dict[TopicPartition, tuple[int, int]] = {}
+        for tp, log in logs.items():
+            stored = committed.get(tp)
+            position = stored.position.offset if stored is not None else log.beginning
+            if position < log.end:
+                newest = stored.record_timestamp if stored is not None else None
+                after[tp] = (position, milliseconds(newest) + 1 if newest is not None else 0)
+        known = {tp: self._waiting[tp, *key] for tp, key in after.items() if (tp, *key) in self._waiting}
+        unknown = {tp: key for tp, key in after.items() if tp not in known}
+        if unknown:
+            first = self._cluster.first_since({tp: since for tp, (_, since) in unknown.items()})
+            for tp, one in first.items():
+                # What lies before the position was loaded, or is read no more.
+                if one.offset >= unknown[tp][0]:
+                    known[tp] = _EPOCH + timedelta(milliseconds=one.timestamp_ms)
+        self._used |= {(tp, *after[tp]): timestamp for tp, timestamp in known.items()}
+        return known
 
-    Retention goes by the newest record of a segment: it comes no earlier than this, and later where the segment goes on
-    to newer records.
-    """
-    newest = {
-        tp: one.record_timestamp
-        for tp, one in committed.items()
-        if one.record_timestamp is not None and tp in logs and one.position.offset < logs[tp].end
-    }
-    retention = cluster.retention(sorted({tp.topic for tp in newest})) if newest else {}
-    after = {tp: milliseconds(timestamp) + 1 for tp, timestamp in newest.items() if tp.topic in retention}
-    first = cluster.first_since(after) if after else {}
-    epoch = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
-    return {tp: epoch + timedelta(milliseconds=one.timestamp_ms) + retention[tp.topic] for tp, one in first.items()}
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What the cluster said of the topics of all groups, by topic."""
+
+    cluster_id: str
+    logs: Mapping[str, Mapping[TopicPartition, PartitionLog]]
+    topic_errors: Mapping[str, KafkaOffsetsError]
+    partition_errors: Mapping[str, Mapping[TopicPartition, str]]
+    retention: Mapping[str, timedelta]
+
+    @classmethod
+    def of(cls, cluster_id: str, found: PartialLogs, retention: Mapping[str, timedelta]) -> _Look:
+        logs: dict[str, dict[TopicPartition, PartitionLog]] = {}
+        for tp, log in found.logs.items():
+            logs.setdefault(tp.topic, {})[tp] = log
+        errors: dict[str, dict[TopicPartition, str]] = {}
+        for tp, error in found.partition_errors.items():
+            errors.setdefault(tp.topic, {})[tp] = str(error)
+        return cls(cluster_id, logs, found.topic_errors, errors, retention)
+
+    def at(
+        self, topics: Iterable[str], committed: Mapping[TopicPartition, Committed]
+    ) -> tuple[dict[TopicPartition, PartitionLog], dict[TopicPartition, str]]:
+        """The logs of some topics, and why partitions have none.
+
+        :raises KafkaOffsetsError: a topic could not be asked about, and nothing is stored of it
+        """
+        logs: dict[TopicPartition, PartitionLog] = {}
+        errors: dict[TopicPartition, str] = {}
+        for topic in topics:
+            logs |= self.logs.get(topic, {})
+            errors |= self.partition_errors.get(topic, {})
+            if topic in self.topic_errors:
+                of_topic = [tp for tp in committed if tp.topic == topic]
+                if not of_topic:
+                    raise self.topic_errors[topic]
+                errors |= dict.fromkeys(of_topic, str(self.topic_errors[topic]))
+        return logs, errors

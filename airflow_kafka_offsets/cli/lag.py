@@ -7,7 +7,7 @@ from argparse import Namespace
 from airflow_kafka_offsets.cli.command import cluster, command, database
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.lag import LagReport
-from airflow_kafka_offsets.lag_report import lag_report
+from airflow_kafka_offsets.lag_report import LagQuestion, lag_report
 
 
 @command("show")
@@ -25,6 +25,7 @@ def show_group(args: Namespace) -> None:
             "beginning_offset": one.beginning,
             "lost": one.lost,
             "time_lag_seconds": one.time_lag,
+            "delay_seconds": one.delay,
             "headroom": one.headroom,
             "headroom_time_seconds": one.headroom_time,
             "flags": one.flags,
@@ -50,6 +51,7 @@ def lag(args: Namespace) -> None:
             "lag": one.lag,
             "lost": one.lost,
             "time_lag_seconds": one.time_lag,
+            "delay_seconds": one.delay,
             "headroom": one.headroom,
             "headroom_time_seconds": one.headroom_time,
             "complete": one.complete,
@@ -65,7 +67,8 @@ def lag(args: Namespace) -> None:
 def _report(args: Namespace) -> LagReport:
     asked = cluster(args)
     with database(args) as (engine, tables):
-        report = lag_report(engine, tables, args.group, asked, topics=args.topics, start=args.start, headroom_time=True)
+        question = LagQuestion(args.group, dict.fromkeys(args.topics or ()), args.start, times=True)
+        report = lag_report(engine, tables, asked, question)
     if not report.partitions:
         note(f"Nothing is stored of group {args.group!r} yet; name topics with --topic")
     return report

@@ -14,8 +14,8 @@ from airflow_kafka_offsets.cli.command import cluster, command, database
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats import Raw
+from airflow_kafka_offsets.identity import check_cluster
 from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.lag_report import check_cluster
 from airflow_kafka_offsets.ledger import Batch, Tables, audit, overview
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, split
 from airflow_kafka_offsets.pipeline import Pipeline
@@ -63,7 +63,7 @@ def _pipeline(args: Namespace, engine: Engine, tables: Tables, asked: Cluster) -
     with engine.connect() as conn:
         is_known = args.group in {row["group"] for row in overview.groups(conn, tables)}
         if is_known or not args.topics:
-            check_cluster(args.group, audit.cluster_of(conn, tables, args.group), asked)
+            check_cluster(args.group, audit.cluster_of(conn, tables, args.group), asked.cluster_id())
         stored = overview.committed(conn, tables, args.group)
     if not is_known:
         note(f"The state tables know no group {args.group!r}: this is what its first run would load")

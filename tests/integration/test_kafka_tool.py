@@ -20,7 +20,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError, UnknownTopicError
 from airflow_kafka_offsets.instants import milliseconds
 from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.lag_report import lag_report
+from airflow_kafka_offsets.lag_report import LagQuestion, lag_report
 from airflow_kafka_offsets.ledger import Tables
 from airflow_kafka_offsets.offsets import TopicPartition
 from airflow_kafka_offsets.preview import Preview
@@ -276,7 +276,7 @@ def test_what_the_tool_describes_is_stored_and_shown(tool: ConsumerGroupTool, su
     theirs = {int(partition): tuple(map(int, numbers)) for partition, *numbers in described}
     assert set(theirs) == set(COMMITTED)
 
-    report = lag_report(engine, Tables(), "loader", Cluster(subject.config))
+    report = lag_report(engine, Tables(), Cluster(subject.config), LagQuestion("loader"))
 
     found = {
         one.partition: (one.position, one.end, (one.lag or 0) + (one.lost or 0))

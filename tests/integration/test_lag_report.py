@@ -10,7 +10,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.lag_report import lag_report
+from airflow_kafka_offsets.lag_report import LagQuestion, lag_report
 from airflow_kafka_offsets.ledger import Tables
 from airflow_kafka_offsets.offsets import TopicPartition
 from devstack.kafka_cluster import KafkaCluster
@@ -30,7 +30,7 @@ def test_L08_a_partition_without_a_leader_is_an_entry_with_an_error(postgres_eng
         kafka.wait_for_leader(-1, "lonely", 0)
         config = {"bootstrap.servers": kafka.brokers[2].bootstrap_servers}
 
-        report = lag_report(postgres_engine, Tables(), "loader", Cluster(config, timeout=3))
+        report = lag_report(postgres_engine, Tables(), Cluster(config, timeout=3), LagQuestion("loader"))
 
         assert (report.lag, report.complete) == (4, False)
         (failed,) = report.errors
@@ -38,7 +38,7 @@ def test_L08_a_partition_without_a_leader_is_an_entry_with_an_error(postgres_eng
         assert "partition lonely[0]" in str(failed.error)
         kafka.brokers[2].kill()
         with pytest.raises(KafkaUnavailableError):
-            lag_report(postgres_engine, Tables(), "loader", Cluster(config, timeout=1))
+            lag_report(postgres_engine, Tables(), Cluster(config, timeout=1), LagQuestion("loader"))
 
 
 def test_any_number_of_partitions_takes_the_same_few_requests(
@@ -61,12 +61,12 @@ def test_any_number_of_partitions_takes_the_same_few_requests(
 
     monkeypatch.setattr(cluster, "_ask", counting)
 
-    report = lag_report(inline_loader.engine, Tables(), "loader", cluster)
+    report = lag_report(inline_loader.engine, Tables(), cluster, LagQuestion("loader"))
 
     assert (len(report.partitions), report.lag, report.complete) == (50, 6, True)
     assert asked == {"its cluster id": 1, "its topics": 1, "the offsets of its logs": 2}
     asked.clear()
-    lag_report(inline_loader.engine, Tables(), "loader", cluster, headroom_time=True)
+    lag_report(inline_loader.engine, Tables(), cluster, LagQuestion("loader", times=True))
     assert asked == {
         "its cluster id": 1,
         "its topics": 1,

@@ -23,8 +23,14 @@ def at(offset: int, timestamp: datetime | None = None, topic_id: str | None = No
     return Committed(Position(offset, topic_id), timestamp)
 
 
-def measured(committed: Committed, log: PartitionLog, expires: datetime | None = None) -> PartitionLag:
-    report = evaluate({T0: committed}, {T0: log}, now=NOW, expires={T0: expires} if expires else None)
+def measured(
+    committed: Committed,
+    log: PartitionLog,
+    waiting: dict[TopicPartition, datetime] | None = None,
+    retention: timedelta | None = None,
+) -> PartitionLag:
+    kept = {"t": retention} if retention is not None else None
+    report = evaluate({T0: committed}, {T0: log}, now=NOW, waiting=waiting, retention=kept)
     (one,) = report.partitions
     return one
 
@@ -91,19 +97,39 @@ class TestTime:
         assert measured(at(10), PartitionLog(0, 10)).time_lag == timedelta(0)
 
     @pytest.mark.parametrize(
-        ("position", "expires", "left"),
+        ("position", "waiting", "left"),
         [
-            (50, NOW + HOUR, HOUR),
-            (50, NOW - HOUR, timedelta(0)),
+            (50, NOW - 4 * HOUR, HOUR),
+            (50, NOW - 6 * HOUR, timedelta(0)),
             (50, None, None),
-            (100, NOW + HOUR, None),
-            (10, NOW + HOUR, timedelta(0)),
+            (100, NOW - 4 * HOUR, None),
+            (10, NOW - 4 * HOUR, timedelta(0)),
             (10, None, timedelta(0)),
         ],
         ids=["in an hour", "overdue", "unknown", "nothing waits", "lost", "lost and unknown"],
     )
-    def test_headroom_in_time(self, position: int, expires: datetime | None, left: timedelta | None) -> None:
-        assert measured(at(position), PartitionLog(20, 100), expires).headroom_time == left
+    def test_headroom_in_time(self, position: int, waiting: datetime | None, left: timedelta | None) -> None:
+        found = {T0: waiting} if waiting is not None else {}
+        assert measured(at(position), PartitionLog(20, 100), found, 5 * HOUR).headroom_time == left
+
+    def test_headroom_in_time_is_unknown_without_a_limit_of_time(self) -> None:
+        assert measured(at(50), PartitionLog(20, 100), {T0: NOW - HOUR}).headroom_time is None
+
+    def test_the_delay_is_the_age_of_the_oldest_record_that_waits(self) -> None:
+        assert measured(at(50, NOW - 9 * HOUR), PartitionLog(20, 100), {T0: NOW - HOUR}).delay == HOUR
+
+    def test_without_lag_nothing_is_delayed(self) -> None:
+        assert measured(at(100, NOW - 9 * HOUR), PartitionLog(20, 100), {}).delay == timedelta(0)
+
+    def test_a_record_from_the_future_has_not_waited(self) -> None:
+        assert measured(at(50), PartitionLog(20, 100), {T0: NOW + HOUR}).delay == timedelta(0)
+
+    def test_where_no_record_is_known_the_delay_is_how_long_the_position_has_not_moved(self) -> None:
+        stored = Committed(Position(50), None, NOW - HOUR)
+        assert measured(stored, PartitionLog(20, 100), {}).delay == HOUR
+
+    def test_nobody_knows_a_delay_that_was_not_asked_for(self) -> None:
+        assert measured(Committed(Position(50), NOW - HOUR, NOW - HOUR), PartitionLog(20, 100)).delay is None
 
 
 class TestErrors:
@@ -134,16 +160,18 @@ class TestTotal:
     def test_the_total_of_nothing(self) -> None:
         report = LagReport(())
         assert (report.lag, report.lost, report.complete) == (0, 0, True)
-        assert (report.time_lag, report.headroom, report.headroom_time) == (None, None, None)
+        assert (report.time_lag, report.delay, report.headroom, report.headroom_time) == (None, None, None, None)
 
     def test_times_and_headroom_are_those_of_the_partition_that_is_worst_off(self) -> None:
         report = evaluate(
             {T0: at(5, NOW - HOUR), T1: at(6, NOW - 2 * HOUR), T2: at(7)},
             dict.fromkeys((T0, T1, T2), PartitionLog(1, 9)),
             now=NOW,
-            expires={T0: NOW + 3 * HOUR, T1: NOW + 4 * HOUR},
+            waiting={T0: NOW - 2 * HOUR, T1: NOW - HOUR},
+            retention={"t": 5 * HOUR},
         )
-        assert (report.time_lag, report.headroom, report.headroom_time) == (2 * HOUR, 4, 3 * HOUR)
+        assert (report.time_lag, report.delay) == (2 * HOUR, 2 * HOUR)
+        assert (report.headroom, report.headroom_time) == (4, 3 * HOUR)
 
     def test_every_topic_has_a_total_of_its_own(self) -> None:
         report = evaluate(

@@ -1,0 +1,204 @@
+"""Wait in the triggerer until the lag of a group meets thresholds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from airflow.observability import stats
+from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
+
+from airflow_kafka_offsets.lag_watch import Judged, LagWatch
+from airflow_kafka_offsets.rearming import Edge
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.bounds import Start
+    from airflow_kafka_offsets.thresholds import Require
+    from airflow_kafka_offsets.watch import Look, Watch
+
+# A question to Kafka that takes longer is asked again at the next poll.
+_KAFKA_SECONDS = 10.0
+
+# Of this process. A loop that ended takes its watches along.
+_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], Watch]] = WeakKeyDictionary()
+
+
+def shared_watch(kafka_conn_id: str, isolation_level: str) -> Watch:
+    """The watch of a cluster that all triggers of this event loop share."""
+    from airflow_kafka_offsets.hooks.database import database_engine
+    from airflow_kafka_offsets.hooks.kafka import kafka_config
+    from airflow_kafka_offsets.kafka import Cluster
+    from airflow_kafka_offsets.watch import Watch
+
+    def open_cluster() -> Cluster:
+        return Cluster(kafka_config(kafka_conn_id), isolation_level=isolation_level, timeout=_KAFKA_SECONDS)
+
+    watches = _watches.setdefault(asyncio.get_running_loop(), {})
+    key = kafka_conn_id, isolation_level
+    if key not in watches:
+        watches[key] = Watch(open_cluster, database_engine, lambda: watches.pop(key, None))
+    return watches[key]
+
+
+async def watch(watched: LagWatch) -> AsyncGenerator[Look[Judged] | Exception]:
+    """Look for ever at the lag of a group."""
+    from airflow_kafka_offsets.watch import StateTables
+
+    tables = StateTables(watched.offsets_conn_id, watched.offsets_schema, watched.offsets_prefix)
+    # What is imported and parsed here would hold up all triggers.
+    question = await asyncio.to_thread(watched.question)
+    shared = shared_watch(watched.kafka_conn_id, watched.isolation_level)
+    looks = shared.looks(tables, question, partial(watched.judge, stats=stats), watched.poll_interval.total_seconds())
+    async with aclosing(looks):
+        async for look in looks:
+            yield look
+
+
+class KafkaLagTrigger(BaseTrigger):
+    """Wait until the lag of a group meets thresholds, once: what a deferred `KafkaLagSensor` waits for.
+
+    A cluster or a database that cannot be reached is waited for. The event has `met` and `report`; or `error`, where waiting
+    cannot help.
+
+    :param watched: the parameters of `KafkaLagSensor`
+    """
+
+    def __init__(self, **watched: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.watched = LagWatch.of(**watched)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Everything that is needed to wait in another process. No secrets: connections are named."""
+        return "airflow_kafka_offsets.triggers.lag.KafkaLagTrigger", self.watched.as_kwargs()
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look until the thresholds are met."""
+        try:
+            async with aclosing(watch(self.watched)) as looks:
+                async for look in looks:
+                    if isinstance(look, Exception):
+                        if not getattr(look, "retriable", False):
+                            raise look
+                        self.log.warning("Looking again: %s", look)
+                        continue
+                    self.log.info("%s", look.judged.told)
+                    if look.judged.met:
+                        yield TriggerEvent(look.judged.payload)  # type: ignore[no-untyped-call]
+                        return
+        except Exception as error:
+            self.log.exception("The lag of group %r cannot be found", self.watched.group_id)
+            told = {"group_id": self.watched.group_id, "error": f"{type(error).__name__}: {error}"}
+            yield TriggerEvent(told)  # type: ignore[no-untyped-call]
+
+
+class KafkaLagEventTrigger(BaseEventTrigger):
+    """Fire whenever the lag of a group comes to meet thresholds: for an `AssetWatcher`, so that DAGs run when there is enough to
+    load, when data has waited for long enough, or before retention takes it.
+
+    It fires when the thresholds come to be met; again when positions have moved since and they are still met; and after
+    `rearm_after`, where nothing moved. While a run loads the group, it waits for its end. What the event carries is a hint: a load
+    reads the positions anew.
+
+    It never ends: a cluster or a database that cannot be reached, and whatever else goes wrong, is logged and looked at again, in
+    longer and longer intervals of up to five minutes. All triggers of a triggerer share one poll of each cluster.
+
+    :param group_id: the group of the load
+    :param topics: `topic` or `topic:0,1`, several of them; empty is the topics of the stored positions
+    :param offsets_conn_id: connection of the database that holds the positions
+    :param min_lag: enough to load: at least so many offsets wait
+    :param max_lag: caught up: at most so many offsets wait
+    :param max_delay: the oldest record that waits is at least so old
+    :param min_headroom: at most so much is left until retention takes what waits: a duration, or a number of offsets
+    :param require: whether `any` or `all` of the thresholds have to be met
+    :param per_partition: compare `min_lag` and `max_lag` with single partitions
+    :param allow_incomplete: fire also where partitions have an error
+    :param rearm_after: when to fire again though no position has moved
+    :param poll_interval: from one look to the next
+    :param start: where a load begins with topics of which nothing is stored
+    :param isolation_level: that of the load
+    :param offsets_schema: database schema of the state tables; None is the connection's default
+    :param offsets_prefix: put before the names of the state tables
+    :param kafka_conn_id: connection of the Kafka provider
+    :raises ConfigurationError: thresholds or intervals can mean nothing; raised when the DAG is parsed
+    """
+
+    def __init__(
+        self,
+        *,
+        group_id: str,
+        topics: str | Sequence[str] = (),
+        offsets_conn_id: str,
+        min_lag: int | None = None,
+        max_lag: int | None = None,
+        max_delay: timedelta | None = None,
+        min_headroom: timedelta | int | None = None,
+        require: Require = "any",
+        per_partition: bool = False,
+        allow_incomplete: bool = False,
+        rearm_after: timedelta = timedelta(minutes=30),
+        poll_interval: timedelta = timedelta(seconds=60),
+        start: Start = "earliest",
+        isolation_level: str = "read_committed",
+        offsets_schema: str | None = None,
+        offsets_prefix: str = "",
+        kafka_conn_id: str = "kafka_default",
+    ) -> None:
+        from airflow_kafka_offsets.exceptions import ConfigurationError
+
+        super().__init__()  # type: ignore[no-untyped-call]
+        if not isinstance(rearm_after, timedelta) or rearm_after <= timedelta(0):
+            raise ConfigurationError(f"rearm_after must be a positive timedelta; got rearm_after={rearm_after!r}")
+        self.rearm_after = rearm_after
+        self.watched = LagWatch.of(
+            group_id=group_id,
+            topics=topics,
+            offsets_conn_id=offsets_conn_id,
+            min_lag=min_lag,
+            max_lag=max_lag,
+            max_delay=max_delay,
+            min_headroom=min_headroom,
+            require=require,
+            per_partition=per_partition,
+            allow_incomplete=allow_incomplete,
+            poll_interval=poll_interval,
+            start=start,
+            isolation_level=isolation_level,
+            offsets_schema=offsets_schema,
+            offsets_prefix=offsets_prefix,
+            kafka_conn_id=kafka_conn_id,
+        )
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Everything that is needed to watch in another process. No secrets: connections are named."""
+        return (
+            "airflow_kafka_offsets.triggers.lag.KafkaLagEventTrigger",
+            self.watched.as_kwargs() | {"rearm_after": self.rearm_after},
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Look for ever."""
+        edge, loop, told = Edge(self.rearm_after), asyncio.get_running_loop(), ""
+        pause = self.watched.poll_interval.total_seconds()
+        while True:
+            try:
+                async with aclosing(watch(self.watched)) as looks:
+                    async for look in looks:
+                        if isinstance(look, Exception):
+                            # Each kind once: it is the same at every look until somebody does something about it.
+                            if told != str(look):
+                                self.log.warning("Looking again: %s: %s", type(look).__name__, look)
+                            told = str(look)
+                            continue
+                        told = ""
+                        self.log.debug("%s", look.judged.told)
+                        if edge.fires(look.judged.met, look.positions, busy=look.busy, now=loop.time()):
+                            self.log.info("%s", look.judged.told)
+                            yield TriggerEvent(look.judged.payload)  # type: ignore[no-untyped-call]
+            except Exception:
+                self.log.exception("Watching the lag of group %r begins anew", self.watched.group_id)
+            await asyncio.sleep(pause)

@@ -1,0 +1,143 @@
+"""When a lag is enough: every threshold at, just below and just above it, alone and together."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.lag import LagReport, PartitionLag
+from airflow_kafka_offsets.thresholds import Thresholds
+
+MINUTE = timedelta(minutes=1)
+
+
+def report(*lags: int, **values: Any) -> LagReport:
+    return LagReport(tuple(PartitionLag("t", number, lag=lag, lost=0, **values) for number, lag in enumerate(lags)))
+
+
+FAILED = PartitionLag("t", 9, error="t[9] has no leader")
+
+
+class TestEach:
+    @pytest.mark.parametrize(("lag", "met"), [(99, False), (100, True), (101, True)])
+    def test_min_lag_is_enough_to_load(self, lag: int, met: bool) -> None:
+        assert Thresholds(min_lag=100).of(report(lag - 40, 40)).met is met
+
+    @pytest.mark.parametrize(("lag", "met"), [(99, True), (100, True), (101, False)])
+    def test_max_lag_is_caught_up(self, lag: int, met: bool) -> None:
+        assert Thresholds(max_lag=100).of(report(lag - 40, 40)).met is met
+
+    def test_max_lag_0_is_met_by_nothing_that_waits(self) -> None:
+        assert Thresholds(max_lag=0).of(report(0, 0)).met is True
+        assert Thresholds(max_lag=0).of(report(0, 1)).met is False
+
+    @pytest.mark.parametrize(("delay", "met"), [(MINUTE / 2, False), (MINUTE, True), (2 * MINUTE, True), (None, False)])
+    def test_max_delay_is_waited_long_enough(self, delay: timedelta | None, met: bool) -> None:
+        assert Thresholds(max_delay=MINUTE).of(report(5, delay=delay)).met is met
+
+    @pytest.mark.parametrize(("left", "met"), [(MINUTE / 2, True), (MINUTE, True), (2 * MINUTE, False), (None, False)])
+    def test_min_headroom_in_time_is_about_to_lose(self, left: timedelta | None, met: bool) -> None:
+        assert Thresholds(min_headroom=MINUTE).of(report(5, headroom_time=left)).met is met
+
+    @pytest.mark.parametrize(("headroom", "met"), [(9, True), (10, True), (11, False), (-3, True)])
+    def test_min_headroom_in_offsets(self, headroom: int, met: bool) -> None:
+        assert Thresholds(min_headroom=10).of(report(5, headroom=headroom)).met is met
+
+    def test_a_log_that_is_read_to_its_end_loses_nothing_however_short_it_is(self) -> None:
+        assert Thresholds(min_headroom=10).of(report(0, headroom=0)).met is False
+
+    def test_what_is_lost_from_an_empty_log_meets_min_headroom(self) -> None:
+        lost = LagReport((PartitionLag("t", 0, lag=0, lost=4, headroom=-4),))
+        assert Thresholds(min_headroom=0).of(lost).met is True
+
+    def test_nothing_that_could_be_looked_at_meets_nothing(self) -> None:
+        assert Thresholds(max_lag=5).of(LagReport(())).met is False
+
+
+class TestTogether:
+    def test_any_is_enough_unless_all_are_wanted(self) -> None:
+        found = report(100, delay=MINUTE)
+        assert Thresholds(min_lag=100, max_delay=2 * MINUTE).of(found).met is True
+        assert Thresholds(min_lag=100, max_delay=2 * MINUTE, require="all").of(found).met is False
+        assert Thresholds(min_lag=100, max_delay=MINUTE, require="all").of(found).met is True
+
+    @pytest.mark.parametrize(("lags", "met"), [((99, 99), False), ((0, 100), True)], ids=["none", "one"])
+    def test_one_partition_with_min_lag_is_enough(self, lags: tuple[int, int], met: bool) -> None:
+        assert Thresholds(min_lag=100, per_partition=True).of(report(*lags)).met is met
+
+    @pytest.mark.parametrize(("lags", "met"), [((100, 100), True), ((0, 101), False)], ids=["all", "one not"])
+    def test_every_partition_has_to_keep_max_lag(self, lags: tuple[int, int], met: bool) -> None:
+        assert Thresholds(max_lag=100, per_partition=True).of(report(*lags)).met is met
+
+    @pytest.mark.parametrize("thresholds", [{"min_lag": 1}, {"max_lag": 10}], ids=["min_lag", "max_lag"])
+    def test_L08_an_incomplete_total_meets_nothing_unless_told_to(self, thresholds: dict[str, Any]) -> None:
+        incomplete = LagReport((*report(5).partitions, FAILED))
+        assert Thresholds(**thresholds).of(incomplete).met is None
+        assert Thresholds(**thresholds, allow_incomplete=True).of(incomplete).met is True
+
+    def test_the_conditions_say_what_was_compared(self) -> None:
+        told = str(Thresholds(min_lag=1000, max_delay=MINUTE).of(report(5)))
+        assert told == "min_lag 1,000 not met by 5; max_delay 0:01:00 not met by unknown"
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("thresholds", "told"),
+        [
+            ({}, "at least one of min_lag, max_lag, max_delay and min_headroom; got none"),
+            ({"min_lag": -1}, "min_lag must be at least 1: .*got min_lag=-1"),
+            ({"min_lag": 0}, "always be met; got min_lag=0"),
+            ({"min_lag": True}, "a whole number of offsets; got min_lag=True"),
+            ({"min_lag": "5"}, "got min_lag='5'"),
+            ({"min_lag": 5.0}, "got min_lag=5.0"),
+            ({"max_lag": -1}, "max_lag must be at least 0: .*got max_lag=-1"),
+            ({"max_delay": timedelta(0)}, "max_delay must be positive"),
+            ({"max_delay": 900}, "max_delay must be a timedelta; got max_delay=900"),
+            ({"min_headroom": -MINUTE}, "min_headroom must be positive"),
+            ({"min_headroom": -1}, "min_headroom must be at least 0"),
+            ({"min_headroom": "PT1H"}, "a whole number of offsets, or a timedelta; got min_headroom='PT1H'"),
+            ({"min_lag": 1, "require": "both"}, "require must be 'any' or 'all'; got require='both'"),
+            ({"min_lag": 101, "max_lag": 100, "require": "all"}, "can never be met together"),
+            ({"min_lag": 100, "max_lag": 100}, "one is met by every lag"),
+            ({"min_lag": 101, "max_lag": 100}, "one is met by every lag"),
+        ],
+        ids=repr,
+    )
+    def test_what_can_mean_nothing(self, thresholds: dict[str, Any], told: str) -> None:
+        with pytest.raises(ConfigurationError, match=told):
+            Thresholds(**thresholds)
+
+    def test_what_only_looks_like_it(self) -> None:
+        Thresholds(min_lag=102, max_lag=100)
+        Thresholds(min_lag=100, max_lag=100, require="all")
+        Thresholds(max_lag=0)
+        Thresholds(min_headroom=0)
+
+
+numbers = st.integers(min_value=0, max_value=30)
+
+
+@given(st.lists(numbers, max_size=5), numbers, numbers)
+def test_thresholds_that_are_accepted_can_be_met_and_missed(lags: list[int], least: int, most: int) -> None:
+    """What is refused is what no lag, or every lag, would meet."""
+    for require in ("any", "all"):
+        found = {
+            (lag >= least or lag <= most) if require == "any" else (lag >= least and lag <= most) for lag in range(70)
+        }
+        try:
+            thresholds = Thresholds(min_lag=least, max_lag=most, require=require)
+        except ConfigurationError:
+            assert least == 0 or len(found) == 1
+            continue
+        assert found == {True, False}
+        total = sum(lags)
+        expected = (total >= least or total <= most) if require == "any" else (least <= total <= most)
+        assert thresholds.of(report(*lags)).met is (expected and bool(lags))
+    if least:
+        many = Thresholds(min_lag=least, per_partition=True).of(report(*lags)).met
+        assert many is any(lag >= least for lag in lags)
