@@ -17,6 +17,9 @@ _EXPORTS = {
     "CommittedBy": "airflow_kafka_offsets.bounds",
     "Json": "airflow_kafka_offsets.formats",
     "KafkaBatchOperator": "airflow_kafka_offsets.operators.batch",
+    "KafkaLagEventTrigger": "airflow_kafka_offsets.triggers.lag",
+    "KafkaLagSensor": "airflow_kafka_offsets.sensors.lag",
+    "KafkaLagTrigger": "airflow_kafka_offsets.triggers.lag",
     "KafkaOffsetsRetryPolicy": "airflow_kafka_offsets.retry_policy",
     "KafkaReplayOperator": "airflow_kafka_offsets.operators.replay",
     "KafkaReplayPlanOperator": "airflow_kafka_offsets.operators.replay",
@@ -67,8 +70,11 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.rewind import preview_rewind as preview_rewind
     from airflow_kafka_offsets.scenarios import Scenario as Scenario
     from airflow_kafka_offsets.scenarios import parse_scope as parse_scope
+    from airflow_kafka_offsets.sensors.lag import KafkaLagSensor as KafkaLagSensor
     from airflow_kafka_offsets.sinks import SqlTable as SqlTable
     from airflow_kafka_offsets.spark.session import SessionLauncher as SessionLauncher
+    from airflow_kafka_offsets.triggers.lag import KafkaLagEventTrigger as KafkaLagEventTrigger
+    from airflow_kafka_offsets.triggers.lag import KafkaLagTrigger as KafkaLagTrigger
     from airflow_kafka_offsets.verification import verify as verify
 
 

@@ -7,26 +7,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_kafka_offsets import bounds, identity, ledger, planning, staged
 from airflow_kafka_offsets.cleanup import clean_up
 from airflow_kafka_offsets.exceptions import (
     DataLossError,
     DeadLetterError,
-    FencedError,
     ForeignBatchError,
-    GroupBusyError,
-    LedgerError,
     RewoundError,
 )
+from airflow_kafka_offsets.holding import claimed
 from airflow_kafka_offsets.instants import instant
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Batch, Claim, Recipe, ReplayClaim, TaskRun
@@ -40,9 +37,6 @@ from airflow_kafka_offsets.spark.staging import StagingDirectory
 from airflow_kafka_offsets.staged import Launcher, Staged
 
 log = logging.getLogger(__name__)
-
-_BUSY_POLL_SECONDS = 1.0
-_BUSY_LOG_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +115,7 @@ def load(
         ledger.init(engine, pipeline.tables)
         target = pipeline.sink.prepare(engine, None if pipeline.transform else columns)
         clean_up(engine, pipeline.tables, pipeline.staging_dir, older_than=pipeline.staging_retention)
-        with _claimed(pipeline, engine, run, cluster_id) as claim:
+        with claimed(pipeline, engine, run, cluster_id) as claim:
             return _batch_by_batch(
                 Attempt(
                     pipeline=pipeline,
@@ -361,51 +355,6 @@ def _check_dead_letters(pipeline: Pipeline, batch: Batch, work: Staged) -> None:
         f"offset {first['offset']}: {first['error']}. Nothing of this batch was written and no position moved; correct the "
         "declared columns, or allow more dead letters, and run the task again."
     )
-
-
-@contextmanager
-def _claimed(pipeline: Pipeline, engine: Engine, run: TaskRun, cluster_id: str) -> Iterator[Claim]:
-    next_log = time.monotonic()
-    while True:
-        try:
-            claim = ledger.claim(
-                engine, pipeline.tables, pipeline.group_id, run, cluster_id=cluster_id, lease=pipeline.lease
-            )
-            break
-        except GroupBusyError as busy:
-            if pipeline.on_busy == "fail":
-                raise
-            if time.monotonic() >= next_log:
-                log.info("%s. Waiting for it", busy)
-                next_log = time.monotonic() + _BUSY_LOG_SECONDS
-            time.sleep(_BUSY_POLL_SECONDS)
-    try:
-        with fenced_first(lambda: ledger.check_claim(engine, pipeline.tables, claim)):
-            yield claim
-    finally:
-        try:
-            ledger.release(engine, pipeline.tables, claim)
-        except (SQLAlchemyError, LedgerError) as error:
-            # The lease ends by itself; an error here must not hide the one that ended the block.
-            log.warning("The lease of group %r could not be released and ends by itself: %s", claim.group_id, error)
-
-
-@contextmanager
-def fenced_first(check: Callable[[], None]) -> Iterator[None]:
-    """Let the error of an attempt that was overtaken say that it was.
-
-    :param check: raises FencedError where a later attempt took over
-    """
-    try:
-        yield
-    except FencedError:
-        raise
-    except Exception:
-        # Where a later attempt took over, all else follows from that: it removes files that this one works with. A database
-        # that cannot be asked now is less to say than the error at hand.
-        with suppress(SQLAlchemyError):
-            check()
-        raise
 
 
 def shown(batch: Batch) -> str:

@@ -85,12 +85,22 @@ class LoadedRange:
 
     :param records: dead letters among them; None where they were not all read
     :param replaced: the offsets whose earlier output the batch removed, or None
+    :param is_replaced: whether a later batch replaced the rows of all its offsets: none of them is there, also where the target
+        had lost them before
     """
 
     one: OffsetRange
     records: int | None = None
     dead_letters: int = 0
     replaced: tuple[int, int] | None = None
+    is_replaced: bool = False
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows that makes without a transform; None where not all records were read."""
+        if self.records is None:
+            return None if self.one.read_to > self.one.start else 0
+        return self.records - self.dead_letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +118,7 @@ class BatchRecord:
     :param state: None where the state tables do not know the batch
     :param row_count: how many rows the history says it wrote
     :param replaced: what was removed of its output since, by partition
+    :param after: later batches whose output it removed: a replay may be committed after them
     """
 
     batch_id: int
@@ -121,6 +132,7 @@ class BatchRecord:
     rows: tuple[Tally, ...] = ()
     dead_letters: tuple[Tally, ...] = ()
     replaced: Mapping[TopicPartition, Replaced] = field(default_factory=dict)
+    after: frozenset[int] = frozenset()
 
     def replaced_of(self, tp: TopicPartition) -> Replaced:
         """What was removed of its output of a partition."""

@@ -33,6 +33,8 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
+        "sensors": [{"integration-name": name, "python-modules": ["airflow_kafka_offsets.sensors.lag"]}],
+        "triggers": [{"integration-name": name, "python-modules": ["airflow_kafka_offsets.triggers.lag"]}],
         "hooks": [
             {
                 "integration-name": name,

@@ -1,16 +1,36 @@
-"""Whether stored positions and a log still belong together: the same topic, and the same history of it. Pure."""
+"""Whether stored positions and a log still belong together: the same cluster, the same topic, the same history of it. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from airflow_kafka_offsets.exceptions import LogTruncatedError, TopicRecreatedError
+from airflow_kafka_offsets.exceptions import ClusterChangedError, LogTruncatedError, TopicRecreatedError
 from airflow_kafka_offsets.offsets import OffsetRange, PartitionLog, Position, TopicPartition
 
 
 def differ(one: str | None, other: str | None) -> bool:
     """Whether two topic ids are those of two topics; a broker may have told none."""
     return one is not None and other is not None and one != other
+
+
+def check_cluster(
+    group_id: str,
+    loaded_from: str | None,
+    found: str,
+    way_out: str = "Name the connection that the group is loaded with.",
+) -> None:
+    """Make sure that a group's positions are those of this cluster.
+
+    :param loaded_from: the id of the cluster that the group is loaded from; None where it is not known
+    :param found: the id of the cluster that the connection leads to
+    :param way_out: what to do about it
+    :raises ClusterChangedError: they are not
+    """
+    if loaded_from is not None and loaded_from != found:
+        raise ClusterChangedError(
+            f"The positions of group {group_id!r} belong to Kafka cluster {loaded_from!r}; the connection leads to cluster "
+            f"{found!r}. {way_out}"
+        )
 
 
 def check_positions(

@@ -1,10 +1,18 @@
-"""Instants: as users write them, as Kafka takes them, and as messages show them. Pure."""
+"""Instants and durations: as users write them, as Kafka takes them, and as messages show them. Pure."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
+
+# Weeks to seconds: months and years are of no certain length.
+_DURATION = re.compile(
+    r"P(?=.)(?:(?P<weeks>N)W)?(?:(?P<days>N)D)?(?:T(?=.)(?:(?P<hours>N)H)?(?:(?P<minutes>N)M)?(?:(?P<seconds>N)S)?)?".replace(
+        "N", r"[0-9]+(?:\.[0-9]+)?"
+    )
+)
 
 
 def instant(name: str, value: str | datetime, expected: str = "a timestamp") -> datetime:
@@ -22,6 +30,18 @@ def instant(name: str, value: str | datetime, expected: str = "a timestamp") -> 
             f"{name} must not lie before 1970, where Kafka's timestamps begin; got {name}={value!r}"
         )
     return read
+
+
+def duration(text: str) -> timedelta | None:
+    """A duration of weeks, days, hours, minutes and seconds, ISO 8601, such as `P1DT12H`; None where the text is none.
+
+    :raises OverflowError: it is longer than any timedelta
+    """
+    # Not by Airflow's own library for times: it takes numbers of more than 32 bits for others, without a word.
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        return None
+    return timedelta(**{unit: float(number) for unit, number in found.groupdict().items() if number is not None})
 
 
 def milliseconds(value: datetime) -> int:

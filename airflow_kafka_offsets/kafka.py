@@ -18,6 +18,7 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from airflow_kafka_offsets import kafka_groups
+from airflow_kafka_offsets.client_config import check_config
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     KafkaOffsetsError,
@@ -41,9 +42,6 @@ ISOLATION_LEVELS = {
     "read_committed": IsolationLevel.READ_COMMITTED,
     "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
 }
-
-# Keys that make librdkafka load code, or run a command, named by whoever may edit a connection.
-REFUSED_KEYS = ("plugin.library.paths", "ssl.engine.location", "sasl.kerberos.kinit.cmd")
 
 # What is answered while a leader moves, or right after a topic was made. librdkafka hands these on instead of asking
 # again.
@@ -92,35 +90,6 @@ class PartialLogs(NamedTuple):
     logs: dict[TopicPartition, PartitionLog]
     topic_errors: dict[str, KafkaOffsetsError]
     partition_errors: dict[TopicPartition, KafkaOffsetsError]
-
-
-def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Take a librdkafka configuration from a connection, and refuse what must not come from one.
-
-    :raises ConfigurationError: no bootstrap.servers, a key that makes the client load code, or a value that is no text
-        or number
-    """
-    refused = sorted(key for key in config if key in REFUSED_KEYS)
-    if refused:
-        raise ConfigurationError(
-            f"The Kafka configuration sets {', '.join(refused)}, which makes the client load or run code named by a "
-            "connection; remove it from the connection's extra"
-        )
-    callbacks = sorted(
-        key
-        for key, value in config.items()
-        if key.endswith("_cb") or key == "on_commit" or not isinstance(value, (str, int, float, bool))
-    )
-    if callbacks:
-        raise ConfigurationError(
-            f"The Kafka configuration sets {', '.join(callbacks)}: callbacks, and values that are neither text nor a number, "
-            "cannot travel to Spark. For OAUTHBEARER use librdkafka's own 'sasl.oauthbearer.method=oidc'."
-        )
-    if not config.get("bootstrap.servers"):
-        raise ConfigurationError("The Kafka configuration has no 'bootstrap.servers'; add it to the connection's extra")
-    if str(config.get("enable.ssl.certificate.verification", "true")).lower() == "false":
-        log.warning("TLS certificates of the Kafka brokers are not verified: the connection turns it off")
-    return dict(config)
 
 
 class Cluster:
@@ -227,10 +196,11 @@ class Cluster:
         return kafka_groups.read_group(answer[group_id])
 
     def committed(
-        self, group_id: str, partitions: Collection[TopicPartition], *, timeout: float | None = None
+        self, group_id: str, partitions: Collection[TopicPartition] | None, *, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """What a consumer group of Kafka's committed; partitions without a commit are left out.
 
+        :param partitions: None is all that it committed
         :param timeout: seconds, where it is not that of the cluster
         :raises KafkaUnavailableError: the group's coordinator did not answer in time, or refuses this user; says why
         """

@@ -34,10 +34,11 @@ class ConsumerGroup(NamedTuple):
 
 
 def import_offsets(
-    cluster: Cluster, group_id: str, partitions: Collection[TopicPartition]
+    cluster: Cluster, group_id: str, partitions: Collection[TopicPartition] | None = None
 ) -> dict[TopicPartition, int]:
     """What a consumer group committed of partitions; those without a commit are left out.
 
+    :param partitions: None is all that it committed
     :raises NoPositionError: there is no such group, or it committed nothing of these; Kafka forgets commits
     :raises KafkaUnavailableError: the group's coordinator did not answer in time, or refuses this user
     """
@@ -45,23 +46,27 @@ def import_offsets(
     if committed:
         return committed
     group = cluster.consumer_group(group_id)
-    topics = ", ".join(sorted({tp.topic for tp in partitions}))
+    of = f" of {', '.join(sorted({tp.topic for tp in partitions}))}" if partitions is not None else ""
     if group is None:
         raise NoPositionError(
             f"Kafka has no consumer group {group_id!r}, or one that committed nothing: check the name "
             "(kafka-consumer-groups --list), and whether its commits have expired"
         )
     raise NoPositionError(
-        f"Consumer group {group_id!r} (state {group.state}, {group.members} members) has committed nothing of {topics}: "
+        f"Consumer group {group_id!r} (state {group.state}, {group.members} members) has committed nothing{of}: "
         "check the topics, and whether its commits have expired"
     )
 
 
 def ask_committed(
-    client: AdminClient, group_id: str, partitions: Collection[TopicPartition], timeout: float
+    client: AdminClient, group_id: str, partitions: Collection[TopicPartition] | None, timeout: float
 ) -> Mapping[str, Future[Any]]:
-    """Ask for a group's commits."""
-    asked = ConsumerGroupTopicPartitions(group_id, [ClientPartition(*tp) for tp in partitions])
+    """Ask for a group's commits.
+
+    :param partitions: None is all that it committed
+    """
+    listed = None if partitions is None else [ClientPartition(*tp) for tp in partitions]
+    asked = ConsumerGroupTopicPartitions(group_id, listed)
     futures: Mapping[str, Future[Any]] = client.list_consumer_group_offsets([asked], request_timeout=timeout)
     return futures
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.offsets import Position, ReadAhead
+from airflow_kafka_offsets.offsets import Position, ReadAhead, TopicPartition
 from airflow_kafka_offsets.rewinding import PartitionRewind
+from airflow_kafka_offsets.scenarios import MOST
 
 _FORMAT = "airflow-kafka-offsets rewind 1"
 _KINDS = ("rewind", "undo", "import")
-# What the columns of the state tables hold.
-_MOST, _MOST_PARTITIONS = 2**63 - 1, 2**31 - 1
+# What the column of a partition holds.
+_MOST_PARTITIONS = 2**31 - 1
+_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,35 @@ class Preview:
     def offsets_skipped(self) -> int:
         """How many offsets were never loaded, and will not be."""
         return sum(one.offsets_skipped for one in self.partitions)
+
+    def refuse_left_behind(self, stored: Iterable[TopicPartition]) -> None:
+        """A group belongs to one cluster: positions that stay as they are would be taken for offsets of the new one.
+
+        :param stored: the partitions that have a position
+        :raises ConfigurationError: some would stay
+        """
+        if not self.moves_cluster:
+            return
+        same = {one.topic_partition for one in self.partitions if one.new is not None and one.new.topic_id is None}
+        moved = {one.topic_partition for one in self.changed} | same
+        left = sorted(set(stored) - moved)
+        if left:
+            more = f", and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+            raise ConfigurationError(
+                f"Group {self.group_id!r} goes over to Kafka cluster {self.cluster_id!r}, and {self.scenario} leaves positions "
+                f"of the old one where they are: {', '.join(map(str, left[:_SHOWN]))}{more}. Nothing was changed; move all of "
+                "them, to an offset or a time."
+            )
+
+    def refuse_replace(self) -> None:
+        """
+        :raises ConfigurationError: which rows are of the offsets that will be read again cannot be known
+        """
+        if self.moves_cluster:
+            raise ConfigurationError(
+                "Offsets of another cluster say nothing of the rows that were loaded from the old one: replace cannot be combined "
+                "with a change of the cluster"
+            )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data, for XCom and for a file; `from_dict` reads it."""
@@ -211,7 +242,7 @@ def _offset(value: Any) -> int:
     return number
 
 
-def _number(value: Any, most: int = _MOST) -> int | None:
+def _number(value: Any, most: int = MOST) -> int | None:
     number: int | None = _optional(value, int)
     if number is not None and not 0 <= number <= most:
         raise ValueError(f"a number that is negative or too large: {number}")

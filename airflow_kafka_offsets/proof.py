@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from airflow_kafka_offsets.coverage import BatchRecord, Detail, Findings, LoadedRange, Move, Span, Tally, Violation
+from airflow_kafka_offsets.covered import Covered
 from airflow_kafka_offsets.identity import differ
 from airflow_kafka_offsets.offsets import Position, ReadAhead, TopicPartition
 
@@ -47,9 +48,33 @@ def prove(
     :param detail: what the target's columns let a row be known by
     """
     proof = _Proof(target, detail)
-    for batch in batches:
+    for batch in _as_committed(batches):
         proof.add(batch)
     return proof.finish(positions)
+
+
+def _as_committed(batches: Iterable[BatchRecord]) -> Iterator[BatchRecord]:
+    """Batches in the order in which they were committed, as far as that matters.
+
+    What moves positions is committed in the order of the ids. A replay is planned beside that: it may be committed after
+    batches with higher ids, and matters to these where it removed output of theirs.
+
+    :param batches: in the order of their ids
+    """
+    late: list[tuple[BatchRecord, set[int]]] = []
+    for batch in batches:
+        if batch.after:
+            late.append((batch, set(batch.after)))
+            continue
+        done = [batch]
+        for one in done:  # grows meanwhile: a replay may have been waited for by another one
+            yield one
+            for waiting, others in late:
+                others.discard(one.batch_id)
+                if not others:
+                    done.append(waiting)
+            late = [(waiting, others) for waiting, others in late if others]
+    yield from (batch for batch, _ in late)
 
 
 def moves(batch: BatchRecord) -> Iterator[Move]:
@@ -96,6 +121,7 @@ class _Proof:
         self._detail = detail
         self._found = Findings()
         self._chains: dict[TopicPartition, _Chain] = {}
+        self._covered = Covered()
 
     def add(self, batch: BatchRecord) -> None:
         if batch.state != "committed":
@@ -106,6 +132,9 @@ class _Proof:
         self._found.batches += 1
         for move in moves(batch):
             self._follow(move)
+            if batch.kind in _REWINDS:
+                self._check_passed_over(move, self._covered.never_loaded(move, batch.gaps))
+        self._covered.follow(batch)
         for gap in batch.gaps:
             self._found.gaps += gap.end - gap.start
         for loaded in batch.ranges:
@@ -225,6 +254,16 @@ class _Proof:
         if not move.gap:
             chain.ahead = move.ahead
 
+    def _check_passed_over(self, move: Move, spans: Iterable[tuple[int, int]]) -> None:
+        for start, end in spans:
+            self._violated(
+                f"batch {move.batch_id} moved the position from offset {move.start} to {move.end}, and offsets {start}..{end}, "
+                "which were never loaded, are in no recorded gap: the gap was removed",
+                move.topic_partition,
+                start,
+                move.batch_id,
+            )
+
     def _cut(self, loaded: LoadedRange) -> None:
         """Leave out of what is compared with Kafka what a batch took out of the target."""
         chain = self._chains.get(loaded.one.topic_partition)
@@ -243,7 +282,12 @@ class _Proof:
         spans = self._chains[one.topic_partition].spans
         last = spans[-1] if spans else None
         # What was loaded ahead of this one is part of the span, unless a batch with a transform loaded it.
-        if last is not None and last.end == one.start and _reaching(last.ahead, one.start) == one.loaded:
+        if (
+            last is not None
+            and last.end == one.start
+            and last.last_batch < batch.batch_id
+            and _reaching(last.ahead, one.start) == one.loaded
+        ):
             spans[-1] = replace(last, end=one.end, last_batch=batch.batch_id, ahead=one.ahead_after)
         else:
             spans.append(
@@ -259,7 +303,7 @@ class _Proof:
             )
 
     def _check_rows(self, batch: BatchRecord) -> None:
-        removed = sum(one.rows for one in batch.replaced.values())
+        removed = _removed(batch)
         wrote = (batch.row_count or 0) - removed
         if self._detail == "nothing":
             self._found.rows += wrote
@@ -286,9 +330,8 @@ class _Proof:
         for loaded in batch.ranges:
             one = loaded.one
             tally = tallies.get(one.topic_partition, Tally(*one.topic_partition, 0))
-            records = loaded.records if loaded.records is not None else (None if one.read_to > one.start else 0)
-            removed = batch.replaced_of(one.topic_partition).rows
-            wanted = None if records is None else records - loaded.dead_letters - removed
+            removed = _removed_of(batch, loaded)
+            wanted = None if loaded.rows is None else loaded.rows - removed
             where = f"table {self._target!r} holds {tally.count:,} rows of batch {batch.batch_id}, offsets {one.start}..{one.read_to}"
             if wanted is not None and tally.count != wanted:
                 wrong = "rows are missing" if tally.count < wanted else "there are too many"
@@ -412,6 +455,20 @@ def _break(chain: _Chain, move: Move) -> str:
     if move.start > chain.at:
         return f"{told}: offsets {chain.at}..{move.start} are in no batch and in no recorded gap"
     return f"{told}: offsets {move.start}..{chain.at} were loaded already"
+
+
+def _removed(batch: BatchRecord) -> int:
+    """How many rows of a batch are not there any more by decision."""
+    replaced = [loaded.is_replaced for loaded in batch.ranges if loaded.one.read_to > loaded.one.start]
+    if replaced and all(replaced):
+        return batch.row_count or 0
+    return sum(_removed_of(batch, loaded) for loaded in batch.ranges)
+
+
+def _removed_of(batch: BatchRecord, loaded: LoadedRange) -> int:
+    if loaded.is_replaced and loaded.rows is not None and not batch.has_transform:
+        return loaded.rows
+    return batch.replaced_of(loaded.one.topic_partition).rows
 
 
 def _less(removed: int) -> str:

@@ -14,6 +14,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
 from airflow_kafka_offsets.instants import instant, milliseconds
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, PartitionLog, TopicPartition
 from airflow_kafka_offsets.planning import OnDataLoss, Plan
+from airflow_kafka_offsets.scenarios import MOST
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.kafka import Cluster
@@ -106,7 +107,7 @@ def check(bounds: Bounds | Mapping[str, Any] | Sequence[Mapping[str, Any]], topi
         bounds.instants()
     if isinstance(bounds, Offsets):
         _check_topics(bounds.read(), topics)
-    if isinstance(bounds, OfBatch) and (not isinstance(bounds.batch_id, int) or bounds.batch_id < 1):
+    if isinstance(bounds, OfBatch) and (not isinstance(bounds.batch_id, int) or not 1 <= bounds.batch_id <= MOST):
         raise ConfigurationError(f"A batch is known by its number; got batch_id={bounds.batch_id!r}")
     return bounds
 

@@ -13,9 +13,10 @@ from typing import Any
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import ledger, replay_bounds, staged
-from airflow_kafka_offsets.batch import Attempt, LoadResult, commit, fenced_first, shown, stage
+from airflow_kafka_offsets.batch import Attempt, LoadResult, commit, shown, stage
 from airflow_kafka_offsets.cleanup import clean_up
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
+from airflow_kafka_offsets.holding import fenced_first
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Batch, Recipe, Replay, ReplayBatch, ReplayClaim, TaskRun
 from airflow_kafka_offsets.pipeline import Pipeline

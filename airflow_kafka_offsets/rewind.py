@@ -14,12 +14,12 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import ledger
 from airflow_kafka_offsets.exceptions import (
-    ClusterChangedError,
     ConfigurationError,
     NoPositionError,
     RewindConflictError,
     TopicRecreatedError,
 )
+from airflow_kafka_offsets.identity import check_cluster
 from airflow_kafka_offsets.instants import milliseconds
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.kafka_groups import import_offsets
@@ -69,7 +69,8 @@ def preview_rewind(
     """Find out what a rewind would do. Nothing is written.
 
     :param scenario: where the positions go, for example `Scenario.of("to-datetime", "2026-11-17T00:00:00Z")`
-    :param scope: the topics and partitions that are meant; None is all topics of the group, for a file those in it
+    :param scope: the topics and partitions that are meant; None is all topics of the group, for a file those in it, and for the
+        import of a group that has none yet those that the consumer group committed
     :param isolation_level: that of the loads: it decides what the end offset of a log is
     :param new_group: whether the group may be one that nothing is stored of yet; an import may always begin one
     :param new_cluster: whether the positions may belong to another Kafka cluster, which the group leaves for this one
@@ -90,8 +91,8 @@ def preview_rewind(
     if moves_cluster:
         _check_new_cluster(group_id, scenario, scope or {}, stand, cluster_id, new_cluster)
     question = _Question(engine, tables, group_id, scenario, cluster)
-    wanted = question.wanted_partitions()
-    topics = sorted(scope or {tp.topic for tp in (positions if wanted is None else wanted)})
+    wanted = question.wanted_partitions(scope or {})
+    topics = sorted(scope or {tp.topic for tp in (positions if wanted is None else wanted)}) or question.topics()
     if not topics:
         raise ConfigurationError(f"No position of group {group_id!r} is stored: name the topics")
     logs = cluster.logs(topics)
@@ -104,17 +105,19 @@ def preview_rewind(
         raise ConfigurationError(f"Nothing of {scenario.text} is in the scope {', '.join(topics)}")
     found = question.found(partitions, logs)
     decided = decide(scenario, partitions, positions, logs, found)
-    return Preview(
+    preview = Preview(
         group_id=group_id,
         cluster_id=cluster_id,
         generation=stand.generation if stand is not None else None,
-        scenario=scenario.text,
+        scenario=scenario.told(scope or {}),
         kind=scenario.name if scenario.name in ("undo", "import") else "rewind",
         partitions=_never_loaded(engine, tables, group_id, stand, decided, logs),
         instant=question.instant,
         open_batch=stand.open_batch if stand is not None else None,
         moves_cluster=moves_cluster,
     )
+    preview.refuse_left_behind(positions)
+    return preview
 
 
 def execute_rewind(
@@ -130,7 +133,7 @@ def execute_rewind(
 ) -> Rewound:
     """Do what a preview says, for all partitions in one transaction, or nothing.
 
-    :param run: who does it; what a task instance has done in an earlier try is not done again
+    :param run: who does it; what a task instance did last, in an earlier try, is not done again
     :param who: for the history; None is the user of this process
     :param reason: for the history
     :param abandon: the number of the open batch, to give it up in the same transaction
@@ -147,11 +150,8 @@ def execute_rewind(
             "Nothing to change: %s leaves the positions of group %r where they are", preview.scenario, preview.group_id
         )
         return Rewound(None)
-    if replace is not None and preview.moves_cluster:
-        raise ConfigurationError(
-            "Offsets of another cluster say nothing of the rows that were loaded from the old one: replace cannot be combined "
-            "with a change of the cluster"
-        )
+    if replace is not None:
+        preview.refuse_replace()
     if preview.generation is None:
         ledger.init(engine, tables)
     batch_id = rewinds.execute(
@@ -175,14 +175,25 @@ def execute_rewind(
 
 
 def executed_by(
-    run: TaskRun, group_id: str, *, engine: Engine, tables: Tables | None = None
+    run: TaskRun,
+    group_id: str,
+    scenario: Scenario,
+    *,
+    engine: Engine,
+    tables: Tables | None = None,
+    scope: Scope | None = None,
+    replace: SqlTable | None = None,
 ) -> tuple[Preview, Rewound] | None:
-    """What a task instance has rewound already, in an earlier try; None where it has not."""
+    """What a task instance has rewound already, in an earlier try; None where it has not.
+
+    :param scenario: where the latest rewind was by another one, with another scope, or replaced otherwise, it is not meant
+    """
     tables = tables or Tables()
     with engine.connect() as conn:
         if installed_version(conn, tables) is None:
             return None
-    batch_id = rewinds.rewound_by(engine, tables, group_id, run)
+    target = replace.name if replace is not None else None
+    batch_id = rewinds.rewound_by(engine, tables, group_id, run, scenario.told(scope or {}), target)
     if batch_id is None:
         return None
     done = past.executed(engine, tables, batch_id)
@@ -233,15 +244,21 @@ class _Question:
         elif isinstance(scenario.value, timedelta):
             self.instant = ledger.now(engine) - scenario.value
 
-    def wanted_partitions(self) -> Collection[TopicPartition] | None:
+    def wanted_partitions(self, scope: Scope) -> Collection[TopicPartition] | None:
         """The partitions that the scenario itself names; None where it is meant for all in the scope."""
         if isinstance(self._scenario.value, Mapping):
             self._past = {tp: Position(offset) for tp, offset in self._scenario.value.items()}
             return self._past
         if self._scenario.name == "undo":
-            self._past = dict(self._last_rewind().before)
+            self._past = dict(self._last_rewind(scope).before)
             return self._past
         return None
+
+    def topics(self) -> list[str]:
+        """The topics that the scenario itself knows of, for a group that has no position and is given no scope."""
+        if self._scenario.name != "import":
+            return []
+        return sorted({tp.topic for tp in import_offsets(self._cluster, str(self._scenario.value))})
 
     def found(
         self, partitions: Collection[TopicPartition], logs: Mapping[TopicPartition, PartitionLog]
@@ -263,8 +280,8 @@ class _Question:
             return self._other_group(str(value))
         return self._past
 
-    def _last_rewind(self) -> past.LastRewind:
-        last = past.last_rewind(self._engine, self._tables, self._group_id)
+    def _last_rewind(self, scope: Scope) -> past.LastRewind:
+        last = past.last_rewind(self._engine, self._tables, self._group_id, scope)
         if last is None:
             raise NoPositionError(f"The history of group {self._group_id!r} has no rewind that could be undone")
         told = f"Rewind {last.batch_id} of group {self._group_id!r} ({last.scenario})"
@@ -291,10 +308,7 @@ class _Question:
         stand = past.stand(self._engine, self._tables, other)
         assert stand is not None
         mine = self._cluster.cluster_id()
-        if stand.cluster_id not in (None, mine):
-            raise ClusterChangedError(
-                f"The positions of group {other!r} belong to Kafka cluster {stand.cluster_id!r}, the connection leads to {mine!r}"
-            )
+        check_cluster(other, stand.cluster_id, mine, "Its offsets mean nothing in this one; name an offset or a time.")
         # What it loaded ahead of its positions is in its own target.
         return {tp: Position(one.offset, one.topic_id) for tp, one in stand.positions.items()}
 
@@ -318,10 +332,12 @@ def _check_new_cluster(
 ) -> None:
     assert stand is not None
     if not allowed:
-        raise ClusterChangedError(
-            f"The positions of group {group_id!r} belong to Kafka cluster {stand.cluster_id!r}; the connection leads to cluster "
-            f"{cluster_id!r}. Correct the connection; or, if the group is to go on from this cluster, rewind with a change of the "
-            "cluster to an offset or a time in it."
+        check_cluster(
+            group_id,
+            stand.cluster_id,
+            cluster_id,
+            "Correct the connection; or, if the group is to go on from this cluster, rewind with a change of the cluster to an "
+            "offset or a time in it.",
         )
     if scenario.name in _OF_THE_HISTORY:
         raise ConfigurationError(

@@ -87,11 +87,7 @@ def partitions_in(
     """
     logs = frozenset(logs)
     known = sorted({*positions, *logs})
-    meant = [
-        tp
-        for tp in known
-        if not scope or (tp.topic in scope and ((listed := scope[tp.topic]) is None or tp.partition in listed))
-    ]
+    meant = [tp for tp in known if in_scope(scope, tp)]
     listed_all = [TopicPartition(topic, one) for topic, listed in scope.items() for one in listed or ()]
     missing = sorted(set(listed_all) - set(known))
     if missing:
@@ -101,6 +97,11 @@ def partitions_in(
             + ", ".join(f"{tp} (the topic has {has[tp.topic]}: 0..{has[tp.topic] - 1})" for tp in missing)
         )
     return meant
+
+
+def in_scope(scope: Scope, tp: TopicPartition) -> bool:
+    """Whether a scope means a partition."""
+    return not scope or (tp.topic in scope and ((listed := scope[tp.topic]) is None or tp.partition in listed))
 
 
 def decide(

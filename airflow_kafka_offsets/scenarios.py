@@ -7,10 +7,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from typing import Any
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.instants import instant
+from airflow_kafka_offsets.instants import duration, instant
 from airflow_kafka_offsets.offsets import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
@@ -38,15 +39,9 @@ SCENARIOS = (
     "undo",
 )
 
-# Weeks to seconds: months and years are of no certain length.
-_DURATION = re.compile(
-    r"P(?=.)(?:(?P<weeks>N)W)?(?:(?P<days>N)D)?(?:T(?=.)(?:(?P<hours>N)H)?(?:(?P<minutes>N)M)?(?:(?P<seconds>N)S)?)?".replace(
-        "N", r"[0-9]+(?:\.[0-9]+)?"
-    )
-)
 _NUMBER = re.compile(r"[+-]?[0-9]+")
 # Kafka's offsets, and the numbers of batches, are signed numbers of 64 bits.
-_MOST = 2**63 - 1
+MOST = 2**63 - 1
 
 # Where a position stands, these say; elsewhere there is nothing to count from.
 RELATIVE = ("shift-by", "to-current")
@@ -108,6 +103,20 @@ class Scenario:
         if isinstance(self.value, datetime):
             return f"{self.name} {self.value:%Y-%m-%dT%H:%M:%S.%f}Z".replace(".000000Z", "Z")
         return f"{self.name} {self.value}"
+
+    def told(self, scope: Scope) -> str:
+        """The scenario with its scope, for the history: whether two rewinds are about the same is known by it."""
+        parts = [self.text]
+        if isinstance(self.value, Mapping):
+            # The offsets are too many to tell; other ones have another checksum.
+            parts.append(f"sha256 {sha256(write_offsets(self.value).encode()).hexdigest()[:12]}")
+        if scope:
+            listed = (
+                topic if partitions is None else f"{topic}:{','.join(map(str, sorted(partitions)))}"
+                for topic, partitions in sorted(scope.items())
+            )
+            parts.append(f"of {' '.join(listed)}")
+        return ", ".join(parts)
 
 
 def parse_scope(scopes: Iterable[str]) -> Scope:
@@ -209,12 +218,12 @@ def _offsets(given: Mapping[Any, Any]) -> dict[TopicPartition, int]:
 
 
 def _is_unsigned(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
 
 
 def _unsigned(text: str) -> int:
     """What int() takes beyond digits, such as "1_0" and "+1", is a slip in a file of offsets."""
-    if not (text.isascii() and text.isdigit()) or int(text) > _MOST:
+    if not (text.isascii() and text.isdigit()) or int(text) > MOST:
         raise ValueError(text)
     return int(text)
 
@@ -226,34 +235,33 @@ def _number(name: str, value: object) -> int:
             number = int(value)
     except ValueError:  # of more digits than Python reads
         number = None
-    if not isinstance(number, int) or isinstance(number, bool) or abs(number) > _MOST:
+    if not isinstance(number, int) or isinstance(number, bool) or abs(number) > MOST:
         raise ConfigurationError(f"{name} needs a whole number of 64 bits at most; got {value!r}")
     return number
 
 
 def _duration(value: object) -> timedelta:
-    duration = value if isinstance(value, timedelta) else _parsed_duration(value)
+    found = value if isinstance(value, timedelta) else _parsed_duration(value)
     # As Airflow's own times have them: such a duration is also a timedelta, of 30 days for a month.
-    if getattr(duration, "months", 0) or getattr(duration, "years", 0):
+    if getattr(found, "months", 0) or getattr(found, "years", 0):
         raise _no_duration(value)
-    if duration < timedelta(0):
+    if found < timedelta(0):
         raise ConfigurationError(f"by-duration counts back from now and must not be negative; got {value!r}")
-    if duration > datetime.now(UTC) - datetime.fromtimestamp(0, UTC):
+    if found > datetime.now(UTC) - datetime.fromtimestamp(0, UTC):
         raise ConfigurationError(
             f"by-duration must not reach back before 1970, where Kafka's timestamps begin; got {value!r}"
         )
-    return timedelta(seconds=duration.total_seconds())
+    return timedelta(seconds=found.total_seconds())
 
 
 def _parsed_duration(value: object) -> timedelta:
-    # Not by Airflow's own library for times: it takes numbers of more than 32 bits for others, without a word.
-    found = _DURATION.fullmatch(str(value))
-    if found is None:
-        raise _no_duration(value)
     try:
-        return timedelta(**{unit: float(number) for unit, number in found.groupdict().items() if number is not None})
+        found = duration(str(value))
     except OverflowError:
         raise ConfigurationError(f"by-duration is too long; got {value!r}") from None
+    if found is None:
+        raise _no_duration(value)
+    return found
 
 
 def _no_duration(value: object) -> ConfigurationError:

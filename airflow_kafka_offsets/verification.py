@@ -12,7 +12,6 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_kafka_offsets import identity
 from airflow_kafka_offsets.coverage import Coverage, Findings, Span, Violation
 from airflow_kafka_offsets.exceptions import (
-    ClusterChangedError,
     ConfigurationError,
     DataLossError,
     VerificationError,
@@ -170,18 +169,10 @@ class _Comparison:
         topics = sorted({tp.topic for tp in positions})
         if not topics or self._snapshot.target.table is None:  # then all there is are dead letters, which were counted
             return []
-        self._check_cluster()
+        identity.check_cluster(self._snapshot.group_id, self._snapshot.cluster_id, self._cluster.cluster_id())
         logs = self._cluster.logs(topics)
         identity.check_positions(positions, logs, topics)
         return [violation for span in found.spans for violation in self._compare(span, logs)]
-
-    def _check_cluster(self) -> None:
-        loaded_from, found = self._snapshot.cluster_id, self._cluster.cluster_id()
-        if loaded_from is not None and loaded_from != found:
-            raise ClusterChangedError(
-                f"Group {self._snapshot.group_id!r} loads from Kafka cluster {loaded_from!r}; the connection leads to "
-                f"cluster {found!r}. Verify with the connection that the group is loaded with."
-            )
 
     def _compare(self, span: Span, logs: Mapping[TopicPartition, PartitionLog]) -> Iterator[Violation]:
         log_now = logs[TopicPartition(span.topic, span.partition)]

@@ -125,7 +125,7 @@ class Watch:
         watcher = _Watcher(tables, question, judge, interval, now + min(_GATHER_SECONDS, interval))
         self._watchers.add(watcher)
         self._joined.set()
-        if self._task is None:
+        if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="kafka-offsets-watch")
             self._task.add_done_callback(self._failed)
         try:
@@ -157,7 +157,6 @@ class Watch:
         log.error("The polls of the lag ended", exc_info=error)
         for watcher in self._watchers:
             watcher.offer(RuntimeError(f"The polls of the lag ended: {error!r}"), 0.0)
-        self._ended()
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -112,6 +112,13 @@ def _subcommands() -> tuple[Any, ...]:
             argument(("--table",), required=True, help="the table that the group loads into"),
             argument(("--table-schema",), default=None, help="its schema (default: that of the connection)"),
             argument(
+                ("--upsert-key",),
+                action="append",
+                default=None,
+                metavar="COLUMN",
+                help="a column of the load's upsert_key; may be given several times. Rows are not proved then: later ones replace them",
+            ),
+            argument(
                 ("--kafka-conn-id",),
                 default=None,
                 help="the Airflow connection of Kafka, to compare record by record (default: ask the database alone)",
@@ -147,7 +154,8 @@ def _subcommands() -> tuple[Any, ...]:
             "airflow_kafka_offsets.cli.rewind.import_group",
             "Take over the positions that a consumer group of Kafka's committed",
             "Show what a consumer group of Kafka's committed, and make it the positions of a group with --execute. Partitions of "
-            "which it committed nothing are left as they are, and named; commits outside of the log are clamped, and named.",
+            "which it committed nothing are left as they are, and named; commits outside of the log are clamped, and named. "
+            "Where nothing is stored of the group yet, all topics that the consumer group committed are taken, or those of --topic.",
             "import orders_loader --conn-id warehouse --from-group old-job --topic orders --execute",
             *shared.IMPORT,
         ),

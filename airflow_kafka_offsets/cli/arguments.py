@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from argparse import ArgumentTypeError
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,24 +15,26 @@ if TYPE_CHECKING:
 
 argument: Any = AirflowArg  # Airflow does not annotate it
 
-_DURATION = re.compile(r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
 _COMMITTED_BY = "committed-by:"
 
 
 def positive(text: str) -> int:
     """A number of at least 1, for argparse."""
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"must be a whole number of at least 1; got {text!r}")
+    # Numbers go to the database, which holds 64 bits.
+    if not text.isdecimal() or len(text) > 19 or not 1 <= int(text) < 2**63 - 1:
+        raise ArgumentTypeError(f"must be a whole number of at least 1, of 64 bits at most; got {text!r}")
     return int(text)
 
 
 def duration(text: str) -> timedelta:
     """An ISO 8601 duration of weeks, days, hours, minutes and seconds, for argparse: `P1D`, `PT1H30M`."""
-    found = _DURATION.fullmatch(text)
-    if found is None or not any(found.groups()):
-        raise ArgumentTypeError(f"must be an ISO 8601 duration such as P1D or PT1H30M; got {text!r}")
-    weeks, days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-    return timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
+    from airflow_kafka_offsets.instants import duration as read
+
+    with suppress(OverflowError):
+        found = read(text)
+        if found is not None:
+            return found
+    raise ArgumentTypeError(f"must be an ISO 8601 duration such as P1D or PT1H30M; got {text!r}")
 
 
 def start(text: str) -> Start:

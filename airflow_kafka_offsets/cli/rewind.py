@@ -83,6 +83,7 @@ def _done(args: Namespace, preview: Preview, found: Database) -> None:
     target = None
     if args.replace is not None:
         target = SqlTable(args.replace, args.table_schema)
+        preview.refuse_replace()
     rewound = None
     if args.execute:
         rewound = execute_rewind(

@@ -24,7 +24,7 @@ def verify(args: Namespace) -> None:
         try:
             coverage = prove(
                 args.group,
-                sink=SqlTable(args.table, args.table_schema),
+                sink=SqlTable(args.table, args.table_schema, upsert_key=tuple(args.upsert_key or ())),
                 engine=engine,
                 tables=tables,
                 kafka_config=config,

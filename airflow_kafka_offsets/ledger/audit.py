@@ -19,6 +19,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats import BATCH_ID
 from airflow_kafka_offsets.ledger.batches import as_gap, as_range
 from airflow_kafka_offsets.ledger.install import installed_version
+from airflow_kafka_offsets.ledger.replacement import same_topic
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import TopicPartition
 
@@ -31,7 +32,7 @@ _SHOWN_GROUPS = 10
 _ROWS_AT_ONCE = 10_000
 
 # What is stored of a batch, in the order in which it is taken apart again.
-_BATCH, _RANGE, _GAP, _ROWS, _DEAD_LETTERS, _REPLACED = range(6)
+_BATCH, _RANGE, _GAP, _ROWS, _DEAD_LETTERS, _REPLACED, _AFTER, _WHOLLY_REPLACED = range(8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,17 +58,27 @@ class Twice(NamedTuple):
     offsets: int
 
 
+def check_installed(conn: Connection, tables: Tables) -> None:
+    """Make sure that there are state tables.
+
+    :raises ConfigurationError: there are none
+    :raises LedgerError: they are of another version
+    """
+    if installed_version(conn, tables) is None:
+        raise ConfigurationError(
+            f"Database {conn.engine.url.database!r} has no table {tables.schema_version.fullname!r}, or an empty one: nothing was "
+            "ever loaded into it, or the state tables are in another schema or have another prefix. The first load makes them, or "
+            "'airflow kafka-offsets init'"
+        )
+
+
 def cluster_of(conn: Connection, tables: Tables, group_id: str) -> str | None:
     """The id of the Kafka cluster that a group loads from, where it is known.
 
     :raises ConfigurationError: there are no state tables, or they know no such group
     :raises LedgerError: they are of another version
     """
-    if installed_version(conn, tables) is None:
-        raise ConfigurationError(
-            f"Database {conn.engine.url.database!r} has no table {tables.schema_version.fullname!r}, or an empty one: nothing was "
-            "ever loaded into it, or the state tables are in another schema or have another prefix"
-        )
+    check_installed(conn, tables)
     groups = tables.consumer_groups.c
     row = conn.execute(sa.select(groups.cluster_id).where(groups.group_id == group_id)).one_or_none()
     if row is None:
@@ -107,11 +118,13 @@ def history(conn: Connection, tables: Tables, group_id: str, target: Output) -> 
             (_ROWS, _row_tallies(tables, target, group_id)),
             (_DEAD_LETTERS, _dead_letter_tallies(tables, group_id)),
             (_REPLACED, _replaced(tables, group_id)),
+            (_AFTER, _committed_later(tables, group_id)),
+            (_WHOLLY_REPLACED, _wholly_replaced(tables, group_id)),
         )
         if query is not None
     ]
     for batch_id, found in groupby(heapq.merge(*parts, key=_batch_id), key=_batch_id):
-        sorted_out: list[list[Any]] = [[] for _ in range(6)]
+        sorted_out: list[list[Any]] = [[] for _ in range(8)]
         for _, kind, row in found:
             sorted_out[kind].append(row)
         yield _batch_record(batch_id, *sorted_out)
@@ -297,6 +310,50 @@ def _replaced(tables: Tables, group_id: str) -> sa.Select[Any]:
     )
 
 
+def _committed_later(tables: Tables, group_id: str) -> sa.Select[Any]:
+    """The replays that removed output of batches which were planned after them: these were committed before."""
+    replaced, batches = tables.replaced_output.c, tables.offset_batches.c
+    return (
+        sa.select(replaced.batch_id, replaced.replaced_batch_id)
+        .distinct()
+        .join(tables.offset_batches, batches.batch_id == replaced.batch_id)
+        .where(batches.consumer_group == group_id, replaced.replaced_batch_id > replaced.batch_id)
+        .order_by(replaced.batch_id)
+    )
+
+
+def _wholly_replaced(tables: Tables, group_id: str) -> sa.Select[Any]:
+    """The ranges of a group's batches all of whose offsets a later batch replaced."""
+    ranges, again = tables.offset_ranges.c, tables.offset_ranges.alias()
+    batches, later = tables.offset_batches.c, tables.offset_batches.alias()
+    replaced_all = sa.and_(
+        again.c.topic == ranges.topic,
+        again.c.partition == ranges.partition,
+        again.c.batch_id > ranges.batch_id,
+        again.c.replaced_from <= ranges.start_offset,
+        again.c.replaced_to >= sa.func.coalesce(ranges.ahead_offset, ranges.end_offset),
+        same_topic(again, tables.offset_ranges),
+    )
+    return (
+        sa.select(ranges.batch_id, ranges.topic, ranges.partition)
+        .distinct()
+        .select_from(tables.offset_ranges)
+        .join(tables.offset_batches, batches.batch_id == ranges.batch_id)
+        .join(again, replaced_all)
+        .join(later, later.c.batch_id == again.c.batch_id)
+        .where(
+            batches.consumer_group == group_id,
+            # Few are: what is not, need not be looked at.
+            again.c.replaced_from.is_not(None),
+            later.c.consumer_group == group_id,
+            later.c.state == "committed",
+            # A replay may be committed after batches with higher ids.
+            sa.or_(batches.kind != "replay", later.c.committed_at > batches.committed_at),
+        )
+        .order_by(ranges.batch_id)
+    )
+
+
 def _loaded(tables: Tables, target: Output, group_id: str, span: Span | None = None) -> sa.CompoundSelect[Any]:
     """One row for each row and each dead letter of the committed batches without a transform."""
     batches, letters = tables.offset_batches, tables.dead_letters
@@ -356,12 +413,15 @@ def _batch_record(
     rows: list[Any],
     dead_letters: list[Any],
     replaced: list[Any],
+    after: list[Any],
+    wholly_replaced: list[Any],
 ) -> BatchRecord:
     tallies = tuple(Tally(*row[1:]) for row in rows)
     aside = tuple(Tally(*row[1:]) for row in dead_letters)
     if not batch:
         return BatchRecord(batch_id, rows=tallies, dead_letters=aside)
     (known,) = batch
+    gone = set(map(_place, wholly_replaced))
     return BatchRecord(
         batch_id,
         known.kind,
@@ -369,11 +429,12 @@ def _batch_record(
         known.target_table,
         bool(known.has_transform),
         known.row_count,
-        tuple(map(_loaded_range, sorted(ranges, key=_place))),
+        tuple(_loaded_range(row, _place(row) in gone) for row in sorted(ranges, key=_place)),
         tuple(map(as_gap, gaps)),
         tallies,
         aside,
         {_place(row): Replaced(int(row.row_count), int(row.dead_letters)) for row in replaced},
+        frozenset(row.replaced_batch_id for row in after),
     )
 
 
@@ -381,6 +442,6 @@ def _place(row: Any) -> TopicPartition:
     return TopicPartition(row.topic, row.partition)
 
 
-def _loaded_range(row: Any) -> LoadedRange:
+def _loaded_range(row: Any, is_replaced: bool) -> LoadedRange:
     replaced = (row.replaced_from, row.replaced_to) if row.replaced_from is not None else None
-    return LoadedRange(as_range(row), row.records, row.dead_letters or 0, replaced)
+    return LoadedRange(as_range(row), row.records, row.dead_letters or 0, replaced, is_replaced)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.ledger.batches import Batch
 from airflow_kafka_offsets.ledger.tables import Tables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def write_dead_letters(conn: Connection, tables: Tables, batch: Batch, letters: Iterable[pa.RecordBatch]) -> None:

@@ -20,18 +20,19 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from airflow_kafka_offsets.exceptions import (
-    ClusterChangedError,
     DatabaseBusyError,
     FencedError,
     GroupBusyError,
     LedgerError,
 )
+from airflow_kafka_offsets.identity import check_cluster
 from airflow_kafka_offsets.ledger.connection import database_now, outages_told, said, sqlstate, transact
 from airflow_kafka_offsets.ledger.tables import Tables
 
 T = TypeVar("T")
 
 _INSUFFICIENT_PRIVILEGE, _LOCK_NOT_AVAILABLE = "42501", "55P03"
+_OTHER_CLUSTER = "Correct the connection, or load from the other cluster under a new group_id."
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,7 @@ def _claim(conn: Connection, tables: Tables, group_id: str, owner: TaskRun, clus
     groups = tables.consumer_groups
     _insert_if_missing(conn, tables, group_id, cluster_id)
     row = _lock_at_once(conn, tables, group_id)
-    _check_cluster(row, cluster_id)
+    check_cluster(group_id, row.cluster_id, cluster_id, _OTHER_CLUSTER)
     now = database_now(conn)
     if row.lease_owner not in (None, str(owner)) and row.lease_expires_at > now:
         raise GroupBusyError(
@@ -204,7 +205,7 @@ def lock_group(conn: Connection, tables: Tables, group_id: str, cluster_id: str)
     _insert_if_missing(conn, tables, group_id, cluster_id)
     lock(conn, tables, group_id)
     row = _group(conn, tables, group_id)
-    _check_cluster(row, cluster_id)
+    check_cluster(group_id, row.cluster_id, cluster_id, _OTHER_CLUSTER)
     return int(row.generation)
 
 
@@ -222,14 +223,6 @@ def check_claim(engine: Engine, tables: Tables, held: Claim) -> None:
 def _group(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tuple[object, ...]]:
     groups = tables.consumer_groups
     return conn.execute(sa.select(groups).where(groups.c.group_id == group_id)).one()
-
-
-def _check_cluster(row: sa.Row[tuple[object, ...]], cluster_id: str) -> None:
-    if row.cluster_id != cluster_id:
-        raise ClusterChangedError(
-            f"The positions of group {row.group_id!r} belong to Kafka cluster {row.cluster_id!r}; the connection leads "
-            f"to cluster {cluster_id!r}. Correct the connection, or load from the other cluster under a new group_id."
-        )
 
 
 def _fenced(held: Claim, row: sa.Row[tuple[object, ...]]) -> FencedError:

@@ -9,10 +9,9 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.lag import Committed
-from airflow_kafka_offsets.ledger.audit import cluster_of
+from airflow_kafka_offsets.ledger.audit import check_installed, cluster_of
 from airflow_kafka_offsets.ledger.batches import OPEN_STATES
 from airflow_kafka_offsets.ledger.connection import database_now
-from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.positions import read_ahead
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import Position, TopicPartition
@@ -29,11 +28,7 @@ def groups(conn: Connection, tables: Tables) -> list[Row]:
     :raises ConfigurationError: there are no state tables
     :raises LedgerError: they are of another version
     """
-    if installed_version(conn, tables) is None:
-        raise ConfigurationError(
-            f"Database {conn.engine.url.database!r} has no table {tables.schema_version.fullname!r}: the state tables are made by "
-            "the first load or by 'airflow kafka-offsets init', or are in another schema or have another prefix"
-        )
+    check_installed(conn, tables)
     groups, offsets, batches = tables.consumer_groups.c, tables.consumed_offsets.c, tables.offset_batches.c
     partitions = (
         sa.select(sa.func.count()).where(offsets.consumer_group == groups.group_id).correlate(tables.consumer_groups)

@@ -16,7 +16,8 @@ from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.preview import Preview
-from airflow_kafka_offsets.rewinding import PartitionRewind, Span, without
+from airflow_kafka_offsets.rewinding import PartitionRewind, Span, in_scope, without
+from airflow_kafka_offsets.scenarios import Scope
 
 REWIND_KINDS = ("rewind", "undo", "import")
 _MOVING_KINDS = ("load", "start", *REWIND_KINDS)
@@ -107,8 +108,11 @@ def state_before(engine: Engine, tables: Tables, group_id: str, batch_id: int) -
     return {tp: _without_replaced(position, replaced.get(tp, ())) for tp, position in found.items()}
 
 
-def last_rewind(engine: Engine, tables: Tables, group_id: str) -> LastRewind | None:
-    """The latest rewind of a group, be it an undo or an import; None where there was none."""
+def last_rewind(engine: Engine, tables: Tables, group_id: str, scope: Scope | None = None) -> LastRewind | None:
+    """The latest rewind of a group, be it an undo or an import; None where there was none.
+
+    :param scope: leaves other partitions out; None is all
+    """
     batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
     with engine.connect() as conn:
         row = conn.execute(
@@ -119,9 +123,10 @@ def last_rewind(engine: Engine, tables: Tables, group_id: str) -> LastRewind | N
         ).one_or_none()
         if row is None:
             return None
-        rows = conn.execute(sa.select(tables.offset_ranges).where(ranges.batch_id == row.batch_id)).all()
+        moved = conn.execute(sa.select(tables.offset_ranges).where(ranges.batch_id == row.batch_id)).all()
         stored = stored_positions(conn, tables, group_id)
         moved_by = _moved_by(conn, tables, group_id)
+    rows = [one for one in moved if in_scope(scope or {}, TopicPartition(one.topic, one.partition))]
     before: dict[TopicPartition, Position | None] = {}
     other_topic: list[TopicPartition] = []
     moved_since: list[TopicPartition] = []

@@ -99,8 +99,9 @@ def _is_replaced(tables: Tables, group_id: str, batch_id: int, target: str, orig
 
     A topic that was made anew under the same name has offsets of its own: those of the earlier one are not touched.
     """
-    # Without names of their own: a target may have that name, too.
-    again, loaded, batches = tables.offset_ranges.alias(), tables.offset_ranges.alias(), tables.offset_batches.alias()
+    # Names that are the package's, as those of its columns are: a target may have any other.
+    again, loaded = (tables.offset_ranges.alias(f"_kafka_{name}") for name in ("again", "loaded"))
+    batches = tables.offset_batches.alias("_kafka_batches")
     return (
         sa.exists()
         .select_from(again, loaded, batches)
@@ -113,7 +114,7 @@ def _is_replaced(tables: Tables, group_id: str, batch_id: int, target: str, orig
             loaded.c.batch_id == origin.batch_id,
             loaded.c.topic == again.c.topic,
             loaded.c.partition == again.c.partition,
-            _same_topic(loaded, again),
+            same_topic(loaded, again),
             batches.c.batch_id == origin.batch_id,
             batches.c.consumer_group == group_id,
             batches.c.state == "committed",
@@ -135,13 +136,14 @@ def _overlapping(tables: Tables, group_id: str, batch_id: int) -> sa.Select[tupl
         again.c.batch_id == batch_id,
         again.c.topic == loaded.c.topic,
         again.c.partition == loaded.c.partition,
-        _same_topic(loaded, again),
+        same_topic(loaded, again),
         loaded.c.start_offset < again.c.replaced_to,
         sa.func.coalesce(loaded.c.ahead_offset, loaded.c.end_offset) > again.c.replaced_from,
     )
 
 
-def _same_topic(loaded: sa.FromClause, again: sa.FromClause) -> sa.ColumnElement[bool]:
+def same_topic(loaded: sa.FromClause, again: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Whether two ranges are of the same topic, and not of one that was made anew under its name."""
     # A broker may have told no id.
     return sa.or_(
         loaded.c.topic_id == again.c.topic_id,

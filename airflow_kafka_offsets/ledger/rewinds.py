@@ -13,7 +13,6 @@ from sqlalchemy.exc import DBAPIError
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     CommitUnknownError,
-    ConfigurationError,
     DatabaseUnavailableError,
     OpenBatchError,
     RewindConflictError,
@@ -28,14 +27,21 @@ from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.preview import Preview
 from airflow_kafka_offsets.rewinding import PartitionRewind, Span
+from airflow_kafka_offsets.scenarios import MOST
 
 _SHOWN = 10
 
 
-def rewound_by(engine: Engine, tables: Tables, group_id: str, owner: TaskRun) -> int | None:
-    """The rewind that a task instance has executed, in whichever try."""
+def rewound_by(
+    engine: Engine, tables: Tables, group_id: str, owner: TaskRun, scenario: str, target: str | None = None
+) -> int | None:
+    """The rewind that a task instance has executed, in whichever try; None where the latest one was about something else.
+
+    :param scenario: as the history tells it
+    :param target: the table whose rows are taken back, or None
+    """
     with engine.connect() as conn:
-        return _rewound_by(conn, tables, group_id, owner)
+        return _rewound_by(conn, tables, group_id, owner, scenario, target)
 
 
 def execute(
@@ -51,7 +57,7 @@ def execute(
 ) -> int:
     """Move positions as a preview says, or change nothing: one transaction for all partitions.
 
-    :param owner: what it has done already is not done again
+    :param owner: what it did last is not done again
     :param who: for the history
     :param abandon: the number of the open batch, which is given up in the same transaction
     :param target: remove the output of the offsets that will be read again, in the same transaction
@@ -67,7 +73,7 @@ def execute(
     def work(conn: Connection) -> int:
         # Another try may be at it: what it does is seen once it is done.
         _lock_group(conn, tables, preview)
-        done = _rewound_by(conn, tables, preview.group_id, owner)
+        done = _rewound_by(conn, tables, preview.group_id, owner, preview.scenario, target.name if target else None)
         if done is not None:
             return done
         return _execute(conn, tables, preview, owner, who, reason, abandon, target)
@@ -78,7 +84,7 @@ def execute(
         if not is_outage(error):
             raise
         if error.connection_invalidated:
-            done = _outcome(engine, tables, preview, owner, error)
+            done = _outcome(engine, tables, preview, owner, target, error)
             if done is not None:
                 return done
         raise DatabaseUnavailableError(
@@ -117,7 +123,7 @@ def _execute(
     _check_group(conn, tables, preview)
     stored = stored_positions(conn, tables, group_id)
     _check_moved(preview, stored)
-    _check_left_behind(preview, stored)
+    preview.refuse_left_behind(stored)
     still_open = open_batch_of(conn, tables, group_id)
     if still_open != abandon:
         raise _wrong_batch(group_id, still_open, abandon)
@@ -197,25 +203,6 @@ def _check_moved(preview: Preview, stored: Mapping[TopicPartition, Position]) ->
         )
 
 
-def _check_left_behind(preview: Preview, stored: Mapping[TopicPartition, Position]) -> None:
-    """A group belongs to one cluster: positions that stay as they are would be taken for offsets of the new one.
-
-    :raises ConfigurationError: some would stay
-    """
-    if not preview.moves_cluster:
-        return
-    same = {one.topic_partition for one in preview.partitions if one.new is not None and one.new.topic_id is None}
-    moved = {one.topic_partition for one in preview.changed} | same
-    left = sorted(stored.keys() - moved)
-    if left:
-        more = f", and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
-        raise ConfigurationError(
-            f"Group {preview.group_id!r} goes over to Kafka cluster {preview.cluster_id!r}, and {preview.scenario} leaves positions "
-            f"of the old one where they are: {', '.join(map(str, left[:_SHOWN]))}{more}. Nothing was changed; move all of them, to "
-            "an offset or a time."
-        )
-
-
 def _shown(position: Position | None) -> str:
     return f"position {position.offset}" if position is not None else "no position"
 
@@ -233,28 +220,28 @@ def _wrong_batch(group_id: str, still_open: int | None, abandon: int | None) -> 
 def _abandon(conn: Connection, tables: Tables, group_id: str, batch_id: int, who: str, reason: str | None) -> None:
     batches, groups = tables.offset_batches, tables.consumer_groups
     told = f"abandoned by {who}" + (f": {reason}" if reason else "")
-    row = conn.execute(
-        sa.select(batches.c.kind, batches.c.state).where(
-            batches.c.batch_id == batch_id, batches.c.consumer_group == group_id
-        )
-    ).one_or_none()
+    mine = (batches.c.batch_id == batch_id, batches.c.consumer_group == group_id)
+    row = None
+    if abs(batch_id) <= MOST:  # the database knows no other numbers
+        row = conn.execute(sa.select(batches.c.kind, batches.c.state).where(*mine)).one_or_none()
+    if row is None:
+        raise _not_abandoned(group_id, batch_id, "the group has no such batch")
     closed = conn.execute(
-        batches.update()
-        .where(batches.c.batch_id == batch_id, batches.c.consumer_group == group_id, batches.c.state.in_(OPEN_STATES))
-        .values(state="abandoned", reason=told)
+        batches.update().where(*mine, batches.c.state.in_(OPEN_STATES)).values(state="abandoned", reason=told)
     )
     if closed.rowcount != 1:
-        found = f"it is {row.state}" if row is not None else "the group has no such batch"
-        raise OpenBatchError(
-            f"Batch {batch_id} of group {group_id!r} cannot be abandoned: {found}. Nothing was changed."
-        )
-    if row is not None and row.kind == "load":
+        raise _not_abandoned(group_id, batch_id, f"it is {row.state}")
+    if row.kind == "load":
         # Whoever works at it holds the group: from now on it can write nothing more, and need not be waited for.
         conn.execute(
             groups.update()
             .where(groups.c.group_id == group_id)
             .values(epoch=groups.c.epoch + 1, lease_owner=None, lease_expires_at=None)
         )
+
+
+def _not_abandoned(group_id: str, batch_id: int, why: str) -> OpenBatchError:
+    return OpenBatchError(f"Batch {batch_id} of group {group_id!r} cannot be abandoned: {why}. Nothing was changed.")
 
 
 def _without_ahead(one: PartitionRewind) -> PartitionRewind:
@@ -348,10 +335,13 @@ def _set_positions(
         conn.execute(offsets.insert(), rows)
 
 
-def _rewound_by(conn: Connection, tables: Tables, group_id: str, owner: TaskRun) -> int | None:
+def _rewound_by(
+    conn: Connection, tables: Tables, group_id: str, owner: TaskRun, scenario: str, target: str | None
+) -> int | None:
     batches = tables.offset_batches.c
-    found: int | None = conn.scalar(
-        sa.select(sa.func.max(batches.batch_id)).where(
+    last = conn.execute(
+        sa.select(batches.batch_id, batches.scenario, batches.target_table)
+        .where(
             batches.consumer_group == group_id,
             batches.kind.in_(REWIND_KINDS),
             batches.run_id == owner.run_id,
@@ -359,18 +349,23 @@ def _rewound_by(conn: Connection, tables: Tables, group_id: str, owner: TaskRun)
             batches.task_id.is_not_distinct_from(owner.task_id),
             batches.map_index.is_not_distinct_from(owner.map_index),
         )
-    )
-    return found
+        .order_by(batches.batch_id.desc())
+        .limit(1)
+    ).one_or_none()
+    # A task instance that was cleared with other parameters wants another rewind.
+    return last.batch_id if last is not None and (last.scenario, last.target_table) == (scenario, target) else None
 
 
-def _outcome(engine: Engine, tables: Tables, preview: Preview, owner: TaskRun, error: DBAPIError) -> int | None:
+def _outcome(
+    engine: Engine, tables: Tables, preview: Preview, owner: TaskRun, target: Output | None, error: DBAPIError
+) -> int | None:
     """The connection broke: the transaction may have been committed or not. The history knows; never guess."""
 
     def look(conn: Connection) -> int | None:
         # The server may not have noticed yet, and still hold the old transaction: its lock says when it is over, also that of
         # a group which it began.
         _lock_group(conn, tables, preview)
-        return _rewound_by(conn, tables, preview.group_id, owner)
+        return _rewound_by(conn, tables, preview.group_id, owner, preview.scenario, target.name if target else None)
 
     try:
         return transact(engine, look)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 class KafkaRewindOperator(BaseOperator):
     """Move the stored positions of a group: preview, then all partitions in one transaction, with a row in the history.
 
-    A retry, or a clear after success, does not rewind again: what a task instance has done is looked up in the history. An error
-    that no retry can help, such as an unknown partition or an open batch, fails the task at once.
+    A retry, or a clear after success, does not rewind again: what a task instance did last is looked up in the history. With
+    another scenario, value or scope, or with other rows to replace, it is another rewind. An error that no retry can help, such
+    as an unknown partition or an open batch, fails the task at once.
 
     :param group_id: the group whose positions are moved (templated)
     :param scenario: where to, named as `kafka-consumer-groups --reset-offsets` names it: `to-earliest`, `to-latest`,
@@ -107,7 +108,9 @@ class KafkaRewindOperator(BaseOperator):
         config = kafka_config(self.kafka_conn_id)
         engine = database_engine(self.offsets_conn_id)
         try:
-            done = executed_by(run, self.group_id, engine=engine, tables=tables)
+            done = executed_by(
+                run, self.group_id, scenario, engine=engine, tables=tables, scope=scope, replace=self.replace
+            )
             if done is not None:
                 preview, rewound = done
                 self.log.info("This task instance has rewound group %r already: %s", self.group_id, rewound)
@@ -125,6 +128,8 @@ class KafkaRewindOperator(BaseOperator):
             )
             for one in preview.changed:
                 self.log.info("%s", one)
+            if self.replace is not None:
+                preview.refuse_replace()
             if preview_only:
                 return preview.as_dict() | {"executed": False} | asdict(Rewound(None))
             rewound = execute_rewind(

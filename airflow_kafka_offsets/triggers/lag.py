@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from airflow.observability import stats
@@ -18,8 +18,9 @@ from airflow_kafka_offsets.rearming import Edge
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.bounds import Start
+    from airflow_kafka_offsets.lag_report import LagQuestion
     from airflow_kafka_offsets.thresholds import Require
-    from airflow_kafka_offsets.watch import Look, Watch
+    from airflow_kafka_offsets.watch import Look, StateTables, Watch
 
 # A question to Kafka that takes longer is asked again at the next poll.
 _KAFKA_SECONDS = 10.0
@@ -28,33 +29,38 @@ _KAFKA_SECONDS = 10.0
 _watches: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], Watch]] = WeakKeyDictionary()
 
 
-def shared_watch(kafka_conn_id: str, isolation_level: str) -> Watch:
-    """The watch of a cluster that all triggers of this event loop share."""
+class Prepared(NamedTuple):
+    """What a watcher of a group needs."""
+
+    tables: StateTables
+    question: LagQuestion
+    open_watch: Callable[[Callable[[], object]], Watch]
+
+
+def prepare(watched: LagWatch) -> Prepared:
+    """Read the parameters, and import whatever a watch needs: it takes long, and would hold up all triggers."""
     from airflow_kafka_offsets.hooks.database import database_engine
     from airflow_kafka_offsets.hooks.kafka import kafka_config
     from airflow_kafka_offsets.kafka import Cluster
-    from airflow_kafka_offsets.watch import Watch
+    from airflow_kafka_offsets.watch import StateTables, Watch
 
     def open_cluster() -> Cluster:
-        return Cluster(kafka_config(kafka_conn_id), isolation_level=isolation_level, timeout=_KAFKA_SECONDS)
+        config = kafka_config(watched.kafka_conn_id)
+        return Cluster(config, isolation_level=watched.isolation_level, timeout=_KAFKA_SECONDS)
 
-    watches = _watches.setdefault(asyncio.get_running_loop(), {})
-    key = kafka_conn_id, isolation_level
-    if key not in watches:
-        watches[key] = Watch(open_cluster, database_engine, lambda: watches.pop(key, None))
-    return watches[key]
+    tables = StateTables(watched.offsets_conn_id, watched.offsets_schema, watched.offsets_prefix)
+    return Prepared(tables, watched.question(), partial(Watch, open_cluster, database_engine))
 
 
 async def watch(watched: LagWatch) -> AsyncGenerator[Look[Judged] | Exception]:
-    """Look for ever at the lag of a group."""
-    from airflow_kafka_offsets.watch import StateTables
-
-    tables = StateTables(watched.offsets_conn_id, watched.offsets_schema, watched.offsets_prefix)
-    # What is imported and parsed here would hold up all triggers.
-    question = await asyncio.to_thread(watched.question)
-    shared = shared_watch(watched.kafka_conn_id, watched.isolation_level)
-    looks = shared.looks(tables, question, partial(watched.judge, stats=stats), watched.poll_interval.total_seconds())
-    async with aclosing(looks):
+    """Look for ever at the lag of a group, in the watch that all triggers of this event loop share."""
+    tables, question, open_watch = await asyncio.to_thread(prepare, watched)
+    watches = _watches.setdefault(asyncio.get_running_loop(), {})
+    key = watched.kafka_conn_id, watched.isolation_level
+    if key not in watches:
+        watches[key] = open_watch(lambda: watches.pop(key, None))
+    judge = partial(watched.judge, stats=stats)
+    async with aclosing(watches[key].looks(tables, question, judge, watched.poll_interval.total_seconds())) as looks:
         async for look in looks:
             yield look
 

@@ -61,8 +61,12 @@ def test_paths_in_the_documents_exist() -> None:
 
 
 def test_all_shell_snippets_are_known_here() -> None:
-    """A new command in a document needs a test, and its place in this list."""
-    assert {code.strip() for path in DOCUMENTS for code in snippets(str(path.relative_to(ROOT)), "sh")} == {
+    """A new command in a document needs a test, and its place in this list.
+
+    Those of the runbook have both in test_runbook.py, which fails where it leaves one out.
+    """
+    others = [path for path in DOCUMENTS if path.name != "runbook.md"]
+    assert {code.strip() for path in others for code in snippets(str(path.relative_to(ROOT)), "sh")} == {
         "make demo\nmake test",  # test_demo.py; the tests are these
         "pip install 'airflow-kafka-offsets[spark,postgres]'",
         "airflow kafka-offsets init --conn-id warehouse",

@@ -17,7 +17,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import batch, ledger, replaying
+from airflow_kafka_offsets import batch, holding, ledger, replaying
 from airflow_kafka_offsets.formats import Json
 from airflow_kafka_offsets.ledger import TaskRun
 from airflow_kafka_offsets.offsets import Slice
@@ -228,7 +228,7 @@ class Worker:
 def _work(pipe: Connection) -> None:
     slow: dict[str, float] = {}
     # Whoever waits for the other one looks again soon: a race is over in a fraction of a second.
-    batch._BUSY_POLL_SECONDS = 0.02
+    holding._BUSY_POLL_SECONDS = 0.02
     for point, install in POINTS.items():
         if point != "during clean-up":
             install(partial(_be_slow, slow, point))

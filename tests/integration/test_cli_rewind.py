@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets.exceptions import FencedError
 from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.verification import verify
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
@@ -17,6 +19,8 @@ from tests.conftest import TopicFactory
 from tests.integration.airflow_runs import airflow_uri
 from tests.integration.command_line import CommandLine, Done, database_connection, kafka_connection
 from tests.integration.conftest import Loader, names, positions, produce, rows
+from tests.integration.inline import InlineLauncher
+from tests.integration.test_planning_cases import commit_to_kafka, produce_at
 
 
 class Rewinds:
@@ -43,22 +47,22 @@ class Rewinds:
 
 
 @pytest.fixture
-def rewinds(
-    inline_loader: Loader,
-    kafka: KafkaBroker,
-    topic: TopicFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Rewinds:
-    name = topic()
-    produce(kafka, name, names(0, 100))
-    inline_loader(name)
-    produce(kafka, name, names(100, 100))
-    airflow = CommandLine(
+def airflow(
+    inline_loader: Loader, kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> CommandLine:
+    return CommandLine(
         monkeypatch,
         capsys,
         {"warehouse": database_connection(inline_loader.engine), "kafka_default": kafka_connection(kafka)},
     )
+
+
+@pytest.fixture
+def rewinds(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, airflow: CommandLine) -> Rewinds:
+    name = topic()
+    produce(kafka, name, names(0, 100))
+    inline_loader(name)
+    produce(kafka, name, names(100, 100))
     return Rewinds(inline_loader, airflow, name)
 
 
@@ -69,6 +73,16 @@ def test_r01_a_preview_stores_nothing(rewinds: Rewinds) -> None:
     assert "Nothing was changed; add --execute" in done.stderr
     assert "50 offsets are read again" in done.stderr
     assert rewinds.position == 100
+
+
+def test_r01_a_preview_of_a_new_group_stores_nothing(
+    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, airflow: CommandLine
+) -> None:
+    rewinds = Rewinds(inline_loader, airflow, topic())
+    produce(kafka, rewinds.topic, names(0, 100))
+
+    assert rewinds.new_offsets("--to-offset", "50", "--topic", rewinds.topic, "--new-group") == {0: 50}
+    assert sa.inspect(inline_loader.engine).get_table_names() == []
 
 
 @pytest.mark.parametrize(
@@ -98,13 +112,43 @@ def test_each_scenario_moves_the_position_where_its_preview_says(
     assert rewinds.position == expected
 
 
-def test_r12_offsets_outside_of_the_log_are_clamped_and_told(rewinds: Rewinds, kafka: KafkaBroker) -> None:
+def test_r12_each_offset_is_clamped_to_its_own_log_and_that_is_told(
+    rewinds: Rewinds, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    other = topic()
+    produce(kafka, other, names(1000, 10))
+    rewinds.loader(other)
     delete_records(kafka.bootstrap_servers, rewinds.topic, 20)
 
-    (one,) = rewinds("rewind", "--to-offset", "5", "--output", "json").json["partitions"]
+    done = rewinds("rewind", "--to-offset", "5", "--output", "json")
 
-    assert (one["new"], one["clamped"]) == (20, True)
-    assert "5 is before the beginning offset" in one["note"]
+    assert {one["topic"]: (one["new"], one["clamped"], one["note"]) for one in done.json["partitions"]} == {
+        rewinds.topic: (20, True, "clamped: 5 is before the beginning offset"),
+        other: (5, False, ""),
+    }
+    assert rewinds("rewind", "--to-offset", "5", "--execute").status == 0
+    assert positions(rewinds.loader.engine) == {(rewinds.topic, 0): 20, (other, 0): 5}
+
+
+def test_r14_an_instant_is_the_first_record_at_or_after_it(
+    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, airflow: CommandLine
+) -> None:
+    rewinds = Rewinds(inline_loader, airflow, topic(retention_ms="-1"))
+    produce_at(kafka, rewinds.topic, [number / 60 for number in range(50)])
+    produce_at(kafka, rewinds.topic, [60 + number / 60 for number in range(50)], first=50)
+    inline_loader(rewinds.topic)
+
+    done = rewinds("rewind", "--to-datetime", "2026-03-01T12:30:00", "--execute")
+
+    assert done.status == 0, done.stderr
+    assert "The instant meant is 2026-03-01T12:30:00+00:00" in done.stderr
+    assert rewinds.position == 50
+
+
+def test_r19_after_the_last_record_comes_the_end_and_that_is_told(rewinds: Rewinds) -> None:
+    (one,) = rewinds("rewind", "--to-datetime", "2100-01-01T00:00:00Z", "--output", "json").json["partitions"]
+
+    assert (one["new"], one["note"]) == (200, "no record at or after that instant: the end offset")
 
 
 def test_r28_an_export_read_back_changes_nothing(rewinds: Rewinds, tmp_path: Path) -> None:
@@ -212,6 +256,54 @@ def test_bad_input_is_one_line_and_changes_nothing(rewinds: Rewinds, arguments: 
     assert rewinds.position == 100
 
 
+def test_r22_only_the_partition_in_the_scope_moves(
+    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, airflow: CommandLine
+) -> None:
+    rewinds = Rewinds(inline_loader, airflow, topic(partitions=3))
+    for partition in range(3):
+        produce(kafka, rewinds.topic, names(10 * partition, 10), partition)
+    inline_loader(rewinds.topic)
+
+    done = rewinds("rewind", "--to-earliest", "--topic", f"{rewinds.topic}:1", "--execute")
+
+    assert done.status == 0, done.stderr
+    assert "1 positions were changed" in done.stderr
+    assert positions(inline_loader.engine) == {(rewinds.topic, number): 0 if number == 1 else 10 for number in range(3)}
+
+
+def test_r31_an_open_batch_is_named_and_once_abandoned_never_commits(rewinds: Rewinds) -> None:
+    execute = ("rewind", "--to-offset", "50", "--replace", "target", "--execute")
+    refused: list[Done] = []
+    abandoned: list[Done] = []
+
+    class RewoundMeanwhile(InlineLauncher):
+        """Stages all of batch 2; the load that is about to commit it loses it then."""
+
+        def __call__(self, job: StageJob) -> None:
+            super().__call__(job)
+            refused.append(rewinds(*execute))
+            assert rewinds.position == 100
+            refused.append(rewinds(*execute, "--abandon", "3"))
+            abandoned.append(rewinds(*execute, "--abandon", "2", "--reason", "it hangs"))
+
+    with pytest.raises(FencedError):
+        Loader(rewinds.loader.kafka, rewinds.loader.engine, RewoundMeanwhile())(rewinds.topic)
+
+    assert [(one.status, one.stdout) for one in refused] == [(1, "")] * 2
+    assert "has the open batch 2: " in refused[0].stderr
+    assert "has the open batch 2, which is not batch 3" in refused[1].stderr
+    assert abandoned[0].status == 0, abandoned[0].stderr
+    assert rewinds.position == 50
+    assert rows(rewinds.loader.engine, "SELECT state FROM offset_batches ORDER BY batch_id") == [
+        ("committed",),
+        ("abandoned",),
+        ("committed",),
+    ]
+    rewinds.loader(rewinds.topic)
+    assert_rows_once(rewinds.loader, 200)
+    verify("loader", sink=SqlTable("target"), engine=rewinds.loader.engine, kafka_config=rewinds.loader.config)
+
+
 def test_r22_an_unknown_partition_is_named(rewinds: Rewinds) -> None:
     done = rewinds("rewind", "--to-earliest", "--topic", f"{rewinds.topic}:0,7", "--execute")
 
@@ -236,11 +328,52 @@ def test_the_real_airflow_command_previews_executes_and_fails(
 
     assert json.loads(preview.stdout)["offsets_again"] == 50
     assert executed.returncode == 0, executed.stderr
-    assert again.returncode == 1
-    assert "were rewound since this preview was made" in again.stderr
+    assert (again.returncode, again.stdout) == (1, "")
+    assert again.stderr.splitlines()[-1].startswith("kafka-offsets rewind: ")
+    assert "were rewound since this preview was made" in again.stderr.splitlines()[-1]
     assert positions(postgres_loader.engine) == {(name, 0): 50}
     postgres_loader(name)
     assert_rows_once(postgres_loader, 100)
+
+
+def test_an_import_into_a_new_group_takes_all_that_the_consumer_group_committed(
+    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, airflow: CommandLine
+) -> None:
+    first, second, elsewhere = topic(partitions=2), topic(), topic()
+    for name in (first, second, elsewhere):
+        produce(kafka, name, names(0, 10))
+    commit_to_kafka(kafka, first, first, {0: 4})
+    commit_to_kafka(kafka, first, second, {0: 7})
+    rewinds = Rewinds(inline_loader, airflow, first)
+
+    done = rewinds("import", "--from-group", first, "--output", "json", "--execute")
+
+    assert done.status == 0, done.stderr
+    assert {(one["topic"], one["partition"]): one["note"] for one in done.json["partitions"]} == {
+        (first, 0): "",
+        # Of a topic that it reads all partitions are shown: a load would begin this one at its beginning.
+        (first, 1): f"consumer group {first!r} of Kafka's has committed nothing of it: left as it is",
+        (second, 0): "",
+    }
+    assert positions(inline_loader.engine) == {(first, 0): 4, (second, 0): 7}
+
+
+def test_an_import_into_a_group_is_of_its_own_topics(rewinds: Rewinds, kafka: KafkaBroker, topic: TopicFactory) -> None:
+    other = topic()
+    produce(kafka, other, names(0, 10))
+    commit_to_kafka(kafka, other, other, {0: 4})
+    commit_to_kafka(kafka, other, rewinds.topic, {0: 60})
+
+    assert rewinds("import", "--from-group", other, "--execute").status == 0
+
+    assert positions(rewinds.loader.engine) == {(rewinds.topic, 0): 60}
+
+
+def test_an_import_from_a_consumer_group_that_is_not_there_says_so(inline_loader: Loader, airflow: CommandLine) -> None:
+    done = Rewinds(inline_loader, airflow, "")("import", "--from-group", "nobody-at-all")
+
+    assert (done.status, done.stdout) == (1, "")
+    assert "Kafka has no consumer group 'nobody-at-all'" in done.stderr
 
 
 def assert_rows_once(loader: Loader, count: int) -> None:

@@ -28,10 +28,12 @@ from airflow_kafka_offsets.exceptions import (
     UnknownTopicError,
 )
 from airflow_kafka_offsets.kafka import Cluster
+from airflow_kafka_offsets.ledger import TaskRun
 from airflow_kafka_offsets.offsets import TopicPartition
 from airflow_kafka_offsets.preview import Preview
-from airflow_kafka_offsets.rewind import abandon_batch
-from airflow_kafka_offsets.scenarios import write_offsets
+from airflow_kafka_offsets.rewind import abandon_batch, executed_by
+from airflow_kafka_offsets.scenarios import Scenario, parse_scope, write_offsets
+from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
@@ -382,6 +384,56 @@ def left_open(rewinder: Rewinder, topic: str) -> int:
     return int(batch)
 
 
+class TestTries:
+    """Of one task instance, as `KafkaRewindOperator` has them."""
+
+    RUN = TaskRun("run-1", "dag", "rewind", -1, 1)
+
+    def tried(
+        self, rewinder: Rewinder, name: str, value: object = None, *scopes: str, replace: SqlTable | None = None
+    ) -> bool:
+        """
+        :return: whether it rewound
+        """
+        scenario, engine = Scenario.of(name, value), rewinder.loader.engine
+        scope = parse_scope(scopes)
+        if executed_by(self.RUN, rewinder.group, scenario, engine=engine, scope=scope, replace=replace) is not None:
+            return False
+        rewinder(name, value, *scopes, run=self.RUN, replace=replace)
+        return True
+
+    def test_what_was_done_is_not_done_again(self, rewinder: Rewinder, half: str) -> None:
+        assert self.tried(rewinder, "shift-by", -10, half)
+        assert not self.tried(rewinder, "shift-by", -10, half)
+        rewinder.loader(half)
+        assert not self.tried(rewinder, "shift-by", "-10", half)
+
+        assert rewinder.positions(half) == {0: 200}
+
+    def test_with_other_parameters_it_is_another_rewind(self, rewinder: Rewinder, half: str) -> None:
+        first, second = {TopicPartition(half, 0): 7}, {TopicPartition(half, 0): 8}
+        wishes: list[tuple[Any, ...]] = [
+            ("shift-by", -10),
+            ("shift-by", -20),
+            ("shift-by", -20, half),
+            ("shift-by", -20, f"{half}:0"),
+            ("from-file", first),
+            ("from-file", second),
+            ("from-file", first),
+        ]
+        for wish in wishes:
+            assert self.tried(rewinder, *wish), wish
+            assert not self.tried(rewinder, *wish), wish
+        assert rewinder.positions(half) == {0: 7}
+        rewinder.loader(half)
+
+        assert self.tried(rewinder, *wishes[-1], replace=TARGET)
+        assert not self.tried(rewinder, *wishes[-1], replace=TARGET)
+        rewinder.loader(half)
+        assert rewinder.times(half) == once((0, 200))
+        rewinder.prove()
+
+
 class TestHistory:
     def test_to_batch_is_the_state_before_it(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name = topic()
@@ -506,6 +558,26 @@ class TestUndo:
         # What the message says works.
         rewinder("to-batch", number)
         assert rewinder.positions(half) == {0: 100}
+        rewinder.prove()
+
+    def test_what_moved_on_outside_of_its_scope_is_left_as_it_is(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name, other = topic(partitions=2), topic()
+        kafka = rewinder.loader.kafka
+        for at_topic, partition in ((name, 0), (name, 1), (other, 0)):
+            produce(kafka, at_topic, names(0, 10), partition)
+        rewinder.loader(name, other)
+        rewinder("to-offset", 4)
+        rewinder.loader(other)
+
+        for scopes in ((), (other,), (name, other)):
+            with pytest.raises(RewindConflictError, match=rf"batches have moved {other}\[0\] since"):
+                rewinder.preview("undo", None, *scopes)
+        rewinder("undo", None, f"{name}:1")
+
+        assert (rewinder.positions(name), rewinder.positions(other)) == ({0: 4, 1: 10}, {0: 10})
+        rewinder.prove()
+        rewinder.loader(name, other)
+        assert (rewinder.times(name), rewinder.times(name, 1)) == (once((0, 10), (4, 10)), once((0, 10)))
         rewinder.prove()
 
     def test_it_is_refused_where_rows_were_removed(self, rewinder: Rewinder, half: str) -> None:
@@ -726,6 +798,30 @@ def test_a_group_leaves_for_another_cluster_only_when_told_to(
     moved.prove()
     with pytest.raises(ClusterChangedError):
         rewinder.preview("to-earliest")
+
+
+def test_the_preview_of_another_cluster_refuses_what_would_leave_positions_behind(
+    rewinder: Rewinder, topic: TopicFactory, other_kafka: KafkaBroker
+) -> None:
+    name = topic(partitions=2)
+    for partition in range(2):
+        produce(rewinder.loader.kafka, name, names(100 * partition, 10), partition)
+    rewinder.loader(name)
+    create_topic(other_kafka.bootstrap_servers, name, partitions=2)
+    produce(other_kafka, name, names(500, 5))
+    commit_to_kafka(other_kafka, "other-job", name, {0: 3})
+    moved = Rewinder(Loader(other_kafka, rewinder.loader.engine, InlineLauncher()))
+
+    for scenario, value in (("from-file", {TopicPartition(name, 0): 2}), ("import", "other-job")):
+        with pytest.raises(
+            ConfigurationError,
+            match=rf"{scenario} .*leaves positions of the old one .*: {name}\[1\]\. Nothing was changed",
+        ):
+            moved.preview(scenario, value, new_cluster=True)
+
+    moved("from-file", {TopicPartition(name, 0): 2, TopicPartition(name, 1): 0}, new_cluster=True)
+    assert moved.positions(name) == {0: 2, 1: 0}
+    moved.prove()
 
 
 def more_partitions(loader: Loader, topic: str, count: int) -> None:

@@ -27,6 +27,7 @@ from airflow_kafka_offsets.verification import verify
 from devstack.kafka import KafkaBroker
 from tests.integration.conftest import COLUMNS, Loader, TopicFactory, names, positions, produce, rows
 from tests.integration.inline import InlineLauncher
+from tests.integration.rewinds import Rewinder
 
 KEYED: dict[str, Any] = {"sink": SqlTable("target", upsert_key=("id",))}
 
@@ -621,6 +622,46 @@ def test_positions_and_history_are_proved_and_rows_are_not(
     do(engine, "UPDATE consumed_offsets SET offset_value = 5")
     with pytest.raises(VerificationError, match="position"):
         verify("loader", sink=sink, engine=engine)
+
+
+@pytest.mark.parametrize("with_replace", [False, True], ids=["add", "replace"])
+def test_a_rewind_and_the_load_after_it_leave_the_same_rows(
+    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, with_replace: bool
+) -> None:
+    name, sink = topic(), KEYED["sink"]
+    produce(kafka, name, [record(1, "a"), record(2, "b"), record(1, "c"), record(3, "d"), record(2, "e")])
+    inline_loader(name, max_records=2, **KEYED)
+    before = held(inline_loader.engine)
+    assert before == [(1, "c", 2), (2, "e", 4), (3, "d", 3)]
+
+    done = Rewinder(inline_loader)("to-offset", 2, replace=sink if with_replace else None)
+
+    # Of keys 1 and 2 an earlier record had a row once, which is not brought back.
+    assert held(inline_loader.engine) == ([] if with_replace else before)
+    assert done.rows_removed == (3 if with_replace else 0)
+    verify("loader", sink=sink, engine=inline_loader.engine)
+    # In batches as small as one record, no older row takes the place of a newer one.
+    inline_loader(name, max_records=1, **KEYED)
+    assert held(inline_loader.engine) == before
+    verify("loader", sink=sink, engine=inline_loader.engine)
+
+
+# Names that its statements could use themselves.
+@pytest.mark.parametrize(
+    "table",
+    ["loaded", "again", "by_offset", "by_timestamp", "offset_ranges_1", "offset_batches_1", "anon_1"],
+)
+def test_a_target_may_have_any_name(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, table: str) -> None:
+    name, sink = topic(), SqlTable(table, upsert_key=("id",))
+    produce(kafka, name, [record(1, "a"), record(2, "b"), record(1, "c")])
+    query = f"SELECT id, name, _kafka_offset FROM {table} ORDER BY id"
+    inline_loader(name, sink=sink)
+
+    assert Rewinder(inline_loader)("to-offset", 2, replace=sink).rows_removed == 1
+    assert rows(inline_loader.engine, query) == [(2, "b", 1)]
+
+    inline_loader(name, sink=sink)
+    assert rows(inline_loader.engine, query) == [(1, "c", 2), (2, "b", 1)]
 
 
 def test_a_table_that_is_gone_is_a_violation(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:

@@ -42,6 +42,7 @@ from devstack.topics import delete_records
 from tests.integration.airflow_runs import DAGS, airflow_uri
 from tests.integration.conftest import Loader, TopicFactory, names, produce
 from tests.integration.inline import InlineLauncher
+from tests.integration.rewinds import Rewinder
 
 ON_ONE = pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 """For what the kind of database has no part in."""
@@ -354,6 +355,28 @@ def test_what_was_broken_by_hand_is_named(inline_loader: Loader, two_batches: st
 
 
 @ON_ONE
+def test_what_a_rewind_passed_over_is_in_the_history(inline_loader: Loader, two_batches: str) -> None:
+    engine = inline_loader.engine
+    produce(inline_loader.kafka, two_batches, names(15, 10))
+    rewinder = Rewinder(inline_loader)
+    rewinder("to-offset", 20, f"{two_batches}:0")
+    rewinder("to-offset", 3, f"{two_batches}:0")
+    # Up to 15 it was loaded.
+    rewinder("to-offset", 18, f"{two_batches}:0")
+    assert rewinder.gaps() == [(0, 15, 20, "passed over"), (0, 15, 18, "passed over")]
+    assert verified(inline_loader).gaps == 8
+
+    for batch, first, last in ((3, 15, 20), (5, 15, 18)):
+        with put_back(engine):
+            do(engine, f"DELETE FROM offset_gaps WHERE batch_id = {batch}")
+            with pytest.raises(VerificationError) as broken:
+                verified(inline_loader)
+            (violation,) = broken.value.violations
+            assert f"offsets {first}..{last}, which were never loaded, are in no recorded gap" in violation.words
+            assert (violation.topic, violation.partition, violation.batch_id) == (two_batches, 0, batch)
+    verified(inline_loader)
+
+
 def test_a_table_that_is_gone_is_named(inline_loader: Loader, two_batches: str) -> None:
     with inline_loader.engine.begin() as conn:
         conn.execute(sa.text("DROP TABLE target"))
@@ -450,7 +473,7 @@ def test_another_topic_or_another_cluster_is_not_compared(
         reread(inline_loader)
 
     do(engine, "UPDATE consumer_groups SET cluster_id = 'other'")
-    with pytest.raises(ClusterChangedError, match="loads from Kafka cluster 'other'"):
+    with pytest.raises(ClusterChangedError, match="belong to Kafka cluster 'other'"):
         reread(inline_loader)
 
 

@@ -69,11 +69,34 @@ def test_a_start_is_what_an_operator_takes(text: str, value: object) -> None:
     assert parsed("--start", text).start == value
 
 
-@pytest.mark.parametrize("text", ["P", "PT", "P1M", "1h", "PT1S1H", "-P1D", ""])
+@pytest.mark.parametrize("text", ["P", "PT", "P1M", "1h", "PT1S1H", "-P1D", "", "P999999999W"])
 def test_a_duration_is_iso_8601_and_has_a_certain_length(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         parsed("--lateness", text)
     assert ended.value.code == 2
+
+
+HUGE = "99999999999999999999"
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("abandon", ["--batch", HUGE]),
+        ("abandon", ["--batch", str(2**63)]),
+        ("history", ["--batch", HUGE]),
+        ("history", ["--limit", HUGE]),
+        ("rewind", ["--to-earliest", "--abandon", HUGE]),
+        ("import", ["--from-group", "old-job", "--abandon", HUGE]),
+    ],
+)
+def test_a_number_that_no_batch_can_have_is_refused(
+    command: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        commands()[command].parse_args(["orders", "--conn-id", "warehouse", *arguments])
+    assert ended.value.code == 2
+    assert "must be a whole number of at least 1, of 64 bits at most" in capsys.readouterr().err
 
 
 TYPED: list[dict[str, Any]] = [

@@ -433,9 +433,30 @@ class World:
             )
             ranges.append(LoadedRange(moved, replaced=spans.get(tp)))
         table = "target" if with_replace else None
+        gaps = tuple(gap for one in changed for span in one.skipped for gap in self.never_loaded(one, span))
         self.remove(spans)
-        self.steps.append(Step(BatchRecord(self.next_id, kind, "committed", table, ranges=tuple(ranges))))
+        self.steps.append(Step(BatchRecord(self.next_id, kind, "committed", table, ranges=tuple(ranges), gaps=gaps)))
         self.undoable = () if spans else tuple(changed)
+
+    def never_loaded(self, moved: PartitionRewind, span: tuple[int, int]) -> Iterator[Gap]:
+        """What of a span no load left behind, or a rewind took back."""
+        there: set[int] = set()
+        for step in self.steps:
+            for found in step.record.ranges:
+                if found.one.topic_partition != moved.topic_partition or step.record.kind == "replay":
+                    continue
+                if step.record.kind == "load":
+                    there.update(range(found.one.start, found.one.end))
+                elif found.replaced is not None:
+                    there.difference_update(range(*found.replaced))
+        start = None
+        for offset in range(span[0], span[1] + 1):
+            missing = offset < span[1] and offset not in there
+            if missing and start is None:
+                start = offset
+            elif not missing and start is not None:
+                yield Gap(moved.topic, moved.partition, start, offset, "passed over", "moved forward")
+                start = None
 
 
 @st.composite
@@ -523,6 +544,10 @@ def broken_rewound(world: World) -> Iterator[tuple[list[BatchRecord], dict[Topic
             yield records[:index] + records[index + 1 :], positions
             yield changed(index, dead_letters=(tally([3], next(iter(world.logs))),))
             yield from (changed(index, ranges=ranges) for ranges in broken_moves(batch))
+            for which, gap in enumerate(batch.gaps):
+                yield changed(index, gaps=without(batch.gaps, which))
+                shorter = replace(gap, end=gap.end - 1)
+                yield changed(index, gaps=(*without(batch.gaps, which), shorter))
         elif batch.target_table == "target":
             for tp in {one.one.topic_partition for one in batch.ranges}:
                 told = batch.replaced_of(tp)
@@ -575,6 +600,101 @@ def test_a_rewind_starts_where_the_history_had_come_to() -> None:
     violation = only(proved([FIRST, rewind(2, 9, 4)], {T0: Position(4, ID)}))
 
     assert "batch 2 begins at offset 9, but the history had come to offset 10 with batch 1" in violation.words
+
+
+def test_a_move_forward_names_what_it_passes_over_unless_it_was_loaded() -> None:
+    at_30 = {T0: Position(30, ID)}
+    gap = Gap("t", 0, 15, 30, "passed over", "moved forward by somebody")
+    forward = rewind(3, 15, 30)
+
+    assert proved([FIRST, SECOND, replace(forward, gaps=(gap,))], at_30).violations == []
+    violation = only(proved([FIRST, SECOND, forward], at_30))
+    assert "batch 3 moved the position from offset 15 to 30, and offsets 15..30, which were never loaded, are" in (
+        violation.words
+    )
+    assert (violation.offset, violation.batch_id) == (15, 3)
+    # Of another partition, or too short.
+    for wrong in (replace(gap, partition=1), replace(gap, topic="u")):
+        assert only(proved([FIRST, SECOND, replace(forward, gaps=(wrong,))], at_30)).offset == 15
+    assert only(proved([FIRST, SECOND, replace(forward, gaps=(replace(gap, end=28),))], at_30)).offset == 28
+
+
+@pytest.mark.parametrize(
+    ("replaced", "violations"), [(None, []), ((4, 10), ["offsets 4..10"]), ((8, 10), ["offsets 8..10"])]
+)
+def test_what_was_loaded_may_be_passed_over_unless_it_was_taken_back(
+    replaced: tuple[int, int] | None, violations: list[str]
+) -> None:
+    gone = (replaced[1] - replaced[0]) if replaced is not None else 0
+    first = replace(FIRST, rows=(tally([*range(10 - gone)]),), replaced={T0: Replaced(gone)} if gone else {})
+
+    found = proved([first, rewind(2, 10, 4, replaced=replaced), rewind(3, 4, 10)], {T0: Position(10, ID)})
+
+    assert len(found.violations) == len(violations)
+    assert all(words in one.words for words, one in zip(violations, found.violations, strict=True))
+
+
+def test_what_an_earlier_topic_left_is_not_what_the_next_one_passes_over() -> None:
+    anew = rewind(2, 10, 3, how="recreated", topic_id=OTHER_ID)
+
+    found = proved([FIRST, anew, rewind(3, 3, 9, topic_id=OTHER_ID)], {T0: Position(9, OTHER_ID)})
+
+    assert "offsets 3..9, which were never loaded" in only(found).words
+
+
+def replay_into_target(batch_id: int, start: int, end: int, after: frozenset[int] = frozenset()) -> BatchRecord:
+    one = OffsetRange(*T0, start, end, end, ID, "replay")
+    return BatchRecord(
+        batch_id,
+        "replay",
+        "committed",
+        "target",
+        row_count=end - start,
+        ranges=(LoadedRange(one, end - start, replaced=(start, end)),),
+        rows=(tally(list(range(start, end))),),
+        after=after,
+    )
+
+
+def test_a_replay_that_was_committed_late_replaces_what_was_loaded_before_that() -> None:
+    """Planned before a rewind and a load that were committed before it."""
+    first = replace(FIRST, rows=(), replaced={T0: Replaced(10)})
+    late = replay_into_target(2, 0, 5, frozenset({4}))
+    again = replace(loaded(4, 3, 10), rows=(tally(list(range(5, 10))),), replaced={T0: Replaced(2)})
+    history = [first, late, rewind(3, 10, 3, replaced=(3, 10)), again]
+
+    found = proved(history, {T0: Position(10, ID)})
+
+    assert found.violations == []
+    assert found.spans == [Span("t", 0, 5, 10, 1, 4), Span("t", 0, 0, 5, 2, 2)]
+    # What comes after it goes on from what is there, and not from the replay.
+    more = proved([*history, loaded(5, 10, 12)], {T0: Position(12, ID)})
+    assert [(one.start, one.end) for one in more.spans] == [(5, 10), (0, 5), (10, 12)]
+
+
+def test_replays_that_wait_for_each_other_are_taken_in_their_order() -> None:
+    def left(batch: BatchRecord, offsets: list[int]) -> BatchRecord:
+        gone = (batch.row_count or 0) - len(offsets)
+        return replace(batch, rows=(tally(offsets),) if offsets else (), replaced={T0: Replaced(gone)})
+
+    # 5 was committed first, then 4, which replaced rows of it, then 3, which replaced rows of 4; then 2.
+    history = [
+        left(FIRST, []),
+        replay_into_target(2, 6, 10, frozenset({3})),
+        left(replay_into_target(3, 4, 8, frozenset({4})), [4, 5]),
+        left(replay_into_target(4, 2, 6, frozenset({5})), [2, 3]),
+        left(replay_into_target(5, 0, 4), [0, 1]),
+    ]
+
+    found = proved(history, {T0: Position(10, ID)})
+
+    assert found.violations == []
+    assert [(one.start, one.end, one.first_batch, one.last_batch) for one in found.spans] == [
+        (0, 2, 5, 5),
+        (2, 4, 4, 4),
+        (4, 6, 3, 3),
+        (6, 10, 2, 2),
+    ]
 
 
 def test_a_row_in_the_name_of_a_rewind_is_found() -> None:

@@ -83,7 +83,7 @@ class TestCheck:
         with pytest.raises(ConfigurationError, match="until must be after since"):
             check(Between("2026-01-02", "2026-01-01"), ["t"])
 
-    @pytest.mark.parametrize("number", [0, "7"])
+    @pytest.mark.parametrize("number", [0, 2**63, "7"])
     def test_a_batch_is_a_number(self, number: Any) -> None:
         with pytest.raises(ConfigurationError, match=f"got batch_id={number!r}"):
             check(OfBatch(number), ["t"])

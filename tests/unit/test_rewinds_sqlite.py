@@ -46,7 +46,7 @@ from airflow_kafka_offsets.offsets import Gap, OffsetRange, PartitionLog, Positi
 from airflow_kafka_offsets.planning import Plan
 from airflow_kafka_offsets.preview import Preview
 from airflow_kafka_offsets.rewinding import PartitionRewind, decide, without
-from airflow_kafka_offsets.scenarios import Scenario
+from airflow_kafka_offsets.scenarios import Scenario, Scope
 from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.verification import verify
 
@@ -172,6 +172,8 @@ class Warehouse:
         if name == "to-batch":
             assert isinstance(scenario.value, int)
             found = past.state_before(self.engine, self.tables, group, scenario.value)
+        if isinstance(scenario.value, Mapping):
+            found = {tp: Position(offset) for tp, offset in scenario.value.items()}
         if name == "undo":
             last = past.last_rewind(self.engine, self.tables, group)
             assert last is not None
@@ -507,6 +509,13 @@ class TestCluster:
             loaded.execute(replace(preview, partitions=(first, *stays)))
         assert loaded.dump() == before
 
+    def test_within_a_cluster_positions_may_stay(self, loaded: Warehouse) -> None:
+        preview = loaded.preview("to-earliest", of=[T0])
+        preview.refuse_left_behind(loaded.positions())
+        preview.refuse_replace()
+        with pytest.raises(ConfigurationError, match=r"orders\[1\]\. Nothing"):
+            replace(preview, moves_cluster=True).refuse_left_behind(loaded.positions())
+
 
 class TestOpenBatch:
     def test_r31_an_open_batch_is_in_the_way_and_named(self, loaded: Warehouse) -> None:
@@ -531,6 +540,12 @@ class TestOpenBatch:
         with pytest.raises(OpenBatchError, match="Batch 2 of group 'orders_loader' is not open"):
             loaded.execute(loaded.preview("to-offset", 5), abandon=2)
         assert loaded.positions() == {T0: 20, T1: 5}
+
+    @pytest.mark.parametrize("number", [2**63, 10**40])
+    def test_a_number_that_no_batch_has_is_none(self, loaded: Warehouse, number: int) -> None:
+        loaded.plan({T0: 30})
+        with pytest.raises(OpenBatchError, match=f"which is not batch {number}"):
+            loaded.execute(loaded.preview("to-offset", 5), abandon=number)
 
     def test_its_attempt_can_never_commit(self, loaded: Warehouse) -> None:
         held, batch = loaded.plan({T0: 30})
@@ -563,7 +578,10 @@ class TestOpenBatch:
         loaded.load({T0: 30})
         loaded.verify()
 
-    @pytest.mark.parametrize(("batch_id", "found"), [(2, "it is committed"), (99, "the group has no such batch")])
+    @pytest.mark.parametrize(
+        ("batch_id", "found"),
+        [(2, "it is committed")] + [(number, "the group has no such batch") for number in (99, 0, 2**63, -(2**63) - 1)],
+    )
     def test_only_an_open_batch_can_be_abandoned(self, loaded: Warehouse, batch_id: int, found: str) -> None:
         before = loaded.dump()
         with pytest.raises(OpenBatchError, match=found):
@@ -600,7 +618,35 @@ class TestOnce:
         assert loaded.execute(preview, owner=replace(REWINDER, try_number=2)) == first
         assert loaded.execute(loaded.preview("shift-by", -5), owner=replace(REWINDER, try_number=3)) == first
         assert loaded.dump() == before
-        assert rewinds.rewound_by(loaded.engine, loaded.tables, GROUP, REWINDER) == first
+        assert self.found(loaded) == first
+
+    @staticmethod
+    def found(
+        db: Warehouse, owner: TaskRun = REWINDER, scenario: str = "shift-by -5", target: str | None = None
+    ) -> int | None:
+        return rewinds.rewound_by(db.engine, db.tables, GROUP, owner, scenario, target)
+
+    def test_with_another_scenario_it_is_another_rewind(self, loaded: Warehouse) -> None:
+        first = loaded.execute(loaded.preview("to-offset", 4, of=[T0]), owner=REWINDER)
+
+        again = replace(REWINDER, try_number=2)
+        assert self.found(loaded, again, "to-offset 2") is None
+        second = loaded.execute(loaded.preview("to-offset", 2, of=[T0]), owner=again)
+        assert (second > first, loaded.positions()[T0]) == (True, 2)
+        # What is wanted is the first one again, and not what is there.
+        assert self.found(loaded, again, "to-offset 4") is None
+        loaded.execute(loaded.preview("to-offset", 4, of=[T0]), owner=replace(REWINDER, try_number=3))
+        assert loaded.positions()[T0] == 4
+
+    def test_with_rows_to_replace_it_is_another_rewind(self, loaded: Warehouse) -> None:
+        loaded.execute(loaded.preview("to-offset", 4, of=[T0]), owner=REWINDER)
+        loaded.load({T0: 20})
+
+        again = loaded.execute(loaded.preview("to-offset", 4, of=[T0]), owner=REWINDER, target=TARGET)
+
+        assert loaded.output() == list(range(4))
+        assert self.found(loaded, scenario="to-offset 4", target="output") == again
+        assert self.found(loaded, scenario="to-offset 4") is None
 
     @pytest.mark.parametrize(
         "owner",
@@ -615,7 +661,7 @@ class TestOnce:
     def test_another_one_does_it_again(self, loaded: Warehouse, owner: TaskRun) -> None:
         first = loaded.execute(loaded.preview("shift-by", -5, of=[T0]), owner=REWINDER)
 
-        assert rewinds.rewound_by(loaded.engine, loaded.tables, GROUP, owner) is None
+        assert self.found(loaded, owner) is None
         assert loaded.execute(loaded.preview("shift-by", -5, of=[T0]), owner=owner) > first
         assert loaded.positions()[T0] == 10
 
@@ -995,6 +1041,28 @@ class TestLastRewind:
 
         assert last is not None
         assert last.moved_since == (T1,)
+
+    def test_only_partitions_in_the_scope_are_looked_at(self, db: Warehouse) -> None:
+        db.load({T0: 10, T1: 5, U0: 7})
+        db.rewind("to-offset", 3)
+        db.load({T1: 4})
+
+        def found(scope: Scope) -> past.LastRewind:
+            last = past.last_rewind(db.engine, db.tables, GROUP, scope)
+            assert last is not None
+            return last
+
+        assert (found({"orders": frozenset({0})}).moved_since, found({"returns": None}).moved_since) == ((), ())
+        assert (found({"orders": None}).moved_since, found({}).moved_since) == ((T1,), (T1,))
+        assert _offsets(found({"orders": frozenset({0})}).before) == {T0: 10}
+
+    def test_only_what_was_replaced_in_the_scope_is_told(self, loaded: Warehouse) -> None:
+        loaded.rewind("from-file", {T0: 30, T1: 2}, target=TARGET)
+
+        for partition, replaced in ((0, False), (1, True)):
+            last = past.last_rewind(loaded.engine, loaded.tables, GROUP, {"orders": frozenset({partition})})
+            assert last is not None
+            assert last.replaced == replaced
 
     def test_what_was_replaced_is_told(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 3, target=TARGET)

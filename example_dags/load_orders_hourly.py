@@ -1,0 +1,32 @@
+"""Load the orders of each hour by their timestamps, also for hours that have passed: every order is in exactly one run.
+
+A run loads up to the first order of the next hour. Orders that arrive up to ten minutes late are still in the run of their hour.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG, CronDataIntervalTimetable
+
+from airflow_kafka_offsets import Json, KafkaBatchOperator, SqlTable
+
+with DAG(
+    dag_id="load_orders_hourly",
+    # Not "@hourly": a run of Airflow's own timetable for that has no interval.
+    schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,
+    default_args={"retries": 3, "retry_delay": timedelta(minutes=1)},
+    tags=["kafka"],
+):
+    KafkaBatchOperator(
+        task_id="load",
+        group_id="hourly_orders_loader",
+        topics=["orders"],
+        value_format=Json("id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), created TIMESTAMP"),
+        sink=SqlTable("hourly_orders", conn_id="warehouse"),
+        until="{{ data_interval_end }}",
+        lateness=timedelta(minutes=10),
+    )

@@ -1,0 +1,54 @@
+"""Move the positions of the DAG that loads orders: shown first, and done when `preview_only` is unchecked.
+
+Triggered by hand, with the scenario as parameters. What would happen to each partition is in the task's log, and the whole preview
+in its XCom. Once the positions have moved back, the rows of the offsets that will be read again are gone in the same transaction, and
+the next run of `load_orders` brings them back. `docs/runbook.md` says when to do what.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from airflow.sdk import DAG, Param
+
+from airflow_kafka_offsets import KafkaRewindOperator, SqlTable
+
+with DAG(
+    dag_id="rewind_orders",
+    schedule=None,
+    start_date=datetime(2026, 1, 1),
+    max_active_runs=1,
+    params={
+        "scenario": Param(
+            "to-datetime",
+            enum=[
+                "to-datetime",
+                "by-duration",
+                "to-offset",
+                "shift-by",
+                "to-earliest",
+                "to-latest",
+                "to-batch",
+                "undo",
+            ],
+        ),
+        "value": Param(
+            "2026-01-01T00:00:00Z",
+            type=["string", "null"],
+            description="the instant, duration, offset, number of offsets, or batch; empty for the other scenarios",
+        ),
+        "preview_only": Param(True, type="boolean"),
+        "reason": Param("", type="string", description="for the history"),
+    },
+    tags=["kafka"],
+):
+    KafkaRewindOperator(
+        task_id="rewind",
+        group_id="orders_loader",
+        scenario="{{ params.scenario }}",
+        value="{{ params.value or '' }}",
+        offsets_conn_id="warehouse",
+        preview_only="{{ params.preview_only }}",
+        reason="{{ params.reason }}",
+        replace=SqlTable("orders", conn_id="warehouse"),
+    )
