@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -27,6 +29,7 @@ from airflow_kafka_offsets.holding import claimed
 from airflow_kafka_offsets.instants import instant
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Batch, Claim, Recipe, ReplayClaim, TaskRun
+from airflow_kafka_offsets.metrics import Commit
 from airflow_kafka_offsets.mirror import mirror_after_commit
 from airflow_kafka_offsets.offsets import Target, TopicPartition
 from airflow_kafka_offsets.pipeline import Pipeline
@@ -37,6 +40,8 @@ from airflow_kafka_offsets.spark.staging import StagingDirectory
 from airflow_kafka_offsets.staged import Launcher, Staged
 
 log = logging.getLogger(__name__)
+
+OnCommit = Callable[[Commit], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +69,7 @@ class Attempt:
     :param columns: those of a decoded row
     :param target: those of the target
     :param fingerprint: of everything that decides what the rows of a range are
+    :param on_commit: is told of every batch that is committed
     """
 
     pipeline: Pipeline
@@ -75,6 +81,7 @@ class Attempt:
     columns: pa.Schema
     target: TargetColumns
     fingerprint: str
+    on_commit: OnCommit | None = None
 
     @property
     def recipe(self) -> Recipe:
@@ -95,6 +102,7 @@ def load(
     engine: Engine,
     launcher: Launcher,
     run: TaskRun | None = None,
+    on_commit: OnCommit | None = None,
 ) -> LoadResult:
     """Load everything up to the log ends of this moment, or to the bound in time, in as many batches as it takes.
 
@@ -104,6 +112,7 @@ def load(
     :param engine: the database of the target and the positions
     :param launcher: how Spark is started, for example `SessionLauncher(spark)`
     :param run: who loads; the tries of one task instance share the target that its first try captured
+    :param on_commit: is told of every batch that was committed; where it raises, that is logged, and the load goes on
     :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether loading again can help
     """
     columns = pipeline.check()
@@ -127,6 +136,7 @@ def load(
                     columns=columns,
                     target=target,
                     fingerprint=staged.fingerprint(pipeline, columns),
+                    on_commit=on_commit,
                 )
             )
 
@@ -135,6 +145,7 @@ def _batch_by_batch(attempt: Attempt) -> LoadResult:
     budget, begun = attempt.pipeline.time_budget, time.monotonic()
     result = LoadResult()
     while True:
+        began = time.monotonic()
         planned = plan(attempt)
         if planned is None:
             if not result.batches:
@@ -147,7 +158,7 @@ def _batch_by_batch(attempt: Attempt) -> LoadResult:
             if not _given_up_as_expired(attempt, planned.batch):
                 raise
             continue
-        rows = commit(attempt, planned.batch, work)
+        rows = commit(attempt, planned.batch, work, began)
         result = LoadResult(
             (*result.batches, planned.batch.batch_id),
             result.records + work.records,
@@ -257,9 +268,10 @@ def stage(attempt: Attempt, batch: Batch) -> Staged:
     return work
 
 
-def commit(attempt: Attempt, batch: Batch, work: Staged) -> int:
+def commit(attempt: Attempt, batch: Batch, work: Staged, began: float) -> int:
     """Rows, dead letters and the positions of a load in one transaction; then the staged files are removed.
 
+    :param began: when this attempt took the batch up, by the monotonic clock
     :return: the number of rows
     :raises DeadLetterError: more records are bad than the pipeline allows
     """
@@ -296,7 +308,24 @@ def commit(attempt: Attempt, batch: Batch, work: Staged) -> int:
     staged.remove(work.directory)
     if isinstance(claim, Claim):
         mirror_after_commit(attempt.cluster, engine, pipeline)
+    if attempt.on_commit is not None:
+        _tell(attempt.on_commit, attempt, batch, work, count, began)
     return count
+
+
+def _tell(on_commit: OnCommit, attempt: Attempt, batch: Batch, work: Staged, rows: int, began: float) -> None:
+    records: Counter[str] = Counter()
+    dead_letters: Counter[str] = Counter()
+    for tp, read in work.reads.items():
+        records[tp.topic] += read.records or 0
+        dead_letters[tp.topic] += read.dead_letters
+    kind = "load" if isinstance(attempt.claim, Claim) else "replay"
+    took = timedelta(seconds=time.monotonic() - began)
+    try:
+        on_commit(Commit(batch.group_id, kind, records, dead_letters, rows, took))
+    except Exception:
+        # What is committed is committed.
+        log.exception("Telling of batch %d of group %r failed", batch.batch_id, batch.group_id)
 
 
 def _resumed(attempt: Attempt, batch: Batch) -> Planned | None:

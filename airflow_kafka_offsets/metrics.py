@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
@@ -50,3 +50,32 @@ def emit_lag(stats: Stats, group_id: str, report: LagReport) -> None:
     """Tell what a poll found."""
     for one in lag_gauges(group_id, report):
         stats.gauge(one.name, one.value, tags=one.tags)
+
+
+class Commit(NamedTuple):
+    """What a batch did, once it is committed.
+
+    :param kind: `load` or `replay`
+    :param records: those that were loaded, by topic, dead letters among them
+    :param dead_letters: those that were set aside, by topic
+    :param rows: those that were written
+    :param duration: from the plan of the batch, or from where this attempt took it up, to the end of the commit
+    """
+
+    group_id: str
+    kind: str
+    records: Mapping[str, int]
+    dead_letters: Mapping[str, int]
+    rows: int
+    duration: timedelta
+
+
+def emit_commit(stats: Stats, commit: Commit) -> None:
+    """Tell what a batch did."""
+    tags = {"group_id": commit.group_id, "kind": commit.kind}
+    for topic, count in commit.records.items():
+        stats.incr("kafka_offsets.commit.records", count, tags=tags | {"topic": topic})
+    for topic, count in commit.dead_letters.items():
+        stats.incr("kafka_offsets.commit.dead_letters", count, tags=tags | {"topic": topic})
+    stats.incr("kafka_offsets.commit.rows", commit.rows, tags=tags)
+    stats.timing("kafka_offsets.commit.duration", commit.duration, tags=tags)

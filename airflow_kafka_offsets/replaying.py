@@ -6,6 +6,7 @@ The positions are neither read as a start nor moved, and the group is not claime
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as replaced
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import ledger, replay_bounds, staged
-from airflow_kafka_offsets.batch import Attempt, LoadResult, commit, shown, stage
+from airflow_kafka_offsets.batch import Attempt, LoadResult, OnCommit, commit, shown, stage
 from airflow_kafka_offsets.cleanup import clean_up
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
 from airflow_kafka_offsets.holding import fenced_first
@@ -38,6 +39,7 @@ def replay(
     reason: str | None = None,
     who: str | None = None,
     run: TaskRun | None = None,
+    on_commit: OnCommit | None = None,
 ) -> LoadResult:
     """Load a range of offsets, in as many batches as `max_records` asks for; the positions stay where they are.
 
@@ -58,6 +60,7 @@ def replay(
     :param reason: for the history
     :param who: for the history
     :param run: who replays; give one to a script that may have to be run again
+    :param on_commit: is told of every batch that was committed
     :return: what all tries together replayed
     :raises DoubleLoadError: records would be in the target twice
     :raises DataLossError: records of the range are gone; not with `on_data_loss="skip"`
@@ -104,6 +107,7 @@ def replay(
                         columns=columns,
                         target=target,
                         fingerprint=fingerprint,
+                        on_commit=on_commit,
                     ),
                     one.batch,
                     one.claim,
@@ -160,6 +164,7 @@ def _planned(
 
 def _finished(attempt: Attempt, batch: Batch, claim: ReplayClaim) -> LoadResult:
     """Stage and commit an open batch, whichever try planned it."""
+    began = time.monotonic()
     with fenced_first(lambda: claim.check(attempt.engine, attempt.pipeline.tables)):
         work = staged.find(batch, attempt.fingerprint)
         again = _planned_again(attempt, batch, claim) if work is None else None
@@ -171,7 +176,7 @@ def _finished(attempt: Attempt, batch: Batch, claim: ReplayClaim) -> LoadResult:
                 if again is None:
                     raise
         if work is not None:
-            rows = commit(attempt, batch, work)
+            rows = commit(attempt, batch, work, began)
             return LoadResult((batch.batch_id,), work.records, rows, work.dead_letters)
     assert again is not None
     assert again.claim is not None

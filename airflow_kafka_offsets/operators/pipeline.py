@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -120,9 +121,12 @@ class PipelineOperator(BaseOperator):
 
         :return: the fields of `LoadResult`, for XCom
         """
+        from airflow.sdk.observability import stats
+
         from airflow_kafka_offsets.hooks.database import database_engine
         from airflow_kafka_offsets.hooks.kafka import kafka_config
         from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
+        from airflow_kafka_offsets.metrics import emit_commit
 
         run = task_run(context)
         self._launcher = SparkSubmitLauncher(
@@ -139,6 +143,7 @@ class PipelineOperator(BaseOperator):
                 engine=engine,
                 launcher=self._launcher,
                 run=run,
+                on_commit=partial(emit_commit, stats),
                 **options,
             )
         finally:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,8 @@ from devstack.orders import produce_orders
 from devstack.process import wait_until
 from devstack.topics import create_topic
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "example_dags"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "example_dags"
 
 
 @pytest.fixture
@@ -75,15 +78,55 @@ def test_a_triggerer_starts_the_run_that_the_lag_asks_for(warehouse: Engine) -> 
             wait_until(lambda: runs(home, "load_orders_on_lag") == ["success"], 60, "the end of the run", interval=0.5)
 
 
-def test_a_sensor_waits_in_the_triggerer_and_the_load_follows(kafka: KafkaBroker, warehouse: Engine) -> None:
+def test_a_sensor_waits_and_the_load_follows_and_both_tell_the_metrics(kafka: KafkaBroker, warehouse: Engine) -> None:
     create_topic(kafka.bootstrap_servers, "orders", 4)
     count = produce_orders(kafka.bootstrap_servers, "orders", 100_000)
-    with home_of(kafka, warehouse) as home:
-        run = home.run("dags", "test", "load_enough_orders", "2026-01-01")
+    with metrics() as (port, received):
+        config = {
+            "metrics.statsd_on": "True",
+            "metrics.statsd_host": "127.0.0.1",
+            "metrics.statsd_port": str(port),
+            "metrics.statsd_influxdb_enabled": "True",
+        }
+        with home_of(kafka, warehouse, **config) as home:
+            run = home.run("dags", "test", "load_enough_orders", "2026-01-01")
+        told = received()
 
     assert run.returncode == 0, (run.stdout + run.stderr)[-8000:]
     rows, records = loaded(warehouse, "enough_orders")
     assert rows == records >= count
+    topic, group = ",group_id=enough_orders_loader,topic=orders", ",group_id=enough_orders_loader,kind=load"
+    assert told[f"kafka_offsets.lag{topic}"] == f"{records}.0|g"
+    assert told[f"kafka_offsets.partition_errors{topic}"] == "0.0|g"
+    assert told[f"kafka_offsets.commit.records{group},topic=orders"] == f"{records}|c"
+    assert told[f"kafka_offsets.commit.rows{group}"] == f"{rows}|c"
+    assert told[f"kafka_offsets.commit.duration{group}"].endswith("|ms")
+    documented = set(
+        re.findall(r"`(kafka_offsets\.[\w.]+)`", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"))
+    )
+    assert {name.partition(",")[0] for name in told} <= documented
+
+
+@contextmanager
+def metrics() -> Iterator[tuple[int, Callable[[], dict[str, str]]]]:
+    """A StatsD server, as far as it receives: its port, and the last value of each metric of this package."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        # What comes while nobody reads has room here.
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**22)
+        server.setblocking(False)
+
+        def received() -> dict[str, str]:
+            found: dict[str, str] = {}
+            with suppress(BlockingIOError):
+                while True:
+                    line = server.recv(65536).decode()
+                    name, _, value = line.removeprefix("airflow.").rpartition(":")
+                    if name.startswith("kafka_offsets."):
+                        found[name] = value
+            return found
+
+        yield server.getsockname()[1], received
 
 
 def test_each_hour_has_its_orders(kafka: KafkaBroker, warehouse: Engine) -> None:

@@ -256,6 +256,7 @@ def test_a_rewind_of_an_upsert_target_is_harmless_unless_it_replaces(orders: Ord
     assert sorted(amounts(orders)) == [5, 6, 7]
     assert orders.trigger().status == 0
     assert amounts(orders) == newest
+    assert airflow("verify", "orders_loader", "--conn-id", "warehouse", "--table", "orders").status == 1
     shell.left = shell.left[-1:]
     shell()
 
