@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.thresholds import Require
 
 
+# A question to Kafka that takes longer is asked again at the next look.
+_KAFKA_SECONDS = 30.0
 # A sensor may look without a pause; a triggerer is not to.
 _SHORTEST_SECONDS = 1.0
 
@@ -146,7 +148,8 @@ class KafkaLagSensor(BaseSensorOperator):
         watched = self._watched()
         try:
             question = watched.question()
-            cluster = Cluster(kafka_config(self.kafka_conn_id), isolation_level=self.isolation_level)
+            config = kafka_config(self.kafka_conn_id)
+            cluster = Cluster(config, isolation_level=self.isolation_level, timeout=_KAFKA_SECONDS)
             engine = database_engine(self.offsets_conn_id)
             try:
                 with outages_told(f"The database of connection {self.offsets_conn_id!r} could not be read", ""):

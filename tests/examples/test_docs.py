@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -88,7 +89,7 @@ def test_the_extras_of_the_install_command_exist() -> None:
 
 
 def test_the_dag_of_the_readme_is_a_dag(tmp_path: Path) -> None:
-    (tmp_path / "readme.py").write_text(python_snippet("from datetime"), encoding="utf-8")
+    (tmp_path / "readme.py").write_text(python_snippet("from datetime import datetime"), encoding="utf-8")
 
     with AirflowHome(dags=tmp_path) as home:
         listed = home.run("dags", "list", "--local", "--output", "plain")
@@ -96,6 +97,15 @@ def test_the_dag_of_the_readme_is_a_dag(tmp_path: Path) -> None:
 
     assert "load_orders" in listed.stdout, listed.stderr
     assert errors.returncode == 0, errors.stdout
+
+
+def test_the_asset_of_the_readme_watches_lag() -> None:
+    namespace: dict[str, Any] = {}
+    exec(python_snippet("from datetime import timedelta"), namespace)
+
+    (watcher,) = namespace["orders"].watchers
+    _, parameters = watcher.trigger.serialize()
+    assert (parameters["group_id"], parameters["min_lag"]) == ("orders_loader", 100_000)
 
 
 def test_the_transform_of_the_readme_is_the_one_of_the_example() -> None:

@@ -1,0 +1,34 @@
+"""Sensors in every mode, on one topic; what they wait for is only that time passes."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow.sdk import DAG
+
+from airflow_kafka_offsets import KafkaLagSensor
+
+TOPIC = os.environ.get("LAG_UNDER_TEST", "topic")
+MET: dict[str, Any] = {"max_delay": timedelta(seconds=4), "poke_interval": 1, "timeout": 120}
+NEVER: dict[str, Any] = {"min_lag": 10**12, "poke_interval": 1, "timeout": 2}
+
+with DAG("wait_for_lag", schedule=None, start_date=datetime(2026, 1, 1)):
+    shared: dict[str, Any] = {"group_id": "{{ 'load' }}er", "topics": [TOPIC], "offsets_conn_id": "warehouse"}
+    poke = KafkaLagSensor(task_id="poke", mode="poke", deferrable=False, **shared, **MET)
+    reschedule = KafkaLagSensor(task_id="reschedule", mode="reschedule", deferrable=False, **shared, **MET)
+    deferred = KafkaLagSensor(
+        task_id="deferred", deferrable=True, **shared, **(MET | {"max_delay": timedelta(seconds=8)})
+    )
+    soft_poke = KafkaLagSensor(task_id="soft_poke", soft_fail=True, deferrable=False, **shared, **NEVER)
+    soft_deferred = KafkaLagSensor(task_id="soft_deferred", soft_fail=True, deferrable=True, **shared, **NEVER)
+    late_poke = KafkaLagSensor(task_id="late_poke", deferrable=False, **shared, **NEVER)
+    late_deferred = KafkaLagSensor(task_id="late_deferred", deferrable=True, **shared, **NEVER)
+    unknown = KafkaLagSensor(
+        task_id="unknown",
+        retries=3,
+        deferrable=True,
+        **(shared | {"topics": ["nowhere"]}),
+        **(NEVER | {"timeout": 120}),
+    )
