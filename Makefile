@@ -1,7 +1,7 @@
 # Every target sets up the environment first; that is instant when nothing changed.
 PYTHON := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup test unit integration lint format types demo soak bench bench-rewind airflow reference constraints clean
+.PHONY: help setup test unit integration lint format types demo soak bench bench-rewind bench-lag airflow reference constraints clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,7 +32,8 @@ types: setup ## check types
 demo: setup ## see it work: two loads of orders with Airflow and Spark, and the proof that they are exact
 	$(PYTHON) -m demo
 
-soak: setup ## a thousand random loads, faults and kills, with the proof after each (STEPS=1000 SEED=1)
+soak: setup ## a thousand random loads, faults and kills, with the proof after each, and the long tests (STEPS=1000 SEED=1)
+	$(PYTHON) -m pytest tests -m long
 	RACES=100 SOAK_STEPS=$(or $(STEPS),1000) SOAK_SEED=$(or $(SEED),1) \
 		$(PYTHON) -m pytest tests/integration/test_soak.py tests/integration/test_races.py -s
 
@@ -41,6 +42,10 @@ bench: setup ## measure loads of 200,000 and 5,000,000 records into Postgres (AR
 
 bench-rewind: setup ## measure previews and rewinds of 10 to 2,000 partitions, and after 100,000 batches
 	$(PYTHON) -m benchmarks.rewind $(ARGS)
+
+bench-lag: setup ## measure looks at 10 to 10,000 partitions, and a triggerer with a thousand lag triggers
+	$(PYTHON) -m benchmarks.lag
+	$(PYTHON) -m benchmarks.triggers $(ARGS)
 
 airflow: setup ## try it in a browser: Airflow with a broker, Postgres, orders and the example DAGs
 	$(PYTHON) -m devstack.playground

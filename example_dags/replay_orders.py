@@ -30,7 +30,7 @@ with DAG(
         topics=["orders"],
         since="{{ params.since }}",
         until="{{ params.until }}",
-        parts=4,
+        parts=2,
     )
     KafkaReplayOperator.partial(
         task_id="replay",

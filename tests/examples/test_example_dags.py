@@ -16,19 +16,23 @@ from devstack.orders import produce_orders
 from devstack.topics import create_topic
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "example_dags"
-FILES = sorted(path for path in EXAMPLES.glob("*.py") if "KafkaBatchOperator" in path.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_parsing_a_dag_file_imports_neither_spark_nor_arrow_nor_a_kafka_client(path: Path) -> None:
+def test_parsing_the_examples_imports_neither_spark_nor_arrow_nor_a_kafka_client() -> None:
     heavy = ["pyspark", "pyarrow", "confluent_kafka", "sqlglot", "pgpq"]
-    code = (
-        f"import runpy, sys; runpy.run_path({str(path)!r});print([name for name in {heavy!r} if name in sys.modules])"
-    )
+    code = f"""
+import runpy, sys
+from pathlib import Path
+files = sorted(Path({str(EXAMPLES)!r}).glob("*.py"))
+for path in files:
+    if path.name != "order_transforms.py":
+        runpy.run_path(str(path))
+print(len(files), [name for name in {heavy!r} if name in sys.modules])
+"""
 
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert run.stdout.splitlines()[-1] == "[]"
+    assert run.stdout.splitlines()[-1] == f"{len(list(EXAMPLES.glob('*.py')))} []"
 
 
 @pytest.fixture

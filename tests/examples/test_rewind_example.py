@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +22,6 @@ from tests.integration.command_line import database_connection, kafka_connection
 from tests.integration.inline import InlineLauncher
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "example_dags"
-
-
-def test_parsing_it_imports_neither_spark_nor_arrow_nor_a_kafka_client() -> None:
-    heavy = ["pyspark", "pyarrow", "confluent_kafka", "sqlglot", "pgpq"]
-    path = EXAMPLES / "rewind_orders.py"
-    code = (
-        f"import runpy, sys; runpy.run_path({str(path)!r}); print([name for name in {heavy!r} if name in sys.modules])"
-    )
-
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert run.stdout.splitlines()[-1] == "[]"
 
 
 def test_it_previews_first_and_then_moves_the_positions_of_the_loading_example(

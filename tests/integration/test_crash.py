@@ -1,5 +1,7 @@
 """kill -9 of a task's process group at each step, on Postgres; then the task runs again. Every offset exactly once.
 
+The kills that `test_crash_sweep.py` makes without Airflow and Spark, on both databases, are long tests here.
+
 A process is stopped at its step by what it really waits for there: a lock that the test holds in the database, or a
 broker that is frozen. Nothing in the product knows of these tests.
 """
@@ -51,6 +53,7 @@ def finish(runs: Runs, engine: Engine, topic: str, date: str = "2026-01-01") -> 
     return output
 
 
+@pytest.mark.long
 def test_killed_before_the_plan(runs: Runs, postgres_engine: Engine, orders: str) -> None:
     ledger.init(postgres_engine, Tables())
     with locked(postgres_engine, "offset_batches", "ACCESS EXCLUSIVE"):
@@ -88,6 +91,7 @@ def test_killed_while_spark_reads(postgres_engine: Engine, tmp_path: Path) -> No
         assert list(tmp_path.iterdir()) == [], "the files of the killed attempt are still there"
 
 
+@pytest.mark.long
 def test_killed_between_staging_and_commit(runs: Runs, postgres_engine: Engine, orders: str) -> None:
     run = runs.begin(topics=[orders])
     run.until(lambda: state(postgres_engine) == ["planned"], "the plan")
@@ -105,7 +109,13 @@ def test_killed_between_staging_and_commit(runs: Runs, postgres_engine: Engine, 
     assert "Spark-Submit cmd" not in output
 
 
-@pytest.mark.parametrize("date", ["2026-01-01", "2026-01-02"], ids=["same-task-instance", "next-run"])
+@pytest.mark.parametrize(
+    "date",
+    [
+        pytest.param("2026-01-01", id="same-task-instance", marks=pytest.mark.long),
+        pytest.param("2026-01-02", id="next-run"),
+    ],
+)
 def test_killed_inside_the_transaction(runs: Runs, postgres_engine: Engine, orders: str, date: str) -> None:
     run = runs.begin(topics=[orders])
     run.until(lambda: state(postgres_engine) == ["planned"], "the plan")

@@ -1,0 +1,107 @@
+"""Seconds of one look at the lag of a group of many partitions, with what Kafka and Postgres take of it, and without.
+
+Broker and Postgres are on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.kafka import Cluster
+from airflow_kafka_offsets.lag import Committed, evaluate
+from airflow_kafka_offsets.lag_report import LagQuestion, lag_report
+from airflow_kafka_offsets.ledger import Tables
+from airflow_kafka_offsets.offsets import PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.rewind import execute_rewind, preview_rewind
+from airflow_kafka_offsets.scenarios import Scenario
+from airflow_kafka_offsets.thresholds import Thresholds
+from benchmarks.rewind import fill
+from devstack.kafka import KafkaBroker
+from devstack.postgres import PostgresServer
+from devstack.topics import create_topic
+
+_LARGEST_TOPIC = 2_000
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.lag", description=__doc__)
+    parser.add_argument("--partitions", type=int, nargs="+", default=[10, 1_000, 10_000], help="of each group")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each; medians are printed")
+    options = parser.parse_args()
+    with KafkaBroker(heap="1g") as kafka, PostgresServer() as postgres:
+        engine = sa.create_engine(postgres.create_database("lag"))
+        config = {"bootstrap.servers": kafka.bootstrap_servers}
+        sys.stdout.write(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores\n\n")
+        sys.stdout.write(f"{'partitions':>10} {'lag':>8} {'lag, delay and headroom':>24} {'thresholds alone':>17}\n")
+        for partitions in options.partitions:
+            group, topics = f"group-{partitions}", []
+            for first in range(0, partitions, _LARGEST_TOPIC):
+                topics.append(f"topic-{partitions}-{first}")
+                create_topic(kafka.bootstrap_servers, topics[-1], min(_LARGEST_TOPIC, partitions - first))
+            preview = preview_rewind(
+                group,
+                Scenario.of("to-latest"),
+                engine=engine,
+                kafka_config=config,
+                scope=dict.fromkeys(topics),
+                new_group=True,
+            )
+            execute_rewind(preview, engine=engine)
+            for topic in topics:
+                fill(kafka, topic, min(_LARGEST_TOPIC, partitions))
+            cluster = Cluster(config)
+
+            def look(times: bool, group: str = group, cluster: Cluster = cluster, partitions: int = partitions) -> None:
+                report = lag_report(engine, Tables(), cluster, LagQuestion(group, times=times))
+                assert (len(report.partitions), report.lag) == (partitions, 10 * partitions)
+
+            seconds = [
+                median(lambda look=look: look(False), options.rounds),
+                median(lambda look=look: look(True), options.rounds),
+                median(pure(partitions), options.rounds),
+            ]
+            sys.stdout.write(f"{partitions:10,} {seconds[0]:6.2f} s {seconds[1]:22.2f} s {seconds[2]:15.2f} s\n")
+            sys.stdout.flush()
+        engine.dispose()
+    return 0
+
+
+def median(work: Callable[[], None], rounds: int) -> float:
+    """The median of the seconds that it takes."""
+    taken = []
+    for _ in range(rounds):
+        begun = time.monotonic()
+        work()
+        taken.append(time.monotonic() - begun)
+    return statistics.median(taken)
+
+
+def pure(partitions: int) -> Callable[[], None]:
+    """The evaluation alone: no Kafka and no database."""
+    now = datetime.now(UTC)
+    places = [TopicPartition("topic", number) for number in range(partitions)]
+    committed = {tp: Committed(Position(5), now - timedelta(hours=1), now) for tp in places}
+    logs = {tp: PartitionLog(0, 10) for tp in places}
+    thresholds = Thresholds(min_lag=10**9, max_delay=timedelta(days=1), min_headroom=timedelta(seconds=1))
+
+    def work() -> None:
+        report = evaluate(
+            committed, logs, now=now, waiting=dict.fromkeys(places, now), retention={"topic": timedelta(7)}
+        )
+        assert thresholds.of(report).met is False
+        report.summary()
+
+    return work
+
+
+if __name__ == "__main__":
+    sys.exit(main())
