@@ -10,13 +10,13 @@ setup: ## make .venv, see to Java, fetch the broker (runs by itself before every
 	@scripts/bootstrap.sh
 
 test: lint types ## all that CI runs: lint, types, and every test against real servers
-	$(PYTHON) -m pytest tests -n 2 --dist loadfile
+	$(PYTHON) -m pytest tests -n 2 --dist loadfile --no-loadscope-reorder
 
 unit: setup ## the tests that need no server
 	$(PYTHON) -m pytest tests/unit
 
 integration: setup ## the tests with a real broker, Postgres, Spark and Airflow
-	$(PYTHON) -m pytest tests --ignore tests/unit -n 2 --dist loadfile
+	$(PYTHON) -m pytest tests --ignore tests/unit -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: setup ## check format and lint rules
 	$(PYTHON) -m ruff format --check .

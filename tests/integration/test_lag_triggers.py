@@ -39,10 +39,17 @@ Looked = list[Look[Judged] | Exception]
 
 
 @pytest.fixture
-def connected(inline_loader: Loader, kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> Loader:
+def on_both(inline_loader: Loader, kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> Loader:
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", database_connection(inline_loader.engine))
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", kafka_connection(kafka))
     return inline_loader
+
+
+@pytest.fixture
+def connected(kafka: KafkaBroker, postgres_engine: sa.Engine, monkeypatch: pytest.MonkeyPatch) -> Loader:
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", database_connection(postgres_engine))
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", kafka_connection(kafka))
+    return Loader(kafka, postgres_engine, InlineLauncher())
 
 
 @pytest.fixture
@@ -119,18 +126,18 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_a_deferred_sensor_gets_one_event_once_there_is_enough(
-    connected: Loader, topic: TopicFactory, looked: Looked
+    on_both: Loader, topic: TopicFactory, looked: Looked
 ) -> None:
     name = topic(partitions=2)
-    produce(connected.kafka, name, names(0, 5))
-    connected(name)
-    produce(connected.kafka, name, names(5, 3))
+    produce(on_both.kafka, name, names(0, 5))
+    on_both(name)
+    produce(on_both.kafka, name, names(5, 3))
 
     async def test() -> None:
         async with running(KafkaLagTrigger(**arguments(name, min_lag=5))) as (one,):
             await more_looks(looked)
             assert one.events.empty()
-            await asyncio.to_thread(produce, connected.kafka, name, names(8, 2), 1)
+            await asyncio.to_thread(produce, on_both.kafka, name, names(8, 2), 1)
             event = await one.event()
             await asyncio.wait_for(one.task, SECONDS)
 
@@ -173,10 +180,10 @@ def test_what_waiting_cannot_help_ends_the_wait(connected: Loader, topic: TopicF
 
 
 def test_an_event_trigger_fires_once_and_again_after_positions_moved(
-    connected: Loader, topic: TopicFactory, looked: Looked
+    on_both: Loader, topic: TopicFactory, looked: Looked
 ) -> None:
     name = topic()
-    produce(connected.kafka, name, names(0, 5))
+    produce(on_both.kafka, name, names(0, 5))
 
     async def test() -> None:
         async with running(KafkaLagEventTrigger(**arguments(name, min_lag=5))) as (one,):
@@ -184,13 +191,13 @@ def test_an_event_trigger_fires_once_and_again_after_positions_moved(
             await more_looks(looked)
             assert one.events.empty()
             # A load that leaves enough behind.
-            await asyncio.to_thread(produce, connected.kafka, name, names(5, 6))
-            await asyncio.to_thread(connected, name, max_records=6, time_budget=timedelta(microseconds=1))
+            await asyncio.to_thread(produce, on_both.kafka, name, names(5, 6))
+            await asyncio.to_thread(on_both, name, max_records=6, time_budget=timedelta(microseconds=1))
             assert (await one.event())["report"]["lag"] == 5
             # One that does not, and then new records.
-            await asyncio.to_thread(connected, name)
+            await asyncio.to_thread(on_both, name)
             assert all(not look.judged.met for look in await more_looks(looked) if isinstance(look, Look))
-            await asyncio.to_thread(produce, connected.kafka, name, names(11, 5))
+            await asyncio.to_thread(produce, on_both.kafka, name, names(11, 5))
             assert (await one.event())["report"]["lag"] == 5
 
     run(test)
@@ -291,11 +298,11 @@ def test_what_has_waited_long_enough_fires(connected: Loader, topic: TopicFactor
     run(test)
 
 
-def test_records_that_retention_is_about_to_take_fire(connected: Loader, topic: TopicFactory) -> None:
+def test_records_that_retention_is_about_to_take_fire(on_both: Loader, topic: TopicFactory) -> None:
     name = topic(retention_ms=3_600_000)
-    produce(connected.kafka, name, names(0, 5))
-    connected(name)
-    produce(connected.kafka, name, names(5, 5))
+    produce(on_both.kafka, name, names(0, 5))
+    on_both(name)
+    produce(on_both.kafka, name, names(5, 5))
 
     async def test() -> None:
         async with running(
@@ -306,7 +313,7 @@ def test_records_that_retention_is_about_to_take_fire(connected: Loader, topic: 
             event = await early.event()
             assert late.events.empty()
             assert offsets.events.empty()
-            await asyncio.to_thread(delete_records, connected.kafka.bootstrap_servers, name, 1)
+            await asyncio.to_thread(delete_records, on_both.kafka.bootstrap_servers, name, 1)
             assert (await offsets.event())["report"]["headroom"] == 4
 
         assert 3_500 < event["report"]["headroom_time_seconds"] <= 3_600

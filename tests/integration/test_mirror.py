@@ -533,6 +533,7 @@ class TestWithoutPermission:
             cluster_of(guarded).committed("theirs", [TopicPartition("orders", 0)])
 
 
+@pytest.mark.long
 def test_the_operator_mirrors_to_the_group_of_its_template(
     kafka: KafkaBroker, topic: TopicFactory, postgres_engine: Engine, group: str
 ) -> None:

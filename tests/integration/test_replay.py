@@ -600,6 +600,7 @@ def test_killed_at_any_point_and_tried_again(
     assert_replayed_once(inline_loader, replacing)
 
 
+@pytest.mark.long
 @WAYS
 @pytest.mark.parametrize("point", sorted(REPLAY_POINTS.keys() - {"inside the transaction of a replay"}))
 def test_a_try_that_wakes_after_a_later_one_changes_nothing(

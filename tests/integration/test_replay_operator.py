@@ -16,6 +16,7 @@ from tests.integration.conftest import Loader, TopicFactory, names, positions, p
 from tests.integration.inline import InlineLauncher
 
 
+@pytest.mark.long
 def test_mapped_parts_are_together_exactly_the_range(
     kafka: KafkaBroker, topic: TopicFactory, postgres_engine: Engine
 ) -> None:

@@ -839,7 +839,7 @@ def more_partitions(loader: Loader, topic: str, count: int) -> None:
     ],
     ids=["to-earliest", "shift-by", "to-datetime"],
 )
-def test_a_preview_of_2000_partitions_takes_a_handful_of_requests(
+def test_a_preview_of_many_partitions_takes_a_handful_of_requests(
     inline_loader: Loader,
     topic: TopicFactory,
     monkeypatch: pytest.MonkeyPatch,
@@ -847,7 +847,7 @@ def test_a_preview_of_2000_partitions_takes_a_handful_of_requests(
     value: Any,
     more: list[str],
 ) -> None:
-    many = topic(partitions=2000)
+    many = topic(partitions=200)
     rewinder = Rewinder(inline_loader)
     rewinder("to-earliest", None, many, new_group=True)
     asked: list[str] = []
@@ -867,5 +867,5 @@ def test_a_preview_of_2000_partitions_takes_a_handful_of_requests(
 
     monkeypatch.setattr(rewind, "Cluster", Counted)
 
-    assert len(rewinder.preview(name, value).partitions) == 2000
+    assert len(rewinder.preview(name, value).partitions) == 200
     assert asked == ["describe_cluster", "describe_topics", "list_offsets", "list_offsets", *more]

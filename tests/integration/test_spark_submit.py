@@ -29,7 +29,7 @@ class TimedOut(BaseException):
     """As Airflow's AirflowTaskTimeout, which is raised in the middle of a task by a signal."""
 
 
-@pytest.mark.parametrize("stopped_by", ["on_kill", "time-out"])
+@pytest.mark.parametrize("stopped_by", ["on_kill", pytest.param("time-out", marks=pytest.mark.long)])
 def test_a_task_that_is_stopped_leaves_no_process_and_no_secret(
     monkeypatch: pytest.MonkeyPatch, postgres_loader: Loader, tmp_path: Path, stopped_by: str
 ) -> None:
