@@ -52,6 +52,13 @@ def emit_lag(stats: Stats, group_id: str, report: LagReport) -> None:
         stats.gauge(one.name, one.value, tags=one.tags)
 
 
+def emit_poll(stats: Stats, kafka_conn_id: str, watchers: int, seconds: float) -> None:
+    """Tell what a poll that watchers share took."""
+    tags = {"kafka_conn_id": kafka_conn_id}
+    stats.gauge("kafka_offsets.poll.watchers", watchers, tags=tags)
+    stats.timing("kafka_offsets.poll.duration", timedelta(seconds=seconds), tags=tags)
+
+
 class Commit(NamedTuple):
     """What a batch did, once it is committed.
 

@@ -92,6 +92,7 @@ class Watch:
     :param open_cluster: makes a client; called by a thread, and again after the cluster could not be reached
     :param open_engine: the same for a database, by its `conn_id`
     :param ended: called when nobody watches any more; another `Watch` is to be made then
+    :param polled: is told of every poll for how many watchers it was, and how many seconds it took
     """
 
     def __init__(
@@ -99,10 +100,12 @@ class Watch:
         open_cluster: Callable[[], Cluster],
         open_engine: Callable[[str], Engine],
         ended: Callable[[], object],
+        polled: Callable[[int, float], None],
     ) -> None:
         self._open_cluster = open_cluster
         self._open_engine = open_engine
         self._ended = ended
+        self._polled = polled
         self._watchers: set[_Watcher] = set()
         self._joined = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -170,7 +173,7 @@ class Watch:
             began = loop.time()
             due = [one for one in self._watchers if one.due <= began + one.interval * _EARLY]
             looks = await self._looks_of(due)
-            log.debug("Looked at the lag of %d watched groups in %.3f s", len(due), loop.time() - began)
+            self._polled(len(due), loop.time() - began)
             for number, (watcher, look) in enumerate(zip(due, looks, strict=True), start=1):
                 watcher.offer(look, loop.time())
                 if number % _AT_ONCE == 0:

@@ -10,9 +10,12 @@ import json
 import os
 import platform
 import re
+import socket
 import sqlite3
+import statistics
 import sys
 import tempfile
+import threading
 import time
 from contextlib import closing
 from datetime import UTC, datetime
@@ -76,8 +79,9 @@ def main() -> int:
             produce_orders(kafka.bootstrap_servers, topic, 1000, partitions=PARTITIONS)
         store_positions(engine, kafka, topics, options.triggers)
         engine.dispose()
-        baseline = measured(kafka, postgres, Path(dags), 0, options)
-        found = measured(kafka, postgres, Path(dags), options.triggers, options)
+        metrics = Metrics()
+        baseline = measured(kafka, postgres, metrics, Path(dags), 0, options)
+        found = measured(kafka, postgres, metrics, Path(dags), options.triggers, options)
     sys.stdout.write(
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores; {TOPICS} topics of {PARTITIONS} partitions\n\n"
         f"{'triggers':>8} {'memory of the process':>22} {'polls':>6} {'each took':>10} {'loop blocked for over 0.1 s':>28}\n"
@@ -86,6 +90,32 @@ def main() -> int:
         longest = f"{len(blocked)} times, at most {max(blocked):.2f} s" if blocked else "never"
         sys.stdout.write(f"{triggers:8,} {memory / 2**20:19,.0f} MB {polls:6} {seconds:8.2f} s {longest:>28}\n")
     return 0
+
+
+class Metrics:
+    """Receives what Airflow tells StatsD, and keeps the durations of polls."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self._polls: list[float] = []
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    @property
+    def port(self) -> int:
+        return int(self._socket.getsockname()[1])
+
+    def take(self) -> list[float]:
+        """The seconds of each poll since the last call."""
+        taken, self._polls = self._polls, []
+        return taken
+
+    def _receive(self) -> None:
+        while True:
+            line = self._socket.recv(65536).decode()
+            found = re.search(r"kafka_offsets\.poll\.duration:([\d.]+)\|ms", line)
+            if found is not None:
+                self._polls.append(float(found[1]) / 1000)
 
 
 def store_positions(engine: Engine, kafka: KafkaBroker, topics: list[str], groups: int) -> None:
@@ -120,7 +150,12 @@ def store_positions(engine: Engine, kafka: KafkaBroker, topics: list[str], group
 
 
 def measured(
-    kafka: KafkaBroker, postgres: PostgresServer, dags: Path, triggers: int, options: argparse.Namespace
+    kafka: KafkaBroker,
+    postgres: PostgresServer,
+    metrics: Metrics,
+    dags: Path,
+    triggers: int,
+    options: argparse.Namespace,
 ) -> tuple[int, int, float, list[float]]:
     """Run Airflow with so many triggers.
 
@@ -135,12 +170,16 @@ def measured(
     }
     config = {
         "triggerer.capacity": str(triggers + 10),
-        "triggerer.blocked_main_thread_warning_threshold": "0.1",
-        "logging.namespace_levels": "airflow_kafka_offsets.watch=DEBUG",
+        # The watchdog looks every 0.1 s.
+        "triggerer.blocked_main_thread_warning_threshold": "0.2",
+        "metrics.statsd_on": "True",
+        "metrics.statsd_host": "127.0.0.1",
+        "metrics.statsd_port": str(metrics.port),
         "core.dags_are_paused_at_creation": "False",
     }
     with AirflowHome(dags=dags, connections=connections, config=config) as home:
         home.start()
+        (triggerer,) = [one for one in home.components if one.name == "airflow triggerer"]
 
         def log() -> str:
             return (home.directory / "triggerer.log").read_text(encoding="utf-8", errors="replace")
@@ -154,13 +193,14 @@ def measured(
         # What came before is the start, when Airflow loads and begins every trigger.
         time.sleep(2 * options.interval)
         begun = len(log())
+        metrics.take()
         time.sleep(options.interval * options.polls)
+        polls = metrics.take()
         found = log()[begun:]
-        (triggerer,) = [one for one in home.components if one.name == "airflow triggerer"]
-        memory = [child.memory_full_info().uss for child in psutil.Process(triggerer.pid).children(recursive=True)]
-    polls = [float(seconds) for seconds in re.findall(r"Looked at the lag of \d+ watched groups in ([\d.]+) s", found)]
-    blocked = [float(seconds) for seconds in re.findall(r"async thread was blocked for ([\d.]+) seconds", found)]
-    return max(memory, default=0), len(polls), sorted(polls)[len(polls) // 2] if polls else 0.0, blocked
+        process = psutil.Process(triggerer.pid)
+        memory = [one.memory_full_info().uss for one in (process, *process.children(recursive=True))]
+    blocked = [float(seconds) - 0.1 for seconds in re.findall(r"async thread was blocked for ([\d.]+) seconds", found)]
+    return max(memory), len(polls), statistics.median(polls) if polls else 0.0, blocked
 
 
 if __name__ == "__main__":

@@ -61,8 +61,8 @@ def _subcommands() -> tuple[Any, ...]:
             "airflow_kafka_offsets.cli.lag.show_group",
             "Show positions and lag of every partition of a group",
             "Show, for every partition of a group, the stored position, the ends of the log, the lag, how many offsets are lost, "
-            "the age of the newest committed record (0 without lag), and the headroom: how many offsets, and how much time, "
-            "retention is behind the position. Ends with status 1 where a partition has an error.",
+            "the age of the newest committed record (0 without lag), the delay: how long the oldest record has waited, and the "
+            "headroom: how many offsets, and how much time, retention is behind the position. Ends with status 1 where a partition has an error.",
             "show orders_loader --conn-id warehouse --output json",
             *shared.LAG,
         ),

@@ -14,6 +14,7 @@ from airflow.observability import stats
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_kafka_offsets.lag_watch import Judged, LagWatch
+from airflow_kafka_offsets.metrics import emit_poll
 from airflow_kafka_offsets.rearming import Edge
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def prepare(watched: LagWatch) -> Prepared:
         return Cluster(config, isolation_level=watched.isolation_level, timeout=_KAFKA_SECONDS)
 
     tables = StateTables(watched.offsets_conn_id, watched.offsets_schema, watched.offsets_prefix)
-    return Prepared(tables, watched.question(), partial(Watch, open_cluster, database_engine))
+    polled = partial(emit_poll, stats, watched.kafka_conn_id)
+    return Prepared(tables, watched.question(), partial(Watch, open_cluster, database_engine, polled=polled))
 
 
 async def watch(watched: LagWatch) -> AsyncGenerator[Look[Judged] | Exception]:
