@@ -171,6 +171,7 @@ def _subcommands() -> tuple[Any, ...]:
             argument(("--batch",), type=shared.positive, required=True, help="the id of the batch"),
             shared.WHO,
             shared.REASON,
+            shared.OUTPUT,
         ),
         _command(
             "mirror",
@@ -184,6 +185,7 @@ def _subcommands() -> tuple[Any, ...]:
             shared.KAFKA_CONN_ID,
             argument(("--to",), required=True, metavar="KAFKA_GROUP", help="the consumer group in Kafka"),
             shared.ISOLATION_LEVEL,
+            shared.OUTPUT,
         ),
         _command(
             "export",

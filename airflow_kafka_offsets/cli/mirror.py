@@ -6,8 +6,8 @@ from argparse import Namespace
 
 from airflow_kafka_offsets import ledger
 from airflow_kafka_offsets.cli.command import cluster, command, database
-from airflow_kafka_offsets.cli.output import note
-from airflow_kafka_offsets.exceptions import ClusterChangedError
+from airflow_kafka_offsets.cli.output import note, show
+from airflow_kafka_offsets.identity import check_cluster
 from airflow_kafka_offsets.ledger import audit
 from airflow_kafka_offsets.mirror import mirror_stored
 
@@ -22,9 +22,7 @@ def mirror(args: Namespace) -> None:
     with database(args) as (engine, tables):
         with engine.connect() as conn:
             loaded_from = audit.cluster_of(conn, tables, args.group)
-        if loaded_from not in (None, found := kafka.cluster_id()):
-            raise ClusterChangedError(
-                f"The positions of group {args.group!r} belong to Kafka cluster {loaded_from!r}, the connection leads to {found!r}"
-            )
+        check_cluster(args.group, loaded_from, kafka.cluster_id())
         done = mirror_stored(kafka, args.to, lambda: ledger.positions(engine, tables, args.group))
+    show([{"group": args.group, "kafka_group": args.to, "partitions": done.committed}], args.output)
     note(f"Consumer group {args.to!r} in Kafka shows the positions of {done.committed} partitions")

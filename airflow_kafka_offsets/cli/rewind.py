@@ -45,6 +45,7 @@ def abandon(args: Namespace) -> None:
     """Give an open batch up."""
     with database(args) as (engine, tables):
         abandon_batch(args.group, args.batch, engine=engine, tables=tables, who=args.who, reason=args.reason)
+    show([{"group": args.group, "batch": args.batch, "state": "abandoned"}], args.output)
     note(f"Batch {args.batch} of group {args.group!r} is abandoned; its attempt can never commit")
 
 

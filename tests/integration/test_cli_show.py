@@ -606,6 +606,7 @@ class TestOutput:
         ("history", "loader", "--batch", "1"),
         ("plan", "loader"),
         ("verify", "loader", "--table", "target"),
+        ("mirror", "loader", "--to", "shown-by-the-command"),
     )
 
     def test_every_command_prints_every_format(
