@@ -58,7 +58,8 @@ def parse_ddl(ddl: str) -> pa.Schema:
         raise ConfigurationError(
             f"{unreadable}, near {near!r}. Columns are written as 'name TYPE, name TYPE'; known types are {KNOWN_TYPES}"
         ) from error
-    except sqlglot.errors.SqlglotError as error:
+    except (sqlglot.errors.SqlglotError, TypeError) as error:
+        # A TypeError where clauses stand that a column cannot have: the parser calls itself with what it does not take.
         raise ConfigurationError(f"{unreadable}: {error}") from error
     declared = statement.this
     is_more = statement.args.get("expression") is not None or statement.args.get("properties") is not None

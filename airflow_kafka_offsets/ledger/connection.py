@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from time import sleep
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -179,7 +179,7 @@ def _pause(attempt: int) -> None:
 
     Never the same twice, or two transactions would meet in the same place again.
     """
-    time.sleep(_FIRST_PAUSE_SECONDS * 3 ** (attempt - 1) * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
+    sleep(_FIRST_PAUSE_SECONDS * 3 ** (attempt - 1) * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
 
 
 @contextmanager

@@ -28,6 +28,25 @@ from tests.integration.inline import InlineLauncher
 COLUMNS = Json("id BIGINT NOT NULL, name STRING")
 
 
+# Every day these prove on Postgres what `make soak` proves on SQLite as well.
+_SQLITE_BY_SOAK = (
+    "test_cli_doctor",
+    "test_cli_show",
+    "test_crash_sweep",
+    "test_races",
+    "test_replay",
+    "test_rewind_races",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if item.path.stem in _SQLITE_BY_SOAK and parameters.get("engine") == "sqlite":
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One local session for all tests that do not test how Spark is launched."""

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -249,6 +249,7 @@ _tokens += ["COMMENT", "'x'", "`", "--", "/*", "*/", ";", "1", ".", "SELECT", "A
 
 
 @settings(max_examples=500)
+@example(ddl=")DEFAULT COMMENT")
 @given(ddl=st.text(max_size=30) | st.lists(st.sampled_from(_tokens), max_size=12).map(" ".join))
 def test_any_text_is_columns_or_a_configuration_error(ddl: str) -> None:
     try:

@@ -7,7 +7,6 @@ SQLite knows no deadlock and no serialization failure, so these are made up here
 import itertools
 import logging
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -85,7 +84,7 @@ def output(tmp_path: Path) -> Iterator[Output]:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses that were asked for; nobody waits for them."""
     asked: list[float] = []
-    monkeypatch.setattr(time, "sleep", asked.append)
+    monkeypatch.setattr(connection, "sleep", asked.append)
     return asked
 
 
