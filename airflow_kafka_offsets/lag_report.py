@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -39,7 +39,7 @@ class LagQuestion:
 
     def topics(self, state: GroupState) -> frozenset[str]:
         """The topics that are meant."""
-        return frozenset(self.scope or {tp.topic for tp in state.committed})
+        return frozenset(self.scope) or state.topics
 
 
 def lag_report(
@@ -67,7 +67,7 @@ def lag_report(
         if not new_group:
             audit.cluster_of(conn, tables, question.group_id)
         states = group_states(conn, tables, [question.group_id])
-    (report,) = LagPolls(cluster).reports([(question, states[question.group_id])])
+    (report,) = tuple(LagPolls(cluster).reports([(question, states[question.group_id])]))
     if isinstance(report, KafkaOffsetsError):
         raise report
     return report
@@ -84,8 +84,8 @@ class LagPolls:
         self._waiting: dict[tuple[TopicPartition, int, int], datetime] = {}
         self._used: dict[tuple[TopicPartition, int, int], datetime] = {}
 
-    def reports(self, asked: Iterable[tuple[LagQuestion, GroupState]]) -> list[LagReport | KafkaOffsetsError]:
-        """A report for each question, or why there is none.
+    def reports(self, asked: Iterable[tuple[LagQuestion, GroupState]]) -> Iterator[LagReport | KafkaOffsetsError]:
+        """A report for each question, or why there is none; one after the other, so that not all are held at once.
 
         :param asked: with states that were read before
         :raises KafkaUnavailableError: the cluster did not answer in time
@@ -97,14 +97,13 @@ class LagPolls:
         timed = frozenset[str]().union(*(topics for question, _, topics in meant if question.times))
         retention = self._cluster.retention(sorted(timed - logs.topic_errors.keys())) if timed else {}
         look = _Look.of(cluster_id, logs, retention)
-        found: list[LagReport | KafkaOffsetsError] = []
         for question, state, topics in meant:
             try:
-                found.append(self._report(question, state, topics, look))
+                report: LagReport | KafkaOffsetsError = self._report(question, state, topics, look)
             except KafkaOffsetsError as error:
-                found.append(error)
+                report = error
+            yield report
         self._waiting, self._used = self._used, {}
-        return found
 
     def _report(self, question: LagQuestion, state: GroupState, topics: frozenset[str], look: _Look) -> LagReport:
         check_cluster(question.group_id, state.cluster_id, look.cluster_id)
@@ -112,12 +111,13 @@ class LagPolls:
             if not state.known:
                 raise ConfigurationError(f"Nothing is stored of group {question.group_id!r} yet: name its topics")
             return LagReport(())
-        committed = {tp: one for tp, one in state.committed.items() if tp.topic in topics}
+        stored = state.committed()
+        committed = {tp: one for tp, one in stored.items() if tp.topic in topics}
         logs, errors = look.at(topics, committed)
         meant = frozenset(partitions_in(question.scope, {*committed, *errors}, logs))
         committed = {tp: one for tp, one in committed.items() if tp in meant}
         logs = {tp: one for tp, one in logs.items() if tp in meant}
-        positions = {tp: one.position for tp, one in state.committed.items()}
+        positions = {tp: one.position for tp, one in stored.items()}
         return evaluate(
             committed,
             logs,

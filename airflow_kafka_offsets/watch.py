@@ -237,12 +237,12 @@ class Watch:
         try:
             if self._polls is None:
                 self._polls = LagPolls(self._open_cluster())
-            reports = self._polls.reports((one.question, state) for one, state in known) if known else []
+            reports = self._polls.reports([(one.question, state) for one, state in known]) if known else ()
+            looks = {id(one): _judged(one, state, report) for (one, state), report in zip(known, reports, strict=True)}
         except Exception:
             # What the connection says may have changed since.
             self._polls = None
             raise
-        looks = {id(one): _judged(one, state, report) for (one, state), report in zip(known, reports, strict=True)}
         return [looks[id(one)] if id(one) in looks else _error(states[one.tables]) for one in due]
 
 
@@ -253,8 +253,7 @@ def _judged(watcher: _Watcher, state: GroupState, report: LagReport | Exception)
         judged = watcher.judge(report)
     except Exception as error:
         return error
-    positions = hash(frozenset((tp, one.position.offset) for tp, one in state.committed.items()))
-    return Look(judged, positions, state.busy)
+    return Look(judged, state.fingerprint(), state.busy)
 
 
 def _error(found: object) -> Exception:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -20,6 +20,11 @@ from airflow_kafka_offsets.offsets import Position, TopicPartition
 _GROUPS_AT_ONCE = 500
 
 
+_Stored = tuple[str, int, int, str | None, int | None, int | None, int | None, datetime | None, datetime | None]
+"""A position as it is stored. Plain tuples of plain values: of thousands of groups, they cost the garbage collector nothing,
+whose pauses would hold up an event loop."""
+
+
 @dataclass(frozen=True, slots=True)
 class GroupState:
     """What the state tables say of a group.
@@ -28,13 +33,32 @@ class GroupState:
     :param known: whether they know the group
     :param cluster_id: the Kafka cluster that it is loaded from; None where that is not known
     :param busy: whether a run holds the group's lease now
+    :param stored: its positions
     """
 
     now: datetime
     known: bool = False
     cluster_id: str | None = None
     busy: bool = False
-    committed: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    stored: Sequence[_Stored] = ()
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The topics that it has positions of."""
+        return frozenset(topic for topic, *_ in self.stored)
+
+    def fingerprint(self) -> int:
+        """A number that is another one after a position has moved."""
+        return hash(frozenset(one[:3] for one in self.stored))
+
+    def committed(self) -> dict[TopicPartition, Committed]:
+        """The positions: made anew at every call, since thousands of groups are looked at together."""
+        return {
+            TopicPartition(topic, partition): Committed(
+                Position(offset, topic_id, epoch, read_ahead(ahead_offset, ahead_ms)), newest, updated_at
+            )
+            for topic, partition, offset, topic_id, epoch, ahead_offset, ahead_ms, newest, updated_at in self.stored
+        }
 
 
 def group_states(conn: Connection, tables: Tables, group_ids: Collection[str]) -> dict[str, GroupState]:
@@ -45,32 +69,31 @@ def group_states(conn: Connection, tables: Tables, group_ids: Collection[str]) -
     now, wanted = database_now(conn), sorted(group_ids)
     if installed_version(conn, tables) is None:
         return {group_id: GroupState(now) for group_id in group_ids}
-    groups = tables.consumer_groups.c
-    committed: dict[str, dict[TopicPartition, Committed]] = {group_id: {} for group_id in group_ids}
+    groups, offsets = tables.consumer_groups.c, tables.consumed_offsets.c
+    stored: dict[str, list[_Stored]] = {group_id: [] for group_id in group_ids}
     found: dict[str, GroupState] = {}
     for at in range(0, len(wanted), _GROUPS_AT_ONCE):
         some = wanted[at : at + _GROUPS_AT_ONCE]
-        for group_id, tp, one in _positions(conn, tables, some):
-            committed[group_id][tp] = one
+        for group_id, *values in conn.execute(
+            sa.select(
+                offsets.consumer_group,
+                offsets.topic,
+                offsets.partition,
+                offsets.offset_value,
+                offsets.topic_id,
+                offsets.leader_epoch,
+                offsets.ahead_offset,
+                offsets.ahead_before_ms,
+                offsets.record_timestamp,
+                offsets.updated_at,
+            ).where(offsets.consumer_group.in_(some))
+        ):
+            stored[group_id].append(tuple(values))
         for row in conn.execute(
             sa.select(groups.group_id, groups.cluster_id, groups.lease_owner, groups.lease_expires_at).where(
                 groups.group_id.in_(some)
             )
         ):
             busy = row.lease_owner is not None and row.lease_expires_at > now
-            found[row.group_id] = GroupState(now, True, row.cluster_id, busy, committed[row.group_id])
+            found[row.group_id] = GroupState(now, True, row.cluster_id, busy, stored[row.group_id])
     return {group_id: found.get(group_id, GroupState(now)) for group_id in group_ids}
-
-
-def _positions(
-    conn: Connection, tables: Tables, group_ids: Collection[str]
-) -> Iterator[tuple[str, TopicPartition, Committed]]:
-    offsets = tables.consumed_offsets
-    for row in conn.execute(sa.select(offsets).where(offsets.c.consumer_group.in_(group_ids))):
-        ahead = read_ahead(row.ahead_offset, row.ahead_before_ms)
-        position = Position(row.offset_value, row.topic_id, row.leader_epoch, ahead)
-        yield (
-            row.consumer_group,
-            TopicPartition(row.topic, row.partition),
-            Committed(position, row.record_timestamp, row.updated_at),
-        )
