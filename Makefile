@@ -1,7 +1,7 @@
 # Every target sets up the environment first; that is instant when nothing changed.
 PYTHON := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup test unit integration lint format types demo soak bench bench-rewind bench-lag airflow reference constraints clean
+.PHONY: help setup test unit integration lint format types demo soak bench bench-quick bench-rewind bench-lag airflow reference constraints clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,8 +37,11 @@ soak: setup ## a thousand random loads, faults and kills, with the proof after e
 	RACES=100 SOAK_STEPS=$(or $(STEPS),1000) SOAK_SEED=$(or $(SEED),1) \
 		$(PYTHON) -m pytest tests/integration/test_soak.py tests/integration/test_races.py -s
 
-bench: setup ## measure loads of 200,000 and 5,000,000 records into Postgres (ARGS="--records N --rounds N")
-	$(PYTHON) -m benchmarks.load $(ARGS)
+bench: setup ## compare loads of up to 5,000,000 records with other ways to load; half an hour (ARGS="--datasets orders:N --write")
+	$(PYTHON) -m benchmarks.compare $(ARGS)
+
+bench-quick: setup ## the same for every day: 1,000 and 200,000 records in two rounds
+	$(PYTHON) -m benchmarks.compare --datasets orders:1000 orders:200000 --rounds 2 $(ARGS)
 
 bench-rewind: setup ## measure previews and rewinds of 10 to 2,000 partitions, and after 100,000 batches
 	$(PYTHON) -m benchmarks.rewind $(ARGS)

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import sqlalchemy as sa
 
@@ -65,8 +66,8 @@ def main() -> int:
                 assert (len(report.partitions), report.lag) == (partitions, 10 * partitions)
 
             seconds = [
-                median(lambda look=look: look(False), options.rounds),
-                median(lambda look=look: look(True), options.rounds),
+                median(partial(look, False), options.rounds),
+                median(partial(look, True), options.rounds),
                 median(pure(partitions), options.rounds),
             ]
             sys.stdout.write(f"{partitions:10,} {seconds[0]:6.2f} s {seconds[1]:22.2f} s {seconds[2]:15.2f} s\n")

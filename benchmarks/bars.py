@@ -1,0 +1,59 @@
+"""How fast this package means to be, and whether it is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from benchmarks.measured import OPERATOR, PACKAGE, READING, SCRIPT, SPARK, START, TRANSFORM, WRITING, Measured
+
+# At most so many records are a load whose seconds are Spark's start, and nothing else is compared.
+SMALL = 1_000
+_START_SECONDS = 3.0
+_OF_LIMIT = 0.65
+_TIMES = (
+    (PACKAGE, SPARK, 3.0),
+    (PACKAGE, OPERATOR, 5.0),
+    (PACKAGE, SCRIPT, 2.5),
+    (TRANSFORM, SPARK, 2.0),
+    (TRANSFORM, OPERATOR, 4.0),
+)
+
+
+class Bar(NamedTuple):
+    """
+    :param found: with Spark's start in the time of those that start it
+    :param without_start: the same without it; None where the bar is about the start
+    """
+
+    told: str
+    asked: float
+    found: float
+    without_start: float | None
+    at_most: bool = False
+
+    @property
+    def met(self) -> bool:
+        return self.found <= self.asked if self.at_most else self.found >= self.asked
+
+
+def judge(measured: Measured) -> list[Bar]:
+    """Each bar that what was measured says something about."""
+    seconds = measured.seconds
+    if measured.dataset.records <= SMALL:
+        more = measured.median(PACKAGE) - measured.median(START)
+        return [Bar("seconds over an empty Spark application", _START_SECONDS, more, None, at_most=True)]
+    bars = [
+        Bar(
+            f"{name} : {other}",
+            asked,
+            measured.ratio(name, other),
+            measured.ratio(name, other, with_start=False),
+        )
+        for name, other, asked in _TIMES
+        if name in seconds and other in seconds
+    ]
+    if READING in seconds and WRITING in seconds:
+        slower = max(READING, WRITING, key=measured.median)
+        whole, without = (measured.ratio(PACKAGE, slower, with_start=start) for start in (True, False))
+        bars.append(Bar(f"{PACKAGE} : {slower}", _OF_LIMIT, whole, without))
+    return bars

@@ -1,0 +1,138 @@
+"""Loads into Postgres side by side: this package, those that it means to beat, and the limits of the servers.
+
+Broker, Postgres (fsync on) and Spark are on this machine. Every contender loads every data set once a round, in turn, so that
+a slow minute of the machine meets all of them; medians are compared. Every load begins with an empty database and ends with
+a look at its rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from benchmarks.bars import SMALL, judge
+from benchmarks.datasets import Dataset
+from benchmarks.limits import seconds_of_reading, seconds_of_writing
+from benchmarks.load import Load
+from benchmarks.machine import describe
+from benchmarks.measured import PACKAGE, READING, SPARK, START, WRITING, Measured
+from benchmarks.plot import chart
+from benchmarks.report import table, verdict
+from devstack.airflow import AirflowHome
+from devstack.kafka import KafkaBroker
+from devstack.paths import REPOSITORY
+from devstack.postgres import PostgresServer
+from devstack.topics import delete_topic
+
+FULL = ("orders:1000", "orders:200000", "orders:5000000", "wide:1000000", "many-partitions:1000000", "skewed:1000000")
+# Spark's own words would bury the tables.
+QUIET = {"logging.logging_level": "WARNING"}
+_DOCS = REPOSITORY / "docs" / "benchmarks"
+
+Contenders = Mapping[str, Callable[[Load], None]]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.compare", description=__doc__)
+    parser.add_argument("--datasets", type=Dataset.parse, nargs="+", default=[Dataset.parse(text) for text in FULL])
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each; medians are compared")
+    parser.add_argument("--write", action="store_true", help="write compare.json and compare.svg into docs/benchmarks")
+    options = parser.parse_args()
+    with KafkaBroker() as kafka, PostgresServer(fsync=True) as postgres, AirflowHome(config=QUIET) as home:
+        os.environ.update(home.env)
+        os.environ["AIRFLOW_CONN_SPARK_DEFAULT"] = json.dumps({"conn_type": "spark", "host": "local[*]"})
+        # Airflow reads where its home is at its first import.
+        from benchmarks.contenders import CONTENDERS
+        from benchmarks.handwritten_spark import why_left_out
+
+        machine = describe(postgres)
+        say(", ".join(f"{name} {value}" for name, value in machine.items()))
+        contenders = dict(CONTENDERS)
+        if left_out := why_left_out():
+            say(f"{SPARK}: {left_out}")
+            del contenders[SPARK]
+        results = []
+        for dataset in options.datasets:
+            dataset.produce(kafka.bootstrap_servers)
+            measured = measure(kafka, postgres, dataset, contenders, options.rounds)
+            delete_topic(kafka.bootstrap_servers, dataset.topic)
+            say("", *table(measured), *map(verdict, judge(measured)))
+            results.append(measured)
+            if options.write:  # now, and not at the end: all of it takes long
+                write(results, machine, options.rounds, left_out)
+    return 0
+
+
+def measure(
+    kafka: KafkaBroker, postgres: PostgresServer, dataset: Dataset, contenders: Contenders, rounds: int
+) -> Measured:
+    """Let every contender load a data set, in several rounds."""
+    measured = Measured(dataset)
+    small = dataset.records <= SMALL
+    for number in range(rounds):
+        for name, contender in contenders.items():
+            if small and name not in (START, PACKAGE):
+                continue
+            database = f"{dataset.topic}-{number}"
+            postgres.create_database(database)
+            load = Load(kafka, postgres, dataset, database)
+            # What an earlier contender wrote is not to be written out in this one's time.
+            checkpoint(postgres)
+            begun = time.monotonic()
+            contender(load)
+            measured.add(name, time.monotonic() - begun)
+            if name != START:
+                load.check()
+            if name == PACKAGE and not small:
+                measured.add(READING, seconds_of_reading(load))
+                measured.add(WRITING, seconds_of_writing(load))
+            postgres.drop_database(database)
+    return measured
+
+
+def checkpoint(postgres: PostgresServer) -> None:
+    with postgres.connect() as conn:
+        conn.execute("CHECKPOINT")
+
+
+def write(results: list[Measured], machine: dict[str, str], rounds: int, left_out: str | None) -> None:
+    """What was measured, for programs and for eyes."""
+    _DOCS.mkdir(parents=True, exist_ok=True)
+    document = {
+        "command": shlex.join(["python", "-m", "benchmarks.compare", *sys.argv[1:]]),
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine,
+        "rounds": rounds,
+        "left_out": {} if left_out is None else {SPARK: left_out},
+        "datasets": [as_plain(measured) for measured in results],
+    }
+    (_DOCS / "compare.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    where = f"{machine['processor']}, {machine['cores']} cores, {machine['memory']}; medians of {rounds} rounds"
+    if left_out:
+        where += f"; {SPARK} left out"
+    (_DOCS / "compare.svg").write_text(chart(results, where), encoding="utf-8")
+
+
+def as_plain(measured: Measured) -> dict[str, object]:
+    return {
+        "dataset": measured.dataset.name,
+        "records": measured.dataset.records,
+        "told": measured.dataset.told,
+        "seconds": {name: [round(one, 3) for one in measured.seconds[name]] for name in measured.names},
+        "bars": [bar._asdict() | {"met": bar.met} for bar in judge(measured)],
+    }
+
+
+def say(*lines: str) -> None:
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""A hand-written Spark job: Spark's Kafka connector, from_json, JDBC append; submitted as this package submits its own."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+from benchmarks.datasets import COLUMNS
+from benchmarks.load import Load
+from benchmarks.package import CONF
+
+JARS = "KAFKA_CONNECTOR_JARS"
+_APPLICATION = Path(__file__).with_name("spark_application.py")
+
+
+def why_left_out() -> str | None:
+    """None where it can be run."""
+    if os.environ.get(JARS):
+        return None
+    return (
+        f"left out: {JARS} is not set (paths, separated by commas, of spark-sql-kafka and what it depends on, and of "
+        "Postgres' JDBC driver)"
+    )
+
+
+def load_orders(load: Load) -> None:
+    load.create_table()
+    postgres = load.postgres
+    job = {
+        "bootstrap_servers": load.kafka.bootstrap_servers,
+        "topic": load.dataset.topic,
+        "columns": COLUMNS.replace(" NOT NULL", ""),
+        "url": f"jdbc:postgresql://127.0.0.1:{postgres.port}/{load.database}",
+        "user": postgres.user,
+        "password": postgres.password,
+    }
+    hook = SparkSubmitHook(conn_id="spark_default", conf=CONF, jars=os.environ[JARS])
+    # Not in the arguments, which every user of the machine can see.
+    hook.submit(str(_APPLICATION), env=os.environ | {"HANDWRITTEN_JOB": json.dumps(job)})

@@ -1,0 +1,45 @@
+"""Where a measurement was made: what a reader has to know to compare it with another."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+from devstack.kafka_jars import KAFKA_VERSION
+from devstack.postgres import PostgresServer
+
+_PACKAGES = (
+    "apache-airflow",
+    "apache-airflow-providers-apache-kafka",
+    "confluent-kafka",
+    "psycopg",
+    "pyarrow",
+    "pyspark",
+)
+
+
+def describe(postgres: PostgresServer) -> dict[str, str]:
+    with postgres.connect() as conn:
+        (server,) = conn.execute("SHOW server_version").fetchone() or ("?",)
+    return {
+        "processor": _processor(),
+        "cores": str(os.cpu_count()),
+        "memory": f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GB",
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "kafka": KAFKA_VERSION,
+        "postgres": f"{server}, fsync on",
+        **{name: version(name) for name in _PACKAGES},
+    }
+
+
+def _processor() -> str:
+    # Linux tells it only here.
+    listed = Path("/proc/cpuinfo")
+    if listed.exists():
+        for line in listed.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,33 @@
+"""Measurements as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from benchmarks.bars import Bar
+from benchmarks.measured import PACKAGE, START, Measured
+
+
+def table(measured: Measured) -> Iterator[str]:
+    """A row for each contender: rates of the whole load, and without Spark's start; how many times as fast the package is."""
+    yield f"{measured.dataset.told}"
+    yield f"  {'':34} {'median':>8}  {'of rounds':>14} {'rows/s':>10} {'no start':>10} {'package is':>16}"
+    for name in measured.names:
+        seconds = measured.seconds[name]
+        line = f"  {name:34} {measured.median(name):6.1f} s  {min(seconds):6.1f} to {max(seconds):4.1f}"
+        if name != START:
+            line += f" {measured.rate(name):10,.0f} {measured.rate(name, with_start=False):10,.0f}"
+        if name not in (START, PACKAGE):
+            whole, without = (measured.ratio(PACKAGE, name, with_start=start) for start in (True, False))
+            line += f" {f'{whole:.2f} ({without:.2f}) x':>16}"
+        yield line
+
+
+def verdict(bar: Bar) -> str:
+    """Whether a bar is met, and how far away it is."""
+    asked = f"{'at most' if bar.at_most else 'at least'} {bar.asked:g}"
+    found = f"{bar.found:.2f}"
+    if bar.without_start is not None:
+        found += f", {bar.without_start:.2f} without Spark's start"
+    how = "met" if bar.met else f"missed by {abs(bar.found - bar.asked):.2f}"
+    return f"  {how:15} {bar.told:58} {asked:14} found {found}"

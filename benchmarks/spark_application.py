@@ -1,0 +1,36 @@
+"""The hand-written Spark application, as its users write it: no positions are kept, and a retry doubles rows."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+
+
+def main() -> None:
+    job = json.loads(os.environ["HANDWRITTEN_JOB"])
+    spark = SparkSession.builder.getOrCreate()
+    records = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", job["bootstrap_servers"])
+        .option("subscribe", job["topic"])
+        .option("startingOffsets", "earliest")
+        .option("endingOffsets", "latest")
+        .load()
+    )
+    orders = records.select(F.from_json(F.col("value").cast("string"), job["columns"]).alias("order")).select("order.*")
+    options = {
+        "driver": "org.postgresql.Driver",
+        "user": job["user"],
+        "password": job["password"],
+        "batchsize": "10000",
+        "reWriteBatchedInserts": "true",
+    }
+    orders.write.jdbc(job["url"], "orders", mode="append", properties=options)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
