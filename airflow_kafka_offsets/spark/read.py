@@ -56,6 +56,9 @@ _client_log.propagate = False
 def consumer_config(config: Mapping[str, Any], group_id: str, isolation_level: str) -> dict[str, Any]:
     """The connection's configuration, with what exact reading needs set over it."""
     return {
+        # A slice fills the consumer's queue at once. Fetching then pauses, for a second unless told otherwise, in which the queue
+        # runs empty; a connection may still say otherwise.
+        "fetch.queue.backoff.ms": 10,
         **config,
         # Partitions are assigned and nothing is committed to Kafka, so that no group forms; the id only names us to
         # ACLs and quotas.

@@ -30,7 +30,7 @@ def test_L08_a_partition_without_a_leader_is_an_entry_with_an_error(postgres_eng
         kafka.wait_for_leader(-1, "lonely", 0)
         config = {"bootstrap.servers": kafka.brokers[2].bootstrap_servers}
 
-        report = lag_report(postgres_engine, Tables(), Cluster(config, timeout=3), LagQuestion("loader"))
+        report = lag_report(postgres_engine, Tables(), Cluster(config, timeout=8), LagQuestion("loader"))
 
         assert (report.lag, report.complete) == (4, False)
         (failed,) = report.errors

@@ -99,11 +99,17 @@ def test_a_standalone_cluster_and_a_transform_beside_the_dag(
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ({"AIRFLOW_CONN_SPARK_DEFAULT": None}, "`spark_default` isn't defined"),
-        ({"AIRFLOW_CONN_WAREHOUSE": None}, "`warehouse` isn't defined"),
-        ({"JAVA_HOME": "/nowhere"}, "Spark needs Java 17 or newer, and JAVA_HOME is '/nowhere'"),
+        pytest.param({"AIRFLOW_CONN_SPARK_DEFAULT": None}, "`spark_default` isn't defined", id="spark"),
+        pytest.param(
+            {"AIRFLOW_CONN_WAREHOUSE": None}, "`warehouse` isn't defined", id="database", marks=pytest.mark.long
+        ),
+        pytest.param(
+            {"JAVA_HOME": "/nowhere"},
+            "Spark needs Java 17 or newer, and JAVA_HOME is '/nowhere'",
+            id="java",
+            marks=pytest.mark.long,
+        ),
     ],
-    ids=["spark", "database", "java"],
 )
 def test_what_is_missing_is_said_before_spark(
     kafka: KafkaBroker,
