@@ -328,10 +328,12 @@ def test_a_transform_decides_the_rows_and_not_the_positions(
 
 def test_a_transform_that_stops_reading_is_refused(loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
     name = topic()
-    produce(kafka, name, names(0, 400_000))
+    # More than fits into the buffers between Python and Spark: all of it must not be read before Spark has its one row.
+    long = "x" * 1000
+    produce(kafka, name, [b'{"id": %d, "name": "%s"}' % (number, long.encode()) for number in range(60_000)])
 
     with pytest.raises(TransformError, match="stops reading early"):
-        loader(name, transform=f"{__name__}.first_only", slice_offsets=400_000)
+        loader(name, transform=f"{__name__}.first_only", slice_offsets=60_000)
 
     assert positions(loader.engine) == {}
 
