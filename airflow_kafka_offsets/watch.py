@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from threading import Thread
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy.engine import Engine
@@ -143,11 +144,12 @@ class Watch:
         self._ended()
         if self._task is not None:
             self._task.cancel()
-        # By a thread, after whatever is being asked: closing waits for the network.
-        self._threads.submit(self._close)
-        self._threads.shutdown(wait=False)
+        # By a thread: closing waits for the network.
+        Thread(target=self._close, name="kafka-offsets-watch-close").start()
 
     def _close(self) -> None:
+        # What is still being asked uses what is to be closed, and opens what it lacks.
+        self._threads.shutdown(wait=True, cancel_futures=True)
         self._polls = None
         for engine in self._engines.values():
             engine.dispose()

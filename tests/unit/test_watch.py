@@ -1,0 +1,67 @@
+"""What a `Watch` leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.lag_report import LagQuestion
+from airflow_kafka_offsets.watch import StateTables, Watch
+from devstack.process import wait_until
+
+SECONDS = 30.0
+
+
+@pytest.mark.parametrize("at", ["before the engine is made", "inside a query"])
+def test_a_database_that_is_being_read_when_the_last_watcher_leaves_is_left_too(tmp_path: Path, at: str) -> None:
+    engine = sa.create_engine(f"sqlite:///{tmp_path / 'state.db'}")
+    connections: Counter[str] = Counter()
+    reached, go_on = threading.Event(), threading.Event()
+
+    @sa.event.listens_for(engine, "connect")
+    def opened(*_: Any) -> None:
+        connections["opened"] += 1
+
+    @sa.event.listens_for(engine, "close")
+    def closed(*_: Any) -> None:
+        connections["closed"] += 1
+
+    def hold() -> None:
+        reached.set()
+        assert go_on.wait(SECONDS)
+
+    def open_engine(conn_id: str) -> sa.Engine:
+        if at == "before the engine is made":
+            hold()
+        return engine
+
+    @sa.event.listens_for(engine, "before_cursor_execute")
+    def executing(*_: Any) -> None:
+        if at == "inside a query":
+            hold()
+
+    def no_cluster() -> Any:
+        raise AssertionError("not to be asked: the database has not answered")
+
+    async def test() -> None:
+        watch = Watch(no_cluster, open_engine, ended=lambda: None, polled=lambda *_: None)
+        looks = watch.looks(StateTables("warehouse"), LagQuestion("loader"), lambda report: report, 0.01)
+        first = asyncio.ensure_future(anext(looks))
+        assert await asyncio.to_thread(reached.wait, SECONDS)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        await looks.aclose()
+
+    try:
+        asyncio.run(asyncio.wait_for(test(), SECONDS))
+    finally:
+        go_on.set()
+    closing = [one for one in threading.enumerate() if one.name.startswith("kafka-offsets-watch")]
+    wait_until(lambda: not any(one.is_alive() for one in closing), SECONDS, "the threads of the watch to end")
+    assert connections == {"opened": 1, "closed": 1}
