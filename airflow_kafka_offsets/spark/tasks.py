@@ -1,11 +1,11 @@
-"""What runs in Spark's Python workers: slices to rows, and rows to staged files. Functions for `mapInArrow`."""
+"""What runs in Spark's Python workers: slices to rows, and rows to staged files."""
 
 from __future__ import annotations
 
 import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError
 from airflow_kafka_offsets.offsets import Slice
 from airflow_kafka_offsets.spark.dead_letters import DeadLetterFile
 from airflow_kafka_offsets.spark.decode import DECODERS, sift_json
-from airflow_kafka_offsets.spark.job import SliceRead, StageJob
+from airflow_kafka_offsets.spark.job import SliceRead, StagedFile, StageJob
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 
 RESULT_DDL = "name STRING, row_count BIGINT, byte_count BIGINT"
@@ -29,15 +29,22 @@ class SliceReader:
         self._job = job
 
     def __call__(self, indexes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """
+        """As a function for `mapInArrow`.
+
         :param indexes: record batches with one int64 column, the index of a slice
+        :return: record batches with the job's columns
+        """
+        return self.rows(index for batch in indexes for index in batch.column(0).to_pylist())
+
+    def rows(self, indexes: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """
+        :param indexes: of the slices to read
         :return: record batches with the job's columns
         """
         staging = StagingDirectory(self._job.staging_uri)
         try:
-            for batch in indexes:
-                for index in batch.column(0).to_pylist():
-                    yield from self._slice(self._job.slices[index], staging)
+            for index in indexes:
+                yield from self._slice(self._job.slices[index], staging)
         except KafkaOffsetsError as error:
             leave_failure(staging, error)
             raise
@@ -70,15 +77,26 @@ class SliceReader:
 
 
 class Stager:
-    """Writes the rows of a Spark partition into one Arrow file of this attempt, and says in one row what it wrote."""
+    """Writes the rows of a Spark partition into one Arrow file of this attempt."""
 
     def __init__(self, staging_uri: str) -> None:
         self._staging_uri = staging_uri
 
     def __call__(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """
+        """As a function for `mapInArrow`.
+
         :param rows: record batches of any schema
         :return: one row with the file's name, rows and bytes; none where there were no rows
+        """
+        file = self.write(rows)
+        if file is not None:
+            told = {"name": [file.name], "row_count": [file.rows], "byte_count": [file.bytes]}
+            yield pa.RecordBatch.from_pydict(told, schema=_RESULT)
+
+    def write(self, rows: Iterable[pa.RecordBatch]) -> StagedFile | None:
+        """
+        :param rows: record batches of any schema
+        :return: None where there were no rows
         """
         staging = StagingDirectory(self._staging_uri)
         # A name of its own for every attempt: what a failed or speculative one leaves is named by nobody.
@@ -96,13 +114,34 @@ class Stager:
                 writer.write_batch(batch)
                 count += batch.num_rows
             if writer is None or stream is None:
-                return
+                return None
             writer.close()
-            size = stream.tell()
+            return StagedFile(name, count, stream.tell())
         finally:
             if stream is not None:
                 stream.close()
-        yield pa.RecordBatch.from_pydict({"name": [name], "row_count": [count], "byte_count": [size]}, schema=_RESULT)
+
+
+class OnePass:
+    """Reads, decodes and stages slices without a transform between: rows never leave the Python worker."""
+
+    def __init__(self, job: StageJob) -> None:
+        self._reader = SliceReader(job)
+        self._stager = Stager(job.staging_uri)
+
+    def __call__(self, indexes: Iterable[int]) -> Iterator[StagedFile]:
+        """As a function for `RDD.mapPartitions`.
+
+        :param indexes: of the slices of a Spark partition
+        :return: the file, where there were rows
+        """
+        file = self._stager.write(self._reader.rows(indexes))
+        if file is not None:
+            yield file
+
+    def in_arrow(self, indexes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """As a function for `mapInArrow`, like reader and stager one after the other."""
+        return self._stager(self._reader(indexes))
 
 
 class _Seen:

@@ -5,12 +5,10 @@ What Spark itself does to a load is tested with real Spark; here its part is onl
 
 from __future__ import annotations
 
-import pyarrow as pa
-
 from airflow_kafka_offsets.spark.application import write_manifest
-from airflow_kafka_offsets.spark.job import StagedFile, StageJob
+from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.staging import StagingDirectory
-from airflow_kafka_offsets.spark.tasks import SliceReader, Stager
+from airflow_kafka_offsets.spark.tasks import OnePass
 
 
 class InlineLauncher:
@@ -26,10 +24,5 @@ class InlineLauncher:
         assert job.transform is None
         self.jobs.append(job)
         staging = StagingDirectory(job.staging_uri)
-        reader, stager = SliceReader(job), Stager(job.staging_uri)
-        files: list[StagedFile] = []
-        for one in job.slices:
-            index = pa.RecordBatch.from_pydict({"id": pa.array([one.index], pa.int64())})
-            for result in stager(reader(iter([index]))):
-                files += [StagedFile(row["name"], row["row_count"], row["byte_count"]) for row in result.to_pylist()]
-        write_manifest(job, staging, tuple(files))
+        one_pass = OnePass(job)
+        write_manifest(job, staging, tuple(file for one in job.slices for file in one_pass([one.index])))

@@ -15,7 +15,7 @@ from airflow_kafka_offsets.formats import Json, Raw, ValueFormat, row_columns
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.offsets import ReadAhead, Slice
 from airflow_kafka_offsets.offsets import TopicPartition as Partition
-from airflow_kafka_offsets.spark import read as read_module
+from airflow_kafka_offsets.spark import patience
 from airflow_kafka_offsets.spark.dead_letters import dead_letters
 from airflow_kafka_offsets.spark.job import Manifest, SliceRead, StageJob, TargetColumns
 from airflow_kafka_offsets.spark.read import consumer_config, read
@@ -186,7 +186,7 @@ class TestAStartThatTheLogDoesNotHold:
 def test_a_topic_that_is_deleted_while_it_is_read_is_named_soon(
     kafka: KafkaBroker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_module, "_UNKNOWN_SECONDS", 1.0)
+    monkeypatch.setattr(patience, "_UNKNOWN_SECONDS", 1.0)
     name = topic()
     produce(kafka, name, names(0, 10))
     # Left to itself the client would doubt the news for half a minute.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import sqlalchemy as sa
 
 from airflow_kafka_offsets.batch import load
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
@@ -18,6 +19,7 @@ from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from devstack.topics import create_topic
+from tests.conftest import TopicFactory
 from tests.integration.conftest import Loader, names, positions, produce
 
 
@@ -76,6 +78,41 @@ def test_a_task_that_is_stopped_leaves_no_process_and_no_secret(
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert positions(postgres_loader.engine) == {}
+
+
+def test_java_options_of_the_users_own_come_last_and_win(
+    monkeypatch: pytest.MonkeyPatch, kafka: KafkaBroker, postgres_engine: sa.Engine, topic: TopicFactory
+) -> None:
+    connect(monkeypatch, host="local[1]")
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=3")
+    conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
+    launcher = SparkSubmitLauncher("spark_default", conf=conf, name=f"options-{uuid.uuid4().hex}")
+    name = topic()
+    produce(kafka, name, names(0, 10))
+    found: list[str] = []
+
+    def look() -> None:
+        wait_until(lambda: options_of(launcher.name), 60, "Spark's JVM")
+        found.extend(options_of(launcher.name))
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    result = Loader(kafka, postgres_engine, launcher)(name)
+    looker.join()
+
+    assert result.rows == 10
+    assert found == [f"-XX:TieredStopAtLevel={level}" for level in (1, 3, 4)]
+
+
+def options_of(name: str) -> list[str]:
+    """All that the driver's JVM is told of its compilers. The JVM that makes its command line, before it, has another class."""
+    return [
+        option
+        for process in processes_with(name)
+        if "org.apache.spark.launcher.Main" not in process.info["cmdline"]
+        for option in process.info["cmdline"]
+        if option.startswith("-XX:TieredStopAtLevel")
+    ]
 
 
 def processes_with(argument: str) -> list[psutil.Process]:

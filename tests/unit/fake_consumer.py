@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any, TypeAlias
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from airflow_kafka_offsets.spark import patience
 from airflow_kafka_offsets.spark import read as read_module
 
 TIMED_OUT = KafkaException(KafkaError(KafkaError._TRANSPORT))
@@ -67,6 +69,7 @@ class FakeConsumer:
     :param script: one step a call of `consume`; nothing comes behind its end
     :param topics: what the cluster says of the topic's partitions when asked; None for that it has no such topic
     :param beginning: the first offset of the log
+    :param collecting: whether Python collected garbage while messages came
     """
 
     script: Iterable[Step] = ()
@@ -75,6 +78,7 @@ class FakeConsumer:
     seconds_a_call: float = 0.5
     now: float = 1000.0
     closed: bool = False
+    collecting: set[bool] = field(default_factory=set)
     assigned: list[Any] = field(default_factory=list)
     report: Callable[[KafkaError], None] = lambda error: None
 
@@ -87,7 +91,7 @@ class FakeConsumer:
             return self
 
         monkeypatch.setattr(read_module, "Consumer", made)
-        monkeypatch.setattr(read_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: self.now))
         return self
 
     def assign(self, partitions: list[Any]) -> None:
@@ -95,6 +99,7 @@ class FakeConsumer:
 
     def consume(self, count: int, timeout: float) -> list[FakeMessage]:
         self.now += self.seconds_a_call
+        self.collecting.add(gc.isenabled())
         step = self._next()
         if isinstance(step, KafkaError):
             self.report(step)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import repeat
@@ -75,6 +76,21 @@ class TestWhatIsRead:
 
     def test_an_error_behind_the_end_is_nobodys_concern(self) -> None:
         assert len(offsets(read_all(FakeConsumer([[*messages(10, 20), OUT_OF_RANGE]])))) == 10
+
+    def test_messages_are_made_without_garbage_collections_and_rows_are_worked_on_with_them(self) -> None:
+        consumer = FakeConsumer([messages(10, 15), messages(15, 20)])
+        with pytest.MonkeyPatch.context() as patch:
+            consumer.install(patch)
+            assert [gc.isenabled() for _ in read(ONE, {})] == [True, True]
+        assert consumer.collecting == {False}
+
+    def test_who_collects_no_garbage_is_left_alone(self) -> None:
+        gc.disable()
+        try:
+            read_all(FakeConsumer([messages(10, 20)]))
+            assert not gc.isenabled()
+        finally:
+            gc.enable()
 
     def test_columns(self) -> None:
         headers: list[tuple[str, bytes | None]] = [("a", b"1"), ("a", None)]
