@@ -175,19 +175,14 @@ def main(directory: str) -> int:
 
 
 def _submitted(job: StageJob) -> None:
+    """Stage in an application of its own. The JVM stops it when this process ends: PySpark's own way waits for up to a second."""
     if job.transform is None:
+        # PySpark 4.2 imports pandas before its first call into the JVM, to know whether it could. It takes a second.
+        sys.modules["pandas"] = None  # type: ignore[assignment]
         from pyspark import SparkContext
 
-        context = SparkContext.getOrCreate()
-        try:
-            run_without_sql(context, job)
-        finally:
-            context.stop()
+        run_without_sql(SparkContext.getOrCreate(), job)
     else:
         from pyspark.sql import SparkSession
 
-        session = SparkSession.builder.getOrCreate()
-        try:
-            run(session, job)
-        finally:
-            session.stop()
+        run(SparkSession.builder.getOrCreate(), job)
