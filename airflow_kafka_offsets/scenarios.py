@@ -119,13 +119,14 @@ class Scenario:
         return ", ".join(parts)
 
 
-def parse_scope(scopes: Iterable[str]) -> Scope:
+def parse_scope(scopes: str | Iterable[str]) -> Scope:
     """A scope of `topic` and `topic:partition,partition`, as Kafka's tool has it. Later mentions of a topic add to earlier ones.
 
+    :param scopes: several of them, or one
     :raises ConfigurationError: a partition is not a number
     """
     found: dict[str, frozenset[int] | None] = {}
-    for one in scopes:
+    for one in [scopes] if isinstance(scopes, str) else scopes:
         topic, colon, listed = one.partition(":")
         if not topic:
             raise ConfigurationError(f"A scope is topic or topic:0,1; got {one!r}")

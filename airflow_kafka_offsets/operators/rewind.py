@@ -53,7 +53,7 @@ class KafkaRewindOperator(BaseOperator):
         group_id: str,
         scenario: str,
         value: Any = None,
-        scope: Sequence[str] = (),
+        scope: str | Sequence[str] = (),
         offsets_conn_id: str,
         preview_only: bool | str = False,
         reason: str | None = None,
@@ -102,7 +102,7 @@ class KafkaRewindOperator(BaseOperator):
         # A template without a value renders to nothing.
         value = None if self.value == "" else self.value
         scenario = Scenario.of(self.scenario, value, group_id=self.group_id)
-        scope = parse_scope([self.scope] if isinstance(self.scope, str) else self.scope)
+        scope = parse_scope(self.scope)
         tables = Tables(self.offsets_schema, self.offsets_prefix)
         run = task_run(context)
         config = kafka_config(self.kafka_conn_id)

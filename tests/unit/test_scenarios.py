@@ -267,10 +267,11 @@ class TestScope:
             (["orders:1", "orders"], {"orders": None}),
             (["orders", "orders:1"], {"orders": None}),
             (["orders:1,1"], {"orders": {1}}),
+            ("orders:1,2", {"orders": {1, 2}}),
         ],
         ids=str,
     )
-    def test_a_scope_is_topics_and_partitions(self, scopes: list[str], scope: dict[str, Any]) -> None:
+    def test_a_scope_is_topics_and_partitions(self, scopes: str | list[str], scope: dict[str, Any]) -> None:
         assert parse_scope(scopes) == scope
 
     @pytest.mark.parametrize(
