@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,95 +32,45 @@ class Judged(NamedTuple):
     payload: dict[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LagWatch:
     """A group whose lag is watched. Names of connections only: what these say is read by the process that watches.
 
-    :param topics: `topic` or `topic:0,1`, several of them; empty is the topics of the stored positions
+    The parameters are those of `KafkaLagSensor`.
+
     :param poll_interval: from one look to the next
-    :param start: where a load would begin with topics of which nothing is stored
+    :raises ConfigurationError: the thresholds or the interval can mean nothing
     """
 
     group_id: str
-    topics: tuple[str, ...]
-    thresholds: Thresholds
-    poll_interval: timedelta
+    topics: str | Sequence[str] = ()
     offsets_conn_id: str
-    start: Start
-    isolation_level: str
-    offsets_schema: str | None
-    offsets_prefix: str
-    kafka_conn_id: str
+    min_lag: int | None = None
+    max_lag: int | None = None
+    max_delay: timedelta | None = None
+    min_headroom: timedelta | int | None = None
+    require: Require = "any"
+    per_partition: bool = False
+    allow_incomplete: bool = False
+    poll_interval: timedelta = timedelta(seconds=60)
+    start: Start = "earliest"
+    isolation_level: str = "read_committed"
+    offsets_schema: str | None = None
+    offsets_prefix: str = ""
+    kafka_conn_id: str = "kafka_default"
 
-    @classmethod
-    def of(
-        cls,
-        *,
-        group_id: str,
-        topics: str | Sequence[str] = (),
-        offsets_conn_id: str,
-        min_lag: int | None = None,
-        max_lag: int | None = None,
-        max_delay: timedelta | None = None,
-        min_headroom: timedelta | int | None = None,
-        require: Require = "any",
-        per_partition: bool = False,
-        allow_incomplete: bool = False,
-        poll_interval: timedelta = timedelta(seconds=60),
-        start: Start = "earliest",
-        isolation_level: str = "read_committed",
-        offsets_schema: str | None = None,
-        offsets_prefix: str = "",
-        kafka_conn_id: str = "kafka_default",
-    ) -> LagWatch:
-        """What parameters say.
-
-        :raises ConfigurationError: the thresholds or the interval can mean nothing
-        """
-        if not isinstance(poll_interval, timedelta) or poll_interval <= timedelta(0):
-            raise ConfigurationError(f"poll_interval must be a positive timedelta; got poll_interval={poll_interval!r}")
-        return cls(
-            group_id,
-            (topics,) if isinstance(topics, str) else tuple(topics),
-            Thresholds(
-                min_lag=min_lag,
-                max_lag=max_lag,
-                max_delay=max_delay,
-                min_headroom=min_headroom,
-                require=require,
-                per_partition=per_partition,
-                allow_incomplete=allow_incomplete,
-            ),
-            poll_interval,
-            offsets_conn_id,
-            start,
-            isolation_level,
-            offsets_schema,
-            offsets_prefix,
-            kafka_conn_id,
-        )
+    def __post_init__(self) -> None:
+        interval = self.poll_interval
+        if not isinstance(interval, timedelta) or interval <= timedelta(0):
+            raise ConfigurationError(f"poll_interval must be a positive timedelta; got poll_interval={interval!r}")
+        self._thresholds()  # refuses bad ones
 
     def as_kwargs(self) -> dict[str, Any]:
         """The same as parameters that Airflow can store."""
         start = self.start
-        thresholds = self.thresholds
-        return {
-            "group_id": self.group_id,
-            "topics": list(self.topics),
-            "offsets_conn_id": self.offsets_conn_id,
-            "min_lag": thresholds.min_lag,
-            "max_lag": thresholds.max_lag,
-            "max_delay": thresholds.max_delay,
-            "min_headroom": thresholds.min_headroom,
-            "require": thresholds.require,
-            "per_partition": thresholds.per_partition,
-            "allow_incomplete": thresholds.allow_incomplete,
-            "poll_interval": self.poll_interval,
+        return {one.name: getattr(self, one.name) for one in fields(self)} | {
+            "topics": [self.topics] if isinstance(self.topics, str) else list(self.topics),
             "start": start if isinstance(start, (str, datetime, timedelta)) else _COMMITTED_BY + start.group_id,
-            "isolation_level": self.isolation_level,
-            "offsets_schema": self.offsets_schema,
-            "offsets_prefix": self.offsets_prefix,
-            "kafka_conn_id": self.kafka_conn_id,
         }
 
     def question(self) -> LagQuestion:
@@ -136,14 +86,17 @@ class LagWatch:
         if isinstance(start, str) and start.startswith(_COMMITTED_BY):
             start = CommittedBy(start.removeprefix(_COMMITTED_BY))
         check_start(start)
-        return LagQuestion(self.group_id, parse_scope(self.topics), start, times=self.thresholds.needs_times)
+        return LagQuestion(self.group_id, parse_scope(self.topics), start, times=self._thresholds().needs_times)
 
     def judge(self, report: LagReport, stats: Stats) -> Judged:
         """Compare a report with the thresholds, and tell Airflow's metrics what is in it."""
         emit_lag(stats, self.group_id, report)
-        verdict = self.thresholds.of(report)
+        verdict = self._thresholds().of(report)
         told = f"Group {self.group_id!r}: {report}; {verdict}"
         if not verdict.met:
             return Judged(verdict.met, told, None)
         met = [one.name for one in verdict.conditions if one.met]
         return Judged(True, told, {"group_id": self.group_id, "met": met, "report": report.summary()})
+
+    def _thresholds(self) -> Thresholds:
+        return Thresholds(**{one.name: getattr(self, one.name) for one in fields(Thresholds)})

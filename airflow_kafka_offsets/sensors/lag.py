@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -167,21 +168,8 @@ class KafkaLagSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=bool(judged.met), xcom_value=judged.payload)
 
     def _watched(self) -> LagWatch:
-        return LagWatch.of(
-            group_id=self.group_id,
-            topics=self.topics,
-            offsets_conn_id=self.offsets_conn_id,
-            min_lag=self.min_lag,
-            max_lag=self.max_lag,
-            max_delay=self.max_delay,
-            min_headroom=self.min_headroom,
-            require=self.require,
-            per_partition=self.per_partition,
-            allow_incomplete=self.allow_incomplete,
+        names = {one.name for one in fields(LagWatch)} - {"poll_interval"}
+        return LagWatch(
+            **{name: getattr(self, name) for name in names},
             poll_interval=timedelta(seconds=max(self.poke_interval, _SHORTEST_SECONDS)),
-            start=self.start,
-            isolation_level=self.isolation_level,
-            offsets_schema=self.offsets_schema,
-            offsets_prefix=self.offsets_prefix,
-            kafka_conn_id=self.kafka_conn_id,
         )

@@ -90,7 +90,7 @@ class KafkaLagTrigger(BaseTrigger):
 
     def __init__(self, **watched: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.watched = LagWatch.of(**watched)
+        self.watched = LagWatch(**watched)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Everything that is needed to wait in another process. No secrets: connections are named."""
@@ -174,7 +174,7 @@ class KafkaLagEventTrigger(BaseEventTrigger):
         if not isinstance(rearm_after, timedelta) or rearm_after <= timedelta(0):
             raise ConfigurationError(f"rearm_after must be a positive timedelta; got rearm_after={rearm_after!r}")
         self.rearm_after = rearm_after
-        self.watched = LagWatch.of(
+        self.watched = LagWatch(
             group_id=group_id,
             topics=topics,
             offsets_conn_id=offsets_conn_id,
