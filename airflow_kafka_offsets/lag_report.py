@@ -67,7 +67,7 @@ def lag_report(
         if not new_group:
             audit.cluster_of(conn, tables, question.group_id)
         states = group_states(conn, tables, [question.group_id])
-    (report,) = tuple(LagPolls(cluster).reports([(question, states[question.group_id])]))
+    report = next(LagPolls(cluster).reports([(question, states[question.group_id])]))
     if isinstance(report, KafkaOffsetsError):
         raise report
     return report
@@ -97,13 +97,13 @@ class LagPolls:
         timed = frozenset[str]().union(*(topics for question, _, topics in meant if question.times))
         retention = self._cluster.retention(sorted(timed - logs.topic_errors.keys())) if timed else {}
         look = _Look.of(cluster_id, logs, retention)
+        self._waiting, self._used = self._used, {}
         for question, state, topics in meant:
             try:
                 report: LagReport | KafkaOffsetsError = self._report(question, state, topics, look)
             except KafkaOffsetsError as error:
                 report = error
             yield report
-        self._waiting, self._used = self._used, {}
 
     def _report(self, question: LagQuestion, state: GroupState, topics: frozenset[str], look: _Look) -> LagReport:
         check_cluster(question.group_id, state.cluster_id, look.cluster_id)

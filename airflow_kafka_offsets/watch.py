@@ -231,21 +231,28 @@ class Watch:
     def _ask(
         self, due: Sequence[_Watcher], states: dict[StateTables, dict[str, GroupState] | Exception]
     ) -> list[Look[Any] | Exception]:
-        known: list[tuple[_Watcher, GroupState]] = []
-        for one in due:
-            found = states[one.tables]
-            if not isinstance(found, Exception):
-                known.append((one, found[one.question.group_id]))
+        asked = [
+            (one.question, found[one.question.group_id])
+            for one in due
+            if not isinstance(found := states[one.tables], Exception)
+        ]
+        looks: list[Look[Any] | Exception] = []
         try:
             if self._polls is None:
                 self._polls = LagPolls(self._open_cluster())
-            reports = self._polls.reports([(one.question, state) for one, state in known]) if known else ()
-            looks = {id(one): _judged(one, state, report) for (one, state), report in zip(known, reports, strict=True)}
+            # Asks Kafka only once the first report is wanted: not at all where no database answered.
+            reports = self._polls.reports(asked)
+            for one in due:
+                found = states[one.tables]
+                if isinstance(found, Exception):
+                    looks.append(found)
+                else:
+                    looks.append(_judged(one, found[one.question.group_id], next(reports)))
         except Exception:
             # What the connection says may have changed since.
             self._polls = None
             raise
-        return [looks[id(one)] if id(one) in looks else _error(states[one.tables]) for one in due]
+        return looks
 
 
 def _judged(watcher: _Watcher, state: GroupState, report: LagReport | Exception) -> Look[Any] | Exception:
@@ -256,8 +263,3 @@ def _judged(watcher: _Watcher, state: GroupState, report: LagReport | Exception)
     except Exception as error:
         return error
     return Look(judged, state.fingerprint(), state.busy)
-
-
-def _error(found: object) -> Exception:
-    assert isinstance(found, Exception)
-    return found
