@@ -75,17 +75,10 @@ def open_batch(engine: Engine, tables: Tables, group_id: str) -> Batch | None:
 
 def captured_targets(engine: Engine, tables: Tables, claim: Fence) -> dict[TopicPartition, Target] | None:
     """The targets that this task instance captured with its first batch, or None where it has none yet."""
-    batches, ranges, owner = tables.offset_batches.c, tables.offset_ranges.c, claim.owner
-    same = [
-        batches.consumer_group == claim.group_id,
-        batches.kind == "load",
-        batches.run_id == owner.run_id,
-        batches.task_id.is_not_distinct_from(owner.task_id),
-        batches.dag_id.is_not_distinct_from(owner.dag_id),
-        batches.map_index.is_not_distinct_from(owner.map_index),
-    ]
+    batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
+    mine = of_task_instance(tables, claim.group_id, claim.owner)
     with engine.connect() as conn:
-        first = conn.scalar(sa.select(sa.func.min(batches.batch_id)).where(*same))
+        first = conn.scalar(sa.select(sa.func.min(batches.batch_id)).where(mine, batches.kind == "load"))
         if first is None:
             return None
         rows = conn.execute(sa.select(tables.offset_ranges).where(ranges.batch_id == first))
@@ -223,6 +216,22 @@ def _write_plan(
     insert_ranges(conn, tables, batch_id, plan.ranges)
     insert_gaps(conn, tables, batch_id, plan.gaps)
     return batch_id
+
+
+def of_task(tables: Tables, group_id: str, owner: TaskRun) -> sa.ColumnElement[bool]:
+    """Which batches of a group are of the same task and run, be they of other mapped task instances of it."""
+    batches = tables.offset_batches.c
+    return sa.and_(
+        batches.consumer_group == group_id,
+        batches.run_id == owner.run_id,
+        batches.task_id.is_not_distinct_from(owner.task_id),
+        batches.dag_id.is_not_distinct_from(owner.dag_id),
+    )
+
+
+def of_task_instance(tables: Tables, group_id: str, owner: TaskRun) -> sa.ColumnElement[bool]:
+    """Which batches of a group are of the same task instance, in whichever try."""
+    return of_task(tables, group_id, owner) & tables.offset_batches.c.map_index.is_not_distinct_from(owner.map_index)
 
 
 def insert_batch(

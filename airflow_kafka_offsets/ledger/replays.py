@@ -23,6 +23,8 @@ from airflow_kafka_offsets.ledger.batches import (
     insert_batch,
     insert_gaps,
     insert_ranges,
+    of_task,
+    of_task_instance,
 )
 from airflow_kafka_offsets.ledger.connection import database_now, transact
 from airflow_kafka_offsets.ledger.groups import TaskRun, lock, lock_group, transact_claimed
@@ -290,18 +292,15 @@ def _refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Se
     """Make sure that a run appends no offset twice: not in another mapped task instance, and not after it was cleared."""
     if replay.replace or replay.upsert:
         return
-    batches, of, owner = tables.offset_batches.c, tables.offset_ranges, replay.owner
+    batches, of = tables.offset_batches.c, tables.offset_ranges
     earlier = conn.execute(
         sa.select(of)
         .join(tables.offset_batches, of.c.batch_id == batches.batch_id)
         .where(
-            batches.consumer_group == replay.group_id,
+            of_task(tables, replay.group_id, replay.owner),
             batches.kind == "replay",
             batches.state != "abandoned",
             batches.target_table == replay.target,
-            batches.run_id == owner.run_id,
-            batches.task_id.is_not_distinct_from(owner.task_id),
-            batches.dag_id.is_not_distinct_from(owner.dag_id),
         )
     ).all()
     for one in ranges:
@@ -331,23 +330,16 @@ def _loads_into(conn: Connection, tables: Tables, group_id: str, target: str) ->
 
 def _taken(conn: Connection, tables: Tables, replay: Replay) -> list[ReplayBatch]:
     """Raise the epochs of open batches first: whoever is committing one of them is waited for, and seen to be done."""
-    batches, owner = tables.offset_batches, replay.owner
-    of_task = (
-        batches.c.consumer_group == replay.group_id,
-        batches.c.kind == "replay",
-        batches.c.run_id == owner.run_id,
-        batches.c.task_id.is_not_distinct_from(owner.task_id),
-        batches.c.dag_id.is_not_distinct_from(owner.dag_id),
-        batches.c.map_index.is_not_distinct_from(owner.map_index),
-    )
+    batches = tables.offset_batches
+    mine = of_task_instance(tables, replay.group_id, replay.owner) & (batches.c.kind == "replay")
     same = sa.and_(batches.c.scenario == replay.scenario, batches.c.target_table == replay.target)
     still_open = batches.c.state.in_(OPEN_STATES)
-    raised = {"epoch": batches.c.epoch + 1, "try_number": owner.try_number}
-    conn.execute(batches.update().where(*of_task, same, still_open).values(raised))
+    raised = {"epoch": batches.c.epoch + 1, "try_number": replay.owner.try_number}
+    conn.execute(batches.update().where(mine, same, still_open).values(raised))
     other = {"state": "abandoned", "reason": f"a later try replays something else: {replay.scenario}"}
-    conn.execute(batches.update().where(*of_task, sa.not_(same), still_open).values(raised | other))
+    conn.execute(batches.update().where(mine, sa.not_(same), still_open).values(raised | other))
     rows = conn.execute(
-        sa.select(batches).where(*of_task, same, batches.c.state != "abandoned").order_by(batches.c.batch_id)
+        sa.select(batches).where(mine, same, batches.c.state != "abandoned").order_by(batches.c.batch_id)
     )
     return [_replay_batch(conn, tables, replay, row) for row in rows.all()]
 

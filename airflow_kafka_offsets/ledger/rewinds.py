@@ -17,7 +17,7 @@ from airflow_kafka_offsets.exceptions import (
     OpenBatchError,
     RewindConflictError,
 )
-from airflow_kafka_offsets.ledger.batches import OPEN_STATES, insert_batch, insert_gaps, insert_ranges
+from airflow_kafka_offsets.ledger.batches import OPEN_STATES, insert_batch, insert_gaps, insert_ranges, of_task_instance
 from airflow_kafka_offsets.ledger.connection import database_now, is_outage, outages_told, said, transact
 from airflow_kafka_offsets.ledger.groups import TaskRun, lock, lock_group
 from airflow_kafka_offsets.ledger.past import REWIND_KINDS, open_batch_of
@@ -342,12 +342,8 @@ def _rewound_by(
     last = conn.execute(
         sa.select(batches.batch_id, batches.scenario, batches.target_table)
         .where(
-            batches.consumer_group == group_id,
+            of_task_instance(tables, group_id, owner),
             batches.kind.in_(REWIND_KINDS),
-            batches.run_id == owner.run_id,
-            batches.dag_id.is_not_distinct_from(owner.dag_id),
-            batches.task_id.is_not_distinct_from(owner.task_id),
-            batches.map_index.is_not_distinct_from(owner.map_index),
         )
         .order_by(batches.batch_id.desc())
         .limit(1)
