@@ -14,6 +14,7 @@ from airflow_kafka_offsets import planning
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
 from airflow_kafka_offsets.instants import instant, milliseconds, shown
 from airflow_kafka_offsets.kafka import Cluster
+from airflow_kafka_offsets.listing import listed
 from airflow_kafka_offsets.offsets import PartitionLog, Position, ReadAhead, Target, TopicPartition
 from airflow_kafka_offsets.planning import First
 
@@ -22,7 +23,6 @@ log = logging.getLogger(__name__)
 _WORDS = ("earliest", "latest", "none")
 # Clocks of producers differ by seconds; a record that is this far ahead has a wrong timestamp.
 _TOLERATED_AHEAD = timedelta(hours=1)
-_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def first_offsets(
             )
     without = sorted(set(new) - set(found))
     if without:
-        log.info("No record at or after %s in %s: beginning at the end offset", shown(since), _named(without))
+        log.info("No record at or after %s in %s: beginning at the end offset", shown(since), listed(without))
     # No record that new means that the end is where such records will come.
     return {tp: First(found[tp].offset if tp in found else logs[tp].end, "timestamp") for tp in new}
 
@@ -134,7 +134,7 @@ def _committed(
     committed = cluster.committed(group_id, new)
     if not committed:
         raise NoPositionError(
-            f"Consumer group {group_id!r} has committed nothing of {_named(sorted({tp.topic for tp in new}))}: check the "
+            f"Consumer group {group_id!r} has committed nothing of {listed(sorted({tp.topic for tp in new}))}: check the "
             "name (kafka-consumer-groups --list), and whether its commits have expired"
         )
     missing = sorted(set(new) - set(committed))
@@ -142,13 +142,8 @@ def _committed(
         log.warning(
             "Consumer group %r has committed nothing of %s: beginning at their beginning offsets",
             group_id,
-            _named(missing),
+            listed(missing),
         )
     return {
         tp: First(committed[tp], "group") if tp in committed else First(logs[tp].beginning, "earliest") for tp in new
     }
-
-
-def _named(items: list[TopicPartition] | list[str]) -> str:
-    more = f" and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
-    return ", ".join(map(str, items[:_SHOWN])) + more

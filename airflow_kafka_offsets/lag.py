@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from airflow_kafka_offsets.listing import listed
 from airflow_kafka_offsets.offsets import PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.planning import Start
 
@@ -120,8 +121,7 @@ class LagReport:
         if self.lost:
             told.append(f"{self.lost:,} offsets lost to retention")
         if self.errors:
-            first, others = self.errors[0], len(self.errors) - 1
-            told.append(f"incomplete: {first.error}" + (f", and {others} more" if others else ""))
+            told.append(f"incomplete: {listed((one.error for one in self.errors), most=1)}")
         return "; ".join(told)
 
     def summary(self, most: int = 100) -> dict[str, Any]:

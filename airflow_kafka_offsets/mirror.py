@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -19,6 +19,7 @@ from airflow_kafka_offsets import ledger
 from airflow_kafka_offsets.exceptions import MirrorError
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger.connection import said
+from airflow_kafka_offsets.listing import listed
 from airflow_kafka_offsets.offsets import Position, TopicPartition
 from airflow_kafka_offsets.pipeline import Pipeline
 
@@ -118,7 +119,7 @@ def mirror_after_commit(cluster: Cluster, engine: Engine, pipeline: Pipeline) ->
             "The positions of group %r are not mirrored to consumer group %r in Kafka (%s); the next load mirrors them again: %s",
             pipeline.group_id,
             kafka_group,
-            _named(f"{tp} {one.offset}" for tp, one in sorted(positions.items())) or "they could not be read",
+            listed(f"{tp} {one.offset}" for tp, one in sorted(positions.items())) or "they could not be read",
             said(error) if isinstance(error, DBAPIError) else error,
         )
     else:
@@ -141,9 +142,3 @@ def _reasons(refused: Mapping[TopicPartition, str]) -> str:
     ]
     more = f"; and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
     return "; ".join(told) + more
-
-
-def _named(items: Iterable[str]) -> str:
-    every = list(items)
-    more = f" and {len(every) - _SHOWN} more" if len(every) > _SHOWN else ""
-    return ", ".join(every[:_SHOWN]) + more

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.listing import listed
 from airflow_kafka_offsets.offsets import Position, ReadAhead, TopicPartition
 from airflow_kafka_offsets.rewinding import PartitionRewind
 from airflow_kafka_offsets.scenarios import MOST
@@ -17,7 +18,6 @@ _FORMAT = "airflow-kafka-offsets rewind 1"
 _KINDS = ("rewind", "undo", "import")
 # What the column of a partition holds.
 _MOST_PARTITIONS = 2**31 - 1
-_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +71,10 @@ class Preview:
         moved = {one.topic_partition for one in self.changed} | same
         left = sorted(set(stored) - moved)
         if left:
-            more = f", and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
             raise ConfigurationError(
                 f"Group {self.group_id!r} goes over to Kafka cluster {self.cluster_id!r}, and {self.scenario} leaves positions "
-                f"of the old one where they are: {', '.join(map(str, left[:_SHOWN]))}{more}. Nothing was changed; move all of "
-                "them, to an offset or a time."
+                f"of the old one where they are: {listed(left)}. Nothing was changed; move all of them, to "
+                "an offset or a time."
             )
 
     def refuse_replace(self) -> None:

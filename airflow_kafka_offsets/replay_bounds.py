@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_kafka_offsets import identity
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
 from airflow_kafka_offsets.instants import instant, milliseconds
+from airflow_kafka_offsets.listing import listed
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, PartitionLog, TopicPartition
 from airflow_kafka_offsets.planning import OnDataLoss, Plan
 from airflow_kafka_offsets.scenarios import MOST
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.ledger import Batch
 
 _SHAPES = '{"orders": {0: [10, 20]}}, or a list of {"topic": …, "partition": …, "start": …, "end": …}'
-_SHOWN = 10
 
 Logs = Mapping[TopicPartition, PartitionLog]
 Ranges = tuple[OffsetRange, ...]
@@ -165,7 +165,7 @@ def fit(ranges: Iterable[OffsetRange], logs: Logs, on_data_loss: OnDataLoss) -> 
     ]
     if wrong:
         raise ConfigurationError(
-            f"Offsets that are to be replayed are not in Kafka: {_named(wrong)}. Nothing was loaded."
+            f"Offsets that are to be replayed are not in Kafka: {listed(wrong, between='; ')}. Nothing was loaded."
         )
     fitted: list[OffsetRange] = []
     gaps: list[Gap] = []
@@ -195,8 +195,8 @@ def fit(ranges: Iterable[OffsetRange], logs: Logs, on_data_loss: OnDataLoss) -> 
             for gap in gaps
         ]
         raise DataLossError(
-            f"Records that are to be replayed are gone from the log (retention, or deleted records): {_named(lost)}. Nothing "
-            "was loaded. To replay what is left, set on_data_loss='skip': the gap is recorded in offset_gaps."
+            f"Records that are to be replayed are gone from the log (retention, or deleted records): "
+            f"{listed(lost, between='; ')}. Nothing was loaded. To replay what is left, set on_data_loss='skip': the gap is recorded in offset_gaps."
         )
     return Plan(tuple(fitted), tuple(gaps))
 
@@ -288,8 +288,3 @@ def _between_marks(ranges: Sequence[OffsetRange], low: int, high: int) -> Ranges
             )
         at += one.end - one.start
     return tuple(pieces)
-
-
-def _named(items: Sequence[str]) -> str:
-    more = f"; and {len(items) - _SHOWN} more" if len(items) > _SHOWN else ""
-    return "; ".join(items[:_SHOWN]) + more

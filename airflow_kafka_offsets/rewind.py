@@ -25,6 +25,7 @@ from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.kafka_groups import import_offsets
 from airflow_kafka_offsets.ledger import Tables, TaskRun, audit, past, rewinds
 from airflow_kafka_offsets.ledger.install import installed_version
+from airflow_kafka_offsets.listing import listed
 from airflow_kafka_offsets.offsets import PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.preview import Preview
 from airflow_kafka_offsets.rewinding import PartitionRewind, decide, partitions_in, without
@@ -35,7 +36,6 @@ log = logging.getLogger(__name__)
 
 # What the history says is of the cluster that the group was loaded from.
 _OF_THE_HISTORY = ("to-batch", "to-group", "undo", *RELATIVE)
-_SHOWN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,11 +293,11 @@ class _Question:
         if last.other_topic:
             raise TopicRecreatedError(
                 f"{told} left positions of an earlier topic of the same name, which mean nothing in the one that is there now: "
-                f"{', '.join(map(str, last.other_topic[:_SHOWN]))}. Nothing was changed; name an offset or a time instead."
+                f"{listed(last.other_topic)}. Nothing was changed; name an offset or a time instead."
             )
         if last.moved_since:
             raise RewindConflictError(
-                f"{told} cannot be undone any more: batches have moved {', '.join(map(str, last.moved_since[:_SHOWN]))} since. "
+                f"{told} cannot be undone any more: batches have moved {listed(last.moved_since)} since. "
                 f"Nothing was changed; to go back to the state before it anyway, rewind to-batch {last.batch_id}."
             )
         return last

@@ -19,6 +19,7 @@ from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Tables
 from airflow_kafka_offsets.ledger.connection import is_outage, said, transaction
 from airflow_kafka_offsets.ledger.install import installed_version
+from airflow_kafka_offsets.listing import listed
 
 _REQUIRED = ("airflow-kafka-offsets", "apache-airflow-core", "confluent-kafka", "pyarrow", "sqlalchemy")
 _KAFKA_PATIENCE_SECONDS = 10.0
@@ -227,9 +228,8 @@ def _rights(engine: Engine, tables: Tables) -> str:
     if engine.dialect.name == "postgresql" and not _may_number(engine, tables):
         missing.append(f"USAGE on the sequence of {tables.offset_batches.fullname}")
     if missing:
-        others = f", and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         raise CheckFailedError(
-            f"missing: {', '.join(missing[:_SHOWN])}{others}",
+            f"missing: {listed(missing, most=_SHOWN)}",
             "GRANT SELECT, INSERT, UPDATE and DELETE on the state tables, and USAGE on the sequence of offset_batches",
         )
     return "SELECT, INSERT, UPDATE and DELETE, each in a transaction that was committed"

@@ -8,6 +8,7 @@ from airflow_kafka_offsets.cli.command import cluster, command, database
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.lag import LagReport
 from airflow_kafka_offsets.lag_report import LagQuestion, lag_report
+from airflow_kafka_offsets.listing import listed
 
 
 @command("show")
@@ -80,9 +81,8 @@ def _end(args: Namespace, name: str, report: LagReport) -> None:
     """
     if report.complete:
         return
-    first, others = report.errors[0], len(report.errors) - 1
-    more = f", and {others} more" if others else ""
+    told = (" ".join(str(one.error).split()) for one in report.errors)
     raise SystemExit(
         f"kafka-offsets {name}: the lag of group {args.group!r} is incomplete, {len(report.errors)} of "
-        f"{len(report.partitions)} partitions have an error: {' '.join(str(first.error).split())}{more}"
+        f"{len(report.partitions)} partitions have an error: {listed(told, most=1)}"
     )

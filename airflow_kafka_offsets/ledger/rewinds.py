@@ -24,12 +24,11 @@ from airflow_kafka_offsets.ledger.past import REWIND_KINDS, open_batch_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.replacement import Output, replace_output
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.listing import listed
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.preview import Preview
 from airflow_kafka_offsets.rewinding import PartitionRewind, Span
 from airflow_kafka_offsets.scenarios import MOST
-
-_SHOWN = 10
 
 
 def rewound_by(
@@ -196,10 +195,9 @@ def _check_moved(preview: Preview, stored: Mapping[TopicPartition, Position]) ->
         if one.old != stored.get(one.topic_partition)
     ]
     if moved:
-        more = f", and {len(moved) - _SHOWN} more" if len(moved) > _SHOWN else ""
         raise RewindConflictError(
-            f"Positions of group {preview.group_id!r} have moved since this preview was made: {'; '.join(moved[:_SHOWN])}"
-            f"{more}. Nothing was changed; make a new preview."
+            f"Positions of group {preview.group_id!r} have moved since this preview was made: "
+            f"{listed(moved, between='; ')}. Nothing was changed; make a new preview."
         )
 
 

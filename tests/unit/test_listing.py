@@ -1,0 +1,23 @@
+"""Lists in messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_kafka_offsets.listing import listed
+from airflow_kafka_offsets.offsets import TopicPartition
+
+
+@pytest.mark.parametrize(
+    ("items", "told"),
+    [
+        ([], ""),
+        (["a"], "a"),
+        (["a", "b"], "a; b"),
+        (["a", "b", "c"], "a; b; and 1 more"),
+        ([TopicPartition("orders", n) for n in range(1000)], "orders[0]; orders[1]; and 998 more"),
+    ],
+    ids=["none", "one", "all", "one more", "many"],
+)
+def test_the_first_are_told_and_how_many_more_there_are(items: list[object], told: str) -> None:
+    assert listed(items, between="; ", most=2) == told
