@@ -17,6 +17,7 @@ from airflow_kafka_offsets.formats import Raw
 from airflow_kafka_offsets.identity import check_cluster
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Batch, Tables, audit, overview
+from airflow_kafka_offsets.ledger.group_states import group_states
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, split
 from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.sinks import SqlTable
@@ -61,13 +62,15 @@ def _pipeline(args: Namespace, engine: Engine, tables: Tables, asked: Cluster) -
     :raises ConfigurationError: the group is not known, and no topics are named either
     """
     with engine.connect() as conn:
-        is_known = args.group in {row["group"] for row in overview.groups(conn, tables)}
-        if is_known or not args.topics:
-            check_cluster(args.group, audit.cluster_of(conn, tables, args.group), asked.cluster_id())
-        stored = overview.committed(conn, tables, args.group)
-    if not is_known:
+        audit.check_installed(conn, tables)
+        if not args.topics:
+            audit.cluster_of(conn, tables, args.group)  # says which groups there are, where this one is not
+        state = group_states(conn, tables, [args.group])[args.group]
+    if state.known:
+        check_cluster(args.group, state.cluster_id, asked.cluster_id())
+    else:
         note(f"The state tables know no group {args.group!r}: this is what its first run would load")
-    topics = args.topics or sorted({tp.topic for tp in stored})
+    topics = args.topics or sorted(state.topics)
     if not topics:
         raise ConfigurationError(
             f"Nothing is stored of group {args.group!r} yet: name the topics of the load with --topic"

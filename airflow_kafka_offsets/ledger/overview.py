@@ -1,4 +1,4 @@
-"""What the state tables say, for those who look: groups, positions, and the history of batches. Reads only."""
+"""What the state tables say, for those who look: groups, and the history of batches. Reads only."""
 
 from __future__ import annotations
 
@@ -8,13 +8,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.lag import Committed
 from airflow_kafka_offsets.ledger.audit import check_installed, cluster_of
 from airflow_kafka_offsets.ledger.batches import OPEN_STATES
 from airflow_kafka_offsets.ledger.connection import database_now
-from airflow_kafka_offsets.ledger.positions import read_ahead
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.offsets import Position, TopicPartition
 
 Row = dict[str, Any]
 """Columns by name, with values of Python's types: numbers, text, instants with a time zone, None."""
@@ -66,21 +63,6 @@ def groups(conn: Connection, tables: Tables) -> list[Row]:
         .order_by(groups.group_id)
     )
     return _rows(conn, query)
-
-
-def committed(conn: Connection, tables: Tables, group_id: str) -> dict[TopicPartition, Committed]:
-    """The positions of a group, with the timestamp of the newest record that was committed."""
-    offsets = tables.consumed_offsets
-    rows = conn.execute(sa.select(offsets).where(offsets.c.consumer_group == group_id))
-    return {
-        TopicPartition(row.topic, row.partition): Committed(
-            Position(
-                row.offset_value, row.topic_id, row.leader_epoch, read_ahead(row.ahead_offset, row.ahead_before_ms)
-            ),
-            row.record_timestamp,
-        )
-        for row in rows
-    }
 
 
 def batches(conn: Connection, tables: Tables, group_id: str, limit: int) -> list[Row]:
