@@ -141,7 +141,7 @@ class LagReport:
                     "beginning": one.beginning,
                     "end": one.end,
                     "flags": list(one.flags),
-                    **_measures(one),
+                    **measures(one),
                 }
                 for one in behind[:most]
                 if one.error is None
@@ -159,10 +159,11 @@ class LagReport:
 
 
 def _totals(report: LagReport) -> dict[str, Any]:
-    return {**_measures(report), "complete": report.complete}
+    return {**measures(report), "complete": report.complete}
 
 
-def _measures(one: PartitionLag | LagReport) -> dict[str, Any]:
+def measures(one: PartitionLag | LagReport) -> dict[str, float | None]:
+    """The numbers of a partition or of a total, by the names that events and metrics have for them; None is not known."""
     return {
         "lag": one.lag,
         "lost": one.lost,
