@@ -6,8 +6,6 @@ Broker and Postgres are on this machine.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import statistics
 import sys
 import time
@@ -25,6 +23,7 @@ from airflow_kafka_offsets.offsets import PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.rewind import execute_rewind, preview_rewind
 from airflow_kafka_offsets.scenarios import Scenario
 from airflow_kafka_offsets.thresholds import Thresholds
+from benchmarks import machine
 from benchmarks.rewind import fill
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
@@ -41,7 +40,7 @@ def main() -> int:
     with KafkaBroker(heap="1g") as kafka, PostgresServer() as postgres:
         engine = sa.create_engine(postgres.create_database("lag"))
         config = {"bootstrap.servers": kafka.bootstrap_servers}
-        sys.stdout.write(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores\n\n")
+        sys.stdout.write(f"{machine.in_short()}\n\n")
         sys.stdout.write(f"{'partitions':>10} {'lag':>8} {'lag, delay and headroom':>24} {'thresholds alone':>17}\n")
         for partitions in options.partitions:
             group, topics = f"group-{partitions}", []

@@ -20,6 +20,10 @@ _PACKAGES = (
 )
 
 
+def in_short() -> str:
+    return f"{_processor()}, {os.cpu_count()} cores"
+
+
 def describe(postgres: PostgresServer) -> dict[str, str]:
     with postgres.connect() as conn:
         (server,) = conn.execute("SHOW server_version").fetchone() or ("?",)

@@ -6,8 +6,6 @@ Broker and databases are on this machine, Postgres with fsync.
 from __future__ import annotations
 
 import argparse
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -24,6 +22,7 @@ from airflow_kafka_offsets.ledger import Tables
 from airflow_kafka_offsets.preview import Preview
 from airflow_kafka_offsets.rewind import Rewound, execute_rewind, preview_rewind
 from airflow_kafka_offsets.scenarios import Scenario
+from benchmarks import machine
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.topics import create_topic
@@ -48,7 +47,7 @@ def main() -> int:
             "Postgres": sa.create_engine(postgres.create_database("rewind")),
             "SQLite": sa.create_engine(f"sqlite:///{directory}/rewind.db"),
         }
-        sys.stdout.write(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores\n\n")
+        sys.stdout.write(f"{machine.in_short()}\n\n")
         sys.stdout.write(f"{'':64}  preview   execution\n")
         since = datetime.now(UTC) - timedelta(days=1)
         for partitions in options.partitions:

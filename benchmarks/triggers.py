@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import re
 import socket
 import sqlite3
@@ -28,6 +26,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets import ledger
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Tables
+from benchmarks import machine
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.orders import produce_orders
@@ -83,7 +82,7 @@ def main() -> int:
         baseline = measured(kafka, postgres, metrics, Path(dags), 0, options)
         found = measured(kafka, postgres, metrics, Path(dags), options.triggers, options)
     sys.stdout.write(
-        f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores; {TOPICS} topics of {PARTITIONS} partitions\n\n"
+        f"{machine.in_short()}; {TOPICS} topics of {PARTITIONS} partitions\n\n"
         f"{'triggers':>8} {'memory of the process':>22} {'polls':>6} {'each took':>10} {'loop blocked for over 0.1 s':>28}\n"
     )
     for triggers, (memory, polls, seconds, blocked) in ((0, baseline), (options.triggers, found)):
