@@ -256,9 +256,9 @@ class _Question:
 
     def topics(self) -> list[str]:
         """The topics that the scenario itself knows of, for a group that has no position and is given no scope."""
-        if self._scenario.name != "import":
-            return []
-        return sorted({tp.topic for tp in import_offsets(self._cluster, str(self._scenario.value))})
+        if self._scenario.name == "import":
+            self._past = self._imported()
+        return sorted({tp.topic for tp in self._past})
 
     def found(
         self, partitions: Collection[TopicPartition], logs: Mapping[TopicPartition, PartitionLog]
@@ -271,14 +271,18 @@ class _Question:
                 tp: Position(one.offset)
                 for tp, one in self._cluster.offsets_at(in_log, milliseconds(self.instant)).items()
             }
-        if name == "import":
-            return {tp: Position(offset) for tp, offset in import_offsets(self._cluster, str(value), in_log).items()}
+        if name == "import" and not self._past:
+            return self._imported(in_log)
         if name == "to-batch":
             assert isinstance(value, int)
             return past.state_before(self._engine, self._tables, self._group_id, value)
         if name == "to-group":
             return self._other_group(str(value))
         return self._past
+
+    def _imported(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Position | None]:
+        committed = import_offsets(self._cluster, str(self._scenario.value), partitions)
+        return {tp: Position(offset) for tp, offset in committed.items()}
 
     def _last_rewind(self, scope: Scope) -> past.LastRewind:
         last = past.last_rewind(self._engine, self._tables, self._group_id, scope)

@@ -642,6 +642,29 @@ class TestImport:
         ]
         rewinder.prove()
 
+    def test_a_group_that_is_new_takes_the_topics_too_of_one_answer(
+        self, rewinder: Rewinder, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        name, kafka = topic(partitions=2), rewinder.loader.kafka
+        produce(kafka, name, names(0, 10), 1)
+        commit_to_kafka(kafka, name, name, {1: 4})
+        asked: list[str] = []
+        committed = Cluster.committed
+
+        def counting(cluster: Cluster, group_id: str, partitions: Any = None) -> dict[TopicPartition, int]:
+            asked.append(group_id)
+            return committed(cluster, group_id, partitions)
+
+        monkeypatch.setattr(Cluster, "committed", counting)
+
+        preview = rewinder.preview("import", name)
+
+        assert [(one.topic_partition, one.new and one.new.offset) for one in preview.partitions] == [
+            (TopicPartition(name, 0), None),
+            (TopicPartition(name, 1), 4),
+        ]
+        assert asked == [name]
+
     def test_a_consumer_group_without_commits_is_an_error(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         with pytest.raises(NoPositionError, match="Kafka has no consumer group 'no-such-group'"):
             rewinder.preview("import", "no-such-group", topic())
