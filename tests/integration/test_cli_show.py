@@ -37,9 +37,23 @@ def cli(
     return CommandLine(monkeypatch, capsys, connections)
 
 
+@pytest.fixture
+def loaded_topic(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> str:
+    """A topic with 5 records, all of which group `loader` has loaded."""
+    name = topic()
+    produce(kafka, name, names(0, 5))
+    inline_loader(name)
+    return name
+
+
 def ok(done: Done) -> Any:
     assert done.status == 0, done.stderr
     return done.json
+
+
+def data(cli: CommandLine, *arguments: str) -> Any:
+    """What a command finds in the database, as JSON."""
+    return ok(cli(*arguments, *DB, "--output", "json"))
 
 
 def failed(done: Done, name: str) -> str:
@@ -76,7 +90,7 @@ class TestGroups:
         inline_loader(name)
         inline_loader(name, group_id="another", start="latest")
 
-        another, loader = ok(cli("groups", *DB, "--output", "json"))
+        another, loader = data(cli, "groups")
 
         assert (another["group"], another["partitions"], another["last_batch"]) == ("another", 2, 3)
         assert (loader["group"], loader["partitions"], loader["last_batch"]) == ("loader", 2, 2)
@@ -91,7 +105,7 @@ class TestGroups:
         produce(kafka, name, names(0, 3))
         leave_open(inline_loader, name)
 
-        (group,) = ok(cli("groups", *DB, "--output", "json"))
+        (group,) = data(cli, "groups")
 
         assert (group["last_batch"], group["open_batch"], group["open_state"]) == (None, 1, "planned")
 
@@ -107,7 +121,7 @@ class TestGroups:
             replay = {str(key): value for key, value in batch.items()} | {"batch_id": 77, "kind": "replay"}
             conn.execute(batches.insert().values(replay))
 
-        (group,) = ok(cli("groups", *DB, "--output", "json"))
+        (group,) = data(cli, "groups")
 
         assert group["open_batch"] == 1
 
@@ -120,7 +134,7 @@ class TestGroups:
         ledger.init(engine, Tables())
         ledger.claim(engine, Tables(), "loader", TaskRun("run-1", "dag", "task"), cluster_id="c", lease=lease)
 
-        (group,) = ok(cli("groups", *DB, "--output", "json"))
+        (group,) = data(cli, "groups")
 
         assert (group["held_by"] is not None, group["held_until"] is not None) == (shown, shown)
         if shown:
@@ -131,7 +145,7 @@ class TestGroups:
 
     def test_tables_with_a_prefix_are_found_by_it(self, cli: CommandLine, engine: Engine) -> None:
         ledger.init(engine, Tables(prefix="my_"))
-        assert ok(cli("groups", *DB, "--prefix", "my_", "--output", "json")) == []
+        assert data(cli, "groups", "--prefix", "my_") == []
 
 
 class TestShow:
@@ -144,7 +158,7 @@ class TestShow:
         delete_records(kafka.bootstrap_servers, name, 2)
         produce(kafka, name, names(5, 3))
 
-        first, second = ok(cli("show", "loader", *DB, "--output", "json"))
+        first, second = data(cli, "show", "loader")
 
         assert {key: first[key] for key in ("group", "topic", "partition")} == {
             "group": "loader",
@@ -159,15 +173,12 @@ class TestShow:
         assert (second["lag"], second["time_lag_seconds"], second["headroom_time_seconds"]) == (0, 0, None)
 
     def test_what_retention_took_is_lost_and_no_lag(
-        self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+        self, cli: CommandLine, kafka: KafkaBroker, loaded_topic: str
     ) -> None:
-        name = topic()
-        produce(kafka, name, names(0, 5))
-        inline_loader(name)
-        produce(kafka, name, names(5, 5))
-        delete_records(kafka.bootstrap_servers, name, 7)
+        produce(kafka, loaded_topic, names(5, 5))
+        delete_records(kafka.bootstrap_servers, loaded_topic, 7)
 
-        (one,) = ok(cli("show", "loader", *DB, "--output", "json"))
+        (one,) = data(cli, "show", "loader")
 
         assert (one["lag"], one["lost"], one["headroom"], one["headroom_time_seconds"]) == (3, 2, -2, 0)
 
@@ -178,9 +189,9 @@ class TestShow:
         produce(kafka, new, names(0, 4))
         inline_loader(known)
 
-        (earliest,) = ok(cli("show", "loader", *DB, "--topic", new, "--output", "json"))
-        (latest,) = ok(cli("show", "loader", *DB, "--topic", new, "--start", "latest", "--output", "json"))
-        (since,) = ok(cli("show", "loader", *DB, "--topic", new, "--start", "PT1H", "--output", "json"))
+        (earliest,) = data(cli, "show", "loader", "--topic", new)
+        (latest,) = data(cli, "show", "loader", "--topic", new, "--start", "latest")
+        (since,) = data(cli, "show", "loader", "--topic", new, "--start", "PT1H")
 
         assert (earliest["current_offset"], earliest["lag"], earliest["flags"]) == (None, 4, ["no position"])
         assert (latest["lag"], since["lag"]) == (0, 4)
@@ -198,8 +209,8 @@ class TestShow:
         producer.produce(name, b"{}")
         producer.flush()
 
-        committed = ok(cli("show", "loader", *DB, "--output", "json"))
-        everything = ok(cli("show", "loader", *DB, "--isolation-level", "read_uncommitted", "--output", "json"))
+        committed = data(cli, "show", "loader")
+        everything = data(cli, "show", "loader", "--isolation-level", "read_uncommitted")
         producer.abort_transaction()
 
         assert (committed[0]["lag"], everything[0]["lag"]) == (0, 2)
@@ -215,7 +226,7 @@ class TestShow:
         inline_loader(name)
         produce_at(kafka, name, [now_ms - 2 * day, now_ms - day])
 
-        (one,) = ok(cli("show", "loader", *DB, "--output", "json"))
+        (one,) = data(cli, "show", "loader")
 
         assert one["headroom_time_seconds"] == pytest.approx(8 * 86_400, abs=600)
         assert one["time_lag_seconds"] == pytest.approx(9 * 86_400, abs=600)
@@ -238,7 +249,7 @@ class TestShow:
         inline_loader(name)
         keyed(kafka, name, 2)
 
-        (one,) = ok(cli("show", "loader", *DB, "--output", "json"))
+        (one,) = data(cli, "show", "loader")
 
         assert (one["lag"], one["headroom_time_seconds"]) == (2, None)
 
@@ -300,7 +311,7 @@ class TestLag:
         produce(kafka, one, names(0, 3))
         produce(kafka, other, names(0, 4))
 
-        found = ok(cli("lag", "loader", *DB, "--output", "json"))
+        found = data(cli, "lag", "loader")
 
         assert [(row["topic"], row["lag"], row["lost"], row["complete"]) for row in found] == [
             (one, 3, 0, True),
@@ -323,7 +334,7 @@ class TestHistory:
         return name
 
     def test_batches_come_newest_first(self, cli: CommandLine, loaded: str) -> None:
-        found = ok(cli("history", "loader", *DB, "--output", "json"))
+        found = data(cli, "history", "loader")
 
         assert [(row["batch_id"], row["records"], row["rows"]) for row in found] == [
             (4, 2, 2),
@@ -356,7 +367,7 @@ class TestHistory:
         assert "orders/load/manual" in done.stdout
 
     def test_all_of_one_batch(self, cli: CommandLine, loaded: str) -> None:
-        loaded_range, gap = ok(cli("history", "loader", *DB, "--batch", "4", "--output", "json"))
+        loaded_range, gap = data(cli, "history", "loader", "--batch", "4")
 
         assert [loaded_range[key] for key in ("part", "topic", "start_offset", "end_offset", "records", "how")] == [
             "range",
@@ -382,7 +393,7 @@ class TestHistory:
                 .values(batch_id=4, replaced_batch_id=2, topic=loaded, partition=0, row_count=7, dead_letters=1)
             )
 
-        replaced = ok(cli("history", "loader", *DB, "--batch", "4", "--output", "json"))[-1]
+        replaced = data(cli, "history", "loader", "--batch", "4")[-1]
 
         assert [replaced[key] for key in ("part", "replaced_batch_id", "rows", "dead_letters")] == ["replaced", 2, 7, 1]
 
@@ -428,8 +439,8 @@ class TestPlan:
         produce(kafka, name, names(0, 3))
         before = everything(inline_loader.engine)
 
-        ok(cli("plan", "loader", *DB, "--output", "json"))
-        ok(cli("plan", "new", *DB, "--topic", name, "--start", "latest", "--output", "json"))
+        data(cli, "plan", "loader")
+        data(cli, "plan", "new", "--topic", name, "--start", "latest")
 
         assert everything(inline_loader.engine) == before
 
@@ -462,13 +473,10 @@ class TestPlan:
         assert "a load abandons it" in done.stderr
 
     def test_P08_lost_records_are_an_error_or_skipped(
-        self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+        self, cli: CommandLine, kafka: KafkaBroker, loaded_topic: str
     ) -> None:
-        name = topic()
-        produce(kafka, name, names(0, 5))
-        inline_loader(name)
-        produce(kafka, name, names(5, 5))
-        delete_records(kafka.bootstrap_servers, name, 8)
+        produce(kafka, loaded_topic, names(5, 5))
+        delete_records(kafka.bootstrap_servers, loaded_topic, 8)
 
         assert "3 offsets gone" in failed(cli("plan", "loader", *DB), "plan")
         done = cli("plan", "loader", *DB, "--on-data-loss", "skip", "--output", "json")
@@ -496,7 +504,7 @@ class TestPlan:
         produce(kafka, name, names(0, 5))
         ledger.init(inline_loader.engine, Tables())
 
-        (row,) = ok(cli("plan", "new", *DB, "--topic", name, "--start", "latest", "--output", "json"))
+        (row,) = data(cli, "plan", "new", "--topic", name, "--start", "latest")
 
         assert (row["start"], row["end"], row["offsets"], row["slices"], row["how"]) == (5, 5, 0, 0, "latest")
 
@@ -507,7 +515,7 @@ class TestPlan:
         produce_at(kafka, name, [1_000, 2_000, 3_000])
         ledger.init(inline_loader.engine, Tables())
 
-        (row,) = ok(cli("plan", "new", *DB, "--topic", name, "--until", "1970-01-01T00:00:02", "--output", "json"))
+        (row,) = data(cli, "plan", "new", "--topic", name, "--until", "1970-01-01T00:00:02")
 
         assert (row["start"], row["end"]) == (0, 1)
         assert "nothing of" in failed(
@@ -545,34 +553,23 @@ class TestPlan:
 
 
 class TestVerify:
-    def test_a_group_that_is_as_it_has_to_be(
-        self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
-    ) -> None:
-        name = topic()
-        produce(kafka, name, names(0, 5))
-        inline_loader(name)
-
-        (alone,) = ok(cli("verify", "loader", *DB, "--table", "target", "--output", "json"))
-        (compared,) = ok(
-            cli("verify", "loader", *DB, "--table", "target", "--kafka-conn-id", "kafka_default", "--output", "json")
-        )
+    def test_a_group_that_is_as_it_has_to_be(self, cli: CommandLine, loaded_topic: str) -> None:
+        (alone,) = data(cli, "verify", "loader", "--table", "target")
+        (compared,) = data(cli, "verify", "loader", "--table", "target", "--kafka-conn-id", "kafka_default")
 
         assert (alone["records"], alone["rows"], alone["reread"]) == (5, 5, None)
         assert compared["reread"] == 5
 
     def test_violations_are_data_and_the_status_says_it(
-        self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+        self, cli: CommandLine, inline_loader: Loader, loaded_topic: str
     ) -> None:
-        name = topic()
-        produce(kafka, name, names(0, 5))
-        inline_loader(name)
         with inline_loader.engine.begin() as conn:
             conn.execute(sa.text("DELETE FROM target WHERE _kafka_offset = 3"))
 
         done = cli("verify", "loader", *DB, "--table", "target", "--output", "json")
 
         assert "is violated" in failed(done, "verify")
-        assert (done.json[0]["topic"], done.json[0]["batch_id"]) == (name, 1)
+        assert (done.json[0]["topic"], done.json[0]["batch_id"]) == (loaded_topic, 1)
 
 
 class TestExport:
@@ -609,13 +606,8 @@ class TestOutput:
         ("mirror", "loader", "--to", "shown-by-the-command"),
     )
 
-    def test_every_command_prints_every_format(
-        self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
-    ) -> None:
-        name = topic()
-        produce(kafka, name, names(0, 5))
-        inline_loader(name)
-        produce(kafka, name, names(5, 1))
+    def test_every_command_prints_every_format(self, cli: CommandLine, kafka: KafkaBroker, loaded_topic: str) -> None:
+        produce(kafka, loaded_topic, names(5, 1))
         for command in self.COMMANDS:
             printed = {form: cli(*command, *DB, "--output", form) for form in FORMATS}
             assert {form: done.status for form, done in printed.items()} == dict.fromkeys(FORMATS, 0), printed
