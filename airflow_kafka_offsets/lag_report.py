@@ -14,8 +14,9 @@ from airflow_kafka_offsets.identity import check_cluster
 from airflow_kafka_offsets.instants import milliseconds
 from airflow_kafka_offsets.kafka import Cluster, PartialLogs
 from airflow_kafka_offsets.lag import Committed, LagReport, evaluate
-from airflow_kafka_offsets.ledger import Tables, audit
+from airflow_kafka_offsets.ledger import Tables
 from airflow_kafka_offsets.ledger.group_states import GroupState, group_states
+from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.offsets import PartitionLog, TopicPartition
 from airflow_kafka_offsets.rewinding import partitions_in
 from airflow_kafka_offsets.scenarios import Scope
@@ -65,7 +66,7 @@ def lag_report(
     """
     with engine.connect() as conn:
         if not new_group:
-            audit.cluster_of(conn, tables, question.group_id)
+            cluster_of(conn, tables, question.group_id)
         states = group_states(conn, tables, [question.group_id])
     report = next(LagPolls(cluster).reports([(question, states[question.group_id])]))
     if isinstance(report, KafkaOffsetsError):

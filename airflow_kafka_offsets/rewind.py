@@ -23,7 +23,8 @@ from airflow_kafka_offsets.identity import check_cluster
 from airflow_kafka_offsets.instants import milliseconds
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.kafka_groups import import_offsets
-from airflow_kafka_offsets.ledger import Tables, TaskRun, audit, past, rewinds
+from airflow_kafka_offsets.ledger import Tables, TaskRun, past, rewinds
+from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.listing import listed
 from airflow_kafka_offsets.offsets import PartitionLog, Position, TopicPartition
@@ -308,7 +309,7 @@ class _Question:
 
     def _other_group(self, other: str) -> Mapping[TopicPartition, Position | None]:
         with self._engine.connect() as conn:
-            audit.cluster_of(conn, self._tables, other)
+            cluster_of(conn, self._tables, other)
         stand = past.stand(self._engine, self._tables, other)
         assert stand is not None
         mine = self._cluster.cluster_id()
@@ -325,7 +326,7 @@ def _named(partitions: Collection[TopicPartition], topics: Collection[str]) -> S
 def _stand(engine: Engine, tables: Tables, group_id: str, *, may_be_new: bool) -> past.Stand | None:
     with engine.connect() as conn:
         if not may_be_new:
-            audit.cluster_of(conn, tables, group_id)  # says which groups there are, where this one is not
+            cluster_of(conn, tables, group_id)  # says which groups there are, where this one is not
         elif installed_version(conn, tables) is None:
             return None
     return past.stand(engine, tables, group_id)

@@ -19,6 +19,7 @@ from airflow_kafka_offsets.exceptions import (
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Tables, audit
 from airflow_kafka_offsets.ledger.connection import snapshot
+from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.offsets import PartitionLog, Position, Slice, TopicPartition
 from airflow_kafka_offsets.proof import prove
@@ -55,7 +56,7 @@ def verify(
     tables = tables or Tables()
     cluster = Cluster(kafka_config, isolation_level=isolation_level) if kafka_config is not None else None
     with snapshot(engine) as conn:
-        seen = _Snapshot(conn, tables, group_id, audit.cluster_of(conn, tables, group_id), audit.output(conn, sink))
+        seen = _Snapshot(conn, tables, group_id, cluster_of(conn, tables, group_id), audit.output(conn, sink))
         if cluster is not None:
             _check_columns(seen.target, sink)
         positions = stored_positions(conn, tables, group_id)

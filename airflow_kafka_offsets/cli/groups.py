@@ -8,7 +8,8 @@ from argparse import Namespace
 from airflow_kafka_offsets.cli.command import command, database
 from airflow_kafka_offsets.cli.output import show
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.ledger import audit, overview
+from airflow_kafka_offsets.ledger import overview
+from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.scenarios import write_offsets
 
@@ -25,7 +26,7 @@ def groups(args: Namespace) -> None:
 def export(args: Namespace) -> None:
     """The positions of a group as CSV, for `rewind --from-file`."""
     with database(args) as (engine, tables), engine.connect() as conn:
-        audit.cluster_of(conn, tables, args.group)
+        cluster_of(conn, tables, args.group)
         positions = stored_positions(conn, tables, args.group)
     if not positions:
         raise ConfigurationError(f"Nothing is stored of group {args.group!r} yet: there is nothing to export")

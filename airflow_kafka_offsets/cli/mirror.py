@@ -8,7 +8,7 @@ from airflow_kafka_offsets import ledger
 from airflow_kafka_offsets.cli.command import cluster, command, database
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.identity import check_cluster
-from airflow_kafka_offsets.ledger import audit
+from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.mirror import mirror_stored
 
 
@@ -21,7 +21,7 @@ def mirror(args: Namespace) -> None:
     kafka = cluster(args)
     with database(args) as (engine, tables):
         with engine.connect() as conn:
-            loaded_from = audit.cluster_of(conn, tables, args.group)
+            loaded_from = cluster_of(conn, tables, args.group)
         check_cluster(args.group, loaded_from, kafka.cluster_id())
         done = mirror_stored(kafka, args.to, lambda: ledger.positions(engine, tables, args.group))
     show([{"group": args.group, "kafka_group": args.to, "partitions": done.committed}], args.output)

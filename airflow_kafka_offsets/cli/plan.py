@@ -16,8 +16,10 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats import Raw
 from airflow_kafka_offsets.identity import check_cluster
 from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Batch, Tables, audit, overview
+from airflow_kafka_offsets.ledger import Batch, Tables, overview
 from airflow_kafka_offsets.ledger.group_states import group_states
+from airflow_kafka_offsets.ledger.groups import cluster_of
+from airflow_kafka_offsets.ledger.install import check_installed
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, split
 from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.sinks import SqlTable
@@ -62,9 +64,9 @@ def _pipeline(args: Namespace, engine: Engine, tables: Tables, asked: Cluster) -
     :raises ConfigurationError: the group is not known, and no topics are named either
     """
     with engine.connect() as conn:
-        audit.check_installed(conn, tables)
+        check_installed(conn, tables)
         if not args.topics:
-            audit.cluster_of(conn, tables, args.group)  # says which groups there are, where this one is not
+            cluster_of(conn, tables, args.group)  # says which groups there are, where this one is not
         state = group_states(conn, tables, [args.group])[args.group]
     if state.known:
         check_cluster(args.group, state.cluster_id, asked.cluster_id())

@@ -15,10 +15,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.coverage import BatchRecord, Detail, LoadedRange, Replaced, Span, Tally
-from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats import BATCH_ID
 from airflow_kafka_offsets.ledger.batches import as_gap, as_range
-from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.replacement import same_topic
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import TopicPartition
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
 _TOPIC, _PARTITION, _OFFSET = "_kafka_topic", "_kafka_partition", "_kafka_offset"
 
-_SHOWN_GROUPS = 10
 _ROWS_AT_ONCE = 10_000
 
 # What is stored of a batch, in the order in which it is taken apart again.
@@ -56,39 +53,6 @@ class Twice(NamedTuple):
     last_batch: int
     first_offset: int
     offsets: int
-
-
-def check_installed(conn: Connection, tables: Tables) -> None:
-    """Make sure that there are state tables.
-
-    :raises ConfigurationError: there are none
-    :raises LedgerError: they are of another version
-    """
-    if installed_version(conn, tables) is None:
-        raise ConfigurationError(
-            f"Database {conn.engine.url.database!r} has no table {tables.schema_version.fullname!r}, or an empty one: nothing was "
-            "ever loaded into it, or the state tables are in another schema or have another prefix. The first load makes them, or "
-            "'airflow kafka-offsets init'"
-        )
-
-
-def cluster_of(conn: Connection, tables: Tables, group_id: str) -> str | None:
-    """The id of the Kafka cluster that a group loads from, where it is known.
-
-    :raises ConfigurationError: there are no state tables, or they know no such group
-    :raises LedgerError: they are of another version
-    """
-    check_installed(conn, tables)
-    groups = tables.consumer_groups.c
-    row = conn.execute(sa.select(groups.cluster_id).where(groups.group_id == group_id)).one_or_none()
-    if row is None:
-        known = conn.scalars(sa.select(groups.group_id).order_by(groups.group_id).limit(_SHOWN_GROUPS)).all()
-        raise ConfigurationError(
-            f"The state tables in database {conn.engine.url.database!r} know no group {group_id!r}; "
-            f"{'they know ' + ', '.join(map(repr, known)) if known else 'they know none'}"
-        )
-    cluster_id: str | None = row.cluster_id
-    return cluster_id
 
 
 def output(conn: Connection, sink: SqlTable) -> Output:

@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from airflow_kafka_offsets.exceptions import (
+    ConfigurationError,
     DatabaseBusyError,
     FencedError,
     GroupBusyError,
@@ -27,11 +28,13 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.identity import check_cluster
 from airflow_kafka_offsets.ledger.connection import database_now, outages_told, said, sqlstate, transact
+from airflow_kafka_offsets.ledger.install import check_installed
 from airflow_kafka_offsets.ledger.tables import Tables
 
 T = TypeVar("T")
 
 _INSUFFICIENT_PRIVILEGE, _LOCK_NOT_AVAILABLE = "42501", "55P03"
+_SHOWN = 10
 _OTHER_CLUSTER = "Correct the connection, or load from the other cluster under a new group_id."
 
 
@@ -153,6 +156,25 @@ def stored_generation(conn: Connection, tables: Tables, group_id: str) -> int:
     """The same, within a transaction."""
     groups = tables.consumer_groups.c
     return conn.scalar(sa.select(groups.generation).where(groups.group_id == group_id)) or 0
+
+
+def cluster_of(conn: Connection, tables: Tables, group_id: str) -> str | None:
+    """The id of the Kafka cluster that a group loads from, where it is known.
+
+    :raises ConfigurationError: there are no state tables, or they know no such group
+    :raises LedgerError: they are of another version
+    """
+    check_installed(conn, tables)
+    groups = tables.consumer_groups.c
+    row = conn.execute(sa.select(groups.cluster_id).where(groups.group_id == group_id)).one_or_none()
+    if row is None:
+        known = conn.scalars(sa.select(groups.group_id).order_by(groups.group_id).limit(_SHOWN)).all()
+        raise ConfigurationError(
+            f"The state tables in database {conn.engine.url.database!r} know no group {group_id!r}; "
+            f"{'they know ' + ', '.join(map(repr, known)) if known else 'they know none'}"
+        )
+    cluster_id: str | None = row.cluster_id
+    return cluster_id
 
 
 def renew(engine: Engine, tables: Tables, held: Claim, lease: timedelta) -> bool:

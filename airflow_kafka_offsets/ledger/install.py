@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from airflow_kafka_offsets.exceptions import DatabaseUnavailableError, LedgerError
+from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
 from airflow_kafka_offsets.ledger.connection import is_outage, said, transact
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
 
@@ -61,6 +61,20 @@ def installed_version(conn: Connection, tables: Tables) -> int | None:
             "Install the version of airflow-kafka-offsets that wrote them, or a newer one."
         )
     return version
+
+
+def check_installed(conn: Connection, tables: Tables) -> None:
+    """Make sure that there are state tables.
+
+    :raises ConfigurationError: there are none
+    :raises LedgerError: they are of another version
+    """
+    if installed_version(conn, tables) is None:
+        raise ConfigurationError(
+            f"Database {conn.engine.url.database!r} has no table {tables.schema_version.fullname!r}, or an empty one: nothing was "
+            "ever loaded into it, or the state tables are in another schema or have another prefix. The first load makes them, or "
+            "'airflow kafka-offsets init'"
+        )
 
 
 def _is_installed(engine: Engine, tables: Tables) -> bool:
