@@ -17,7 +17,7 @@ from airflow_kafka_offsets.exceptions import (
     VerificationError,
 )
 from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Tables, audit
+from airflow_kafka_offsets.ledger import Tables, audit, loaded_offsets
 from airflow_kafka_offsets.ledger.connection import snapshot
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
@@ -128,10 +128,10 @@ def _loaded_twice(snapshot: _Snapshot, found: Findings) -> Iterator[Violation]:
     if target.table is None or target.detail != "offsets":
         return
     if found.reads_ahead:
-        twice = audit.loaded_twice(conn, tables, target, group_id)
+        twice = loaded_offsets.loaded_twice(conn, tables, target, group_id)
     elif found.dead_letters:
         # Ranges that do not overlap keep the offsets of different batches apart.
-        twice = audit.dead_letters_loaded(conn, tables, target, group_id)
+        twice = loaded_offsets.dead_letters_loaded(conn, tables, target, group_id)
     else:
         return
     for topic, partition, first, last, offset, count in twice:
@@ -188,7 +188,7 @@ class _Comparison:
     def _missing(self, one: Slice, span: Span) -> Iterator[int]:
         """Offsets of Kafka's records that are not in the database: two ascending sequences, side by side."""
         conn, tables, group_id, _, target = self._snapshot
-        loaded = audit.loaded_offsets(conn, tables, target, group_id, span, one.start, one.end)
+        loaded = loaded_offsets.of_span(conn, tables, target, group_id, span, one.start, one.end)
         at = next(loaded, None)
         for offset in self._offsets(one):
             self.records += 1
@@ -215,7 +215,7 @@ class _Comparison:
 
     def _lost(self, span: Span, offset: int, count: int) -> Violation:
         conn, tables, group_id, _, target = self._snapshot
-        batch_id = audit.batch_at(conn, tables, group_id, span, offset)
+        batch_id = loaded_offsets.batch_at(conn, tables, group_id, span, offset)
         others = f", as {'is' if count == 2 else 'are'} {count - 1:,} more up to offset {span.end}" if count > 1 else ""
         by = f"by batch {batch_id}" if batch_id is not None else f"ahead of its position {span.end}"
         return Violation(

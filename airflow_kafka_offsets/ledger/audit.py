@@ -1,4 +1,4 @@
-"""What a verification asks the database: the whole history of a group and what the target holds of it, in one snapshot.
+"""What a verification asks the database: the whole history of a group and what the target holds of it, batch by batch.
 
 The target is only ever read by grouped queries, whatever its size; what comes back is a row for each batch and partition.
 """
@@ -9,12 +9,12 @@ import heapq
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.coverage import BatchRecord, Detail, LoadedRange, Replaced, Span, Tally
+from airflow_kafka_offsets.coverage import BatchRecord, Detail, LoadedRange, Replaced, Tally
 from airflow_kafka_offsets.formats import BATCH_ID
 from airflow_kafka_offsets.ledger.batches import as_gap, as_range
 from airflow_kafka_offsets.ledger.replacement import same_topic
@@ -24,9 +24,7 @@ from airflow_kafka_offsets.offsets import TopicPartition
 if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks import SqlTable
 
-_TOPIC, _PARTITION, _OFFSET = "_kafka_topic", "_kafka_partition", "_kafka_offset"
-
-_ROWS_AT_ONCE = 10_000
+TOPIC, PARTITION, OFFSET = "_kafka_topic", "_kafka_partition", "_kafka_offset"
 
 # What is stored of a batch, in the order in which it is taken apart again.
 _BATCH, _RANGE, _GAP, _ROWS, _DEAD_LETTERS, _REPLACED, _AFTER, _WHOLLY_REPLACED = range(8)
@@ -44,17 +42,6 @@ class Output:
     detail: Detail
 
 
-class Twice(NamedTuple):
-    """Offsets of a partition that were loaded by two batches, or by one as a row and as a dead letter."""
-
-    topic: str
-    partition: int
-    first_batch: int
-    last_batch: int
-    first_offset: int
-    offsets: int
-
-
 def output(conn: Connection, sink: SqlTable) -> Output:
     """The target as it is, and what can be proved by its columns."""
     try:
@@ -64,7 +51,7 @@ def output(conn: Connection, sink: SqlTable) -> Output:
     # With an upsert key, later batches replace the rows of earlier ones.
     if BATCH_ID not in table.columns or sink.upsert_key:
         return Output(sink.name, table, "nothing")
-    named = all(name in table.columns for name in (_TOPIC, _PARTITION, _OFFSET))
+    named = all(name in table.columns for name in (TOPIC, PARTITION, OFFSET))
     return Output(sink.name, table, "offsets" if named else "batches")
 
 
@@ -92,94 +79,6 @@ def history(conn: Connection, tables: Tables, group_id: str, target: Output) -> 
         for _, kind, row in found:
             sorted_out[kind].append(row)
         yield _batch_record(batch_id, *sorted_out)
-
-
-def loaded_twice(conn: Connection, tables: Tables, target: Output, group_id: str) -> list[Twice]:
-    """Offsets that batches without a transform loaded twice, be it as rows or as dead letters."""
-    ranges = tables.offset_ranges
-    each = _loaded(tables, target, group_id).subquery()
-    # A topic that was made anew under the same name has offsets of its own.
-    same_range = sa.and_(
-        ranges.c.batch_id == each.c.batch_id,
-        ranges.c.topic == each.c.topic,
-        ranges.c.partition == each.c.partition,
-    )
-    twice = (
-        sa.select(
-            each.c.topic,
-            each.c.partition,
-            each.c.offset_value,
-            sa.func.min(each.c.batch_id).label("first_batch"),
-            sa.func.max(each.c.batch_id).label("last_batch"),
-        )
-        .select_from(each.join(ranges, same_range))
-        # What was loaded before a rewind and is loaded again after it is there twice by decision.
-        .group_by(each.c.topic, ranges.c.topic_id, each.c.partition, each.c.offset_value, each.c.generation)
-        .having(sa.func.count() > 1)
-        .subquery()
-    )
-    return _twice(conn, twice)
-
-
-def dead_letters_loaded(conn: Connection, tables: Tables, target: Output, group_id: str) -> list[Twice]:
-    """Dead letters of batches without a transform that the same batch wrote rows of."""
-    batches, letters = tables.offset_batches, tables.dead_letters
-    assert target.table is not None
-    columns = target.table.columns
-    both = sa.and_(
-        columns[BATCH_ID] == letters.c.batch_id,
-        columns[_TOPIC] == letters.c.topic,
-        columns[_PARTITION] == letters.c.partition,
-        columns[_OFFSET] == letters.c.offset_value,
-    )
-    twice = (
-        sa.select(
-            letters.c.topic,
-            letters.c.partition,
-            letters.c.offset_value,
-            letters.c.batch_id.label("first_batch"),
-            letters.c.batch_id.label("last_batch"),
-        )
-        .select_from(letters.join(batches, batches.c.batch_id == letters.c.batch_id).join(target.table, both))
-        .where(*_committed_as_they_are(batches, group_id))
-        .subquery()
-    )
-    return _twice(conn, twice)
-
-
-def loaded_offsets(
-    conn: Connection, tables: Tables, target: Output, group_id: str, span: Span, start: int, end: int
-) -> Iterator[int]:
-    """The offsets in [start, end) that the batches of a span left in the target or set aside, in ascending order."""
-    each = _loaded(tables, target, group_id, span).subquery()
-    query = (
-        sa.select(each.c.offset_value)
-        .where(each.c.offset_value >= start, each.c.offset_value < end)
-        .order_by(each.c.offset_value)
-        # Of any number, so that they must not all come at once.
-        .execution_options(yield_per=_ROWS_AT_ONCE)
-    )
-    with conn.execute(query) as result:
-        for some in result.scalars().partitions():
-            yield from some
-
-
-def batch_at(conn: Connection, tables: Tables, group_id: str, span: Span, offset: int) -> int | None:
-    """The batch of a span whose range an offset is in."""
-    ranges, batches = tables.offset_ranges, tables.offset_batches
-    found: int | None = conn.scalar(
-        sa.select(ranges.c.batch_id)
-        .join(batches, batches.c.batch_id == ranges.c.batch_id)
-        .where(
-            *_committed_as_they_are(batches, group_id),
-            ranges.c.batch_id.between(span.first_batch, span.last_batch),
-            ranges.c.topic == span.topic,
-            ranges.c.partition == span.partition,
-            ranges.c.start_offset <= offset,
-            ranges.c.end_offset > offset,
-        )
-    )
-    return found
 
 
 def _batches(tables: Tables, group_id: str) -> sa.Select[Any]:
@@ -216,8 +115,8 @@ def _row_tallies(tables: Tables, target: Output, group_id: str) -> sa.Select[Any
     batches, columns = tables.offset_batches, target.table.columns
     keys, of_tally = [columns[BATCH_ID]], [sa.null(), sa.null(), sa.func.count()]
     if target.detail == "offsets":
-        offset = columns[_OFFSET]
-        places = [columns[_TOPIC], columns[_PARTITION]]
+        offset = columns[OFFSET]
+        places = [columns[TOPIC], columns[PARTITION]]
         keys += places
         of_tally = [
             *places,
@@ -316,49 +215,6 @@ def _wholly_replaced(tables: Tables, group_id: str) -> sa.Select[Any]:
         )
         .order_by(ranges.batch_id)
     )
-
-
-def _loaded(tables: Tables, target: Output, group_id: str, span: Span | None = None) -> sa.CompoundSelect[Any]:
-    """One row for each row and each dead letter of the committed batches without a transform."""
-    batches, letters = tables.offset_batches, tables.dead_letters
-    assert target.table is not None
-    columns = target.table.columns
-    rows = sa.select(
-        columns[BATCH_ID].label("batch_id"),
-        columns[_TOPIC].label("topic"),
-        columns[_PARTITION].label("partition"),
-        columns[_OFFSET].label("offset_value"),
-        batches.c.generation,
-    ).join(batches, batches.c.batch_id == columns[BATCH_ID])
-    aside = sa.select(
-        letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value, batches.c.generation
-    ).join(batches, batches.c.batch_id == letters.c.batch_id)
-    if span is not None:
-        rows = rows.where(
-            # Of the column itself: the target may have an index on it.
-            columns[BATCH_ID].between(span.first_batch, span.last_batch),
-            columns[_TOPIC] == span.topic,
-            columns[_PARTITION] == span.partition,
-        )
-        aside = aside.where(
-            letters.c.batch_id.between(span.first_batch, span.last_batch),
-            letters.c.topic == span.topic,
-            letters.c.partition == span.partition,
-        )
-    committed = _committed_as_they_are(batches, group_id)
-    return sa.union_all(rows.where(*committed), aside.where(*committed))
-
-
-def _committed_as_they_are(batches: sa.Table, group_id: str) -> tuple[sa.ColumnElement[bool], ...]:
-    """Batches that left a row for every record."""
-    return (batches.c.consumer_group == group_id, batches.c.state == "committed", batches.c.transform.is_(None))
-
-
-def _twice(conn: Connection, offsets: sa.Subquery) -> list[Twice]:
-    """Many offsets of the same batches as one."""
-    keys = (offsets.c.topic, offsets.c.partition, offsets.c.first_batch, offsets.c.last_batch)
-    query = sa.select(*keys, sa.func.min(offsets.c.offset_value), sa.func.count()).group_by(*keys).order_by(*keys)
-    return [Twice(*row) for row in conn.execute(query)]
 
 
 def _tagged(kind: int, rows: Iterable[Any]) -> Iterator[tuple[int, int, Any]]:
