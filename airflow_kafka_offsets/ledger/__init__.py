@@ -3,10 +3,8 @@
 Airflow's metadata database is never touched.
 """
 
+from airflow_kafka_offsets.ledger.batch_rows import OPEN_STATES, Batch, Recipe
 from airflow_kafka_offsets.ledger.batches import (
-    OPEN_STATES,
-    Batch,
-    Recipe,
     abandon,
     begin_staging,
     captured_targets,

@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.coverage import BatchRecord, Detail, LoadedRange, Replaced, Tally
 from airflow_kafka_offsets.formats import BATCH_ID
-from airflow_kafka_offsets.ledger.batches import as_gap, as_range
+from airflow_kafka_offsets.ledger.batch_rows import as_gap, as_range
 from airflow_kafka_offsets.ledger.replacement import same_topic
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import TopicPartition

@@ -18,7 +18,7 @@ from airflow_kafka_offsets.exceptions import (
     DatabaseUnavailableError,
     PositionConflictError,
 )
-from airflow_kafka_offsets.ledger.batches import OPEN_STATES, Batch
+from airflow_kafka_offsets.ledger.batch_rows import OPEN_STATES, Batch
 from airflow_kafka_offsets.ledger.connection import database_now, is_outage, said, transact
 from airflow_kafka_offsets.ledger.groups import Claim, Fence, update_claimed
 from airflow_kafka_offsets.ledger.positions import RangeRead, set_positions, stored_positions

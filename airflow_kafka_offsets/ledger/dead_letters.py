@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.ledger.batches import Batch
+from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.tables import Tables
 
 if TYPE_CHECKING:

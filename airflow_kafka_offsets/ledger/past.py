@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.identity import differ
-from airflow_kafka_offsets.ledger.batches import OPEN_STATES, as_range
+from airflow_kafka_offsets.ledger.batch_rows import OPEN_STATES, as_range
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import OffsetRange, Position, TopicPartition

@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, DoubleLoadError, FencedError
 from airflow_kafka_offsets.identity import differ
-from airflow_kafka_offsets.ledger.batches import (
+from airflow_kafka_offsets.ledger.batch_rows import (
     OPEN_STATES,
     Batch,
     Recipe,

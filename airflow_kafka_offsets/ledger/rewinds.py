@@ -17,7 +17,13 @@ from airflow_kafka_offsets.exceptions import (
     OpenBatchError,
     RewindConflictError,
 )
-from airflow_kafka_offsets.ledger.batches import OPEN_STATES, insert_batch, insert_gaps, insert_ranges, of_task_instance
+from airflow_kafka_offsets.ledger.batch_rows import (
+    OPEN_STATES,
+    insert_batch,
+    insert_gaps,
+    insert_ranges,
+    of_task_instance,
+)
 from airflow_kafka_offsets.ledger.connection import database_now, is_outage, outages_told, said, transact
 from airflow_kafka_offsets.ledger.groups import TaskRun, lock, lock_group
 from airflow_kafka_offsets.ledger.past import REWIND_KINDS, open_batch_of
