@@ -15,6 +15,7 @@ from airflow_kafka_offsets.ledger.batches import (
 from airflow_kafka_offsets.ledger.commit import commit
 from airflow_kafka_offsets.ledger.connection import now, outages_told
 from airflow_kafka_offsets.ledger.dead_letters import write_dead_letters
+from airflow_kafka_offsets.ledger.double_loads import refuse_double
 from airflow_kafka_offsets.ledger.groups import Claim, TaskRun, check_claim, claim, generation, release
 from airflow_kafka_offsets.ledger.heartbeat import Heartbeat
 from airflow_kafka_offsets.ledger.history import bytes_per_offset
@@ -28,7 +29,6 @@ from airflow_kafka_offsets.ledger.replays import (
     batch_of,
     plan_again,
     record_replay,
-    refuse_double,
     take_replay,
 )
 from airflow_kafka_offsets.ledger.tables import Tables

@@ -13,8 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.exceptions import ConfigurationError, DoubleLoadError, FencedError
-from airflow_kafka_offsets.identity import differ
+from airflow_kafka_offsets.exceptions import ConfigurationError, FencedError
 from airflow_kafka_offsets.ledger.batch_rows import (
     OPEN_STATES,
     Batch,
@@ -23,20 +22,14 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     insert_batch,
     insert_gaps,
     insert_ranges,
-    of_task,
     of_task_instance,
 )
 from airflow_kafka_offsets.ledger.connection import database_now, transact
+from airflow_kafka_offsets.ledger.double_loads import loads_into, refuse_double, refuse_overlap
 from airflow_kafka_offsets.ledger.groups import TaskRun, lock, lock_group, transact_claimed
-from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import OffsetRange
 from airflow_kafka_offsets.planning import Plan
-
-_WAYS_OUT = (
-    "Replay with replace=True, which removes in the same transaction what is there of these offsets, or into a sink with an "
-    "upsert_key, or into another table."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +177,7 @@ def record_replay(
             return planned
         ranges = [one for plan in plans for one in plan.ranges]
         refuse_double(conn, tables, replay, ranges)
-        _refuse_overlap(conn, tables, replay, ranges)
+        refuse_overlap(conn, tables, replay, ranges)
         return [_insert(conn, tables, replay, plan, generation) for plan in plans]
 
     return transact(engine, work)
@@ -220,112 +213,10 @@ def enter_commit(conn: Connection, tables: Tables, claim: ReplayClaim, batch: Ba
     :raises DoubleLoadError: a stored position was moved back since the plan
     """
     # Before the batch's row, as whoever abandons a batch does: two locks in two orders are a deadlock.
-    if claim.replay.replace or _loads_into(conn, tables, claim.group_id, claim.replay.target):
+    if claim.replay.replace or loads_into(conn, tables, claim.group_id, claim.replay.target):
         lock(conn, tables, claim.group_id)
     claim.lock(conn, tables)
     refuse_double(conn, tables, claim.replay, batch.ranges)
-
-
-def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
-    """Make sure that no record will be in the target twice: not by what is there, and not by what the group will load.
-
-    :raises DoubleLoadError: one would be
-    :raises ConfigurationError: the rows that are to be replaced are in another table
-    """
-    group_id, target = replay.group_id, replay.target
-    if not _loads_into(conn, tables, group_id, target):
-        _refuse_other_target(conn, tables, replay, ranges)
-        return
-    if not (replay.replace or replay.upsert):
-        raise DoubleLoadError(
-            f"Group {group_id!r} loads into table {target!r}: a replay into it would put records there a second time. Nothing "
-            f"was written. {_WAYS_OUT}"
-        )
-    stored = stored_positions(conn, tables, group_id)
-    ahead: list[str] = []
-    for one in ranges:
-        position = stored.get(one.topic_partition)
-        if position is None:
-            ahead.append(f"{one}: no position is stored")
-        elif differ(position.topic_id, one.topic_id):
-            ahead.append(f"{one}: position {position.offset} is stored of an earlier topic, {position.topic_id}")
-        elif one.end > position.offset:
-            ahead.append(f"{one}: position {position.offset} is stored")
-    if ahead:
-        raise DoubleLoadError(
-            f"Group {group_id!r} loads into table {target!r}, and will load these offsets itself, so that their records would "
-            f"be there twice: {'; '.join(ahead)}. Nothing was written. End the replay at or before the stored positions, run "
-            "the load first, or replay into another table."
-        )
-
-
-def _refuse_other_target(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
-    batches, of = tables.offset_batches.c, tables.offset_ranges.c
-    loads = (batches.kind == "load", batches.state != "abandoned")
-    if replay.replace:
-        into = conn.scalar(
-            sa.select(sa.func.min(batches.target_table)).where(batches.consumer_group == replay.group_id, *loads)
-        )
-        if into is not None:
-            raise ConfigurationError(
-                f"replace=True removes what group {replay.group_id!r} loaded, and that is in table {into!r}; this replay is "
-                f"into {replay.target!r}. Replay into {into!r}, or without replace."
-            )
-    if replay.upsert:
-        return
-    topics = {one.topic for one in ranges}
-    other = conn.scalar(
-        sa.select(sa.func.min(batches.consumer_group))
-        .join(tables.offset_ranges, of.batch_id == batches.batch_id)
-        .where(batches.target_table == replay.target, batches.consumer_group != replay.group_id, of.topic.in_(topics))
-        .where(*loads)
-    )
-    if other is not None:
-        raise DoubleLoadError(
-            f"Group {other!r} loads {', '.join(sorted(topics))} into table {replay.target!r}: a replay of group "
-            f"{replay.group_id!r} would put records there a second time. Nothing was written. Replay for group_id={other!r} with "
-            "replace=True, or into another table."
-        )
-
-
-def _refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
-    """Make sure that a run appends no offset twice: not in another mapped task instance, and not after it was cleared."""
-    if replay.replace or replay.upsert:
-        return
-    batches, of = tables.offset_batches.c, tables.offset_ranges
-    earlier = conn.execute(
-        sa.select(of)
-        .join(tables.offset_batches, of.c.batch_id == batches.batch_id)
-        .where(
-            of_task(tables, replay.group_id, replay.owner),
-            batches.kind == "replay",
-            batches.state != "abandoned",
-            batches.target_table == replay.target,
-        )
-    ).all()
-    for one in ranges:
-        for row in earlier:
-            if one.topic_partition == (row.topic, row.partition) and (
-                one.start < row.end_offset and row.start_offset < one.end
-            ):
-                raise DoubleLoadError(
-                    f"{one} is to be replayed into table {replay.target!r}, and batch {row.batch_id} of the same run replayed "
-                    f"{row.start_offset}..{row.end_offset} into it: records would be there twice. Nothing was written. Bounds "
-                    "that changed since need a new run, and a table without these rows."
-                )
-
-
-def _loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> bool:
-    batches = tables.offset_batches.c
-    found = conn.scalar(
-        sa.select(sa.func.min(batches.batch_id)).where(
-            batches.consumer_group == group_id,
-            batches.kind == "load",
-            batches.state != "abandoned",
-            batches.target_table == target,
-        )
-    )
-    return found is not None
 
 
 def _taken(conn: Connection, tables: Tables, replay: Replay) -> list[ReplayBatch]:
