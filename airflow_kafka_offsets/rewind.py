@@ -23,7 +23,7 @@ from airflow_kafka_offsets.identity import check_cluster
 from airflow_kafka_offsets.instants import milliseconds
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.kafka_groups import import_offsets
-from airflow_kafka_offsets.ledger import Tables, TaskRun, past, rewinds
+from airflow_kafka_offsets.ledger import Tables, TaskRun, abandonment, past, rewinds
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.listing import listed
@@ -216,7 +216,7 @@ def abandon_batch(
 
     :raises OpenBatchError: the group has no such batch, or it is not open
     """
-    rewinds.abandon_batch(engine, tables or Tables(), group_id, batch_id, who=who or current_user(), reason=reason)
+    abandonment.abandon_batch(engine, tables or Tables(), group_id, batch_id, who=who or current_user(), reason=reason)
 
 
 def current_user() -> str:

@@ -17,14 +17,14 @@ from airflow_kafka_offsets.exceptions import (
     OpenBatchError,
     RewindConflictError,
 )
+from airflow_kafka_offsets.ledger.abandonment import abandon_locked
 from airflow_kafka_offsets.ledger.batch_rows import (
-    OPEN_STATES,
     insert_batch,
     insert_gaps,
     insert_ranges,
     of_task_instance,
 )
-from airflow_kafka_offsets.ledger.connection import database_now, is_outage, outages_told, said, transact
+from airflow_kafka_offsets.ledger.connection import database_now, is_outage, said, transact
 from airflow_kafka_offsets.ledger.groups import TaskRun, lock, lock_group
 from airflow_kafka_offsets.ledger.past import REWIND_KINDS, open_batch_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
@@ -34,7 +34,6 @@ from airflow_kafka_offsets.listing import listed
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.preview import Preview
 from airflow_kafka_offsets.rewinding import PartitionRewind, Span
-from airflow_kafka_offsets.scenarios import MOST
 
 
 def rewound_by(
@@ -98,22 +97,6 @@ def execute(
         ) from error
 
 
-def abandon_batch(
-    engine: Engine, tables: Tables, group_id: str, batch_id: int, *, who: str, reason: str | None = None
-) -> None:
-    """Give up an open batch, a load or a replay: its attempt can never commit, and the positions stay where they are.
-
-    :raises OpenBatchError: it is not open, or not the group's
-    """
-
-    def work(conn: Connection) -> None:
-        lock(conn, tables, group_id)
-        _abandon(conn, tables, group_id, batch_id, who, reason)
-
-    with outages_told(f"Batch {batch_id} of group {group_id!r} was not abandoned", "Do it again."):
-        transact(engine, work)
-
-
 def _execute(
     conn: Connection,
     tables: Tables,
@@ -133,7 +116,7 @@ def _execute(
     if still_open != abandon:
         raise _wrong_batch(group_id, still_open, abandon)
     if abandon is not None:
-        _abandon(conn, tables, group_id, abandon, who, reason)
+        abandon_locked(conn, tables, group_id, abandon, who, reason)
     changed = preview.changed
     if target is not None:
         changed = tuple(_without_ahead(one) for one in changed)
@@ -219,33 +202,6 @@ def _wrong_batch(group_id: str, still_open: int | None, abandon: int | None) -> 
         f"Group {group_id!r} has the open batch {still_open}{also}: it starts at the positions that would be moved. Nothing was "
         f"changed; let a load finish it first, or abandon batch {still_open} together with the rewind."
     )
-
-
-def _abandon(conn: Connection, tables: Tables, group_id: str, batch_id: int, who: str, reason: str | None) -> None:
-    batches, groups = tables.offset_batches, tables.consumer_groups
-    told = f"abandoned by {who}" + (f": {reason}" if reason else "")
-    mine = (batches.c.batch_id == batch_id, batches.c.consumer_group == group_id)
-    row = None
-    if abs(batch_id) <= MOST:  # the database knows no other numbers
-        row = conn.execute(sa.select(batches.c.kind, batches.c.state).where(*mine)).one_or_none()
-    if row is None:
-        raise _not_abandoned(group_id, batch_id, "the group has no such batch")
-    closed = conn.execute(
-        batches.update().where(*mine, batches.c.state.in_(OPEN_STATES)).values(state="abandoned", reason=told)
-    )
-    if closed.rowcount != 1:
-        raise _not_abandoned(group_id, batch_id, f"it is {row.state}")
-    if row.kind == "load":
-        # Whoever works at it holds the group: from now on it can write nothing more, and need not be waited for.
-        conn.execute(
-            groups.update()
-            .where(groups.c.group_id == group_id)
-            .values(epoch=groups.c.epoch + 1, lease_owner=None, lease_expires_at=None)
-        )
-
-
-def _not_abandoned(group_id: str, batch_id: int, why: str) -> OpenBatchError:
-    return OpenBatchError(f"Batch {batch_id} of group {group_id!r} cannot be abandoned: {why}. Nothing was changed.")
 
 
 def _without_ahead(one: PartitionRewind) -> PartitionRewind:

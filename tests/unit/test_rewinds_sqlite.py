@@ -29,6 +29,7 @@ from airflow_kafka_offsets.ledger import (
     Replay,
     Tables,
     TaskRun,
+    abandonment,
     claim,
     commit,
     generation,
@@ -568,7 +569,7 @@ class TestOpenBatch:
 
     def test_it_can_be_abandoned_alone(self, loaded: Warehouse) -> None:
         held, batch = loaded.plan({T0: 30})
-        rewinds.abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
+        abandonment.abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
 
         with pytest.raises(FencedError):
             loaded.commit(held, batch)
@@ -585,13 +586,13 @@ class TestOpenBatch:
     def test_only_an_open_batch_can_be_abandoned(self, loaded: Warehouse, batch_id: int, found: str) -> None:
         before = loaded.dump()
         with pytest.raises(OpenBatchError, match=found):
-            rewinds.abandon_batch(loaded.engine, loaded.tables, GROUP, batch_id, who="ana@host")
+            abandonment.abandon_batch(loaded.engine, loaded.tables, GROUP, batch_id, who="ana@host")
         assert loaded.dump() == before
 
     def test_a_batch_of_another_group_cannot_be_abandoned(self, loaded: Warehouse) -> None:
         _, batch = loaded.plan({T0: 3}, group="other")
         with pytest.raises(OpenBatchError, match="the group has no such batch"):
-            rewinds.abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
+            abandonment.abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
         assert loaded.batch(batch.batch_id)["state"] == "planned"
 
     def test_abandoning_a_replay_does_not_disturb_a_load(self, loaded: Warehouse) -> None:
@@ -600,7 +601,7 @@ class TestOpenBatch:
             loaded.engine, loaded.tables, replay, [Plan((OffsetRange(*T0, 0, 5, 5, ID),))], cluster_id=CLUSTER
         )
         held, batch = loaded.plan({T0: 30})
-        rewinds.abandon_batch(loaded.engine, loaded.tables, GROUP, planned.batch.batch_id, who="ana@host")
+        abandonment.abandon_batch(loaded.engine, loaded.tables, GROUP, planned.batch.batch_id, who="ana@host")
 
         loaded.commit(held, batch)
         assert planned.claim is not None
@@ -933,7 +934,7 @@ class TestStateBefore:
 
     def test_a_batch_that_was_abandoned_moved_nothing(self, loaded: Warehouse) -> None:
         _, batch = loaded.plan({T0: 30})
-        rewinds.abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
+        abandonment.abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
         after = loaded.load({T0: 40})
 
         assert _offsets(past.state_before(loaded.engine, loaded.tables, GROUP, after)) == {T0: 20, T1: 5}
@@ -1131,7 +1132,7 @@ class TestCovered:
 
     def test_a_batch_that_was_abandoned_loaded_nothing(self, loaded: Warehouse) -> None:
         _, batch = loaded.plan({T0: 30})
-        rewinds.abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
+        abandonment.abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
         assert self.spans(loaded, 20, 30) == [(0, 10), (10, 20)]
 
     def test_an_earlier_topic_of_the_same_name_does_not_count(self, loaded: Warehouse) -> None:
