@@ -235,3 +235,10 @@ class Findings:
     open_batch: int | None = None
     spans: list[Span] = field(default_factory=list)
     reads_ahead: bool = False
+
+    def violated(
+        self, words: str, tp: TopicPartition | None = None, offset: int | None = None, batch_id: int | None = None
+    ) -> None:
+        """Note a violation; its words begin with the partition."""
+        topic, partition = tp or (None, None)
+        self.violations.append(Violation(f"{tp}: {words}" if tp else words, topic, partition, offset, batch_id))
