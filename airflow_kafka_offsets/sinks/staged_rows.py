@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -44,7 +45,7 @@ class StagedRows:
         schema = pa.schema([(column.name, column.type) for column in columns])
         for batch in self._batches():
             arrays = [
-                pa.repeat(pa.scalar(self._manifest.batch_id, column.type), batch.num_rows)
+                _repeated(self._manifest.batch_id, batch.num_rows).cast(column.type)
                 if column.name == BATCH_ID
                 else self._cast(batch, column)
                 for column in columns
@@ -92,6 +93,15 @@ class Column(NamedTuple):
 
     name: str
     type: pa.DataType
+
+
+def _repeated(number: int, count: int) -> pa.Array:
+    """The same number `count` times.
+
+    From bytes: when pyarrow makes an array or a scalar of Python's values for the first time in a process, it imports pandas to know
+    them by. That takes most of a second, and here it would be inside of the commit's transaction.
+    """
+    return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(array("q", [number]) * count)])
 
 
 def _rejected(batch: pa.RecordBatch, row: int, reason: str) -> RecordError | TargetError:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,10 +51,15 @@ def run(spark: SparkSession, job: StageJob) -> Manifest:
 def run_without_sql(spark: SparkContext, job: StageJob) -> Manifest:
     """Stage a batch that has no transform, as `run` does.
 
-    Without a session, a query plan and pandas in the Python workers a small batch takes half the time.
+    Without a session, a query plan and pandas a small batch takes half the time. For an application that does nothing else.
     """
-    count = len(job.slices)
-    staged = spark.parallelize(range(count), count).mapPartitions(OnePass(job))
+    one_pass, count = OnePass(job), len(job.slices)
+
+    def stage(indexes: Iterable[int]) -> Iterator[StagedFile]:
+        _do_without_pandas()
+        return one_pass(indexes)
+
+    staged = spark.parallelize(range(count), count).mapPartitions(stage)
     staging = StagingDirectory(job.staging_uri)
     with Progress(job, staging):
         files = tuple(staged.collect())
@@ -177,8 +184,7 @@ def main(directory: str) -> int:
 def _submitted(job: StageJob) -> None:
     """Stage in an application of its own. The JVM stops it when this process ends: PySpark's own way waits for up to a second."""
     if job.transform is None:
-        # PySpark 4.2 imports pandas before its first call into the JVM, to know whether it could. It takes a second.
-        sys.modules["pandas"] = None  # type: ignore[assignment]
+        _do_without_pandas()
         from pyspark import SparkContext
 
         run_without_sql(SparkContext.getOrCreate(), job)
@@ -186,3 +192,19 @@ def _submitted(job: StageJob) -> None:
         from pyspark.sql import SparkSession
 
         run(SparkSession.builder.getOrCreate(), job)
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("pandas is of no use in this process", name=fullname)
+
+
+@cache
+def _do_without_pandas() -> None:
+    """Have pandas look as if it were not installed, in a process that has no use for it.
+
+    PySpark imports it before its first call into the JVM, and pyarrow with the first value that it makes, both only to know its
+    types: most of a second in every process.
+    """
+    sys.meta_path.insert(0, _NoPandas())

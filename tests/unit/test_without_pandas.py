@@ -1,0 +1,52 @@
+"""pandas takes most of a second to import, and small batches do without it: in Spark's processes, and inside of the commit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_kafka_offsets.spark.tasks import Stager
+
+IMPORTED = "; import sys; print('pandas' in sys.modules)"
+
+
+def printed(code: str) -> str:
+    """By a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code + IMPORTED], capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("import pyarrow as pa; pa.array([1])", id="pyarrow makes an array"),
+        pytest.param("import pyspark.testing", id="PySpark looks what there is"),
+    ],
+)
+def test_an_application_without_a_transform_imports_none(code: str) -> None:
+    refuse = "from airflow_kafka_offsets.spark.application import _do_without_pandas; _do_without_pandas(); "
+    assert printed(code) == "True", "it would not be imported anyway"
+    assert printed(refuse + code) == "False"
+
+
+def test_staged_rows_are_read_without_it(tmp_path: Path) -> None:
+    rows = pa.RecordBatch.from_pydict({"id": pa.array([1, 2, 3], pa.int64())})
+    file = Stager(str(tmp_path)).write([rows])
+    assert file is not None
+    code = (
+        "import pyarrow as pa; "
+        "from airflow_kafka_offsets.sinks.staged_rows import Column, StagedRows; "
+        "from airflow_kafka_offsets.spark.job import Manifest, StagedFile; "
+        "from airflow_kafka_offsets.spark.staging import StagingDirectory; "
+        f"manifest = Manifest(7, 'x', (StagedFile({file.name!r}, 3, {file.bytes}),), ()); "
+        "columns = [Column('id', pa.int64()), Column('_batch_id', pa.int32())]; "
+        f"(batch,) = StagedRows(StagingDirectory({str(tmp_path)!r}), manifest).batches(columns); "
+        "print(batch.column(1).to_pylist(), batch.column(1).type)"
+    )
+    assert printed(code).splitlines() == ["[7, 7, 7] int32", "False"]
