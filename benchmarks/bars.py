@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from benchmarks.measured import OPERATOR, PACKAGE, READING, SCRIPT, SPARK, START, TRANSFORM, WRITING, Measured
+from benchmarks.measured import OPERATOR, PACKAGE, READING, SCRIPT, SMALL, SPARK, START, TRANSFORM, WRITING, Measured
 
-# At most so many records are a load whose seconds are Spark's start, and nothing else is compared.
-SMALL = 1_000
 _START_SECONDS = 3.0
 _OF_LIMIT = 0.65
 _TIMES = (
@@ -21,8 +19,8 @@ _TIMES = (
 
 class Bar(NamedTuple):
     """
-    :param found: with Spark's start in the time of those that start it
-    :param without_start: the same without it; None where the bar is about the start
+    :param found: of whole loads
+    :param without_start: the same without what a small load takes; None where the bar is about that
     """
 
     told: str

@@ -17,16 +17,20 @@ READING = "limit: ConsumerPerformance"
 WRITING = "limit: binary COPY"
 
 _ORDER = (START, PACKAGE, TRANSFORM, SPARK, OPERATOR, SCRIPT, READING, WRITING)
-_STARTS_SPARK = (PACKAGE, TRANSFORM, SPARK)
+
+# At most so many records are a small data set: its loads take what starting and ending takes.
+SMALL = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """
     :param seconds: of each round, by contender
+    :param small: the same of a small data set; None for a small one itself
     """
 
     dataset: Dataset
+    small: Measured | None = None
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
     @property
@@ -43,12 +47,12 @@ class Measured:
     def rate(self, name: str, *, with_start: bool = True) -> float:
         """Rows per second, of the median.
 
-        :param with_start: False takes the median of an empty Spark application off, where Spark was started
+        :param with_start: False takes off what the contender's own load of a small data set took
         """
         seconds = self.median(name)
-        if not with_start and name in _STARTS_SPARK:
-            # Empty applications differ from each other by more than the smallest loads differ from them.
-            seconds = max(seconds - self.median(START), 0.001)
+        if not with_start and self.small is not None and name in self.small.seconds:
+            # Starts differ from each other by more than the smallest loads differ from them.
+            seconds = max(seconds - self.small.median(name), 0.001)
         return self.dataset.records / seconds
 
     def ratio(self, name: str, other: str, *, with_start: bool = True) -> float:

@@ -9,7 +9,7 @@ from benchmarks.measured import PACKAGE, START, Measured
 
 
 def table(measured: Measured) -> Iterator[str]:
-    """A row for each contender: rates of the whole load, and without Spark's start; how many times as fast the package is."""
+    """A row for each contender: rates of the whole load, and without the start; how many times as fast the package is."""
     yield f"{measured.dataset.told}"
     yield f"  {'':34} {'median':>8}  {'of rounds':>14} {'rows/s':>10} {'no start':>10} {'package is':>16}"
     for name in measured.names:
@@ -28,6 +28,6 @@ def verdict(bar: Bar) -> str:
     asked = f"{'at most' if bar.at_most else 'at least'} {bar.asked:g}"
     found = f"{bar.found:.2f}"
     if bar.without_start is not None:
-        found += f", {bar.without_start:.2f} without Spark's start"
+        found += f", {bar.without_start:.2f} without the start"
     how = "met" if bar.met else f"missed by {abs(bar.found - bar.asked):.2f}"
     return f"  {how:15} {bar.told:58} {asked:14} found {found}"
