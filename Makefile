@@ -1,7 +1,7 @@
 # Every target sets up the environment first; that is instant when nothing changed.
 PYTHON := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup test unit integration lint format types demo soak bench bench-quick bench-rewind bench-lag airflow reference constraints clean
+.PHONY: help setup test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag airflow reference constraints clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ bench: setup ## compare loads of up to 5,000,000 records with other ways to load
 
 bench-quick: setup ## the same for every day: 1,000 and 200,000 records in two rounds
 	$(PYTHON) -m benchmarks.compare --datasets orders:200000 --rounds 2 $(ARGS)
+
+bench-growth: setup ## measure what grows with partitions, batches and records; a quarter of an hour
+	$(PYTHON) -m benchmarks.growth $(ARGS)
 
 bench-rewind: setup ## measure previews and rewinds of 10 to 2,000 partitions, and after 100,000 batches
 	$(PYTHON) -m benchmarks.rewind $(ARGS)

@@ -70,8 +70,14 @@ class Dataset(NamedTuple):
 
     def produce(self, bootstrap_servers: str) -> None:
         """Make the topic, and fill it."""
+        create_topic(bootstrap_servers, self.topic, self.shape.partitions)
+        self.append(bootstrap_servers)
+        produced = sum(end_offsets(bootstrap_servers, self.topic).values())
+        assert produced == self.records, f"{produced} of {self.records} records were produced"
+
+    def append(self, bootstrap_servers: str) -> None:
+        """Write all records into the topic, perhaps once more."""
         shape = self.shape
-        create_topic(bootstrap_servers, self.topic, shape.partitions)
         producer = Producer(
             {
                 "bootstrap.servers": bootstrap_servers,
@@ -102,6 +108,4 @@ class Dataset(NamedTuple):
                 except BufferError:
                     producer.poll(0.1)
         undelivered = producer.flush(_FLUSH_SECONDS)
-        produced = sum(end_offsets(bootstrap_servers, self.topic).values())
         assert undelivered == 0, f"{undelivered} records were not produced"
-        assert produced == self.records, f"{produced} of {self.records} records were produced"

@@ -43,10 +43,7 @@ def main() -> int:
         sys.stdout.write(f"{machine.in_short()}\n\n")
         sys.stdout.write(f"{'partitions':>10} {'lag':>8} {'lag, delay and headroom':>24} {'thresholds alone':>17}\n")
         for partitions in options.partitions:
-            group, topics = f"group-{partitions}", []
-            for first in range(0, partitions, _LARGEST_TOPIC):
-                topics.append(f"topic-{partitions}-{first}")
-                create_topic(kafka.bootstrap_servers, topics[-1], min(_LARGEST_TOPIC, partitions - first))
+            group, topics = f"group-{partitions}", create_topics(kafka, partitions)
             preview = preview_rewind(
                 group,
                 Scenario.of("to-latest"),
@@ -56,8 +53,8 @@ def main() -> int:
                 new_group=True,
             )
             execute_rewind(preview, engine=engine)
-            for topic in topics:
-                fill(kafka, topic, min(_LARGEST_TOPIC, partitions))
+            for topic, size in topics.items():
+                fill(kafka, topic, size)
             cluster = Cluster(config)
 
             def look(times: bool, group: str = group, cluster: Cluster = cluster, partitions: int = partitions) -> None:
@@ -73,6 +70,18 @@ def main() -> int:
             sys.stdout.flush()
         engine.dispose()
     return 0
+
+
+def create_topics(kafka: KafkaBroker, partitions: int) -> dict[str, int]:
+    """As many topics as it takes, none of them very large.
+
+    :return: their partitions
+    """
+    starts = range(0, partitions, _LARGEST_TOPIC)
+    topics = {f"topic-{partitions}-{first}": min(_LARGEST_TOPIC, partitions - first) for first in starts}
+    for topic, size in topics.items():
+        create_topic(kafka.bootstrap_servers, topic, size)
+    return topics
 
 
 def median(work: Callable[[], None], rounds: int) -> float:
