@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+# Of a task: thousands of partitions are to be read by many executors.
+_MOST_SLICES = 64
+
 
 class TopicPartition(NamedTuple):
     """A partition of a topic."""
@@ -144,7 +147,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The part of a range that one Spark task reads.
+    """The part of a range that is read in one go, by one Spark task.
 
     :param leader_epoch: of a leader whose log reached the start; None where the broker is not to be asked about it
     :param loaded: records that an earlier batch loaded ahead; they are left out
@@ -188,6 +191,22 @@ def split(ranges: Iterable[OffsetRange], max_offsets: int) -> list[Slice]:
                 )
             )
     return slices
+
+
+def pack(slices: Iterable[Slice], max_offsets: int) -> list[tuple[Slice, ...]]:
+    """Share slices out to Spark tasks, in their order: small ones together, since a task costs more than a few records do.
+
+    :param max_offsets: the most offsets of a task that reads several slices
+    """
+    tasks: list[list[Slice]] = []
+    offsets = 0
+    for one in slices:
+        if not tasks or offsets + len(one) > max_offsets or len(tasks[-1]) == _MOST_SLICES:
+            tasks.append([])
+            offsets = 0
+        tasks[-1].append(one)
+        offsets += len(one)
+    return [tuple(task) for task in tasks]
 
 
 def _pieces(start: int, end: int, most: int) -> Iterator[tuple[int, int]]:

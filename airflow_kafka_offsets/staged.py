@@ -30,6 +30,9 @@ from airflow_kafka_offsets.spark.staging import StagingDirectory
 
 log = logging.getLogger(__name__)
 
+# Slices below this part of the largest are small.
+_SMALL = 8
+
 
 class Launcher(Protocol):
     """Runs the Spark application for a job, and returns when it has ended."""
@@ -149,6 +152,7 @@ def make_job(
         python_path=tuple(path for path in sys.path if path) if pipeline.transform else (),
         idle_timeout=pipeline.idle_timeout,
         on_bad_record=pipeline.on_bad_record,
+        task_offsets=pipeline.slice_offsets // _SMALL,
     )
 
 

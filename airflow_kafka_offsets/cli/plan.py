@@ -53,7 +53,7 @@ def plan(args: Namespace) -> None:
     skipped = sum(row["skipped"] for row in rows)
     note(
         f"{offsets:,} offsets of {sum(1 for row in rows if row['offsets'])} partitions, about "
-        f"{sum(row['bytes'] for row in rows):,} bytes, in {sum(row['slices'] for row in rows):,} slices: one Spark task each"
+        f"{sum(row['bytes'] for row in rows):,} bytes, in {sum(row['slices'] for row in rows):,} slices"
         f"{f'; {skipped:,} offsets are lost, and skipped' if skipped else ''}"
     )
 

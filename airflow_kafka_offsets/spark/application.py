@@ -32,13 +32,13 @@ def run(spark: SparkSession, job: StageJob) -> Manifest:
     :raises TransformError: the transform cannot be imported, raised, or did not return a DataFrame
     :raises TargetError: the transform's columns are not those of the target; nothing was read then
     """
-    count = len(job.slices)
-    slices = spark.range(0, count, 1, count)
+    count = len(job.tasks)
+    tasks = spark.range(0, count, 1, count)
     if job.transform is None:
-        staged = slices.mapInArrow(OnePass(job).in_arrow, RESULT_DDL)
+        staged = tasks.mapInArrow(OnePass(job).in_arrow, RESULT_DDL)
     else:
         transformed = _transformed(
-            load_transform(job.transform), slices.mapInArrow(SliceReader(job), job.columns_ddl), job
+            load_transform(job.transform), tasks.mapInArrow(SliceReader(job), job.columns_ddl), job
         )
         check_columns(transformed.columns, job.target, job.transform)
         staged = transformed.mapInArrow(Stager(job.staging_uri), RESULT_DDL)
@@ -53,11 +53,11 @@ def run_without_sql(spark: SparkContext, job: StageJob) -> Manifest:
 
     Without a session, a query plan and pandas a small batch takes half the time. For an application that does nothing else.
     """
-    one_pass, count = OnePass(job), len(job.slices)
+    one_pass, count = OnePass(job), len(job.tasks)
 
-    def stage(indexes: Iterable[int]) -> Iterator[StagedFile]:
+    def stage(numbers: Iterable[int]) -> Iterator[StagedFile]:
         _do_without_pandas()
-        return one_pass(indexes)
+        return one_pass(numbers)
 
     staged = spark.parallelize(range(count), count).mapPartitions(stage)
     staging = StagingDirectory(job.staging_uri)

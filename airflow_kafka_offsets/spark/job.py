@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_kafka_offsets.offsets import ReadAhead, Slice
+from airflow_kafka_offsets.offsets import ReadAhead, Slice, pack
 
 MANIFEST = "manifest.json"
 
@@ -42,6 +42,7 @@ class StageJob:
     :param fingerprint: of everything that decides what the rows are; comes back in the manifest
     :param staging_uri: an empty directory that belongs to this attempt alone
     :param python_path: directories in which the driver finds the transform
+    :param task_offsets: slices of no more offsets than this share a Spark task
     :param on_bad_record: `fail`, or `dead_letter`: a record that does not decode is set aside
     :param idle_timeout: seconds after which a read without any record or end of log is given up
     """
@@ -61,12 +62,18 @@ class StageJob:
     python_path: tuple[str, ...] = ()
     idle_timeout: float = 120.0
     on_bad_record: str = "fail"
+    task_offsets: int = 0
     progress_interval: float = 5.0
 
     @property
     def offsets(self) -> int:
         """How many offsets the slices span."""
         return sum(map(len, self.slices))
+
+    @property
+    def tasks(self) -> list[tuple[Slice, ...]]:
+        """The slices of each Spark task, in order."""
+        return pack(self.slices, self.task_offsets)
 
     def to_json(self) -> str:
         plain = {field.name: getattr(self, field.name) for field in fields(self)}

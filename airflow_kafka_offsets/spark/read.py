@@ -80,6 +80,8 @@ def read(
     :raises ConfigurationError: the credentials are wrong, or a right is missing
     """
     errors: list[KafkaError] = []
+    # One for each slice: when another partition is assigned to a consumer, the broker first finishes waiting for records of the one
+    # before, for half a second; a new consumer reads after a few milliseconds.
     consumer = Consumer({**config, "error_cb": errors.append}, logger=_client_log)
     try:
         consumer.assign([_start(one)])

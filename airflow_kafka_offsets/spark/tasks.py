@@ -23,28 +23,29 @@ _RESULT = pa.schema([("name", pa.string()), ("row_count", pa.int64()), ("byte_co
 
 
 class SliceReader:
-    """Reads and decodes the slices whose indexes come in; reports how far each is, and that it was read to its end."""
+    """Reads and decodes the slices of Spark tasks; reports how far each is, and that it was read to its end."""
 
     def __init__(self, job: StageJob) -> None:
         self._job = job
 
-    def __call__(self, indexes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As a function for `mapInArrow`.
 
-        :param indexes: record batches with one int64 column, the index of a slice
+        :param numbers: record batches with one int64 column, the number of a task
         :return: record batches with the job's columns
         """
-        return self.rows(index for batch in indexes for index in batch.column(0).to_pylist())
+        return self.rows(number for batch in numbers for number in batch.column(0).to_pylist())
 
-    def rows(self, indexes: Iterable[int]) -> Iterator[pa.RecordBatch]:
+    def rows(self, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
         """
-        :param indexes: of the slices to read
+        :param numbers: of the tasks, from 0
         :return: record batches with the job's columns
         """
-        staging = StagingDirectory(self._job.staging_uri)
+        staging, tasks = StagingDirectory(self._job.staging_uri), self._job.tasks
         try:
-            for index in indexes:
-                yield from self._slice(self._job.slices[index], staging)
+            for number in numbers:
+                for one in tasks[number]:
+                    yield from self._slice(one, staging)
         except KafkaOffsetsError as error:
             leave_failure(staging, error)
             raise
@@ -129,19 +130,19 @@ class OnePass:
         self._reader = SliceReader(job)
         self._stager = Stager(job.staging_uri)
 
-    def __call__(self, indexes: Iterable[int]) -> Iterator[StagedFile]:
+    def __call__(self, numbers: Iterable[int]) -> Iterator[StagedFile]:
         """As a function for `RDD.mapPartitions`.
 
-        :param indexes: of the slices of a Spark partition
+        :param numbers: of the tasks, from 0
         :return: the file, where there were rows
         """
-        file = self._stager.write(self._reader.rows(indexes))
+        file = self._stager.write(self._reader.rows(numbers))
         if file is not None:
             yield file
 
-    def in_arrow(self, indexes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def in_arrow(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """As a function for `mapInArrow`, like reader and stager one after the other."""
-        return self._stager(self._reader(indexes))
+        return self._stager(self._reader(numbers))
 
 
 class _Seen:

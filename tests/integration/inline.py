@@ -25,4 +25,4 @@ class InlineLauncher:
         self.jobs.append(job)
         staging = StagingDirectory(job.staging_uri)
         one_pass = OnePass(job)
-        write_manifest(job, staging, tuple(file for one in job.slices for file in one_pass([one.index])))
+        write_manifest(job, staging, tuple(file for number in range(len(job.tasks)) for file in one_pass([number])))

@@ -106,6 +106,17 @@ def test_slices_of_one_partition_are_read_side_by_side(loader: Loader, kafka: Ka
     assert_exactly_once(loader.engine)
 
 
+def test_quiet_partitions_share_a_spark_task(loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
+    name = topic(partitions=70)
+    for partition in range(70):
+        produce(kafka, name, names(10 * partition, 2), partition)
+
+    assert loader(name).rows == 140
+
+    assert [len(task) for task in loader.launcher.jobs[0].tasks] == [64, 6]
+    assert_exactly_once(loader.engine)
+
+
 def test_latest_begins_at_the_end_and_loses_nothing_after_it(  # P20
     loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:

@@ -42,6 +42,7 @@ JOB = StageJob(
         replace(JOB, transform=None, target=TargetColumns("orders", None)),
         replace(JOB, slices=(), python_path=(), kafka_config={}),
         replace(JOB, on_bad_record="dead_letter"),
+        replace(JOB, task_offsets=12),
         replace(JOB, value_format="raw", columns=row_columns(Raw(headers=True))),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.offsets import OffsetRange, Slice, TopicPartition, split
+from airflow_kafka_offsets.offsets import OffsetRange, Slice, TopicPartition, pack, split
 
 
 def offset_range(topic: str, partition: int, start: int, end: int) -> OffsetRange:
@@ -70,6 +70,24 @@ def test_a_range_becomes_as_few_slices_as_the_maximum_allows(ranges: list[Offset
 def test_indexes_are_consecutive_from_zero(ranges: list[OffsetRange], max_offsets: int) -> None:
     slices = split(ranges, max_offsets)
     assert [one.index for one in slices] == list(range(len(slices)))
+
+
+@given(ranges=offset_ranges(), slice_offsets=st.integers(1, 350), task_offsets=st.integers(0, 350))
+def test_tasks_share_slices_out_in_their_order(
+    ranges: list[OffsetRange], slice_offsets: int, task_offsets: int
+) -> None:
+    slices = split(ranges, slice_offsets)
+    tasks = pack(slices, task_offsets)
+    assert [one for task in tasks for one in task] == slices
+    assert all(len(task) == 1 or sum(map(len, task)) <= task_offsets for task in tasks)
+    # As few as that allows.
+    for task, following in pairwise(tasks):
+        assert len(task) == 64 or sum(map(len, task)) + len(following[0]) > task_offsets
+
+
+def test_a_task_takes_so_many_slices_at_most() -> None:
+    slices = split([offset_range("t", partition, 0, 1) for partition in range(130)], 10)
+    assert [len(task) for task in pack(slices, 1000)] == [64, 64, 2]
 
 
 def test_an_empty_range_gives_no_slice_and_takes_no_index() -> None:
