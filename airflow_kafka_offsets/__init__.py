@@ -25,7 +25,7 @@ _EXPORTS = {
     "KafkaReplayPlanOperator": "airflow_kafka_offsets.operators.replay",
     "KafkaRewindOperator": "airflow_kafka_offsets.operators.rewind",
     "KafkaVerifyOperator": "airflow_kafka_offsets.operators.verify",
-    "LoadResult": "airflow_kafka_offsets.batch",
+    "LoadResult": "airflow_kafka_offsets.attempt",
     "OfBatch": "airflow_kafka_offsets.replay_bounds",
     "Offsets": "airflow_kafka_offsets.replay_bounds",
     "Pipeline": "airflow_kafka_offsets.pipeline",
@@ -47,7 +47,7 @@ _EXPORTS = {
 __all__ = ["__version__", *_EXPORTS]
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.batch import LoadResult as LoadResult
+    from airflow_kafka_offsets.attempt import LoadResult as LoadResult
     from airflow_kafka_offsets.batch import load as load
     from airflow_kafka_offsets.bounds import CommittedBy as CommittedBy
     from airflow_kafka_offsets.formats import Json as Json

@@ -8,16 +8,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets import bounds, identity, ledger, planning, staged
+from airflow_kafka_offsets.attempt import Attempt, LoadResult, OnCommit
 from airflow_kafka_offsets.cleanup import clean_up
 from airflow_kafka_offsets.exceptions import (
     DataLossError,
@@ -28,64 +28,21 @@ from airflow_kafka_offsets.exceptions import (
 from airflow_kafka_offsets.holding import claimed
 from airflow_kafka_offsets.instants import instant
 from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Batch, Claim, Recipe, ReplayClaim, TaskRun
+from airflow_kafka_offsets.ledger import Batch, Claim, ReplayClaim, TaskRun
+from airflow_kafka_offsets.listing import listed
 from airflow_kafka_offsets.metrics import Commit
 from airflow_kafka_offsets.mirror import mirror_after_commit
-from airflow_kafka_offsets.offsets import Target, TopicPartition
+from airflow_kafka_offsets.offsets import Gap, Target, TopicPartition
 from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.staged_rows import StagedRows
 from airflow_kafka_offsets.spark.dead_letters import dead_letters
-from airflow_kafka_offsets.spark.job import TargetColumns
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 from airflow_kafka_offsets.staged import Launcher, Staged
 
 log = logging.getLogger(__name__)
 
-OnCommit = Callable[[Commit], None]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadResult:
-    """What a load did.
-
-    :param batches: the ids of the batches that it committed, in order; another run's open batch may be the first
-    :param records: how many records were read, dead letters among them
-    :param rows: how many rows were written
-    :param dead_letters: how many records were set aside
-    :param complete: False where the time budget ended before everything was loaded
-    """
-
-    batches: tuple[int, ...] = ()
-    records: int = 0
-    rows: int = 0
-    dead_letters: int = 0
-    complete: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
-    """A load, or a batch of a replay, under way: what the three steps share.
-
-    :param columns: those of a decoded row
-    :param target: those of the target
-    :param fingerprint: of everything that decides what the rows of a range are
-    :param on_commit: is told of every batch that is committed
-    """
-
-    pipeline: Pipeline
-    kafka_config: Mapping[str, Any]
-    cluster: Cluster
-    engine: Engine
-    launcher: Launcher
-    claim: Claim | ReplayClaim
-    columns: pa.Schema
-    target: TargetColumns
-    fingerprint: str
-    on_commit: OnCommit | None = None
-
-    @property
-    def recipe(self) -> Recipe:
-        return Recipe(self.pipeline.sink.name, self.pipeline.transform, self.fingerprint)
+EXPIRED = "its records expired before they were read (on_data_loss='skip'); planned anew without them"
+"""Why a batch is given up that was planned in time."""
 
 
 class Planned(NamedTuple):
@@ -159,12 +116,7 @@ def _batch_by_batch(attempt: Attempt) -> LoadResult:
                 raise
             continue
         rows = commit(attempt, planned.batch, work, began)
-        result = LoadResult(
-            (*result.batches, planned.batch.batch_id),
-            result.records + work.records,
-            result.rows + rows,
-            result.dead_letters + work.dead_letters,
-        )
+        result += LoadResult((planned.batch.batch_id,), work.records, rows, work.dead_letters)
         if budget is not None and time.monotonic() - begun >= budget.total_seconds():
             complete = not decide(attempt).ranges
             if not complete:
@@ -181,10 +133,7 @@ def plan(attempt: Attempt) -> Planned | None:
         return planned
     generation = ledger.generation(attempt.engine, pipeline.tables, claim.group_id)
     decided = decide(attempt)
-    for gap in decided.gaps:
-        log.warning(
-            "%s[%d]: offsets %d..%d are %s: %s", gap.topic, gap.partition, gap.start, gap.end, gap.cause, gap.decision
-        )
+    log_gaps(decided.gaps)
     if not decided.ranges and not decided.initial:
         log.info("Nothing to load for group %r in %s", pipeline.group_id, ", ".join(pipeline.topics))
         return None
@@ -301,7 +250,7 @@ def commit(attempt: Attempt, batch: Batch, work: Staged, began: float) -> int:
         f", {work.dead_letters:,} dead letters" if work.dead_letters else "",
         time.monotonic() - begun,
         "positions" if isinstance(claim, Claim) else "replayed",
-        ", ".join(f"{one.topic_partition} {one.end}" for one in batch.ranges[:10])
+        listed(f"{one.topic_partition} {one.end}" for one in batch.ranges)
         if isinstance(claim, Claim)
         else shown(batch),
     )
@@ -365,9 +314,8 @@ def _given_up_as_expired(attempt: Attempt, batch: Batch) -> bool:
     pipeline = attempt.pipeline
     if planning.check_open(batch.ranges, attempt.cluster.logs(pipeline.topics), pipeline.on_data_loss):
         return False
-    reason = "its records expired before they were read (on_data_loss='skip'); planned anew without them"
-    log.warning("Batch %d of group %r is abandoned: %s", batch.batch_id, batch.group_id, reason)
-    ledger.abandon(attempt.engine, pipeline.tables, attempt.claim, batch, reason)
+    log.warning("Batch %d of group %r is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
+    ledger.abandon(attempt.engine, pipeline.tables, attempt.claim, batch, EXPIRED)
     if batch.staging_uri is not None:
         staged.remove(StagingDirectory(batch.staging_uri))
     return True
@@ -388,5 +336,12 @@ def _check_dead_letters(pipeline: Pipeline, batch: Batch, work: Staged) -> None:
 
 def shown(batch: Batch) -> str:
     """The ranges of a batch, for the log."""
-    first = ", ".join(map(str, batch.ranges[:10]))
-    return first if len(batch.ranges) <= 10 else f"{first} and {len(batch.ranges) - 10} more"
+    return listed(batch.ranges)
+
+
+def log_gaps(gaps: Iterable[Gap]) -> None:
+    """What is not loaded is told before anything is."""
+    for gap in gaps:
+        log.warning(
+            "%s[%d]: offsets %d..%d are %s: %s", gap.topic, gap.partition, gap.start, gap.end, gap.cause, gap.decision
+        )

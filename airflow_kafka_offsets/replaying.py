@@ -14,7 +14,8 @@ from typing import Any
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import ledger, replay_bounds, staged
-from airflow_kafka_offsets.batch import Attempt, LoadResult, OnCommit, commit, shown, stage
+from airflow_kafka_offsets.attempt import Attempt, LoadResult, OnCommit
+from airflow_kafka_offsets.batch import EXPIRED, commit, log_gaps, shown, stage
 from airflow_kafka_offsets.cleanup import clean_up
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
 from airflow_kafka_offsets.holding import fenced_first
@@ -112,12 +113,7 @@ def replay(
                     one.batch,
                     one.claim,
                 )
-            result = LoadResult(
-                (*result.batches, *done.batches),
-                result.records + done.records,
-                result.rows + done.rows,
-                result.dead_letters + done.dead_letters,
-            )
+            result += done
         return result
 
 
@@ -150,7 +146,7 @@ def _planned(
     plans = [replay_bounds.fit(part, logs, pipeline.on_data_loss) for part in replay_bounds.cut(ranges, parts)]
     batches = ledger.record_replay(engine, pipeline.tables, wanted, plans, cluster_id=cluster_id)
     for one in batches:
-        _log_gaps(one.batch)
+        log_gaps(one.batch.gaps)
         log.info(
             "Planned batch %d, a replay for group %r: %s offsets in %d partitions: %s",
             one.batch.batch_id,
@@ -199,10 +195,9 @@ def _planned_again(attempt: Attempt, batch: Batch, claim: ReplayClaim) -> Replay
     if not plan.gaps:
         return None
     plan = replay_bounds.fit(replay_bounds.wanted(batch), logs, pipeline.on_data_loss)
-    reason = "its records expired before they were read (on_data_loss='skip'); planned anew without them"
-    log.warning("Batch %d, a replay for group %r, is abandoned: %s", batch.batch_id, batch.group_id, reason)
-    again = ledger.plan_again(attempt.engine, pipeline.tables, claim, plan, reason)
-    _log_gaps(again.batch)
+    log.warning("Batch %d, a replay for group %r, is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
+    again = ledger.plan_again(attempt.engine, pipeline.tables, claim, plan, EXPIRED)
+    log_gaps(again.batch.gaps)
     return again
 
 
@@ -215,10 +210,3 @@ def _told_done(one: ReplayBatch, fingerprint: str) -> LoadResult:
             batch.batch_id,
         )
     return LoadResult((batch.batch_id,), one.records, one.rows, one.dead_letters)
-
-
-def _log_gaps(batch: Batch) -> None:
-    for gap in batch.gaps:
-        log.warning(
-            "%s[%d]: offsets %d..%d are %s: %s", gap.topic, gap.partition, gap.start, gap.end, gap.cause, gap.decision
-        )

@@ -13,7 +13,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from benchmarks.bars import judge
@@ -42,7 +42,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.compare", description=__doc__)
     parser.add_argument("--datasets", type=Dataset.parse, nargs="+", default=[Dataset.parse(text) for text in FULL])
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each; medians are compared")
-    parser.add_argument("--write", action="store_true", help="write compare.json and compare.svg into docs/benchmarks")
+    parser.add_argument("--write", action="store_true", help="write compare.json, .txt and .svg into docs/benchmarks")
     options = parser.parse_args()
     with KafkaBroker() as kafka, PostgresServer(fsync=True) as postgres, AirflowHome(config=QUIET) as home:
         os.environ.update(home.env)
@@ -63,8 +63,8 @@ def main() -> int:
             measured = Measured(dataset, results[0] if results else None)
             measure(kafka, postgres, measured, contenders, options.rounds)
             delete_topic(kafka.bootstrap_servers, dataset.topic)
-            say("", *table(measured), *map(verdict, judge(measured)))
             results.append(measured)
+            say("", *told(measured))
             if options.write:  # now, and not at the end: all of it takes long
                 write(results, machine, options.rounds, left_out)
     return 0
@@ -96,6 +96,11 @@ def measure(
             postgres.drop_database(database)
 
 
+def told(measured: Measured) -> Iterator[str]:
+    yield from table(measured)
+    yield from map(verdict, judge(measured))
+
+
 def checkpoint(postgres: PostgresServer) -> None:
     with postgres.connect() as conn:
         conn.execute("CHECKPOINT")
@@ -113,6 +118,10 @@ def write(results: list[Measured], machine: dict[str, str], rounds: int, left_ou
         "datasets": [as_plain(measured) for measured in results],
     }
     (_DOCS / "compare.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    lines = [", ".join(f"{name} {value}" for name, value in machine.items())]
+    for measured in results:
+        lines += ["", *told(measured)]
+    (_DOCS / "compare.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     where = f"{machine['processor']}, {machine['cores']} cores, {machine['memory']}; medians of {rounds} rounds"
     if left_out:
         where += f"; {SPARK} left out"

@@ -24,7 +24,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import Json, Pipeline, SessionLauncher, SqlTable, load
-from airflow_kafka_offsets.batch import OnCommit
+from airflow_kafka_offsets.attempt import OnCommit
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staged import Launcher

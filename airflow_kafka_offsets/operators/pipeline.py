@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_kafka_offsets.batch import LoadResult
+    from airflow_kafka_offsets.attempt import LoadResult
     from airflow_kafka_offsets.formats import ValueFormat
     from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
     from airflow_kafka_offsets.pipeline import Pipeline

@@ -15,7 +15,8 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.batch import LoadResult, load
+from airflow_kafka_offsets.attempt import LoadResult
+from airflow_kafka_offsets.batch import load
 from airflow_kafka_offsets.formats import Json
 from airflow_kafka_offsets.ledger import Tables, TaskRun
 from airflow_kafka_offsets.pipeline import Pipeline

@@ -18,6 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from airflow_kafka_offsets import batch, holding, ledger, replaying
+from airflow_kafka_offsets.attempt import LoadResult
 from airflow_kafka_offsets.formats import Json
 from airflow_kafka_offsets.ledger import TaskRun
 from airflow_kafka_offsets.offsets import Slice
@@ -59,10 +60,10 @@ class Load:
     run: TaskRun
     options: dict[str, Any] = field(default_factory=dict)
 
-    def __call__(self) -> batch.LoadResult:
+    def __call__(self) -> LoadResult:
         return self._call(batch.load)
 
-    def _call(self, work: Callable[..., batch.LoadResult], *arguments: Any, **options: Any) -> batch.LoadResult:
+    def _call(self, work: Callable[..., LoadResult], *arguments: Any, **options: Any) -> LoadResult:
         engine = sa.create_engine(self.url, hide_parameters=True)
         defaults: dict[str, Any] = {
             "group_id": "loader",
@@ -93,7 +94,7 @@ class Replay(Load):
     bounds: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
     replace: bool = False
 
-    def __call__(self) -> batch.LoadResult:
+    def __call__(self) -> LoadResult:
         return self._call(replaying.replay, self.bounds, replace=self.replace)
 
 

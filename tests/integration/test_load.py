@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from pyspark.sql import DataFrame
 
 from airflow_kafka_offsets import ledger
-from airflow_kafka_offsets.batch import LoadResult
+from airflow_kafka_offsets.attempt import LoadResult
 from airflow_kafka_offsets.exceptions import DataLossError, RecordError, StagingError, TargetError, TransformError
 from airflow_kafka_offsets.formats import Json, Raw
 from airflow_kafka_offsets.ledger import Tables, TaskRun

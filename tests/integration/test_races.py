@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets.batch import LoadResult
+from airflow_kafka_offsets.attempt import LoadResult
 from airflow_kafka_offsets.exceptions import FencedError, GroupBusyError
 from airflow_kafka_offsets.ledger import TaskRun
 from airflow_kafka_offsets.sinks import SqlTable

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from confluent_kafka import Producer
 
 from airflow_kafka_offsets import Between, OfBatch, replay
-from airflow_kafka_offsets.batch import LoadResult
+from airflow_kafka_offsets.attempt import LoadResult
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     ConfigurationError,
