@@ -21,6 +21,8 @@ from airflow_kafka_offsets.spark.package import write_job
 
 _OLDEST_JAVA = 17
 _QUICK_START = "-XX:TieredStopAtLevel=1"
+# For a transform of no more rows than these, optimized code is not worth its compilation; of three times as many it is as good.
+_FEW = 1_000_000
 
 _SECRET_VARIABLES = (
     "AIRFLOW_CONN_",
@@ -135,9 +137,11 @@ def check_java() -> None:
 
 def _java_options(job: StageJob) -> dict[str, str]:
     """Spare compiling what runs for seconds: the JVM that makes spark-submit's command line, and a driver that only hands slices to
-    Python. Options of the user's own, here or in `spark.driver.extraJavaOptions`, come after these, and win.
+    Python, or few rows to a transform. Options of the user's own, here or in `spark.driver.extraJavaOptions`, come after these, and
+    win.
     """
-    names = ("SPARK_LAUNCHER_OPTS",) if job.transform else ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS")
+    is_short = job.transform is None or job.offsets <= _FEW
+    names = ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS") if is_short else ("SPARK_LAUNCHER_OPTS",)
     return {name: f"{_QUICK_START} {os.environ.get(name, '')}".rstrip() for name in names}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.abc import MetaPathFinder
@@ -191,7 +192,9 @@ def _submitted(job: StageJob) -> None:
     else:
         from pyspark.sql import SparkSession
 
-        run(SparkSession.builder.getOrCreate(), job)
+        with _hidden_pandas():
+            session = SparkSession.builder.getOrCreate()
+        run(session, job)
 
 
 class _NoPandas(MetaPathFinder):
@@ -200,11 +203,21 @@ class _NoPandas(MetaPathFinder):
             raise ModuleNotFoundError("pandas is of no use in this process", name=fullname)
 
 
+@contextmanager
+def _hidden_pandas() -> Iterator[None]:
+    """Have pandas look as if it were not installed, to those who import it only to know its types: most of a second.
+
+    PySpark does so before its first call into the JVM, and pyarrow with the first value that it makes.
+    """
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
 @cache
 def _do_without_pandas() -> None:
-    """Have pandas look as if it were not installed, in a process that has no use for it.
-
-    PySpark imports it before its first call into the JVM, and pyarrow with the first value that it makes, both only to know its
-    types: most of a second in every process.
-    """
+    """The same for good, in a process that has no use for it."""
     sys.meta_path.insert(0, _NoPandas())

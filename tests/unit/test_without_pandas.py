@@ -35,6 +35,16 @@ def test_an_application_without_a_transform_imports_none(code: str) -> None:
     assert printed(refuse + code) == "False"
 
 
+def test_a_session_for_a_transform_starts_without_it_and_the_transform_may_have_it() -> None:
+    hidden = (
+        "from airflow_kafka_offsets.spark.application import _hidden_pandas; import sys\n"
+        "with _hidden_pandas():\n"
+        "    import pyspark.testing\n"
+        "print('pandas' in sys.modules); import pandas"
+    )
+    assert printed(hidden).splitlines() == ["False", "True"]
+
+
 def test_staged_rows_are_read_without_it(tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_pydict({"id": pa.array([1, 2, 3], pa.int64())})
     file = Stager(str(tmp_path)).write([rows])
