@@ -20,20 +20,18 @@ from benchmarks.bars import judge
 from benchmarks.datasets import Dataset
 from benchmarks.limits import seconds_of_reading, seconds_of_writing
 from benchmarks.load import Load
-from benchmarks.machine import describe
+from benchmarks.machine import WRITTEN, describe
 from benchmarks.measured import PACKAGE, READING, SMALL, SPARK, START, WRITING, Measured
 from benchmarks.plot import chart
 from benchmarks.report import table, verdict
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
-from devstack.paths import REPOSITORY
 from devstack.postgres import PostgresServer
 from devstack.topics import delete_topic
 
 FULL = ("orders:200000", "orders:5000000", "wide:1000000", "many-partitions:1000000", "skewed:1000000")
 # Spark's own words would bury the tables.
 QUIET = {"logging.logging_level": "WARNING"}
-_DOCS = REPOSITORY / "docs" / "benchmarks"
 
 Contenders = Mapping[str, Callable[[Load], None]]
 
@@ -108,7 +106,7 @@ def checkpoint(postgres: PostgresServer) -> None:
 
 def write(results: list[Measured], machine: dict[str, str], rounds: int, left_out: str | None) -> None:
     """What was measured, for programs and for eyes."""
-    _DOCS.mkdir(parents=True, exist_ok=True)
+    WRITTEN.mkdir(parents=True, exist_ok=True)
     document = {
         "command": shlex.join(["python", "-m", "benchmarks.compare", *sys.argv[1:]]),
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -117,15 +115,15 @@ def write(results: list[Measured], machine: dict[str, str], rounds: int, left_ou
         "left_out": {} if left_out is None else {SPARK: left_out},
         "datasets": [as_plain(measured) for measured in results],
     }
-    (_DOCS / "compare.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    (WRITTEN / "compare.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     lines = [", ".join(f"{name} {value}" for name, value in machine.items())]
     for measured in results:
         lines += ["", *told(measured)]
-    (_DOCS / "compare.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (WRITTEN / "compare.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     where = f"{machine['processor']}, {machine['cores']} cores, {machine['memory']}; medians of {rounds} rounds"
     if left_out:
         where += f"; {SPARK} left out"
-    (_DOCS / "compare.svg").write_text(chart(results, where), encoding="utf-8")
+    (WRITTEN / "compare.svg").write_text(chart(results, where), encoding="utf-8")
 
 
 def as_plain(measured: Measured) -> dict[str, object]:

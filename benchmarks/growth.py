@@ -31,6 +31,7 @@ from airflow_kafka_offsets.staged import Launcher
 from benchmarks import machine
 from benchmarks.datasets import COLUMNS, Dataset
 from benchmarks.lag import create_topics
+from benchmarks.machine import WRITTEN
 from benchmarks.rewind import fill, make_history
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
@@ -39,6 +40,7 @@ from devstack.topics import delete_topic
 
 _GROUP = "loader"
 _SMALL = 1_000
+_said: list[str] = []
 _KINDS = ("worker", "JVM", "driver", "Python worker")
 
 
@@ -50,11 +52,17 @@ def main() -> int:
     parser.add_argument("--batches", type=int, default=1_000, help="small batches one after another")
     parser.add_argument("--records", type=int, nargs="+", default=[1_000_000, 20_000_000])
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each; medians are printed")
+    parser.add_argument(
+        "--write", action="store_true", help="write what is printed into docs/benchmarks/growth.txt too"
+    )
     options = parser.parse_args()
     say(machine.in_short())
     for name in options.what:
         with KafkaBroker(heap="1g") as kafka, PostgresServer(fsync=True) as postgres:
             _ALL[name](kafka, postgres, options)
+    if options.write:
+        WRITTEN.mkdir(parents=True, exist_ok=True)
+        (WRITTEN / "growth.txt").write_text("".join(f"{line}\n" for line in _said), encoding="utf-8")
     return 0
 
 
@@ -221,6 +229,7 @@ def _load(
 
 
 def say(*lines: str) -> None:
+    _said.extend(lines)
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
 

@@ -8,7 +8,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from devstack.kafka_jars import KAFKA_VERSION
+from devstack.paths import REPOSITORY
 from devstack.postgres import PostgresServer
+
+WRITTEN = REPOSITORY / "docs" / "benchmarks"
+"""Where measurements are kept."""
 
 _PACKAGES = (
     "apache-airflow",
