@@ -14,7 +14,8 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
+from io import StringIO
 from itertools import pairwise
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -202,10 +203,13 @@ def _kind(command: list[str]) -> str:
 def _session() -> Iterator[SessionLauncher]:
     from pyspark.sql import SparkSession
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = SparkSession.builder.master("local[*]").config("spark.ui.enabled", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try:
-        yield SessionLauncher(spark)
+        # A thousand batches tell their progress.
+        with redirect_stdout(StringIO()):
+            yield SessionLauncher(spark)
     finally:
         spark.stop()
 
