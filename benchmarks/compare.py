@@ -23,7 +23,7 @@ from benchmarks.load import Load
 from benchmarks.machine import WRITTEN, describe
 from benchmarks.measured import PACKAGE, READING, SMALL, SPARK, START, WRITING, Measured
 from benchmarks.plot import chart
-from benchmarks.report import table, verdict
+from benchmarks.report import as_text, say, table, verdict
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
@@ -119,7 +119,7 @@ def write(results: list[Measured], machine: dict[str, str], rounds: int, left_ou
     lines = [", ".join(f"{name} {value}" for name, value in machine.items())]
     for measured in results:
         lines += ["", *told(measured)]
-    (WRITTEN / "compare.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    (WRITTEN / "compare.txt").write_text(as_text(lines), encoding="utf-8")
     where = f"{machine['processor']}, {machine['cores']} cores, {machine['memory']}; medians of {rounds} rounds"
     if left_out:
         where += f"; {SPARK} left out"
@@ -134,11 +134,6 @@ def as_plain(measured: Measured) -> dict[str, object]:
         "seconds": {name: [round(one, 3) for one in measured.seconds[name]] for name in measured.names},
         "bars": [bar._asdict() | {"met": bar.met} for bar in judge(measured)],
     }
-
-
-def say(*lines: str) -> None:
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

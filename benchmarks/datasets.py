@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Self
 
 from confluent_kafka import Producer
 
-from devstack.orders import CUSTOMERS, PADDING, order_json
+from devstack.orders import CUSTOMERS, PADDING, PRODUCER, created_at, order_json
 from devstack.topics import create_topic, end_offsets
 
 COLUMNS = "id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), created TIMESTAMP"
 
-_EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _FLUSH_SECONDS = 300.0
 
 
@@ -78,21 +76,12 @@ class Dataset(NamedTuple):
     def append(self, bootstrap_servers: str) -> None:
         """Write all records into the topic, perhaps once more."""
         shape = self.shape
-        producer = Producer(
-            {
-                "bootstrap.servers": bootstrap_servers,
-                "log_level": 3,  # errors; a broker that is still waking up makes warnings
-                "enable.idempotence": True,
-                "linger.ms": 20,
-                "batch.size": 1_000_000,
-                "queue.buffering.max.messages": 500_000,
-            }
-        )
+        producer = Producer(PRODUCER | {"bootstrap.servers": bootstrap_servers})
         random_bits = random.Random(0).getrandbits
         more = f', "more": "{(PADDING * 100)[: shape.more_bytes]}"}}'.encode() if shape.more_bytes else b""
         for number in range(self.records):
             if number % 1000 == 0:
-                created = (_EPOCH + timedelta(seconds=number // 1000)).strftime("%Y-%m-%dT%H:%M:%SZ")
+                created = created_at(number)
                 producer.poll(0)
             bits = random_bits(48)
             customer = f"customer-{bits % CUSTOMERS:05d}"

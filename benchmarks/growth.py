@@ -33,6 +33,8 @@ from benchmarks import machine
 from benchmarks.datasets import COLUMNS, Dataset
 from benchmarks.lag import create_topics
 from benchmarks.machine import WRITTEN
+from benchmarks.measured import SMALL
+from benchmarks.report import as_text, say
 from benchmarks.rewind import fill, make_history
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
@@ -40,8 +42,7 @@ from devstack.postgres import PostgresServer
 from devstack.topics import delete_topic
 
 _GROUP = "loader"
-_SMALL = 1_000
-_said: list[str] = []
+_told: list[str] = []
 _KINDS = ("worker", "JVM", "driver", "Python worker")
 
 
@@ -57,26 +58,26 @@ def main() -> int:
         "--write", action="store_true", help="write what is printed into docs/benchmarks/growth.txt too"
     )
     options = parser.parse_args()
-    say(machine.in_short())
+    tell(machine.in_short())
     for name in options.what:
         with KafkaBroker(heap="1g") as kafka, PostgresServer(fsync=True) as postgres:
             _ALL[name](kafka, postgres, options)
     if options.write:
         WRITTEN.mkdir(parents=True, exist_ok=True)
-        (WRITTEN / "growth.txt").write_text("".join(f"{line}\n" for line in _said), encoding="utf-8")
+        (WRITTEN / "growth.txt").write_text(as_text(_told), encoding="utf-8")
     return 0
 
 
 def planning(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Namespace) -> None:
     """From the call of `load` until Spark would start: the ledger, the logs, the plan, and the plan in the ledger."""
     engine = sa.create_engine(postgres.create_database("planning"))
-    say("", f"{'partitions':>10} {'planned in':>12}")
+    tell("", f"{'partitions':>10} {'planned in':>12}")
     for partitions in options.partitions:
         topics = create_topics(kafka, partitions)
         for topic, size in topics.items():
             fill(kafka, topic, size)
         seconds = [_planned_in(kafka, engine, f"{partitions}-{number}", topics) for number in range(options.rounds)]
-        say(f"{partitions:10,} {statistics.median(seconds):10.2f} s")
+        tell(f"{partitions:10,} {statistics.median(seconds):10.2f} s")
     engine.dispose()
 
 
@@ -100,7 +101,7 @@ def _planned_in(kafka: KafkaBroker, engine: Engine, group_id: str, topics: Itera
 
 def history(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Namespace) -> None:
     """Loads of 1,000 records in a running session, after so many batches of the same group; in turn."""
-    dataset = Dataset("orders", _SMALL)
+    dataset = Dataset("orders", SMALL)
     dataset.produce(kafka.bootstrap_servers)
     taken: dict[int, list[float]] = {batches: [] for batches in options.history}
     with _session() as launcher:
@@ -115,10 +116,10 @@ def history(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Name
                 begun = time.monotonic()
                 _load(kafka.bootstrap_servers, engine, launcher, dataset.topic)
                 taken[batches].append(time.monotonic() - begun)
-    say("", f"{'batches before':>14} {'load of 1,000 records':>22}")
+    tell("", f"{'batches before':>14} {'load of 1,000 records':>22}")
     for batches, seconds in taken.items():
         engines[batches].dispose()
-        say(f"{batches:14,} {statistics.median(seconds):20.2f} s")
+        tell(f"{batches:14,} {statistics.median(seconds):20.2f} s")
 
 
 def batches(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Namespace) -> None:
@@ -139,8 +140,8 @@ def batches(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Name
     engine.dispose()
     seconds = [after - before for before, after in pairwise(ends)]
     tenth = max(len(seconds) // 10, 1)
-    say("", f"{'batches':>10} {'all':>10} {'of the first tenth':>20} {'of the last':>12}")
-    say(
+    tell("", f"{'batches':>10} {'all':>10} {'of the first tenth':>20} {'of the last':>12}")
+    tell(
         f"{len(ends):10,} {ends[-1] - ends[0]:8.1f} s {statistics.median(seconds[:tenth]):18.3f} s "
         f"{statistics.median(seconds[-tenth:]):10.3f} s"
     )
@@ -148,7 +149,7 @@ def batches(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Name
 
 def memory(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Namespace) -> None:
     """The largest resident sizes of the processes of a load, with spark-submit, as a task uses it."""
-    say("", f"{'records':>12} {'worker':>10} {'driver, JVM':>12} {'Python':>10} {'each Python worker':>20}")
+    tell("", f"{'records':>12} {'worker':>10} {'driver, JVM':>12} {'Python':>10} {'each Python worker':>20}")
     for records in options.records:
         dataset = Dataset("orders", records)
         dataset.produce(kafka.bootstrap_servers)
@@ -163,7 +164,7 @@ def memory(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Names
         postgres.drop_database(f"memory-{records}")
         columns = zip(_KINDS, (10, 12, 10, 20), strict=True)
         told = " ".join(f"{peaks[kind] / 2**20:{width - 3},.0f} MB" for kind, width in columns)
-        say(f"{records:12,} {told}")
+        tell(f"{records:12,} {told}")
 
 
 def load_in_a_process(bootstrap_servers: str, url: str, topic: str) -> None:
@@ -232,10 +233,10 @@ def _load(
     )
 
 
-def say(*lines: str) -> None:
-    _said.extend(lines)
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
-    sys.stdout.flush()
+def tell(*lines: str) -> None:
+    """Print, and remember for `--write`."""
+    _told.extend(lines)
+    say(*lines)
 
 
 _ALL = {"planning": planning, "history": history, "batches": batches, "memory": memory}

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 
 from benchmarks.bars import Bar
 from benchmarks.measured import PACKAGE, START, Measured
+
+
+def as_text(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def say(*lines: str) -> None:
+    """Print lines now, though it may be into a file."""
+    sys.stdout.write(as_text(lines))
+    sys.stdout.flush()
 
 
 def table(measured: Measured) -> Iterator[str]:

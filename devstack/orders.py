@@ -10,6 +10,15 @@ from devstack.topics import create_topic
 
 CUSTOMERS = 10_000
 PADDING = "packed with care, deliver to the back door"
+PRODUCER: dict[str, Any] = {
+    "log_level": 3,  # errors; a broker that is still waking up makes warnings
+    "enable.idempotence": True,
+    "linger.ms": 20,
+    "batch.size": 1_000_000,
+    "queue.buffering.max.messages": 500_000,
+}
+"""librdkafka settings for producing many records quickly."""
+
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 _FLUSH_TIMEOUT = 120.0
 _POLL_EVERY = 10_000
@@ -21,6 +30,11 @@ def order_json(order_id: int, customer: str, cents: int, created: str) -> bytes:
         f'{{"id": {order_id}, "customer": "{customer}", "amount": {cents // 100}.{cents % 100:02d}, '
         f'"created": "{created}", "note": "{PADDING}"}}'
     ).encode()
+
+
+def created_at(order_id: int) -> str:
+    """When an order was made: a thousand of them in each second."""
+    return (_EPOCH + timedelta(seconds=order_id // 1000)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def produce_orders(
@@ -43,13 +57,9 @@ def produce_orders(
     """
     create_topic(bootstrap_servers, topic, partitions)
     producer = Producer(
-        {
+        PRODUCER
+        | {
             "bootstrap.servers": bootstrap_servers,
-            "log_level": 3,  # errors; a broker that is still waking up makes warnings
-            "enable.idempotence": True,
-            "linger.ms": 20,
-            "batch.size": 1_000_000,
-            "queue.buffering.max.messages": 500_000,
             # A callback for every record would take as long as producing it does.
             "delivery.report.only.error": True,
         }
@@ -65,7 +75,7 @@ def produce_orders(
     produce = producer.produce
     for order_id in range(start_id, start_id + count):
         if order_id % 1000 == 0 or order_id == start_id:
-            created = (_EPOCH + timedelta(seconds=order_id // 1000)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            created = created_at(order_id)
             producer.poll(0)
             if failed:
                 break
