@@ -5,15 +5,13 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import cache
 from importlib import import_module
-from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagingError, TargetError, TransformError
 from airflow_kafka_offsets.spark.job import MANIFEST, Manifest, SliceRead, StagedFile, StageJob, TargetColumns
+from airflow_kafka_offsets.spark.pandas_import import do_without_pandas, hidden_pandas
 from airflow_kafka_offsets.spark.progress import Progress
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 from airflow_kafka_offsets.spark.tasks import RESULT_DDL, OnePass, SliceReader, Stager, leave_failure
@@ -57,7 +55,7 @@ def run_without_sql(spark: SparkContext, job: StageJob) -> Manifest:
     one_pass, count = OnePass(job), len(job.tasks)
 
     def stage(numbers: Iterable[int]) -> Iterator[StagedFile]:
-        _do_without_pandas()
+        do_without_pandas()
         return one_pass(numbers)
 
     staged = spark.parallelize(range(count), count).mapPartitions(stage)
@@ -185,39 +183,13 @@ def main(directory: str) -> int:
 def _submitted(job: StageJob) -> None:
     """Stage in an application of its own. The JVM stops it when this process ends: PySpark's own way waits for up to a second."""
     if job.transform is None:
-        _do_without_pandas()
+        do_without_pandas()
         from pyspark import SparkContext
 
         run_without_sql(SparkContext.getOrCreate(), job)
     else:
         from pyspark.sql import SparkSession
 
-        with _hidden_pandas():
+        with hidden_pandas():
             session = SparkSession.builder.getOrCreate()
         run(session, job)
-
-
-class _NoPandas(MetaPathFinder):
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError("pandas is of no use in this process", name=fullname)
-
-
-@contextmanager
-def _hidden_pandas() -> Iterator[None]:
-    """Have pandas look as if it were not installed, to those who import it only to know its types: most of a second.
-
-    PySpark does so before its first call into the JVM, and pyarrow with the first value that it makes.
-    """
-    finder = _NoPandas()
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-
-
-@cache
-def _do_without_pandas() -> None:
-    """The same for good, in a process that has no use for it."""
-    sys.meta_path.insert(0, _NoPandas())
