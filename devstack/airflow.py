@@ -188,6 +188,7 @@ class AirflowHome:
             "api.secret_key": secrets.token_urlsafe(32),
             "api_auth.jwt_secret": secrets.token_urlsafe(48),
             # A changed DAG file or a finished task is noticed within seconds.
+            "workers.min_heartbeat_interval": "1",
             "scheduler.scheduler_idle_sleep_time": "0.5",
             "dag_processor.refresh_interval": "5",
             "dag_processor.min_file_process_interval": "5",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
@@ -46,7 +46,8 @@ class KafkaLagSensor(BaseSensorOperator):
         hold for each. Otherwise they are compared with the total
     :param allow_incomplete: go on also where partitions have an error
     :param deferrable: wait in the triggerer, where all sensors share one poll of each cluster; None is Airflow's
-        `[operators] default_deferrable`
+        `[operators] default_deferrable`. The first look there comes after `poke_interval`. Let this be ten seconds or more: Airflow
+        fails a task whose trigger fires before the executor has noticed that the task was deferred
     :param start: where a load begins with topics of which nothing is stored
     :param isolation_level: that of the load
     :param offsets_schema: database schema of the state tables; None is the connection's default
@@ -114,8 +115,9 @@ class KafkaLagSensor(BaseSensorOperator):
             raise
         if looked.is_done:
             return looked.xcom_value
+        watched = self._watched()
         return self.defer(
-            trigger=KafkaLagTrigger(**self._watched().as_kwargs()),
+            trigger=KafkaLagTrigger(**watched.as_kwargs(), first_look=datetime.now(UTC) + watched.poll_interval),
             method_name="execute_complete",
             timeout=timedelta(seconds=self.timeout),
         )

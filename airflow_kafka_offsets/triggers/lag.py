@@ -6,7 +6,7 @@ import asyncio
 import gc
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -85,20 +85,28 @@ class KafkaLagTrigger(BaseTrigger):
     A cluster or a database that cannot be reached is waited for. The event has `met` and `report`; or `error`, where waiting
     cannot help.
 
+    :param first_look: not to look before. Who defers has looked, and Airflow fails a task whose trigger fires before the executor
+        has noticed that the task was deferred, which takes up to `[workers] min_heartbeat_interval`, 5 s
     :param watched: the parameters of `KafkaLagSensor`
     """
 
-    def __init__(self, **watched: Any) -> None:
+    def __init__(self, *, first_look: datetime | None = None, **watched: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.first_look = first_look
         self.watched = LagWatch(**watched)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Everything that is needed to wait in another process. No secrets: connections are named."""
-        return "airflow_kafka_offsets.triggers.lag.KafkaLagTrigger", self.watched.as_kwargs()
+        return (
+            "airflow_kafka_offsets.triggers.lag.KafkaLagTrigger",
+            self.watched.as_kwargs() | {"first_look": self.first_look},
+        )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look until the thresholds are met."""
         try:
+            if self.first_look is not None:
+                await asyncio.sleep((self.first_look - datetime.now(UTC)).total_seconds())
             async with aclosing(watch(self.watched)) as looks:
                 async for look in looks:
                     if isinstance(look, Exception):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sensors.lag import KafkaLagSensor
@@ -71,6 +71,14 @@ class TestPoke:
     def test_a_group_that_has_caught_up(self, sensed: str) -> None:
         assert not self.sensor(sensed, max_lag=2).poke({}).is_done
         assert self.sensor(sensed, max_lag=3).poke({}).is_done
+
+    def test_a_sensor_that_is_deferred_has_looked(self, sensed: str) -> None:
+        with pytest.raises(TaskDeferred) as deferred:
+            self.sensor(sensed, min_lag=4, poke_interval=20, deferrable=True).execute({})
+        _, stored = deferred.value.trigger.serialize()
+        ahead = stored["first_look"] - datetime.now(UTC)
+        assert timedelta(seconds=10) < ahead <= timedelta(seconds=20)
+        assert stored["poll_interval"] == timedelta(seconds=20)
 
     def test_what_waiting_cannot_help_fails_or_skips_at_once(self, sensed: str) -> None:
         with pytest.raises(AirflowFailException, match=r"UnknownTopicError: .*nowhere"):

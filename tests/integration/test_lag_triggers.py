@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psutil
@@ -145,6 +145,20 @@ def test_a_deferred_sensor_gets_one_event_once_there_is_enough(
         assert event["report"]["topics"] == {name: event["report"]["topics"][name]}
         assert [(row["partition"], row["lag"]) for row in event["report"]["partitions"]] == [(0, 3), (1, 2)]
         json.dumps(event)
+
+    run(test)
+
+
+def test_a_deferred_sensor_is_not_looked_for_before_its_interval(connected: Loader, topic: TopicFactory) -> None:
+    name = topic()
+    produce(connected.kafka, name, names(0, 5))
+
+    async def test() -> None:
+        first_look = datetime.now(UTC) + timedelta(seconds=2)
+        async with running(KafkaLagTrigger(**arguments(name, min_lag=5), first_look=first_look)) as (one,):
+            await one.event()
+            # Of two clocks.
+            assert datetime.now(UTC) > first_look - timedelta(seconds=0.1)
 
     run(test)
 
