@@ -53,13 +53,13 @@ def test_any_number_of_partitions_takes_the_same_few_requests(
         produce(inline_loader.kafka, name, names(2, 3), 7)
     cluster = Cluster(inline_loader.config)
     asked: Counter[str] = Counter()
-    ask = cluster._ask
+    ask = cluster._admin.ask
 
     def counting(what: str, *arguments: Any, **options: Any) -> Any:
         asked[what] += 1
         return ask(what, *arguments, **options)
 
-    monkeypatch.setattr(cluster, "_ask", counting)
+    monkeypatch.setattr(cluster._admin, "ask", counting)
 
     report = lag_report(inline_loader.engine, Tables(), cluster, LagQuestion("loader"))
 

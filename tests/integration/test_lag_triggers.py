@@ -20,6 +20,7 @@ from airflow.triggers.base import BaseTrigger
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.lag_watch import Judged, LagWatch
 from airflow_kafka_offsets.ledger import Tables, TaskRun, claim, release
+from airflow_kafka_offsets.patient_admin import PatientAdmin
 from airflow_kafka_offsets.triggers import lag as module
 from airflow_kafka_offsets.triggers.lag import KafkaLagEventTrigger, KafkaLagTrigger
 from airflow_kafka_offsets.watch import Look
@@ -368,13 +369,13 @@ def test_all_triggers_of_a_cluster_share_one_poll_and_leave_nothing_open(
     topics = [topic() for _ in range(4)]
     loader(*topics)
     asked: Counter[str] = Counter()
-    ask = Cluster._ask
+    ask = PatientAdmin.ask
 
-    def counting(self: Cluster, what: str, *given: Any, **options: Any) -> Any:
+    def counting(self: PatientAdmin, what: str, *given: Any, **options: Any) -> Any:
         asked[what] += 1
         return ask(self, what, *given, **options)
 
-    monkeypatch.setattr(Cluster, "_ask", counting)
+    monkeypatch.setattr(PatientAdmin, "ask", counting)
     before = connections_to(kafka)
 
     async def test() -> None:

@@ -107,17 +107,17 @@ def test_P10_a_partition_without_a_living_replica_fails_the_plan_in_time(cluster
     create_topic(cluster.bootstrap_servers, "lonely", 2, replicas=[[3], [2]])
     cluster.brokers[3].kill()
     # Kafka still names the dead broker, be it as the one that describes topics, which its client asks first.
-    assert_unavailable_in_time(cluster, r"\((topic 'lonely'|partition lonely\[0\])\) within 3 s: .*refused")
+    assert_unavailable_in_time(cluster, r"\((topic 'lonely'|partition lonely\[0\]).*\) within 3 s: .*refused")
     cluster.wait_for_leader(-1, "lonely", 0)
-    assert_unavailable_in_time(cluster, r"\(partition lonely\[0\]\) within 3 s: ")
+    assert_unavailable_in_time(cluster, r"\(partition lonely\[0\].*\) within 3 s: ")
 
 
 def assert_unavailable_in_time(cluster: KafkaCluster, message: str) -> None:
     begun = time.monotonic()
     with pytest.raises(KafkaUnavailableError, match=message):
         Cluster(client(cluster), timeout=3).logs(["lonely"])
-    # Far from a hang, and from any time-out of the client's own; a busy machine may add to the 3 s.
-    assert time.monotonic() - begun < 8
+    # Far from any time-out of the client's own, which is a minute; a busy machine may add to the 3 s.
+    assert time.monotonic() - begun < 30
 
 
 def test_a_slice_is_read_once_and_in_order_while_its_leader_changes(cluster: KafkaCluster) -> None:

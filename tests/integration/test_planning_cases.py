@@ -321,7 +321,7 @@ class TestIdentity:
         name = topic(partitions=2000)
         cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers})
         asked: list[str] = []
-        client = cluster._client
+        client = cluster._admin._client
 
         class Counting:
             def __getattr__(self, question: str) -> Any:
@@ -329,7 +329,7 @@ class TestIdentity:
                     asked.append(question)
                 return getattr(client, question)
 
-        monkeypatch.setattr(cluster, "_client", Counting())
+        monkeypatch.setattr(cluster._admin, "_client", Counting())
 
         assert len(cluster.logs([name])) == 2000
         assert asked == ["describe_topics", "list_offsets", "list_offsets"]

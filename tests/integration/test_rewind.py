@@ -878,7 +878,7 @@ def test_a_preview_of_many_partitions_takes_a_handful_of_requests(
     class Counted(Cluster):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            client = self._client
+            client = self._admin._client
 
             class Counting:
                 def __getattr__(self, question: str) -> Any:
@@ -886,7 +886,7 @@ def test_a_preview_of_many_partitions_takes_a_handful_of_requests(
                         asked.append(question)
                     return getattr(client, question)
 
-            self._client = Counting()
+            self._admin._client = Counting()
 
     monkeypatch.setattr(rewind, "Cluster", Counted)
 
