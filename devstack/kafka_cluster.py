@@ -14,7 +14,7 @@ from devstack.server import Stack
 CONTROLLER_ID = 1
 BROKER_IDS = (2, 3)
 
-_FAILOVER_TIMEOUT = 30.0
+_FAILOVER_TIMEOUT = 120.0
 
 _CONFIG = {
     # A dead follower does not hold up acks=all for long; a slow machine must not make a follower look dead.

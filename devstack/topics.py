@@ -7,7 +7,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from devstack.process import wait_until
 
-_READY_TIMEOUT = 30.0
+_READY_TIMEOUT = 120.0
 
 
 def create_topic(

@@ -51,7 +51,7 @@ from tests.integration.conftest import (
 )
 
 RUN = TaskRun("run-1", dag_id="dag", task_id="task", map_index=-1, try_number=1)
-TIMEOUT = 30.0
+TIMEOUT = 120.0
 # What a created target has beside the declared columns.
 ADDED = "_kafka_topic TEXT, _kafka_partition INTEGER, _kafka_offset BIGINT, _batch_id BIGINT"
 

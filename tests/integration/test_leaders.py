@@ -79,7 +79,7 @@ def planned_epoch(cluster: KafkaCluster, topic: str, end: int) -> int:
         told.append(Cluster(client(cluster)).logs([topic])[TopicPartition(topic, 0)])
         return told[-1].end == end
 
-    wait_until(ends_there, 30, f"{topic}[0] to end at {end}")
+    wait_until(ends_there, 120, f"{topic}[0] to end at {end}")
     assert told[-1].leader_epoch is not None
     return told[-1].leader_epoch
 

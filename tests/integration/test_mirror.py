@@ -93,7 +93,7 @@ def consumer(kafka: KafkaBroker, group: str, topic: str, protocol: str) -> Itera
         return bool(member.assignment())
 
     try:
-        wait_until(joined, 30, "the consumer to join its group")
+        wait_until(joined, 120, "the consumer to join its group")
         yield
     finally:
         member.close()

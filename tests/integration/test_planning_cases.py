@@ -273,7 +273,7 @@ class TestIdentity:
         def three() -> bool:
             return list(cluster.logs([name])) == [Partition(name, partition) for partition in range(3)]
 
-        wait_until(three, 30, "the new partitions")
+        wait_until(three, 120, "the new partitions")
         produce(kafka, name, names(10, 2), 2)
         inline_loader(name, start="latest")
 
