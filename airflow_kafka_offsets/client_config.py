@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,19 +13,31 @@ log = logging.getLogger(__name__)
 
 # Keys that make librdkafka load code, or run a command, named by whoever may edit a connection.
 REFUSED_KEYS = ("plugin.library.paths", "ssl.engine.location", "sasl.kerberos.kinit.cmd")
+# OpenSSL's own; any other name is that of a library to load.
+_PROVIDERS = {"default", "base", "legacy", "fips"}
+# The client puts them into the command line of kinit, which a shell reads. What begins with a hyphen is an option there.
+_KINIT_ARGUMENTS = ("sasl.kerberos.principal", "sasl.kerberos.keytab")
+_KINIT_ARGUMENT = re.compile(r"(?!-)[\w./@+=:,%~-]*", re.ASCII)
 
 
 def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Take a librdkafka configuration from a connection, and refuse what must not come from one.
 
-    :raises ConfigurationError: no bootstrap.servers, a key that makes the client load code, or a value that is no text
-        or number
+    :raises ConfigurationError: no bootstrap.servers, a setting that makes the client load code, or a value that is no
+        text or number
     """
-    refused = sorted(key for key in config if key in REFUSED_KEYS)
+    refused = sorted(key for key, value in config.items() if _runs_code(key, value))
     if refused:
         raise ConfigurationError(
             f"The Kafka configuration sets {', '.join(refused)}, which makes the client load or run code named by a "
-            "connection; remove it from the connection's extra"
+            "connection; remove it from the connection's extra (ssl.providers may name only "
+            f"{', '.join(sorted(_PROVIDERS))}; a principal or a keytab may not hold spaces, nor what means something to a shell)"
+        )
+    # The client reads up to the NUL, and would know it as another key or value than the one that was looked at.
+    cut = sorted(key for key, value in config.items() if "\0" in key or "\0" in str(value))
+    if cut:
+        raise ConfigurationError(
+            f"The Kafka configuration has a NUL character in {', '.join(map(repr, cut))}; remove it"
         )
     callbacks = sorted(
         key
@@ -38,6 +51,14 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
         )
     if not config.get("bootstrap.servers"):
         raise ConfigurationError("The Kafka configuration has no 'bootstrap.servers'; add it to the connection's extra")
-    if str(config.get("enable.ssl.certificate.verification", "true")).lower() == "false":
+    if str(config.get("enable.ssl.certificate.verification", "true")).lower() in ("false", "f", "0"):
         log.warning("TLS certificates of the Kafka brokers are not verified: the connection turns it off")
     return dict(config)
+
+
+def _runs_code(key: str, value: Any) -> bool:
+    if key == "ssl.providers":
+        return not {name.strip() for name in str(value).split(",")} <= _PROVIDERS
+    if key in _KINIT_ARGUMENTS:
+        return not _KINIT_ARGUMENT.fullmatch(str(value))
+    return key in REFUSED_KEYS

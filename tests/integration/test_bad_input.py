@@ -65,6 +65,13 @@ def test_a_broker_that_speaks_no_tls_is_explained(kafka: KafkaBroker) -> None:
         ({}, "no 'bootstrap.servers'"),
         ({"bootstrap.servers": "b:9", "plugin.library.paths": "evil.so"}, "sets plugin.library.paths"),
         ({"bootstrap.servers": "b:9", "sasl.kerberos.kinit.cmd": "rm"}, "sets sasl.kerberos.kinit.cmd"),
+        ({"bootstrap.servers": "b:9", "ssl.engine.location": "evil.so"}, "sets ssl.engine.location"),
+        ({"bootstrap.servers": "b:9", "ssl.providers": "default, /tmp/evil.so"}, "sets ssl.providers"),
+        ({"bootstrap.servers": "b:9", "sasl.kerberos.principal": "me;id"}, "sets sasl.kerberos.principal"),
+        ({"bootstrap.servers": "b:9", "sasl.kerberos.principal": "-X"}, "sets sasl.kerberos.principal"),
+        ({"bootstrap.servers": "b:9", "sasl.kerberos.keytab": "$(id)"}, "sets sasl.kerberos.keytab"),
+        ({"bootstrap.servers": "b:9", "ssl.providers\0": "evil.so"}, r"NUL character in 'ssl\.providers\\x00'"),
+        ({"bootstrap.servers": "b:9", "enable.ssl.certificate.verification": "0\0"}, "NUL character in 'enable.ssl"),
         ({"bootstrap.servers": "b:9", "oauth_cb": print}, "sets oauth_cb"),
         ({"bootstrap.servers": "b:9", "no.such.key": "1"}, "no.such.key"),
         ({"bootstrap.servers": "b:9", "security.protocol": "sasl_sll"}, "sasl_sll"),
@@ -73,6 +80,28 @@ def test_a_broker_that_speaks_no_tls_is_explained(kafka: KafkaBroker) -> None:
 def test_a_kafka_configuration_that_cannot_be_used_is_refused(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         Cluster(config)
+
+
+def test_names_of_kerberos_and_of_openssl_are_no_code(kafka: KafkaBroker) -> None:
+    config = {
+        "bootstrap.servers": kafka.bootstrap_servers,
+        "ssl.providers": "default, base",
+        "sasl.kerberos.principal": "airflow/worker-1.example.org@EXAMPLE.ORG",
+        "sasl.kerberos.keytab": "FILE:/etc/security/airflow.keytab",
+    }
+
+    assert Cluster(config).logs([]) == {}
+
+
+@pytest.mark.parametrize("value", [False, "False", "f", "0", 0], ids=repr)
+def test_certificates_that_are_not_verified_are_warned_about(
+    kafka: KafkaBroker, caplog: pytest.LogCaptureFixture, value: object
+) -> None:
+    Cluster({"bootstrap.servers": kafka.bootstrap_servers, "enable.ssl.certificate.verification": value})
+
+    assert [
+        message for message in caplog.messages if "TLS certificates of the Kafka brokers are not verified" in message
+    ]
 
 
 @pytest.mark.parametrize(
