@@ -24,16 +24,9 @@ _QUICK_START = "-XX:TieredStopAtLevel=1"
 # For a transform of no more rows than these, optimized code is not worth its compilation; of three times as many it is as good.
 _FEW = 1_000_000
 
-_SECRET_VARIABLES = (
-    "AIRFLOW_CONN_",
-    "AIRFLOW_VAR_",
-    "AIRFLOW__API__",
-    "AIRFLOW__API_AUTH__",
-    "AIRFLOW__CELERY__",
-    "AIRFLOW__CORE__FERNET_KEY",
-    "AIRFLOW__DATABASE__",
-    "AIRFLOW__SECRETS__",
-)
+# Airflow's configuration, connections and variables, and what its processes tell each other. Any may hold a secret,
+# also those of sections that nobody knows here. AIRFLOW_HOME is none of them.
+_AIRFLOWS_OWN = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__", "_AIRFLOW_", "__AIRFLOW_")
 
 
 class SparkSubmitLauncher:
@@ -146,10 +139,10 @@ def _java_options(job: StageJob) -> dict[str, str]:
 
 
 def _environment() -> dict[str, str]:
-    """What spark-submit inherits: nothing of Airflow's that holds secrets, among them the database's credentials.
+    """What spark-submit inherits: nothing of Airflow's that may hold secrets, among them the database's credentials.
 
     Its PATH ends with the directory of the running Python, as where a virtual environment is used but not activated.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(_SECRET_VARIABLES)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOWS_OWN)}
     environment["PATH"] = os.pathsep.join(filter(None, [os.environ.get("PATH"), str(Path(sys.executable).parent)]))
     return environment

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 import sqlalchemy as sa
+from pyspark.sql import DataFrame
 
 from airflow_kafka_offsets.batch import load
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
@@ -20,7 +21,7 @@ from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from devstack.topics import create_topic
 from tests.conftest import TopicFactory
-from tests.integration.conftest import Loader, names, positions, produce
+from tests.integration.conftest import Loader, names, positions, produce, rows
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, **connection: object) -> None:
@@ -78,6 +79,46 @@ def test_a_task_that_is_stopped_leaves_no_process_and_no_secret(
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert positions(postgres_loader.engine) == {}
+
+
+def environment_of_the_driver(rows: DataFrame) -> DataFrame:
+    """What the driver inherited of Airflow, as names and values; a transform may import Airflow."""
+    from airflow.configuration import AIRFLOW_HOME
+    from pyspark.sql.functions import lit
+
+    assert os.environ["AIRFLOW_HOME"] == AIRFLOW_HOME
+    return rows.withColumn(
+        "name", lit(json.dumps({name: os.environ[name] for name in os.environ if "AIRFLOW" in name}))
+    )
+
+
+def test_spark_inherits_nothing_of_airflows_that_may_hold_secrets(
+    monkeypatch: pytest.MonkeyPatch, kafka: KafkaBroker, postgres_engine: sa.Engine, topic: TopicFactory
+) -> None:
+    connect(monkeypatch, host="local[1]")
+    for name in (
+        "AIRFLOW_VAR_TOKEN",
+        "AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__SENTINEL_KWARGS",
+        "AIRFLOW__CORE__FERNET_KEY",
+        "AIRFLOW__LOGGING__REMOTE_TASK_HANDLER_KWARGS",
+        "AIRFLOW__OPENSEARCH__PASSWORD",
+        "AIRFLOW__SENTRY__SENTRY_DSN",
+        "AIRFLOW__SMTP__SMTP_PASSWORD",
+        "AIRFLOW__WEBSERVER__SECRET_KEY",
+        "AIRFLOW__WORKERS__SECRETS_BACKEND_KWARGS",
+        "_AIRFLOW_WWW_USER_PASSWORD",
+        "__AIRFLOW_SUPERVISOR_FD",
+    ):
+        monkeypatch.setenv(name, '{"secret": 1}')
+    monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "orders")
+    name = topic()
+    produce(kafka, name, names(0, 1))
+
+    transform = f"{__name__}.{environment_of_the_driver.__name__}"
+    Loader(kafka, postgres_engine, SparkSubmitLauncher("spark_default"))(name, transform=transform)
+
+    ((inherited,),) = rows(postgres_engine, "SELECT name FROM target")
+    assert json.loads(inherited) == {name: os.environ[name] for name in ("AIRFLOW_HOME", "AIRFLOW_CTX_DAG_ID")}
 
 
 def test_java_options_of_the_users_own_come_last_and_win(
