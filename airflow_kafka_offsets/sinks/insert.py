@@ -15,12 +15,12 @@ from airflow_kafka_offsets.sinks.staged_rows import Column, StagedRows
 
 
 def insert_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows: StagedRows) -> int:
-    """INSERT all rows, a record batch at a time, as the table's own types.
+    """INSERT all rows, a record batch at a time, as the table's own types; text for other types is read by the database.
 
     :raises RecordError: the database refuses a row; names the record
     :raises TargetError: it refuses the statement: the table is not what it was a moment ago, for example
     """
-    statement = table.insert()
+    statement = _target(table, columns).insert()
     count = 0
     for batch in rows.batches(columns):
         values = batch.to_pylist()
@@ -55,6 +55,19 @@ def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: Sequence[Colu
             raise rows.rejected(count + _changes(conn) - before, _reason(error)) from None
         count += len(values)
     return count
+
+
+def _target(table: sa.Table, columns: Sequence[Column]) -> sa.TableClause:
+    """The table with the columns to write. Text for a type that is no text has none here: SQLAlchemy would make JSON of the
+    JSON that it is, and an array of its letters."""
+    types = {column.name: table.columns[column.name].type for column in columns}
+    plain = [
+        sa.column(column.name)
+        if pa.types.is_string(column.type) and not isinstance(types[column.name], sa.String)
+        else sa.column(column.name, types[column.name])
+        for column in columns
+    ]
+    return sa.table(table.name, *plain, schema=table.schema)
 
 
 def _first_refused(conn: Connection, statement: sa.Insert, values: Sequence[dict[str, object]]) -> int:
