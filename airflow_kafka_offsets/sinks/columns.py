@@ -9,11 +9,15 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.schema import CreateColumn
 from sqlalchemy.types import TypeEngine
 
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.formats import BATCH_ID, RESERVED_PREFIX
 from airflow_kafka_offsets.sinks.staged_rows import Column
+
+# What SQLite's binary fractions keep of a decimal, always.
+EXACT_DIGITS = 15
 
 
 def is_added(name: str) -> bool:
@@ -54,10 +58,11 @@ def required(table: sa.Table) -> list[str]:
     ]
 
 
-def match(table: sa.Table, columns: pa.Schema) -> list[Column]:
+def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> list[Column]:
     """Match columns by name, and find the type in which each is handed to the database.
 
     :param columns: the columns of the rows
+    :param dialect: of the database that the table is in
     :return: the columns to write; added ones only where the table has them
     :raises TargetError: naming every column that does not fit, and the statement that would add a missing one
     """
@@ -68,9 +73,9 @@ def match(table: sa.Table, columns: pa.Schema) -> list[Column]:
         column = table.columns.get(field.name)
         if column is None:
             if not is_added(field.name):
-                faults.append(f"it has no column {field.name!r} ({add_column(table, field)})")
+                faults.append(f"it has no column {field.name!r} ({add_column(table, field, dialect)})")
             continue
-        wire = wire_type(field.type, column.type)
+        wire = wire_type(field.type, column.type, dialect)
         if column.computed is not None:
             faults.append(f"column {field.name!r} is computed by the database, and cannot be written")
         elif wire is None:
@@ -85,12 +90,18 @@ def match(table: sa.Table, columns: pa.Schema) -> list[Column]:
     return matched
 
 
-def wire_type(rows: pa.DataType, column: TypeEngine[Any]) -> pa.DataType | None:
-    """The Arrow type to hand to a column, or None where the two do not fit.
+def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> pa.DataType | None:
+    """The Arrow type to hand to a column of a database, or None where the two do not fit.
 
     Widening is free, narrowing is checked for every value; text is handed as it is to any type that has no Arrow
-    counterpart here (UUID, JSON, INET, …), and the database reads it.
+    counterpart here (UUID, JSON, INET, …), and the database reads it. SQLite's types differ in name only: each integer has 64
+    bits and each fraction is a double. Its decimals are text where they have more digits than that keeps.
     """
+    if dialect.name == "sqlite":
+        if pa.types.is_decimal(rows) and isinstance(column, sa.String):
+            return rows
+        if isinstance(column, (sa.Integer, sa.Float)):
+            column = sa.BigInteger() if isinstance(column, sa.Integer) else sa.Double()
     numbers = pa.types.is_integer(rows) or pa.types.is_decimal(rows)
     for kind, fits, wire in (
         (sa.Boolean, pa.types.is_boolean(rows), pa.bool_()),
@@ -114,14 +125,13 @@ def wire_type(rows: pa.DataType, column: TypeEngine[Any]) -> pa.DataType | None:
     return pa.string() if pa.types.is_string(rows) else None
 
 
-def add_column(table: sa.Table, field: pa.Field) -> str:
-    """The statement that adds a column for a field of the rows."""
-    from sqlalchemy.schema import CreateColumn
-
-    # Compiled for no database in particular: the user's own spelling of the type may differ.
+def add_column(table: sa.Table, field: pa.Field, dialect: Dialect) -> str:
+    """The statement that adds a column for a field of the rows, as its database wants it."""
     column = sa.Column(field.name, _created_type(field))
     sa.Table(table.name, sa.MetaData(), column)
-    return f"ALTER TABLE {table.fullname} ADD COLUMN {CreateColumn(column)}"
+    plain = without_placeholders(dialect)
+    name, added = plain.identifier_preparer.format_table(table), CreateColumn(column).compile(dialect=plain)
+    return f"ALTER TABLE {name} ADD COLUMN {added}"
 
 
 def without_placeholders(dialect: Dialect) -> Dialect:
@@ -141,7 +151,9 @@ def _decimal(rows: pa.DataType, column: TypeEngine[Any]) -> pa.DataType:
 def _created_type(field: pa.Field) -> TypeEngine[Any]:
     kind = field.type
     if pa.types.is_decimal(kind):
-        return sa.Numeric(kind.precision, kind.scale)
+        # SQLite would make a binary fraction of it, and round.
+        number = sa.Numeric(kind.precision, kind.scale)
+        return number if kind.precision <= EXACT_DIGITS else number.with_variant(sa.Text(), "sqlite")
     if pa.types.is_timestamp(kind):
         return sa.DateTime(timezone=kind.tz is not None)
     types: Sequence[tuple[bool, type[TypeEngine[Any]]]] = (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -11,6 +13,7 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingErr
 
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.ledger.connection import said
+from airflow_kafka_offsets.sinks.columns import EXACT_DIGITS
 from airflow_kafka_offsets.sinks.staged_rows import Column, StagedRows
 
 
@@ -38,7 +41,9 @@ def insert_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], ro
 def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: Sequence[Column], rows: StagedRows) -> int:
     """The same for SQLite, whose driver takes tuples of plain values several times faster.
 
-    Dates and times are stored as SQLAlchemy stores them, decimals as text, since SQLite has no type that keeps them.
+    Dates and times are stored as SQLAlchemy stores them. Decimals go as text, of which a column of a number's type makes a number.
+
+    :raises RecordError: also for a decimal that such a column would round
     """
     preparer = conn.dialect.identifier_preparer
     names = ", ".join(preparer.quote(column.name) for column in columns)
@@ -46,7 +51,11 @@ def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: Sequence[Colu
     statement = f"INSERT INTO {preparer.format_table(table)} ({names}) VALUES ({holders})"  # noqa: S608 - quoted by the dialect
     count = 0
     for batch in rows.batches(columns):
-        values = list(zip(*(_plain(column).to_pylist() for column in batch.columns), strict=True))
+        plain = [_plain(column) for column in batch.columns]
+        for column, texts in zip(columns, plain, strict=True):
+            if pa.types.is_decimal(column.type) and isinstance(table.columns[column.name].type, sa.Numeric):
+                _refuse_rounded(rows, count, column, texts)
+        values = list(zip(*plain, strict=True))
         before = _changes(conn)
         try:
             conn.exec_driver_sql(statement, values)
@@ -89,9 +98,27 @@ def _reason(error: DBAPIError) -> str:
     return f"the database refuses its row: {said(error)}"
 
 
-def _plain(column: pa.Array) -> pa.Array:
+def _plain(column: pa.Array) -> list[Any]:
     if pa.types.is_timestamp(column.type):
-        return column.cast(pa.timestamp("us")).cast(pa.string())
-    if pa.types.is_date(column.type) or pa.types.is_decimal(column.type):
-        return column.cast(pa.string())
-    return column
+        column = column.cast(pa.timestamp("us")).cast(pa.string())
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.string())
+    if pa.types.is_decimal(column.type):
+        # Arrow writes 0.00000001 as 1E-8.
+        texts: list[str | None] = column.cast(pa.string()).to_pylist()
+        return [f"{Decimal(text):f}" if text is not None and "E" in text else text for text in texts]
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _refuse_rounded(rows: StagedRows, count: int, column: Column, texts: Sequence[str | None]) -> None:
+    for index, text in enumerate(texts):
+        if text is None or len(text.replace(".", "").strip("-0")) <= EXACT_DIGITS:
+            continue
+        # SQLite has whole numbers of 64 bits, and for all others doubles.
+        if "." in text or not -(2**63) <= int(text) < 2**63:
+            raise rows.rejected(
+                count + index,
+                f"column {column.name!r}: a decimal of more than {EXACT_DIGITS} digits would be rounded by SQLite, which keeps it "
+                "in a column of type TEXT only",
+            )

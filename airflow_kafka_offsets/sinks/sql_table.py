@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 class SqlTable:
     """Append rows to a table, or upsert them. Columns are matched by name; a missing table is created from the rows' columns.
 
+    A created table on SQLite has text for decimals of more than 15 digits, which SQLite's own numbers would round; where a column
+    would, a load refuses them.
+
     With `upsert_key`, on Postgres and SQLite, a row is inserted, or replaces the one with the same key: the newest wins.
     Columns that the rows do not hold keep their values.
 
@@ -80,7 +83,7 @@ class SqlTable:
                 return TargetColumns(self.name, None)
             table = self._create(engine, columns)
         if columns is not None:
-            match(table, columns)
+            match(table, columns, engine.dialect)
         needed = required(table)
         if self.upsert_key:
             with engine.connect() as conn:
@@ -104,7 +107,7 @@ class SqlTable:
         table = self._reflect(conn)
         if table is None:
             raise TargetError(f"Table {self.name!r} disappeared between staging and commit; nothing was written")
-        columns, append = match(table, schema), _writer(conn)
+        columns, append = match(table, schema, conn.dialect), _writer(conn)
         if not self.upsert_key:
             return append(conn, table, columns, rows)
         upsert.check_key(conn.dialect, self.upsert_key, schema)

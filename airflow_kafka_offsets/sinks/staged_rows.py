@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_kafka_offsets.exceptions import RecordError, StagingError, TargetError
 from airflow_kafka_offsets.formats import BATCH_ID
@@ -78,7 +79,7 @@ class StagedRows:
         if values.type == column.type:
             return values
         try:
-            return values.cast(column.type)
+            cast = values.cast(column.type)
         except pa.ArrowInvalid as error:
             for row in range(len(values)):
                 try:
@@ -86,6 +87,11 @@ class StagedRows:
                 except pa.ArrowInvalid as at_row:
                     raise _rejected(batch, row, f"column {column.name!r}: {at_row}") from None
             raise TargetError(f"Column {column.name!r} cannot be written as {column.type}: {error}") from error
+        if pa.types.is_float32(column.type) and pa.types.is_float64(values.type):
+            # Arrow makes infinity of what is too large, and says nothing.
+            for row in pc.indices_nonzero(pc.and_not(pc.is_inf(cast), pc.is_inf(values))).to_pylist():
+                raise _rejected(batch, row, f"column {column.name!r}: {values[row]} is too large for {column.type}")
+        return cast
 
 
 class Column(NamedTuple):

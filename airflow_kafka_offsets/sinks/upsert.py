@@ -73,7 +73,7 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
     if lacking:
         raise TargetError(
             f"Table {table.fullname!r} has no column {_listed(lacking)}: whether a row of it is newer than one with the same "
-            f"key could not be known. {'; '.join(add_column(table, audit.field(name)) for name in lacking)}; or append, "
+            f"key could not be known. {'; '.join(add_column(table, audit.field(name), conn.dialect) for name in lacking)}; or append, "
             "without upsert_key"
         )
     if not _is_unique(conn, table, key):

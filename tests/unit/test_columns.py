@@ -3,7 +3,8 @@
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeEngine
 
 from airflow_kafka_offsets.exceptions import TargetError
@@ -11,6 +12,8 @@ from airflow_kafka_offsets.formats import Json, row_columns
 from airflow_kafka_offsets.sinks.columns import created_table, is_added, match, required, wire_type
 from airflow_kafka_offsets.sinks.staged_rows import Column
 
+POSTGRES = postgresql.dialect()  # type: ignore[no-untyped-call]
+SQLITE = sqlite.dialect()
 UTC_MICROSECONDS = pa.timestamp("us", "UTC")
 
 
@@ -57,13 +60,32 @@ class TestWireType:
     def test_a_column_that_fits_is_handed_over_as_the_database_wants_it(
         self, arrow: pa.DataType, column: TypeEngine[object], wire: pa.DataType
     ) -> None:
-        assert wire_type(arrow, column) == wire
+        assert wire_type(arrow, column, POSTGRES) == wire
+
+    @pytest.mark.parametrize(
+        ("arrow", "column", "wire"),
+        [
+            (pa.int32(), sa.SmallInteger(), pa.int64()),
+            (pa.int64(), sa.Integer(), pa.int64()),
+            (pa.float64(), sa.REAL(), pa.float64()),
+            (pa.float32(), sa.Float(), pa.float64()),
+            (pa.decimal128(20, 2), sa.Text(), pa.decimal128(20, 2)),
+            (pa.decimal128(20, 2), sa.Numeric(30, 4), pa.decimal128(38, 4)),
+            (pa.int64(), sa.Text(), None),
+            (pa.string(), sa.Integer(), None),
+        ],
+        ids=str,
+    )
+    def test_sqlites_types_have_the_widths_that_it_gives_them(
+        self, arrow: pa.DataType, column: TypeEngine[object], wire: pa.DataType | None
+    ) -> None:
+        assert wire_type(arrow, column, SQLITE) == wire
 
     @pytest.mark.parametrize(
         "column", [postgresql.UUID(), postgresql.JSONB(), postgresql.INET(), sa.JSON(), sa.Time()], ids=repr
     )
     def test_text_goes_to_any_type_that_only_the_database_can_read(self, column: TypeEngine[object]) -> None:
-        assert wire_type(pa.string(), column) == pa.string()
+        assert wire_type(pa.string(), column, POSTGRES) == pa.string()
 
     @pytest.mark.parametrize(
         ("arrow", "column"),
@@ -93,7 +115,7 @@ class TestWireType:
         ids=str,
     )
     def test_what_does_not_fit_has_none(self, arrow: pa.DataType, column: TypeEngine[object]) -> None:
-        assert wire_type(arrow, column) is None
+        assert wire_type(arrow, column, POSTGRES) is None
 
 
 class TestCreatedTable:
@@ -123,6 +145,12 @@ class TestCreatedTable:
         made = created_table("orders", None, rows(a=pa.decimal128(12, 3))).c.a.type
         assert isinstance(made, sa.Numeric)
         assert (made.precision, made.scale) == (12, 3)
+
+    @pytest.mark.parametrize(("precision", "made"), [(15, "NUMERIC(15, 2)"), (16, "TEXT")], ids=["exact", "rounded"])
+    def test_a_decimal_that_sqlite_would_round_is_text_there(self, precision: int, made: str) -> None:
+        column = created_table("orders", None, rows(a=pa.decimal128(precision, 2))).c.a
+        assert column.type.compile(dialect=SQLITE) == made
+        assert column.type.compile(dialect=POSTGRES) == f"NUMERIC({precision}, 2)"
 
     @pytest.mark.parametrize(("arrow", "timezone"), [(UTC_MICROSECONDS, True), (pa.timestamp("us"), False)])
     def test_an_instant_gets_a_time_zone_and_a_local_time_none(self, arrow: pa.DataType, timezone: bool) -> None:
@@ -158,7 +186,7 @@ class TestCreatedTable:
                 "j DATE, k TIMESTAMP, l TIMESTAMP_NTZ"
             )
         )
-        matched = match(created_table("orders", None, columns), columns)
+        matched = match(created_table("orders", None, columns), columns, POSTGRES)
         assert [column.name for column in matched] == [*columns.names, "_batch_id"]
 
     def test_it_can_be_made(self) -> None:
@@ -212,7 +240,7 @@ class TestIsAdded:
 class TestMatch:
     def test_columns_are_matched_by_name_and_not_by_place(self) -> None:
         target = table(sa.Column("b", sa.Text), sa.Column("a", sa.Integer))
-        assert match(target, rows(a=pa.int64(), b=pa.string())) == [
+        assert match(target, rows(a=pa.int64(), b=pa.string()), POSTGRES) == [
             Column("a", pa.int32()),
             Column("b", pa.string()),
         ]
@@ -221,40 +249,59 @@ class TestMatch:
         target = table(
             sa.Column("a", sa.Integer), sa.Column("_kafka_offset", sa.BigInteger), sa.Column("_batch_id", sa.BigInteger)
         )
-        matched = match(target, row_columns(Json("a INT")))
+        matched = match(target, row_columns(Json("a INT")), POSTGRES)
         assert [column.name for column in matched] == ["a", "_kafka_offset", "_batch_id"]
 
     def test_a_nullable_column_that_the_rows_do_not_hold_is_left_to_the_database(self) -> None:
         target = table(sa.Column("a", sa.Integer), sa.Column("loaded_at", sa.DateTime))
-        assert match(target, rows(a=pa.int32())) == [Column("a", pa.int32())]
+        assert match(target, rows(a=pa.int32()), POSTGRES) == [Column("a", pa.int32())]
 
     def test_a_column_that_the_table_lacks_is_refused_with_the_statement_that_adds_it(self) -> None:
         with pytest.raises(TargetError) as raised:
-            match(table(sa.Column("a", sa.Integer), schema="shop"), rows(a=pa.int32(), b=pa.decimal128(10, 2)))
+            match(
+                table(sa.Column("a", sa.Integer), schema="shop"), rows(a=pa.int32(), b=pa.decimal128(10, 2)), POSTGRES
+            )
         assert "Table 'shop.orders' does not fit the rows" in str(raised.value)
         assert "no column 'b' (ALTER TABLE shop.orders ADD COLUMN b NUMERIC(10, 2))" in str(raised.value)
 
+    @pytest.mark.parametrize(
+        ("arrow", "dialect", "added"),
+        [
+            (UTC_MICROSECONDS, POSTGRES, '"S%h".orders ADD COLUMN "b%c" TIMESTAMP WITH TIME ZONE'),
+            (pa.binary(), POSTGRES, '"S%h".orders ADD COLUMN "b%c" BYTEA'),
+            (pa.binary(), SQLITE, '"S%h".orders ADD COLUMN "b%c" BLOB'),
+            (pa.timestamp("us"), mysql.dialect(), "`S%h`.orders ADD COLUMN `b%c` DATETIME"),
+        ],
+        ids=["postgresql-instant", "postgresql-bytes", "sqlite-bytes", "mysql-time"],
+    )
+    def test_the_statement_that_adds_a_column_is_one_of_the_database(
+        self, arrow: pa.DataType, dialect: Dialect, added: str
+    ) -> None:
+        with pytest.raises(TargetError) as raised:
+            match(table(sa.Column("a", sa.Integer), schema="S%h"), rows(**{"b%c": arrow}), dialect)
+        assert f"(ALTER TABLE {added})" in str(raised.value)
+
     def test_a_column_of_another_type_is_refused_with_both_types(self) -> None:
         with pytest.raises(TargetError, match="column 'a' is INTEGER, the rows hold string"):
-            match(table(sa.Column("a", sa.Integer)), rows(a=pa.string()))
+            match(table(sa.Column("a", sa.Integer)), rows(a=pa.string()), POSTGRES)
 
     def test_a_column_that_the_table_needs_is_refused_by_name(self) -> None:
         target = table(sa.Column("a", sa.Integer), sa.Column("b", sa.Text, nullable=False))
         with pytest.raises(TargetError, match="it needs a value for 'b', which the rows do not hold"):
-            match(target, rows(a=pa.int32()))
+            match(target, rows(a=pa.int32()), POSTGRES)
 
     def test_every_fault_is_named_at_once(self) -> None:
         target = table(sa.Column("a", sa.Integer), sa.Column("d", sa.Text, nullable=False))
         with pytest.raises(TargetError) as raised:
-            match(target, rows(a=pa.string(), b=pa.int32(), c=pa.string()))
+            match(target, rows(a=pa.string(), b=pa.int32(), c=pa.string()), POSTGRES)
         for fault in ("column 'a' is INTEGER", "no column 'b'", "no column 'c'", "a value for 'd'"):
             assert fault in str(raised.value)
 
     def test_a_nested_column_that_the_table_lacks_is_refused_by_name(self) -> None:
         with pytest.raises(TargetError, match="'tags'"):
-            match(table(sa.Column("a", sa.Integer)), rows(tags=pa.list_(pa.string())))
+            match(table(sa.Column("a", sa.Integer)), rows(tags=pa.list_(pa.string())), POSTGRES)
 
     def test_a_column_that_the_database_computes_is_not_written(self) -> None:
         target = table(sa.Column("a", sa.Integer), sa.Column("twice", sa.Integer, sa.Computed("a * 2")))
         with pytest.raises(TargetError, match="'twice'"):
-            match(target, rows(a=pa.int32(), twice=pa.int32()))
+            match(target, rows(a=pa.int32(), twice=pa.int32()), POSTGRES)
