@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow_kafka_offsets import planning
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
-from airflow_kafka_offsets.instants import instant, milliseconds, shown
+from airflow_kafka_offsets.instants import from_milliseconds, instant, milliseconds, shown
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.listing import listed
 from airflow_kafka_offsets.offsets import PartitionLog, Position, ReadAhead, Target, TopicPartition
@@ -52,6 +52,11 @@ def check_start(start: Start) -> None:
         if start <= timedelta(0):
             raise ConfigurationError(
                 f"start as a duration counts back from now and must be positive; got start={start!r}"
+            )
+        if start > datetime.now(UTC) - from_milliseconds(0):
+            raise ConfigurationError(
+                "start as a duration must not reach back before 1970, where Kafka's timestamps begin (start='earliest' is all "
+                f"that the log holds); got start={start!r}"
             )
     elif isinstance(start, datetime) or start not in _WORDS:
         instant("start", start, f"one of {', '.join(_WORDS)}, a timestamp, a timedelta or CommittedBy(…)")
@@ -101,7 +106,7 @@ def first_offsets(
                 tp,
                 shown(since),
                 one.offset,
-                shown(datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=one.timestamp_ms)),
+                shown(from_milliseconds(one.timestamp_ms)),
             )
     without = sorted(set(new) - set(found))
     if without:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
 # Weeks to seconds: months and years are of no certain length.
 _DURATION = re.compile(
     r"P(?=.)(?:(?P<weeks>N)W)?(?:(?P<days>N)D)?(?:T(?=.)(?:(?P<hours>N)H)?(?:(?P<minutes>N)M)?(?:(?P<seconds>N)S)?)?".replace(
@@ -46,7 +47,15 @@ def duration(text: str) -> timedelta | None:
 
 def milliseconds(value: datetime) -> int:
     """Milliseconds since 1970, rounded up: the first that is not before the instant."""
-    return -(-(value - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1))
+    return -(-(value - _EPOCH) // timedelta(milliseconds=1))
+
+
+def from_milliseconds(value: int) -> datetime:
+    """The instant of a record's timestamp. One behind the year 9999 (a producer that writes microseconds) is the last there is."""
+    try:
+        return _EPOCH + timedelta(milliseconds=value)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
 
 
 def shown(value: datetime) -> str:

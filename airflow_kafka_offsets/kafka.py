@@ -20,6 +20,9 @@ from airflow_kafka_offsets.patient_admin import PASSING, PatientAdmin
 
 log = logging.getLogger(__name__)
 
+# A century: some say "for ever" with a number that is longer than dates reach.
+_FOREVER_MS = 36_500 * 24 * 3_600_000
+
 ISOLATION_LEVELS = {
     "read_committed": IsolationLevel.READ_COMMITTED,
     "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
@@ -90,7 +93,7 @@ class Cluster:
         return PartialLogs(logs, topic_errors, partition_errors)
 
     def retention(self, topics: Sequence[str]) -> dict[str, timedelta]:
-        """How long topics keep a record. Those that limit size too, keep all, or must not be asked, are left out."""
+        """How long topics keep a record. Those that limit size too, keep all or for a century, or must not be asked, are left out."""
 
         def question(client: AdminClient, names: Collection[str], timeout: float) -> Mapping[str, Future[Any]]:
             resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
@@ -102,7 +105,9 @@ class Cluster:
         return {
             topic: timedelta(milliseconds=int(one["retention.ms"]))
             for topic, one in settings.items()
-            if "delete" in one["cleanup.policy"] and int(one["retention.ms"]) >= 0 and int(one["retention.bytes"]) < 0
+            if "delete" in one["cleanup.policy"]
+            and 0 <= int(one["retention.ms"]) < _FOREVER_MS
+            and int(one["retention.bytes"]) < 0
         }
 
     def first_since(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, TimedOffset]:

@@ -214,8 +214,9 @@ def evaluate(
         begun = stored or Committed(Position(_start_offset(tp, log, start, known_topics)))
         oldest = waiting.get(tp) if waiting is not None else None
         since = oldest or (begun.updated_at if waiting is not None else None)
-        expires = oldest + retention[tp.topic] if oldest is not None and retention and tp.topic in retention else None
-        one = _measured(tp, begun, log, now, since, expires)
+        # Not by the date at which it may go: timestamps can be the last there is.
+        left = retention[tp.topic] - (now - oldest) if oldest and retention and tp.topic in retention else None
+        one = _measured(tp, begun, log, now, since, left)
         if stored is None:
             one = replace(one, position=None, headroom=None, flags=("no position", *one.flags))
         found.append(one)
@@ -228,7 +229,7 @@ def _measured(
     log: PartitionLog,
     now: datetime,
     since: datetime | None,
-    expires: datetime | None,
+    left: timedelta | None,
 ) -> PartitionLag:
     position, newest, none = stored.position.offset, stored.record_timestamp, timedelta(0)
     lag = max(0, log.end - max(position, log.beginning))
@@ -236,7 +237,6 @@ def _measured(
     # Producers' clocks may be ahead of the database's.
     age = max(none, now - newest) if newest is not None else None
     waited = max(none, now - since) if since is not None else None
-    left = max(none, expires - now) if expires is not None and lag else None
     return PartitionLag(
         *tp,
         position=position,
@@ -247,7 +247,7 @@ def _measured(
         time_lag=age if lag else none,
         delay=waited if lag else none,
         headroom=position - log.beginning,
-        headroom_time=none if lost else left,
+        headroom_time=none if lost else max(none, left) if left is not None and lag else None,
         flags=("beyond the end",) if position > log.end else (),
     )
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import bounds
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
 from airflow_kafka_offsets.identity import check_cluster
-from airflow_kafka_offsets.instants import milliseconds
+from airflow_kafka_offsets.instants import from_milliseconds, milliseconds
 from airflow_kafka_offsets.kafka import Cluster, PartialLogs
 from airflow_kafka_offsets.lag import Committed, LagReport, evaluate
 from airflow_kafka_offsets.ledger import Tables
@@ -20,8 +20,6 @@ from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.offsets import PartitionLog, TopicPartition
 from airflow_kafka_offsets.rewinding import partitions_in
 from airflow_kafka_offsets.scenarios import Scope
-
-_EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +67,7 @@ def lag_report(
             cluster_of(conn, tables, question.group_id)
         states = group_states(conn, tables, [question.group_id])
     report = next(LagPolls(cluster).reports([(question, states[question.group_id])]))
-    if isinstance(report, KafkaOffsetsError):
+    if isinstance(report, Exception):
         raise report
     return report
 
@@ -85,8 +83,10 @@ class LagPolls:
         self._waiting: dict[tuple[TopicPartition, int, int], datetime] = {}
         self._used: dict[tuple[TopicPartition, int, int], datetime] = {}
 
-    def reports(self, asked: Iterable[tuple[LagQuestion, GroupState]]) -> Iterator[LagReport | KafkaOffsetsError]:
+    def reports(self, asked: Iterable[tuple[LagQuestion, GroupState]]) -> Iterator[LagReport | Exception]:
         """A report for each question, or why there is none; one after the other, so that not all are held at once.
+
+        Whatever goes wrong with one group is told of that group alone.
 
         :param asked: with states that were read before
         :raises KafkaUnavailableError: the cluster did not answer in time
@@ -101,8 +101,8 @@ class LagPolls:
         self._waiting, self._used = self._used, {}
         for question, state, topics in meant:
             try:
-                report: LagReport | KafkaOffsetsError = self._report(question, state, topics, look)
-            except KafkaOffsetsError as error:
+                report: LagReport | Exception = self._report(question, state, topics, look)
+            except Exception as error:
                 report = error
             yield report
 
@@ -150,7 +150,7 @@ class LagPolls:
             for tp, one in first.items():
                 # What lies before the position was loaded, or is read no more.
                 if one.offset >= unknown[tp][0]:
-                    known[tp] = _EPOCH + timedelta(milliseconds=one.timestamp_ms)
+                    known[tp] = from_milliseconds(one.timestamp_ms)
         self._used |= {(tp, *after[tp]): timestamp for tp, timestamp in known.items()}
         return known
 

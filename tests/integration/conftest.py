@@ -145,8 +145,19 @@ def inline_loader(kafka: KafkaBroker, engine: Engine) -> Loader:
     return Loader(kafka, engine, InlineLauncher())
 
 
-def produce(kafka: KafkaBroker, topic: str, values: Sequence[bytes | None], partition: int = 0, **config: Any) -> None:
-    """Write records to one partition, in order, and wait until the broker has them."""
+def produce(
+    kafka: KafkaBroker,
+    topic: str,
+    values: Sequence[bytes | None],
+    partition: int = 0,
+    *,
+    timestamp: int = 0,
+    **config: Any,
+) -> None:
+    """Write records to one partition, in order, and wait until the broker has them.
+
+    :param timestamp: in milliseconds since 1970; 0 is now
+    """
     errors: list[object] = []
 
     def note(error: object, _: object) -> None:
@@ -155,7 +166,7 @@ def produce(kafka: KafkaBroker, topic: str, values: Sequence[bytes | None], part
 
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, **config})
     for value in values:
-        producer.produce(topic, value, partition=partition, on_delivery=note)
+        producer.produce(topic, value, partition=partition, timestamp=timestamp, on_delivery=note)
         producer.poll(0)
     assert producer.flush(30) == 0
     assert errors == []

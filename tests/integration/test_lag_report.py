@@ -1,23 +1,36 @@
-"""Lag against a cluster in which a partition has no leader, and how many requests it takes."""
+"""Lag against a cluster in which a partition has no leader, or times are extreme, and how many requests it takes."""
 
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.bounds import Start
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.lag_report import LagQuestion, lag_report
+from airflow_kafka_offsets.lag import LagReport
+from airflow_kafka_offsets.lag_report import LagPolls, LagQuestion, lag_report
 from airflow_kafka_offsets.ledger import Tables
+from airflow_kafka_offsets.ledger.group_states import group_states
 from airflow_kafka_offsets.offsets import TopicPartition
+from devstack.kafka import KafkaBroker
 from devstack.kafka_cluster import KafkaCluster
 from devstack.topics import create_topic
 from tests.conftest import TopicFactory
 from tests.integration.conftest import Loader, names, produce
 from tests.integration.inline import InlineLauncher
+
+MICROSECONDS = 1_772_366_400_000_000
+
+
+def timed(loader: Loader, topic: str, start: Start = "earliest") -> LagReport:
+    """What a group that nothing is stored of would find."""
+    question = LagQuestion("loader", {topic: None}, start, times=True)
+    return lag_report(loader.engine, Tables(), Cluster(loader.config), question, new_group=True)
 
 
 def test_L08_a_partition_without_a_leader_is_an_entry_with_an_error(postgres_engine: Engine) -> None:
@@ -73,3 +86,49 @@ def test_any_number_of_partitions_takes_the_same_few_requests(
         "the offsets of its logs": 3,
         "the settings of its topics": 1,
     }
+
+
+@pytest.mark.parametrize("retention_ms", [2**63 - 1, 10**15], ids=["the largest", "thousands of years"])
+def test_a_topic_that_keeps_records_for_longer_than_dates_reach_keeps_all(
+    inline_loader: Loader, topic: TopicFactory, retention_ms: int
+) -> None:
+    name = topic(retention_ms=retention_ms)
+    produce(inline_loader.kafka, name, names(0, 2))
+
+    report = timed(inline_loader, name)
+
+    assert (report.lag, report.headroom_time) == (2, None)
+    assert report.delay is not None
+
+
+def test_a_record_with_a_timestamp_behind_all_dates_has_not_waited(
+    postgres_engine: Engine, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    loader = Loader(kafka, postgres_engine, InlineLauncher())
+    name = topic(retention_ms=3_600_000, message_timestamp_after_max_ms=2**63 - 1)
+    produce(kafka, name, names(0, 1), timestamp=MICROSECONDS)
+
+    for start in ("earliest", timedelta(hours=1)):
+        report = timed(loader, name, start)
+        assert (report.lag, report.delay) == (1, timedelta(0))
+        assert report.headroom_time is not None
+        assert report.headroom_time > timedelta(days=365)
+
+
+def test_what_goes_wrong_with_one_group_is_told_of_no_other(inline_loader: Loader, topic: TopicFactory) -> None:
+    name = topic()
+    produce(inline_loader.kafka, name, names(0, 3))
+    inline_loader(name)
+    with inline_loader.engine.connect() as conn:
+        states = group_states(conn, Tables(), ["loader", "new"])
+    # Not one that a trigger lets pass.
+    bad = LagQuestion("new", {name: None}, timedelta(days=800_000))
+
+    reports = LagPolls(Cluster(inline_loader.config)).reports(
+        [(bad, states["new"]), (LagQuestion("loader"), states["loader"])]
+    )
+
+    failed, report = list(reports)
+    assert isinstance(failed, OverflowError)
+    assert isinstance(report, LagReport)
+    assert (report.lag, report.complete) == (0, True)

@@ -117,6 +117,17 @@ class TestFirstRun:
         assert f"{name}[0]: the first record at or after" in warning
         assert "is at offset 1" in warning
 
+    def test_a_timestamp_behind_all_dates_is_found_by_a_search_by_time(
+        self, inline_loader: Loader, topic: TopicFactory, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        name = topic(message_timestamp_after_max_ms=str(2**63 - 1), **KEPT)
+        produce(inline_loader.kafka, name, names(0, 1), timestamp=milliseconds(NOON) * 1000)
+
+        with pytest.raises(RecordError, match=f"{name}' partition 0 offset 0"):
+            inline_loader(name, start=timedelta(hours=1))
+
+        assert "its timestamp 9999-12-31 23:59:59 UTC lies in the future" in caplog.text
+
     def test_another_groups_commits(self, inline_loader: Loader, topic: TopicFactory) -> None:
         name = topic(partitions=3)
         for partition in range(3):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from airflow_kafka_offsets.bounds import CommittedBy, check_start, check_until
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.instants import instant, milliseconds
+from airflow_kafka_offsets.instants import from_milliseconds, instant, milliseconds
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,8 @@ def test_documented_starts_pass(start: Any) -> None:
         (None, "got start=None"),
         (timedelta(0), "must be positive"),
         (timedelta(seconds=-1), "must be positive"),
+        (timedelta(days=30_000), "must not reach back before 1970"),
+        (timedelta(days=800_000), "must not reach back before 1970"),
         (CommittedBy(""), "got an empty one"),
     ],
 )
@@ -81,3 +83,9 @@ def test_milliseconds_are_the_first_that_are_not_before_the_instant(value: datet
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     found = milliseconds(value)
     assert epoch + timedelta(milliseconds=found - 1) < value <= epoch + timedelta(milliseconds=found)
+    assert from_milliseconds(found) == epoch + timedelta(milliseconds=found)
+
+
+@pytest.mark.parametrize("value", [1_772_366_400_000_000, 2**63 - 1], ids=["microseconds", "the largest"])
+def test_a_timestamp_behind_all_dates_is_the_last_date(value: int) -> None:
+    assert from_milliseconds(value) == datetime.max.replace(tzinfo=UTC)

@@ -17,6 +17,7 @@ U0 = TopicPartition("u", 0)
 ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
+LAST = datetime.max.replace(tzinfo=UTC)
 
 
 def at(offset: int, timestamp: datetime | None = None, topic_id: str | None = None) -> Committed:
@@ -105,8 +106,9 @@ class TestTime:
             (100, NOW - 4 * HOUR, None),
             (10, NOW - 4 * HOUR, timedelta(0)),
             (10, None, timedelta(0)),
+            (50, LAST, LAST - NOW + 5 * HOUR),
         ],
-        ids=["in an hour", "overdue", "unknown", "nothing waits", "lost", "lost and unknown"],
+        ids=["in an hour", "overdue", "unknown", "nothing waits", "lost", "lost and unknown", "the last of dates"],
     )
     def test_headroom_in_time(self, position: int, waiting: datetime | None, left: timedelta | None) -> None:
         found = {T0: waiting} if waiting is not None else {}
