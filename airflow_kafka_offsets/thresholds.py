@@ -32,7 +32,8 @@ class Condition(NamedTuple):
 class Verdict(NamedTuple):
     """What thresholds say of a report.
 
-    :param met: whether to act; None where the report is incomplete, and that is not allowed: nobody knows
+    :param met: whether to act; None where nobody knows: the report is incomplete, and that is not allowed, or it is nothing but
+        errors
     """
 
     met: bool | None
@@ -54,7 +55,8 @@ class Thresholds:
     :param require: whether `any` of the conditions is enough, or `all` must be met
     :param per_partition: compare lags of single partitions: one with `min_lag` is enough, and `max_lag` must hold for each.
         A delay and a headroom are always those of the partition that is worst off
-    :param allow_incomplete: act upon what is known where partitions have an error; else nothing is met then
+    :param allow_incomplete: act upon what is known where some partitions have an error; else nothing is met then. Where all have
+        one, nothing is met in either case
     :raises ConfigurationError: none is given, one is negative or can mean nothing, or they contradict each other
     """
 
@@ -100,7 +102,7 @@ class Thresholds:
     def of(self, report: LagReport) -> Verdict:
         """Compare a report with the thresholds."""
         conditions = tuple(self._conditions(report))
-        if not report.complete and not self.allow_incomplete:
+        if report.errors and not (self.allow_incomplete and _lags(report)):
             return Verdict(None, conditions)
         if not report.partitions:
             # Nobody knows of what a lag of 0 would be.
@@ -109,15 +111,14 @@ class Thresholds:
         return Verdict(any(met) if self.require == "any" else all(met), conditions)
 
     def _conditions(self, report: LagReport) -> list[Condition]:
-        lag = report.lag
-        if self.per_partition:
-            # For both, this is the partition that decides.
-            lag = max((one.lag for one in report.partitions if one.lag is not None), default=0)
+        lags = _lags(report)
+        # Of single partitions, the greatest decides for both. Where nothing is known, 0 would be caught up.
+        lag = (max(lags) if self.per_partition else sum(lags)) if lags else None
         found: list[Condition] = []
         if self.min_lag is not None:
-            found.append(Condition("min_lag", self.min_lag, lag, lag >= self.min_lag))
+            found.append(Condition("min_lag", self.min_lag, lag, lag is not None and lag >= self.min_lag))
         if self.max_lag is not None:
-            found.append(Condition("max_lag", self.max_lag, lag, lag <= self.max_lag))
+            found.append(Condition("max_lag", self.max_lag, lag, lag is not None and lag <= self.max_lag))
         if self.max_delay is not None:
             delay = report.delay
             found.append(Condition("max_delay", self.max_delay, delay, delay is not None and delay >= self.max_delay))
@@ -133,6 +134,10 @@ class Thresholds:
                 Condition("min_headroom", self.min_headroom, least, least is not None and least <= self.min_headroom)
             )
         return found
+
+
+def _lags(report: LagReport) -> list[int]:
+    return [one.lag for one in report.partitions if one.lag is not None]
 
 
 def _check_number(name: str, value: object, least: int, why: str) -> None:

@@ -80,6 +80,11 @@ class TestTogether:
         assert Thresholds(**thresholds).of(incomplete).met is None
         assert Thresholds(**thresholds, allow_incomplete=True).of(incomplete).met is True
 
+    @pytest.mark.parametrize("per_partition", [False, True], ids=["in total", "per partition"])
+    def test_where_all_partitions_have_an_error_nobody_knows(self, per_partition: bool) -> None:
+        found = Thresholds(max_lag=0, allow_incomplete=True, per_partition=per_partition).of(LagReport((FAILED,)))
+        assert (found.met, str(found)) == (None, "max_lag 0 not met by unknown")
+
     def test_the_conditions_say_what_was_compared(self) -> None:
         told = str(Thresholds(min_lag=1000, max_delay=MINUTE).of(report(5)))
         assert told == "min_lag 1,000 not met by 5; max_delay 0:01:00 not met by unknown"
