@@ -5,7 +5,7 @@ The rules are those of `docs/semantics.md`; the case ids in tests (L01, L02, …
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -187,6 +187,7 @@ def evaluate(
     errors: Mapping[TopicPartition, str] | None = None,
     waiting: Mapping[TopicPartition, datetime] | None = None,
     retention: Mapping[str, timedelta] | None = None,
+    known_topics: Collection[str] = (),
 ) -> LagReport:
     """Compare what is stored with the ends of the logs.
 
@@ -199,10 +200,11 @@ def evaluate(
     :param waiting: the timestamp of the oldest record that is newer than all that was committed, where it was found; None where
         nobody asked
     :param retention: how long topics keep records, of those that limit nothing but time
+    :param known_topics: topics of which something is stored, also where that is nothing of these partitions
     :return: every partition that is stored, in a log, or has an error
     """
     failed = errors or {}
-    known_topics = {tp.topic for tp in committed}
+    known = {tp.topic for tp in committed}.union(known_topics)
     found: list[PartitionLag] = []
     for tp in sorted({*committed, *logs, *failed}):
         stored = committed.get(tp)
@@ -211,7 +213,7 @@ def evaluate(
         if error is not None or log is None:
             found.append(PartitionLag(*tp, position=stored.position.offset if stored else None, error=error))
             continue
-        begun = stored or Committed(Position(_start_offset(tp, log, start, known_topics)))
+        begun = stored or Committed(Position(_start_offset(tp, log, start, known)))
         oldest = waiting.get(tp) if waiting is not None else None
         since = oldest or (begun.updated_at if waiting is not None else None)
         # Not by the date at which it may go: timestamps can be the last there is.

@@ -127,6 +127,7 @@ class LagPolls:
             errors={tp: error for tp, error in errors.items() if tp in meant},
             waiting=self._first_waiting(committed, logs) if question.times else None,
             retention=look.retention,
+            known_topics=state.topics,
         )
 
     def _first_waiting(

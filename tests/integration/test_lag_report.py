@@ -23,6 +23,7 @@ from devstack.topics import create_topic
 from tests.conftest import TopicFactory
 from tests.integration.conftest import Loader, names, produce
 from tests.integration.inline import InlineLauncher
+from tests.integration.test_rewind import more_partitions
 
 MICROSECONDS = 1_772_366_400_000_000
 
@@ -85,6 +86,24 @@ def test_any_number_of_partitions_takes_the_same_few_requests(
         "its topics": 1,
         "the offsets of its logs": 3,
         "the settings of its topics": 1,
+    }
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest", timedelta(hours=1)], ids=["earliest", "latest", "by time"])
+def test_a_new_partition_that_is_named_alone_counts_from_its_beginning(
+    inline_loader: Loader, topic: TopicFactory, start: Start
+) -> None:
+    name, other = topic(), topic()
+    inline_loader(name)
+    more_partitions(inline_loader, name, 2)
+    produce(inline_loader.kafka, name, names(0, 4), 1)
+    question = LagQuestion("loader", {name: frozenset({1}), other: None}, start)
+
+    report = lag_report(inline_loader.engine, Tables(), Cluster(inline_loader.config), question)
+
+    assert {one.topic_partition: one.lag for one in report.partitions} == {
+        TopicPartition(name, 1): 4,
+        TopicPartition(other, 0): 0,
     }
 
 

@@ -54,6 +54,12 @@ class TestOffsets:
         report = evaluate({T0: at(100)}, dict.fromkeys((T0, T1), PartitionLog(20, 100)), now=NOW, start="latest")
         assert [one.lag for one in report.partitions] == [0, 80]
 
+    @pytest.mark.parametrize("start", ["latest", {U0: First(15, "timestamp")}], ids=["latest", "timestamp"])
+    def test_a_topic_is_known_also_where_only_other_partitions_of_it_are_stored(self, start: Start) -> None:
+        ends = dict.fromkeys((T1, U0), PartitionLog(10, 20))
+        report = evaluate({}, ends, now=NOW, start=start, known_topics={"t"})
+        assert [one.lag for one in report.partitions] == [10, 0 if start == "latest" else 5]
+
     def test_commits_of_another_group_that_retention_has_passed_are_lost(self) -> None:
         (one,) = evaluate({}, {T0: PartitionLog(20, 100)}, now=NOW, start={T0: First(5, "group")}).partitions
         assert (one.lag, one.lost) == (80, 15)
