@@ -112,7 +112,12 @@ def first_offsets(
     if without:
         log.info("No record at or after %s in %s: beginning at the end offset", shown(since), listed(without))
     # No record that new means that the end is where such records will come.
-    return {tp: First(found[tp].offset if tp in found else logs[tp].end, "timestamp") for tp in new}
+    return {
+        tp: First(found[tp].offset, "timestamp", found[tp].timestamp_ms)
+        if tp in found
+        else First(logs[tp].end, "timestamp")
+        for tp in new
+    }
 
 
 def targets_until(

@@ -5,14 +5,14 @@ The rules are those of `docs/semantics.md`; the case ids in tests (L01, L02, …
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from airflow_kafka_offsets.listing import listed
 from airflow_kafka_offsets.offsets import PartitionLog, Position, TopicPartition
-from airflow_kafka_offsets.planning import Start
+from airflow_kafka_offsets.planning import First, Start
 
 Flag = Literal["no position", "beyond the end"]
 
@@ -213,7 +213,7 @@ def evaluate(
         if error is not None or log is None:
             found.append(PartitionLag(*tp, position=stored.position.offset if stored else None, error=error))
             continue
-        begun = stored or Committed(Position(_start_offset(tp, log, start, known)))
+        begun = stored or Committed(Position(begin(tp, log, start, known).offset))
         oldest = waiting.get(tp) if waiting is not None else None
         since = oldest or (begun.updated_at if waiting is not None else None)
         # Not by the date at which it may go: timestamps can be the last there is.
@@ -254,12 +254,13 @@ def _measured(
     )
 
 
-def _start_offset(tp: TopicPartition, log: PartitionLog, start: Start, known_topics: Iterable[str]) -> int:
+def begin(tp: TopicPartition, log: PartitionLog, start: Start, known_topics: Collection[str]) -> First:
+    """Where a load would begin with a partition of which nothing is stored."""
     if tp.topic in known_topics:
-        return log.beginning
+        return First(log.beginning, "new-partition")
     if isinstance(start, Mapping):
-        return start[tp].offset
-    return log.end if start == "latest" else log.beginning
+        return start[tp]
+    return First(log.end if start == "latest" else log.beginning, start)
 
 
 def _mismatch(tp: TopicPartition, stored: Committed | None, log: PartitionLog | None) -> str | None:

@@ -13,11 +13,12 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsErr
 from airflow_kafka_offsets.identity import check_cluster
 from airflow_kafka_offsets.instants import from_milliseconds, milliseconds
 from airflow_kafka_offsets.kafka import Cluster, PartialLogs
-from airflow_kafka_offsets.lag import Committed, LagReport, evaluate
+from airflow_kafka_offsets.lag import Committed, LagReport, begin, evaluate
 from airflow_kafka_offsets.ledger import Tables
 from airflow_kafka_offsets.ledger.group_states import GroupState, group_states
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.offsets import PartitionLog, TopicPartition
+from airflow_kafka_offsets.planning import First
 from airflow_kafka_offsets.rewinding import partitions_in
 from airflow_kafka_offsets.scenarios import Scope
 
@@ -119,31 +120,44 @@ class LagPolls:
         committed = {tp: one for tp, one in committed.items() if tp in meant}
         logs = {tp: one for tp, one in logs.items() if tp in meant}
         positions = {tp: one.position for tp, one in stored.items()}
+        start = bounds.first_offsets(self._cluster, question.start, lambda: state.now, logs, positions)
+        new = {tp: begin(tp, log, start, state.topics) for tp, log in logs.items() if tp not in committed}
         return evaluate(
             committed,
             logs,
             now=state.now,
-            start=bounds.first_offsets(self._cluster, question.start, lambda: state.now, logs, positions),
+            start=start,
             errors={tp: error for tp, error in errors.items() if tp in meant},
-            waiting=self._first_waiting(committed, logs) if question.times else None,
+            waiting=self._first_waiting(committed, new, logs) if question.times else None,
             retention=look.retention,
             known_topics=state.topics,
         )
 
     def _first_waiting(
-        self, committed: Mapping[TopicPartition, Committed], logs: Mapping[TopicPartition, PartitionLog]
+        self,
+        committed: Mapping[TopicPartition, Committed],
+        new: Mapping[TopicPartition, First],
+        logs: Mapping[TopicPartition, PartitionLog],
     ) -> dict[TopicPartition, datetime]:
         """When the oldest record that is newer than all that was committed was written, by its timestamp.
 
-        Of a partition of which nothing was committed, the first record of the log, if the position does not lie behind it.
+        Of a partition of which nothing was committed, the first record of the log, if the position does not lie behind it; or
+        that which was found by time.
+
+        :param new: where a load would begin with partitions of which nothing is stored
         """
         after: dict[TopicPartition, tuple[int, int]] = {}
+        found: dict[TopicPartition, datetime] = {}
         for tp, log in logs.items():
             stored = committed.get(tp)
-            position = stored.position.offset if stored is not None else log.beginning
-            if position < log.end:
-                newest = stored.record_timestamp if stored is not None else None
-                after[tp] = (position, milliseconds(newest) + 1 if newest is not None else 0)
+            position = stored.position.offset if stored is not None else new[tp].offset
+            if position >= log.end:
+                continue
+            if stored is None and (timestamp_ms := new[tp].timestamp_ms) is not None:
+                found[tp] = from_milliseconds(timestamp_ms)
+                continue
+            newest = stored.record_timestamp if stored is not None else None
+            after[tp] = (position, milliseconds(newest) + 1 if newest is not None else 0)
         known = {tp: self._waiting[tp, *key] for tp, key in after.items() if (tp, *key) in self._waiting}
         unknown = {tp: key for tp, key in after.items() if tp not in known}
         if unknown:
@@ -153,7 +167,7 @@ class LagPolls:
                 if one.offset >= unknown[tp][0]:
                     known[tp] = from_milliseconds(one.timestamp_ms)
         self._used |= {(tp, *after[tp]): timestamp for tp, timestamp in known.items()}
-        return known
+        return known | found
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,14 @@ OnDataLoss = Literal["fail", "skip"]
 
 
 class First(NamedTuple):
-    """Where a partition begins that the group has no position of, and how that was found."""
+    """Where a partition begins that the group has no position of, and how that was found.
+
+    :param timestamp_ms: of the record there, in milliseconds since 1970; None where it is not known
+    """
 
     offset: int
     how: str
+    timestamp_ms: int | None = None
 
 
 Start = Literal["earliest", "latest", "none"] | Mapping[TopicPartition, First]

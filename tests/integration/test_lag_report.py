@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.bounds import Start
+from airflow_kafka_offsets.bounds import CommittedBy, Start
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
+from airflow_kafka_offsets.instants import milliseconds
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.lag import LagReport
 from airflow_kafka_offsets.lag_report import LagPolls, LagQuestion, lag_report
 from airflow_kafka_offsets.ledger import Tables
 from airflow_kafka_offsets.ledger.group_states import group_states
-from airflow_kafka_offsets.offsets import TopicPartition
+from airflow_kafka_offsets.offsets import Position, TopicPartition
 from devstack.kafka import KafkaBroker
 from devstack.kafka_cluster import KafkaCluster
 from devstack.topics import create_topic
@@ -105,6 +106,37 @@ def test_a_new_partition_that_is_named_alone_counts_from_its_beginning(
         TopicPartition(name, 1): 4,
         TopicPartition(other, 0): 0,
     }
+
+
+@pytest.mark.parametrize("ago", [True, False], ids=["a duration", "an instant"])
+def test_records_before_the_start_of_a_new_group_do_not_wait(
+    inline_loader: Loader, topic: TopicFactory, ago: bool
+) -> None:
+    day, now = timedelta(days=1), datetime.now(UTC)
+    name = topic(retention_ms=11 * day // timedelta(milliseconds=1))
+    produce(inline_loader.kafka, name, names(0, 1), timestamp=milliseconds(now - 10 * day))
+    produce(inline_loader.kafka, name, names(1, 1), timestamp=milliseconds(now - day))
+
+    report = timed(inline_loader, name, 2 * day if ago else now - 2 * day)
+
+    assert report.lag == 1
+    assert report.delay is not None
+    assert report.headroom_time is not None
+    assert day <= report.delay < 2 * day
+    assert 9 * day < report.headroom_time <= 10 * day
+
+
+@pytest.mark.parametrize(("committed", "known"), [(0, True), (1, False)], ids=["at the beginning", "behind it"])
+def test_how_long_records_have_waited_behind_another_groups_commit_is_not_known(
+    inline_loader: Loader, topic: TopicFactory, committed: int, known: bool
+) -> None:
+    name = topic()
+    produce(inline_loader.kafka, name, names(0, 2))
+    Cluster(inline_loader.config).commit(f"old-{name}", {TopicPartition(name, 0): Position(committed)})
+
+    report = timed(inline_loader, name, CommittedBy(f"old-{name}"))
+
+    assert (report.lag, report.delay is not None) == (2 - committed, known)
 
 
 @pytest.mark.parametrize("retention_ms", [2**63 - 1, 10**15], ids=["the largest", "thousands of years"])
