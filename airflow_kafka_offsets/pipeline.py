@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from airflow_kafka_offsets import bounds, planning
+from airflow_kafka_offsets import bounds, parameters, planning
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats import ValueFormat, row_columns
 from airflow_kafka_offsets.ledger import Tables
@@ -17,7 +17,6 @@ from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.application import load_transform
 
 OnBusy = Literal["wait", "fail"]
-OnBadRecord = Literal["fail", "dead_letter"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,7 @@ class Pipeline:
         died on another machine
     :param on_busy: what to do while another run holds the group: wait, or fail
     :param lease: how long others believe that a silent attempt lives
-    :param idle_timeout: seconds without a record and without an end of log after which a read is given up
+    :param idle_timeout: how long a read may go without a record and without an end of log
     :param mirror_to: a consumer group in Kafka, of this load alone and without consumers, that shows the positions after each
         commit, for tools that look at lag; what goes wrong there is a warning. None mirrors to none
     :param tables: where the state tables are
@@ -66,7 +65,7 @@ class Pipeline:
     max_bytes: int | None = None
     time_budget: timedelta | None = None
     on_data_loss: planning.OnDataLoss = "fail"
-    on_bad_record: OnBadRecord = "fail"
+    on_bad_record: parameters.OnBadRecord = "fail"
     max_dead_letters: int | None = 1000
     isolation_level: str = "read_committed"
     slice_offsets: int = 250_000
@@ -74,7 +73,7 @@ class Pipeline:
     staging_retention: timedelta = timedelta(days=7)
     on_busy: OnBusy = "wait"
     lease: timedelta = timedelta(seconds=60)
-    idle_timeout: float = 120.0
+    idle_timeout: timedelta = timedelta(seconds=120)
     mirror_to: str | None = None
     tables: Tables = field(default_factory=Tables)
 
@@ -85,39 +84,15 @@ class Pipeline:
         :raises ConfigurationError: a parameter is wrong; says which value was received
         :raises TransformError: the transform cannot be imported
         """
-        bounds.check_start(self.start)
-        bounds.check_until(self.until, self.lateness)
-        planning.check_options(self.on_data_loss, self.max_records, self.max_bytes)
-        if not self.group_id:
-            raise ConfigurationError("group_id must not be empty")
-        if self.mirror_to is not None and not self.mirror_to.strip():
-            raise ConfigurationError(
-                f"mirror_to must be the name of a consumer group, or None; got mirror_to={self.mirror_to!r}"
-            )
-        if not self.topics or len(set(self.topics)) != len(self.topics):
-            raise ConfigurationError(f"topics must be a list of different topic names; got topics={self.topics!r}")
+        parameters.check(vars(self))
         if self.on_busy not in get_args(OnBusy):
             raise ConfigurationError(
                 f"on_busy must be one of {', '.join(get_args(OnBusy))}; got on_busy={self.on_busy!r}"
             )
-        if self.on_bad_record not in get_args(OnBadRecord):
-            raise ConfigurationError(
-                f"on_bad_record must be one of {', '.join(get_args(OnBadRecord))}; got on_bad_record={self.on_bad_record!r}"
-            )
-        if self.max_dead_letters is not None and self.max_dead_letters < 1:
-            raise ConfigurationError(
-                f"max_dead_letters must be at least 1, or None for any number; got max_dead_letters={self.max_dead_letters}"
-            )
-        if self.time_budget is not None and self.time_budget <= timedelta(0):
-            raise ConfigurationError(f"time_budget must be a positive duration; got time_budget={self.time_budget!r}")
-        if self.slice_offsets < 1:
-            raise ConfigurationError(f"slice_offsets must be at least 1; got slice_offsets={self.slice_offsets}")
-        if self.staging_retention <= timedelta(0):
-            raise ConfigurationError(
-                f"staging_retention must be a positive duration; got staging_retention={self.staging_retention!r}"
-            )
-        if self.lease <= timedelta(0):
-            raise ConfigurationError(f"lease must be a positive duration; got lease={self.lease!r}")
+        if not isinstance(self.tables, Tables):
+            raise ConfigurationError(f"tables must be Tables(…); got tables={self.tables!r}")
+        bounds.check_start(self.start)
+        bounds.check_until(self.until, self.lateness)
         _check_staging_dir(self.staging_dir)
         columns = row_columns(self.value_format)
         if self.transform is not None:

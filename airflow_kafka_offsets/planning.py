@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 from airflow_kafka_offsets import identity
 from airflow_kafka_offsets.caps import cap, most_offsets
-from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError, NoPositionError
+from airflow_kafka_offsets.exceptions import DataLossError, NoPositionError
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, PartitionLog, Position, ReadAhead, Target, TopicPartition
 
 OnDataLoss = Literal["fail", "skip"]
@@ -49,20 +49,6 @@ class Plan:
     def offsets(self) -> int:
         """How many offsets are planned: an upper bound of the number of records."""
         return sum(map(len, self.ranges))
-
-
-def check_options(on_data_loss: str, max_records: int | None, max_bytes: int | None) -> None:
-    """Refuse options that no plan can be made of.
-
-    :raises ConfigurationError: with the value received and the values that are known
-    """
-    if on_data_loss not in get_args(OnDataLoss):
-        raise ConfigurationError(
-            f"on_data_loss must be one of {', '.join(get_args(OnDataLoss))}; got on_data_loss={on_data_loss!r}"
-        )
-    for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
-        if value is not None and value < 1:
-            raise ConfigurationError(f"{name} must be at least 1, or None for no limit; got {name}={value}")
 
 
 def decide(

@@ -150,7 +150,7 @@ def make_job(
         staging_uri=directory.uri,
         # A transform may live beside the DAG file, in a folder that only this process was told of.
         python_path=tuple(path for path in sys.path if path) if pipeline.transform else (),
-        idle_timeout=pipeline.idle_timeout,
+        idle_timeout=pipeline.idle_timeout.total_seconds(),
         on_bad_record=pipeline.on_bad_record,
         task_offsets=pipeline.slice_offsets // _SMALL,
     )

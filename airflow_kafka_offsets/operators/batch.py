@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
 from airflow_kafka_offsets.operators.pipeline import PipelineOperator
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class KafkaBatchOperator(PipelineOperator):
     :param offsets_prefix: put before the names of the state tables
     :param kafka_conn_id: connection of the Kafka provider
     :param spark_conn_id: connection of the Spark provider
+    :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
 
     template_fields: Sequence[str] = (*PipelineOperator.template_fields, "start", "until", "mirror_to")
@@ -82,6 +84,9 @@ class KafkaBatchOperator(PipelineOperator):
         self.on_busy = on_busy
         self.lease = lease
         self.mirror_to = mirror_to
+        self.check_parameters()
+        if on_busy not in ("wait", "skip", "fail"):
+            raise ConfigurationError(f"on_busy must be one of wait, skip, fail; got on_busy={on_busy!r}")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Load.
@@ -90,10 +95,7 @@ class KafkaBatchOperator(PipelineOperator):
         """
         # Here and not above: DAG files are parsed every few seconds.
         from airflow_kafka_offsets.batch import load
-        from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
 
-        if self.on_busy not in ("wait", "skip", "fail"):
-            raise ConfigurationError(f"on_busy must be one of wait, skip, fail; got on_busy={self.on_busy!r}")
         pipeline = self.pipeline(
             start=self.start,
             until=self.until or None,  # a template may render to nothing

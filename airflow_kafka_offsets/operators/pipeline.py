@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_kafka_offsets import parameters
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.operators.task_run import task_run
 from airflow_kafka_offsets.retry_policy import KafkaOffsetsRetryPolicy
 
@@ -26,7 +28,10 @@ if TYPE_CHECKING:
 
 
 class PipelineOperator(BaseOperator):
-    """Records of topics into a SQL table. What the parameters mean is said by the operators themselves."""
+    """Records of topics into a SQL table. What the parameters mean is said by the operators themselves.
+
+    :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
+    """
 
     template_fields: Sequence[str] = ("group_id", "topics", "transform", "staging_dir", "spark_conf")
 
@@ -61,7 +66,7 @@ class PipelineOperator(BaseOperator):
         self.topics = topics
         self.value_format = value_format
         self.sink = sink
-        self.transform = transform
+        self.transform: Any = transform
         self.max_records = max_records
         self.on_data_loss = on_data_loss
         self.on_bad_record = on_bad_record
@@ -77,6 +82,20 @@ class PipelineOperator(BaseOperator):
         self.kafka_conn_id = kafka_conn_id
         self.spark_conn_id = spark_conn_id
         self._launcher: SparkSubmitLauncher | None = None
+        self.check_parameters()
+        if sink.conn_id is None:
+            raise ConfigurationError(f"The sink {sink.name!r} has no conn_id: name the connection of its database")
+
+    def check_parameters(self) -> None:
+        """Refuse what cannot work, as far as it needs no rendering.
+
+        :raises ConfigurationError: names the parameter and the value received
+        """
+        given = {name: value for name, value in vars(self).items() if name not in self.template_fields}
+        if callable(self.transform):
+            # Airflow would call it with the context, as it does with every function in a templated field.
+            given["transform"] = self.transform
+        parameters.check(given)
 
     def on_kill(self) -> None:
         """Stop Spark when Airflow stops the task; what was staged is replayed by the next try."""
@@ -87,14 +106,10 @@ class PipelineOperator(BaseOperator):
         """What the parameters say.
 
         :param options: of the pipeline, beside the shared ones
-        :raises ConfigurationError: the sink names no connection
         """
-        from airflow_kafka_offsets.exceptions import ConfigurationError
         from airflow_kafka_offsets.ledger import Tables
         from airflow_kafka_offsets.pipeline import Pipeline
 
-        if self.sink.conn_id is None:
-            raise ConfigurationError(f"The sink {self.sink.name!r} has no conn_id: name the connection of its database")
         return Pipeline(
             group_id=self.group_id,
             topics=topics_of(self.topics),
@@ -109,7 +124,7 @@ class PipelineOperator(BaseOperator):
             slice_offsets=self.slice_offsets,
             staging_dir=self.staging_dir or None,
             staging_retention=self.staging_retention,
-            idle_timeout=self.idle_timeout.total_seconds(),
+            idle_timeout=self.idle_timeout,
             tables=Tables(self.offsets_schema, self.offsets_prefix),
             **options,
         )
@@ -133,7 +148,7 @@ class PipelineOperator(BaseOperator):
             self.spark_conn_id, conf=self.spark_conf, name=f"{run.dag_id}.{run.task_id}"
         )
         config = kafka_config(self.kafka_conn_id)
-        assert pipeline.sink.conn_id is not None  # see `pipeline`
+        assert pipeline.sink.conn_id is not None  # see `__init__`
         engine = database_engine(pipeline.sink.conn_id)
         try:
             result = work(
@@ -151,6 +166,6 @@ class PipelineOperator(BaseOperator):
         return asdict(result) | {"batches": list(result.batches)}
 
 
-def topics_of(topics: str | Sequence[str]) -> tuple[str, ...]:
+def topics_of(topics: Any) -> tuple[str, ...]:
     """The parameter `topics`, of which one may be given as it is."""
-    return (topics,) if isinstance(topics, str) else tuple(topics)
+    return tuple(topics) if isinstance(topics, Iterable) and not isinstance(topics, str) else (topics,)

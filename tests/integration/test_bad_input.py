@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,8 @@ def test_certificates_that_are_not_verified_are_warned_about(
         ({"on_busy": "explode"}, ConfigurationError, "got on_busy='explode'"),
         ({"max_records": 0}, ConfigurationError, "got max_records=0"),
         ({"isolation_level": "serializable"}, ConfigurationError, "got isolation_level='serializable'"),
-        ({"group_id": ""}, ConfigurationError, "group_id must not be empty"),
+        ({"group_id": ""}, ConfigurationError, "got group_id=''"),
+        ({"lease": 60}, ConfigurationError, "lease must be a positive timedelta; got lease=60"),
     ],
 )
 def test_a_wrong_parameter_is_refused_with_what_was_received(
@@ -368,7 +370,7 @@ def test_reading_that_stalls_says_where_and_why(postgres_loader: Loader) -> None
             match=r"orders\[0\]: no record came for 3 s at offset 0, 10 offsets before the end 10 .*Connection refused",
         ):
             load(
-                postgres_loader.pipeline(["orders"], idle_timeout=3.0),
+                postgres_loader.pipeline(["orders"], idle_timeout=timedelta(seconds=3)),
                 kafka_config={"bootstrap.servers": broker.bootstrap_servers},
                 engine=postgres_loader.engine,
                 launcher=StopsTheBroker(postgres_loader.launcher, broker),

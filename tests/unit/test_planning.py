@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from airflow_kafka_offsets.caps import UNKNOWN_RECORD_BYTES, share
 from airflow_kafka_offsets.exceptions import (
-    ConfigurationError,
     DataLossError,
     KafkaOffsetsError,
     LogTruncatedError,
@@ -28,7 +27,7 @@ from airflow_kafka_offsets.offsets import (
     TopicPartition,
     split,
 )
-from airflow_kafka_offsets.planning import First, OnDataLoss, Plan, Start, check_open, check_options, decide
+from airflow_kafka_offsets.planning import First, OnDataLoss, Plan, Start, check_open, decide
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"
@@ -309,28 +308,6 @@ class TestCapInBytes:
 
     def test_nothing_to_load_needs_no_limit(self) -> None:
         assert decide({T0: Position(9)}, {T0: PartitionLog(0, 9)}, max_bytes=1) == Plan()
-
-
-class TestOptions:
-    @pytest.mark.parametrize(
-        ("on_data_loss", "max_records", "max_bytes", "told"),
-        [
-            ("ignore", None, None, r"fail, skip; got on_data_loss='ignore'"),
-            ("fail", 0, None, "got max_records=0"),
-            ("fail", -5, None, "got max_records=-5"),
-            ("fail", None, 0, "got max_bytes=0"),
-        ],
-    )
-    def test_an_option_that_no_plan_can_be_made_of_is_refused_with_its_value(
-        self, on_data_loss: str, max_records: int | None, max_bytes: int | None, told: str
-    ) -> None:
-        with pytest.raises(ConfigurationError, match=told):
-            check_options(on_data_loss, max_records, max_bytes)
-
-    @pytest.mark.parametrize("on_data_loss", ["fail", "skip"])
-    @pytest.mark.parametrize("limit", [None, 1])
-    def test_documented_options_pass(self, on_data_loss: str, limit: int | None) -> None:
-        check_options(on_data_loss, limit, limit)
 
 
 class TestResolvedStarts:

@@ -65,7 +65,13 @@ def test_operators_have_it_unless_they_are_given_another() -> None:
     class Mine(KafkaOffsetsRetryPolicy):
         """A user's own."""
 
-    load = {"task_id": "load", "group_id": "g", "topics": ["t"], "value_format": Raw(), "sink": SqlTable("t")}
+    load = {
+        "task_id": "load",
+        "group_id": "g",
+        "topics": ["t"],
+        "value_format": Raw(),
+        "sink": SqlTable("t", conn_id="c"),
+    }
     assert type(KafkaBatchOperator(**load).retry_policy) is KafkaOffsetsRetryPolicy  # type: ignore[arg-type]
     assert type(KafkaBatchOperator(**load, retry_policy=Mine()).retry_policy) is Mine  # type: ignore[arg-type]
     assert (

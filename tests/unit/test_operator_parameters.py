@@ -1,0 +1,74 @@
+"""What operators refuse when a DAG file is parsed, so that it is an import error of the DAG and not a task that fails."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaReplayOperator, SqlTable
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.operators.pipeline import PipelineOperator
+
+GIVEN: dict[str, Any] = {
+    "task_id": "load",
+    "group_id": "group",
+    "topics": ["orders"],
+    "value_format": Json("id BIGINT"),
+    "sink": SqlTable("target", conn_id="warehouse"),
+}
+
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("value_format", "id BIGINT", "value_format must be Json(…) or Raw(…); got value_format='id BIGINT'"),
+    ("sink", "target", "sink must be a SqlTable(…); got sink='target'"),
+    ("sink", SqlTable("target"), "The sink 'target' has no conn_id"),
+    ("transform", len, "transform must be the import path of a function, 'package.module.function', or None; got "),
+    ("max_records", "1000", "got max_records='1000'"),
+    ("on_data_loss", "ignore", "on_data_loss must be one of fail, skip"),
+    ("on_bad_record", "deadletter", "on_bad_record must be one of fail, dead_letter"),
+    ("max_dead_letters", "10", "got max_dead_letters='10'"),
+    ("isolation_level", "committed", "got isolation_level='committed'"),
+    ("slice_offsets", "10", "got slice_offsets='10'"),
+    ("staging_retention", 7, "got staging_retention=7"),
+    ("idle_timeout", 60, "idle_timeout must be a positive timedelta; got idle_timeout=60"),
+    ("offsets_prefix", None, "offsets_prefix must be a text; got offsets_prefix=None"),
+    ("kafka_conn_id", None, "got kafka_conn_id=None"),
+]
+
+
+@pytest.mark.parametrize("operator", [KafkaBatchOperator, KafkaReplayOperator])
+@pytest.mark.parametrize(("name", "value", "told"), WRONG, ids=[f"{name}-{n}" for n, (name, _, _) in enumerate(WRONG)])
+def test_what_both_refuse(operator: type[PipelineOperator], name: str, value: Any, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(told)):
+        operator(**(GIVEN | {name: value}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("lateness", 600, "lateness must be a timedelta; got lateness=600"),
+        ("max_bytes", "1MB", "got max_bytes='1MB'"),
+        ("time_budget", 60, "got time_budget=60"),
+        ("lease", 60, "lease must be a positive timedelta; got lease=60"),
+        ("on_busy", "explode", "on_busy must be one of wait, skip, fail; got on_busy='explode'"),
+    ],
+    ids=["lateness", "max_bytes", "time_budget", "lease", "on_busy"],
+)
+def test_what_a_load_refuses(name: str, value: Any, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(told)):
+        KafkaBatchOperator(**(GIVEN | {name: value}))
+
+
+def test_what_is_templated_is_left_to_the_run() -> None:
+    KafkaBatchOperator(
+        **GIVEN | {"group_id": "{{ params.group }}", "topics": "{{ params.topics }}"},
+        transform="{{ params.transform }}",
+        staging_dir="{{ params.staging_dir }}",
+        start="{{ params.start }}",
+        until="{{ data_interval_end }}",
+        lateness=timedelta(minutes=5),
+        mirror_to="{{ params.mirror_to }}",
+    )
