@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
-from airflow_kafka_offsets.operators.pipeline import PipelineOperator
+from airflow_kafka_offsets.operators.pipeline import NO_INTERVAL, PipelineOperator
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -35,7 +35,8 @@ class KafkaBatchOperator(PipelineOperator):
     :param transform: import path of a function from DataFrame to DataFrame, or None (templated)
     :param start: where a topic without a position begins: `earliest`, `latest`, `none` to refuse, a timestamp (ISO 8601), a
         timedelta back from now, or `CommittedBy("group")`: where a consumer group of Kafka's stands (templated)
-    :param until: load up to the first record at or after this instant, for example `{{ data_interval_end }}` (templated)
+    :param until: load up to the first record at or after this instant, for example `{{ data_interval_end }}`, which a run that
+        an asset triggered has not (templated)
     :param lateness: with `until`, how far to read on for older records that arrived late; newer ones are left to the next run
     :param max_records: the most offsets of one batch; more than that is loaded in several
     :param max_bytes: the most bytes of keys and values of one batch, estimated from the batches before it
@@ -96,6 +97,9 @@ class KafkaBatchOperator(PipelineOperator):
         # Here and not above: DAG files are parsed every few seconds.
         from airflow_kafka_offsets.batch import load
 
+        is_lost = self.until == "None" or (self.until == "" and self.lateness)
+        if is_lost and context.get("data_interval_end") is None:
+            raise ConfigurationError(f"until is rendered to {self.until!r}: {NO_INTERVAL}")
         pipeline = self.pipeline(
             start=self.start,
             until=self.until or None,  # a template may render to nothing

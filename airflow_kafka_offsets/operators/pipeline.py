@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
+from jinja2 import UndefinedError
 
 from airflow_kafka_offsets import parameters
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -19,12 +20,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow.sdk import Context
+    from jinja2 import Environment
 
     from airflow_kafka_offsets.attempt import LoadResult
     from airflow_kafka_offsets.formats import ValueFormat
     from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
     from airflow_kafka_offsets.pipeline import Pipeline
     from airflow_kafka_offsets.sinks import SqlTable
+
+NO_INTERVAL = (
+    "this run has no data interval, because an asset triggered it, or somebody without a logical date. Nothing was loaded. "
+    "Trigger it with a logical date, let a timetable with data intervals run the DAG (CronDataIntervalTimetable), or choose "
+    "another instant"
+)
 
 
 class PipelineOperator(BaseOperator):
@@ -96,6 +104,18 @@ class PipelineOperator(BaseOperator):
             # Airflow would call it with the context, as it does with every function in a templated field.
             given["transform"] = self.transform
         parameters.check(given)
+
+    def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
+        """Render.
+
+        :raises ConfigurationError: a template names the data interval, and this run has none
+        """
+        try:
+            super().render_template_fields(context, jinja_env)
+        except UndefinedError as error:
+            if "'data_interval_" not in str(error):
+                raise
+            raise ConfigurationError(f"{error}: {NO_INTERVAL}") from error
 
     def on_kill(self) -> None:
         """Stop Spark when Airflow stops the task; what was staged is replayed by the next try."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,6 +148,27 @@ def test_what_no_retry_can_help_fails_at_once_and_an_outage_is_tried_again(
         status, output = retriable.end()
         assert status != 0
         assert "DatabaseUnavailableError: the next try carries on where this one stopped" in output
+
+
+def test_a_run_without_a_data_interval_is_told_so_and_not_tried_again() -> None:
+    test = f"DagBag({str(DAGS / 'load_under_test.py')!r}).dags['load_under_test'].test(logical_date=None)"
+    with AirflowHome(dags=DAGS) as home:
+        home.env["LOAD_UNDER_TEST"] = json.dumps(
+            {"topics": ["any"], "until": "{{ data_interval_end }}", "retries": 1, "retry_delay_seconds": 0}
+        )
+        run = subprocess.run(
+            [sys.executable, "-c", f"from airflow.dag_processing.dagbag import DagBag; {test}"],
+            capture_output=True,
+            text=True,
+            env=home.env,
+            cwd=home.directory,
+            check=True,
+            timeout=300,
+        )
+
+    output = run.stdout + run.stderr
+    assert "ConfigurationError: 'data_interval_end' is undefined: this run has no data interval" in output
+    assert "ConfigurationError: running the task again changes nothing" in output
 
 
 def test_positions_are_a_macro_in_templates(postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:

@@ -7,6 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG
+from jinja2 import UndefinedError
 
 from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaReplayOperator, SqlTable
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -72,3 +74,20 @@ def test_what_is_templated_is_left_to_the_run() -> None:
         lateness=timedelta(minutes=5),
         mirror_to="{{ params.mirror_to }}",
     )
+
+
+@pytest.mark.parametrize("rendered", ["None", ""], ids=["none", "empty"])
+def test_a_run_without_a_data_interval_is_told_so_where_its_end_is_rendered(rendered: str) -> None:
+    operator = KafkaBatchOperator(**GIVEN, until=rendered, lateness=timedelta(minutes=5))
+
+    told = f"until is rendered to {rendered!r}: this run has no data interval, because an asset triggered it"
+    with pytest.raises(ConfigurationError, match=re.escape(told)):
+        operator.execute({})
+
+
+def test_another_name_that_a_template_does_not_know_is_airflows_error() -> None:
+    with DAG("typo"):
+        operator = KafkaBatchOperator(**GIVEN, until="{{ data_intervall_end }}")
+
+    with pytest.raises(UndefinedError, match="'data_intervall_end' is undefined"):
+        operator.render_template_fields({})
