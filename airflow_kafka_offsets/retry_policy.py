@@ -22,7 +22,10 @@ class KafkaOffsetsRetryPolicy(RetryPolicy):
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
     ) -> RetryDecision:
-        """Decide by the error's class, see `airflow_kafka_offsets.exceptions`; errors of others are left to Airflow."""
+        """Decide by the error's class, see `airflow_kafka_offsets.exceptions`; errors of others are left to Airflow.
+
+        So is a connection that is not found: Airflow says the same where its API or a secrets backend did not answer.
+        """
         if not isinstance(exception, KafkaOffsetsError) or isinstance(exception, FencedError):
             # A newer try is at work where this one was fenced: what becomes of the task is that one's to say.
             return RetryDecision.default()

@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 from airflow.sdk import RetryAction
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_kafka_offsets import (
     KafkaBatchOperator,
@@ -45,7 +46,16 @@ def test_the_cases_that_matter_most() -> None:
     assert decided(DatabaseUnavailableError("no room")) is RetryAction.RETRY
 
 
-@pytest.mark.parametrize("error", [ValueError("of somebody else"), KeyboardInterrupt(), FencedError("overtaken")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("of somebody else"),
+        KeyboardInterrupt(),
+        FencedError("overtaken"),
+        AirflowNotFoundException("The conn_id `warehouse` isn't defined"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
 def test_what_is_not_ours_to_judge_is_left_to_airflow(error: BaseException) -> None:
     assert decided(error) is RetryAction.DEFAULT
 
