@@ -166,14 +166,18 @@ def dry_run(
     engine: Engine,
     cluster: Cluster,
     targets: Mapping[TopicPartition, Target] | None = None,
+    given_up: Batch | None = None,
 ) -> planning.Plan:
     """What a new batch would load, now; nothing is written, and no open batch is looked at.
 
     :param targets: how far a task instance goes that has begun; None is for one that begins now
+    :param given_up: the open batch, where it would be abandoned first
     :raises PlanningError: where the stored positions and the logs do not fit together
     """
     # Positions first, then the ends of the logs: the other way round, lag could come out negative.
     positions = ledger.positions(engine, pipeline.tables, pipeline.group_id)
+    if given_up is not None:
+        positions |= ledger.positions_begun(given_up, positions)
     logs = cluster.logs(pipeline.topics)
     if targets is None and pipeline.until is not None:
         targets = bounds.targets_until(cluster, instant("until", pipeline.until), pipeline.lateness, logs)

@@ -40,8 +40,8 @@ def plan(args: Namespace) -> None:
             )
             ranges, gaps = batch.ranges, batch.gaps
         else:
+            decided = dry_run(pipeline, engine, asked, given_up=batch)
             batch = None
-            decided = dry_run(pipeline, engine, asked)
             ranges, gaps = (*decided.ranges, *decided.initial), decided.gaps
         sizes = ledger.bytes_per_offset(engine, tables, args.group)
     rows = list(_rows(ranges, gaps, batch, sizes, args.slice_offsets))

@@ -31,6 +31,7 @@ from airflow_kafka_offsets.ledger.replays import (
     record_replay,
     take_replay,
 )
+from airflow_kafka_offsets.ledger.starts import positions_begun
 from airflow_kafka_offsets.ledger.tables import Tables
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "outages_told",
     "plan_again",
     "positions",
+    "positions_begun",
     "record_plan",
     "record_replay",
     "refuse_double",

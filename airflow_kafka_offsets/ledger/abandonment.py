@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
@@ -9,14 +11,17 @@ from airflow_kafka_offsets.exceptions import OpenBatchError
 from airflow_kafka_offsets.ledger.batch_rows import OPEN_STATES
 from airflow_kafka_offsets.ledger.connection import outages_told, transact
 from airflow_kafka_offsets.ledger.groups import lock
+from airflow_kafka_offsets.ledger.starts import keep_starts
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.offsets import TopicPartition
 from airflow_kafka_offsets.scenarios import MOST
 
 
 def abandon_batch(
     engine: Engine, tables: Tables, group_id: str, batch_id: int, *, who: str, reason: str | None = None
 ) -> None:
-    """Give up an open batch, a load or a replay: its attempt can never commit, and the positions stay where they are.
+    """Give up an open batch, a load or a replay: its attempt can never commit, and the positions stay where they are, or
+    where it began.
 
     :raises OpenBatchError: it is not open, or not the group's
     """
@@ -30,9 +35,19 @@ def abandon_batch(
 
 
 def abandon_locked(
-    conn: Connection, tables: Tables, group_id: str, batch_id: int, who: str, reason: str | None
+    conn: Connection,
+    tables: Tables,
+    group_id: str,
+    batch_id: int,
+    who: str,
+    reason: str | None,
+    *,
+    moved: Collection[TopicPartition] | None = (),
 ) -> None:
-    """The same, within a transaction that has locked the group's row."""
+    """The same, within a transaction that has locked the group's row.
+
+    :param moved: partitions whose position is chosen in the same transaction; None where all become those of another cluster
+    """
     batches, groups = tables.offset_batches, tables.consumer_groups
     told = f"abandoned by {who}" + (f": {reason}" if reason else "")
     mine = (batches.c.batch_id == batch_id, batches.c.consumer_group == group_id)
@@ -47,6 +62,8 @@ def abandon_locked(
     if closed.rowcount != 1:
         raise _not_abandoned(group_id, batch_id, f"it is {row.state}")
     if row.kind == "load":
+        if moved is not None:
+            keep_starts(conn, tables, group_id, batch_id, but=moved)
         # Whoever works at it holds the group: from now on it can write nothing more, and need not be waited for.
         conn.execute(
             groups.update()

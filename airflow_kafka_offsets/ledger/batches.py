@@ -24,7 +24,8 @@ from airflow_kafka_offsets.ledger.batch_rows import (
 )
 from airflow_kafka_offsets.ledger.connection import database_now
 from airflow_kafka_offsets.ledger.groups import Fence, stored_generation, transact_claimed
-from airflow_kafka_offsets.ledger.positions import read_ahead, set_positions
+from airflow_kafka_offsets.ledger.positions import read_ahead
+from airflow_kafka_offsets.ledger.starts import keep_starts, store_starts
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import Target, TopicPartition
 from airflow_kafka_offsets.planning import Plan
@@ -88,8 +89,15 @@ def record_plan(
 
 
 def abandon(engine: Engine, tables: Tables, claim: Fence, batch: Batch, reason: str) -> None:
-    """Give a batch up, with the reason: its positions stay where they are, and its attempts can never commit."""
-    _update_open(engine, tables, claim, batch, lambda conn: {"state": "abandoned", "reason": reason})
+    """Give a load up, with the reason: its positions stay where they are, or where it began, and its attempts can never
+    commit.
+    """
+
+    def give_up(conn: Connection) -> dict[str, object]:
+        keep_starts(conn, tables, claim.group_id, batch.batch_id)
+        return {"state": "abandoned", "reason": reason}
+
+    _update_open(engine, tables, claim, batch, give_up)
 
 
 def begin_staging(engine: Engine, tables: Tables, claim: Fence, batch: Batch, staging_uri: str, recipe: Recipe) -> None:
@@ -154,21 +162,7 @@ def _write_plan(
         )
     now = database_now(conn)
     if plan.initial:
-        # The table named in the history is only a name here: nothing is written to it.
-        start_id = insert_batch(
-            conn,
-            tables,
-            claim.group_id,
-            claim.owner,
-            "start",
-            generation,
-            state="committed",
-            planned_at=now,
-            committed_at=now,
-            **asdict(recipe),
-        )
-        insert_ranges(conn, tables, start_id, plan.initial)
-        set_positions(conn, tables, claim.group_id, start_id, plan.initial, {}, {}, now)
+        store_starts(conn, tables, claim.group_id, claim.owner, generation, recipe, plan.initial, now)
     if not plan.ranges:
         return None
     batch_id = insert_batch(

@@ -116,7 +116,8 @@ def _execute(
     if still_open != abandon:
         raise _wrong_batch(group_id, still_open, abandon)
     if abandon is not None:
-        abandon_locked(conn, tables, group_id, abandon, who, reason)
+        moved = None if preview.moves_cluster else {one.topic_partition for one in preview.changed}
+        abandon_locked(conn, tables, group_id, abandon, who, reason, moved=moved)
     changed = preview.changed
     if target is not None:
         changed = tuple(_without_ahead(one) for one in changed)

@@ -469,7 +469,7 @@ class TestPlan:
         assert "2 offsets gone" in failed(cli("plan", "loader", *DB, "--topic", name), "plan")
         done = cli("plan", "loader", *DB, "--topic", name, "--on-data-loss", "skip", "--output", "json")
         (row,) = ok(done)
-        assert (row["start"], row["end"], row["batch_id"]) == (2, 5, None)
+        assert (row["start"], row["end"], row["skipped"], row["batch_id"]) == (2, 5, 2, None)
         assert "a load abandons it" in done.stderr
 
     def test_P08_lost_records_are_an_error_or_skipped(

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from airflow_kafka_offsets.bounds import CommittedBy
+from airflow_kafka_offsets.bounds import CommittedBy, Start
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DataLossError,
@@ -31,13 +31,16 @@ from airflow_kafka_offsets.instants import milliseconds
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Tables, TaskRun
 from airflow_kafka_offsets.offsets import TopicPartition as Partition
+from airflow_kafka_offsets.rewind import abandon_batch
 from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.verification import verify
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from devstack.topics import create_topic, delete_records, delete_topic
 from tests.integration.conftest import Loader, TopicFactory, assert_exactly_once, names, positions, produce, rows
 from tests.integration.inline import InlineLauncher
+from tests.integration.rewinds import Rewinder
 from tests.integration.test_transactions import Transactions
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -60,6 +63,24 @@ def commit_to_kafka(kafka: KafkaBroker, group: str, topic: str, offsets: dict[in
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group})
     consumer.commit(offsets=[TopicPartition(topic, *one) for one in offsets.items()], asynchronous=False)
     consumer.close()
+
+
+class Fails(InlineLauncher):
+    """Spark that ends before it has staged anything."""
+
+    def __call__(self, job: StageJob) -> None:
+        raise RuntimeError("no executor left")
+
+
+def left_open(loader: Loader, *topics: str, **options: Any) -> int:
+    """Plan a batch that is not staged.
+
+    :return: its number
+    """
+    with pytest.raises(StagingError, match="no executor left"):
+        Loader(loader.kafka, loader.engine, Fails())(*topics, **options)
+    ((batch,),) = rows(loader.engine, "SELECT batch_id FROM offset_batches WHERE state = 'planned'")
+    return int(batch)
 
 
 def ids(loader: Loader, table: str = "target") -> list[int]:
@@ -163,6 +184,66 @@ class TestFirstRun:
 
         assert ids(inline_loader) == [4]
         assert rows(inline_loader.engine, "SELECT start_offset, end_offset FROM offset_gaps") == [(2, 4)]
+
+    @pytest.mark.parametrize(
+        ("start", "begun"),
+        [(at(20), {0: 3, 1: 2}), (CommittedBy("old"), {0: 1, 1: 3}), ("earliest", {0: 0, 1: 0})],
+        ids=["time", "group", "earliest"],
+    )
+    def test_where_a_group_begins_is_decided_once(
+        self, inline_loader: Loader, topic: TopicFactory, start: Start, begun: dict[int, int]
+    ) -> None:
+        name = topic(partitions=3, **KEPT)
+        kafka = inline_loader.kafka
+        produce_at(kafka, name, [0, 1, 2, 30, 31])
+        produce_at(kafka, name, [0, 1, 30, 31, 32], first=10, partition=1)
+        if isinstance(start, CommittedBy):
+            start = CommittedBy(f"old-{name}")
+            commit_to_kafka(kafka, start.group_id, name, begun)
+        batch = left_open(inline_loader, name, start=start)
+        # The partition without records has its position; the others have none before their first batch is committed.
+        assert positions(inline_loader.engine) == {(name, 2): 0}
+
+        abandon_batch("loader", batch, engine=inline_loader.engine, who="somebody")
+        assert positions(inline_loader.engine) == {(name, 2): 0} | {(name, p): offset for p, offset in begun.items()}
+        assert rows(
+            inline_loader.engine, "SELECT kind, target_table, reason FROM offset_batches ORDER BY batch_id DESC LIMIT 1"
+        ) == [("start", "target", f"where batch {batch} began")]
+        inline_loader(name, start=start)
+
+        assert ids(inline_loader) == [*range(begun[0], 5), *range(10 + begun[1], 15)]
+        verify("loader", sink=SqlTable("target"), engine=inline_loader.engine, kafka_config=inline_loader.config)
+
+    def test_a_first_batch_whose_records_expire_leaves_a_gap_from_where_it_began(
+        self, inline_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic(partitions=3, **KEPT)
+        kafka = inline_loader.kafka
+        produce_at(kafka, name, [0, 1, 2, 30, 31])
+        produce_at(kafka, name, [0, 1, 30, 31, 32], first=10, partition=1)
+        left_open(inline_loader, name, start=at(20))
+        delete_records(kafka.bootstrap_servers, name, 3, 1)
+
+        inline_loader(name, start=at(20), on_data_loss="skip")
+
+        assert ids(inline_loader) == [3, 4, 13, 14]
+        assert rows(inline_loader.engine, "SELECT partition, start_offset, end_offset FROM offset_gaps") == [(1, 2, 3)]
+        verify("loader", sink=SqlTable("target"), engine=inline_loader.engine, kafka_config=inline_loader.config)
+
+    def test_a_rewind_that_abandons_the_first_batch_chooses_where_it_says(
+        self, inline_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic(partitions=3, **KEPT)
+        produce_at(inline_loader.kafka, name, [0, 1, 2, 30, 31])
+        produce_at(inline_loader.kafka, name, [0, 1, 30, 31, 32], first=10, partition=1)
+        batch = left_open(inline_loader, name, start=at(20))
+
+        Rewinder(inline_loader)("to-offset", 4, f"{name}:0", abandon=batch)
+        assert positions(inline_loader.engine) == {(name, 0): 4, (name, 1): 2, (name, 2): 0}
+        inline_loader(name, start=at(20))
+
+        assert ids(inline_loader) == [4, 12, 13, 14]
+        verify("loader", sink=SqlTable("target"), engine=inline_loader.engine, kafka_config=inline_loader.config)
 
     @pytest.mark.parametrize("start", ["yesterday", -1, "1969-12-31T23:59:59"])
     def test_what_is_no_start_is_refused(self, inline_loader: Loader, topic: TopicFactory, start: Any) -> None:
@@ -378,11 +459,13 @@ class TestLostRecords:
 
         assert ids(inline_loader) == list(range(8, 20))
         assert len(result.batches) == 1
-        assert rows(inline_loader.engine, "SELECT start_offset, end_offset FROM offset_gaps") == []
-        assert rows(inline_loader.engine, "SELECT state FROM offset_batches ORDER BY batch_id") == [
-            ("abandoned",),
-            ("committed",),
+        assert rows(inline_loader.engine, "SELECT start_offset, end_offset FROM offset_gaps") == [(0, 8)]
+        assert rows(inline_loader.engine, "SELECT kind, state FROM offset_batches ORDER BY batch_id") == [
+            ("load", "abandoned"),
+            ("start", "committed"),
+            ("load", "committed"),
         ]
+        verify("loader", sink=SqlTable("target"), engine=inline_loader.engine, kafka_config=inline_loader.config)
 
     def test_a_gap_that_opens_while_reading_is_recorded(self, inline_loader: Loader, topic: TopicFactory) -> None:
         name = topic()
@@ -568,10 +651,6 @@ class TestCleanUp:
         name, other = topic(), topic()
         produce(inline_loader.kafka, name, [b"bad"])
         produce(inline_loader.kafka, other, names(0, 1))
-
-        class Fails(InlineLauncher):
-            def __call__(self, job: StageJob) -> None:
-                raise RuntimeError("no executor left")
 
         options: dict[str, Any] = {"staging_dir": str(staging), "staging_retention": timedelta(microseconds=1)}
         with pytest.raises(StagingError):
