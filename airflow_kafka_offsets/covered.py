@@ -36,13 +36,13 @@ class Covered:
             if differ(topic_id, one.topic_id):
                 spans = []
             if batch.kind == "load" and one.end > one.start:
-                spans = _joined([*spans, (one.start, one.end)])
+                spans = joined([*spans, (one.start, one.end)])
             elif loaded.replaced is not None:
                 spans = [piece for span in spans for piece in without(span, [loaded.replaced])]
             self._spans[one.topic_partition] = (one.topic_id or topic_id, spans)
 
 
-def _joined(spans: Iterable[Span]) -> list[Span]:
+def joined(spans: Iterable[Span]) -> list[Span]:
     """The same offsets in the fewest spans."""
     joined: list[Span] = []
     for start, end in sorted(spans):

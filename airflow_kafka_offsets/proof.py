@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from airflow_kafka_offsets.appended import Appended
 from airflow_kafka_offsets.chains import Chains
 from airflow_kafka_offsets.coverage import BatchRecord, Detail, Findings, Move
 from airflow_kafka_offsets.covered import Covered
@@ -19,7 +20,12 @@ from airflow_kafka_offsets.tallies import Tallies
 
 
 def prove(
-    batches: Iterable[BatchRecord], positions: Mapping[TopicPartition, Position], *, target: str, detail: Detail
+    batches: Iterable[BatchRecord],
+    positions: Mapping[TopicPartition, Position],
+    *,
+    target: str,
+    detail: Detail,
+    keyed: bool = False,
 ) -> Findings:
     """Prove that committed batches cover every partition up to its position without a hole and without an overlap, and that
     exactly their rows and dead letters are there.
@@ -29,8 +35,9 @@ def prove(
     :param positions: the stored positions of the group
     :param target: the target's name, for the words of a violation
     :param detail: what the target's columns let a row be known by
+    :param keyed: whether a record that is loaded twice is there once, as a row is known by a key
     """
-    proof = _Proof(target, detail)
+    proof = _Proof(target, detail, keyed)
     for batch in as_committed(batches):
         proof.add(batch)
     return proof.finish(positions)
@@ -39,13 +46,14 @@ def prove(
 class _Proof:
     """Goes through the batches once; holds something of every partition, and of no batch."""
 
-    def __init__(self, target: str, detail: Detail) -> None:
+    def __init__(self, target: str, detail: Detail, keyed: bool) -> None:
         self._target = target
         self._detail = detail
         self._found = Findings()
         self._chains = Chains(self._found, target)
         self._tallies = Tallies(self._found, target, detail)
         self._covered = Covered()
+        self._appended = None if keyed else Appended(self._found, target)
 
     def add(self, batch: BatchRecord) -> None:
         if batch.state != "committed":
@@ -59,6 +67,8 @@ class _Proof:
             if batch.kind in REWINDS:
                 self._refuse_passed_over(move, batch)
         self._covered.follow(batch)
+        if self._appended is not None and batch.target_table in (None, self._target):
+            self._appended.follow(batch)
         for gap in batch.gaps:
             self._found.gaps += gap.end - gap.start
         for loaded in batch.ranges:
@@ -93,4 +103,6 @@ class _Proof:
 
     def finish(self, positions: Mapping[TopicPartition, Position]) -> Findings:
         self._chains.finish(positions)
+        if self._appended is not None:
+            self._appended.finish()
         return self._found

@@ -65,6 +65,7 @@ def verify(
             positions,
             target=sink.name,
             detail=seen.target.detail,
+            keyed=bool(sink.upsert_key),
         )
         violations = [*_missing_table(seen, found), *found.violations, *_loaded_twice(seen, found)]
         reread = None

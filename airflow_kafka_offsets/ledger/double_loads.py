@@ -28,7 +28,7 @@ def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequ
     """Make sure that no record will be in the target twice: not by what is there, and not by what the group will load.
 
     :raises DoubleLoadError: one would be
-    :raises ConfigurationError: the rows that are to be replaced are in another table
+    :raises ConfigurationError: the rows that are to be replaced are in another table, or there are none yet
     """
     group_id, target = replay.group_id, replay.target
     if not loads_into(conn, tables, group_id, target):
@@ -59,16 +59,21 @@ def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequ
 
 def _refuse_other_target(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
     batches, of = tables.offset_batches.c, tables.offset_ranges.c
-    loads = (batches.kind == "load", batches.state != "abandoned")
+    loads = _loads(tables)
     if replay.replace:
         into = conn.scalar(
-            sa.select(sa.func.min(batches.target_table)).where(batches.consumer_group == replay.group_id, *loads)
+            sa.select(sa.func.min(batches.target_table)).where(batches.consumer_group == replay.group_id, loads)
         )
-        if into is not None:
+        if into is None:
             raise ConfigurationError(
-                f"replace=True removes what group {replay.group_id!r} loaded, and that is in table {into!r}; this replay is "
-                f"into {replay.target!r}. Replay into {into!r}, or without replace."
+                f"replace=True removes what group {replay.group_id!r} loaded, and it has loaded nothing yet: there is nothing "
+                "that could be replaced. Nothing was written. Run the load first, or replay without replace into a table that "
+                "the group will not load into."
             )
+        raise ConfigurationError(
+            f"replace=True removes what group {replay.group_id!r} loaded, and that is in table {into!r}; this replay is "
+            f"into {replay.target!r}. Replay into {into!r}, or without replace."
+        )
     if replay.upsert:
         return
     topics = {one.topic for one in ranges}
@@ -76,7 +81,7 @@ def _refuse_other_target(conn: Connection, tables: Tables, replay: Replay, range
         sa.select(sa.func.min(batches.consumer_group))
         .join(tables.offset_ranges, of.batch_id == batches.batch_id)
         .where(batches.target_table == replay.target, batches.consumer_group != replay.group_id, of.topic.in_(topics))
-        .where(*loads)
+        .where(loads)
     )
     if other is not None:
         raise DoubleLoadError(
@@ -117,14 +122,17 @@ def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Seq
 
 
 def loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> bool:
-    """Whether a group has loaded, or is loading, into a table."""
+    """Whether a group has loaded into a table, or is about to."""
     batches = tables.offset_batches.c
     found = conn.scalar(
         sa.select(sa.func.min(batches.batch_id)).where(
-            batches.consumer_group == group_id,
-            batches.kind == "load",
-            batches.state != "abandoned",
-            batches.target_table == target,
+            batches.consumer_group == group_id, _loads(tables), batches.target_table == target
         )
     )
     return found is not None
+
+
+def _loads(tables: Tables) -> sa.ColumnElement[bool]:
+    """Which batches say what table their group loads into; a `start` has stored where it will begin."""
+    batches = tables.offset_batches.c
+    return batches.kind.in_(("load", "start")) & (batches.state != "abandoned")

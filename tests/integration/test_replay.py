@@ -303,6 +303,59 @@ class TestIntoTheGroupsTable:
 
         assert states(replayer.loader) == [("load", "committed")]
 
+    def test_what_the_group_will_load_from_the_end_on_is_refused(self, replayer: Replayer, topic: TopicFactory) -> None:
+        loader, name = replayer.loader, topic()
+        produce(loader.kafka, name, names(0, 10))
+        loader(name, start="latest")
+        produce(loader.kafka, name, names(10, 10))
+
+        with pytest.raises(DoubleLoadError, match=r"'loader' loads into table 'target': a replay into it would put"):
+            replayer(name, {name: {0: (5, 20)}}, sink=TARGET)
+        with pytest.raises(DoubleLoadError, match=r"will load these offsets itself.* 5..20: position 10 is stored"):
+            replayer(name, {name: {0: (5, 20)}}, sink=TARGET, replace=True)
+        with pytest.raises(DoubleLoadError, match=r"Group 'loader' loads .*: a replay of group 'other'"):
+            replayer(name, {name: {0: (5, 10)}}, sink=TARGET, group_id="other")
+        with pytest.raises(ConfigurationError, match=r"that is in table 'target'; this replay is into 'elsewhere'"):
+            replayer(name, {name: {0: (5, 10)}}, replace=True)
+        # What lies before the position is nobody's but the replay's.
+        replayer(name, {name: {0: (5, 10)}}, sink=TARGET, replace=True)
+
+        loader(name, start="latest")
+        assert offsets(loader) == {0: list(range(5, 20))}
+        proved(loader)
+
+    def test_before_the_first_load_there_is_nothing_to_replace(self, replayer: Replayer, topic: TopicFactory) -> None:
+        loader, name = replayer.loader, topic()
+        produce(loader.kafka, name, names(0, 10))
+
+        with pytest.raises(ConfigurationError, match=r"group 'loader' loaded, and it has loaded nothing yet"):
+            replayer(name, {name: {0: (0, 10)}}, sink=TARGET, replace=True)
+
+        assert states(loader) == []
+        loader(name)
+        assert offsets(loader) == {0: list(range(10))}
+        proved(loader)
+
+    def test_what_was_appended_before_the_first_load_is_found_by_verify(
+        self, replayer: Replayer, topic: TopicFactory
+    ) -> None:
+        loader, name = replayer.loader, topic()
+        produce(loader.kafka, name, names(0, 10))
+        replayer(name, {name: {0: (6, 10)}}, sink=TARGET)
+        verify("loader", sink=TARGET, engine=loader.engine)
+
+        loader(name)
+
+        with pytest.raises(
+            VerificationError, match=r"\[0\]: offsets 6..10 were appended .* by batch 1, a replay"
+        ) as told:
+            proved(loader)
+        assert [(one.offset, one.batch_id) for one in told.value.violations] == [(6, 1)]
+        # The way out that it names.
+        replayer(name, {name: {0: (6, 10)}}, sink=TARGET, replace=True)
+        assert offsets(loader) == {0: list(range(10))}
+        proved(loader)
+
     def test_a_position_that_went_back_meanwhile_is_found_out_by_the_commit(
         self, replayer: Replayer, orders: str
     ) -> None:

@@ -715,6 +715,41 @@ def test_a_row_of_a_replay_into_another_table_is_found() -> None:
     assert "holds 1 rows of batch 2, a replay into table 'elsewhere'" in violation.words
 
 
+def appended(batch_id: int, start: int, end: int, topic_id: str = ID) -> BatchRecord:
+    """A replay without replace, into the group's own table."""
+    one = OffsetRange(*T0, start, end, end, topic_id, "replay")
+    rows = (tally(list(range(start, end))),)
+    return BatchRecord(
+        batch_id,
+        "replay",
+        "committed",
+        "target",
+        row_count=end - start,
+        ranges=(LoadedRange(one, end - start),),
+        rows=rows,
+    )
+
+
+def test_what_a_replay_appended_is_not_loaded_by_the_group_too() -> None:
+    first, second = replace(FIRST, batch_id=3), replace(SECOND, batch_id=4)
+    at_15 = {T0: Position(15, ID)}
+
+    # Two replays append twice, as they were asked to; so it is where records are of another topic.
+    assert proved([appended(1, 15, 20), appended(2, 17, 20), first, second], at_15).violations == []
+    assert proved([appended(1, 0, 20, OTHER_ID), first, second], at_15).violations == []
+    assert (
+        proved([replace(appended(1, 8, 12), target_table="elsewhere", rows=()), first, second], at_15).violations == []
+    )
+    # In whichever order, and whatever became of the topic since.
+    for history in ([appended(1, 8, 12), first, second], [first, second, appended(5, 8, 12)]):
+        violation = only(proved(history, at_15))
+        assert "offsets 8..12 were appended to table 'target' by batch" in violation.words
+        assert (violation.topic, violation.partition, violation.offset) == ("t", 0, 8)
+        anew = rewind(6, 15, 3, how="recreated", topic_id=OTHER_ID)
+        assert "offsets 8..12" in only(proved([*history, anew], {T0: Position(3, OTHER_ID)})).words
+        assert prove(history, at_15, target="target", detail="nothing", keyed=True).violations == []
+
+
 def test_a_partition_that_was_removed_begins_anew() -> None:
     removed = rewind(2, 10, 10, how="removed")
 
