@@ -50,6 +50,11 @@ class Preview:
         return tuple(one for one in self.partitions if one.changes)
 
     @property
+    def replacing(self) -> tuple[PartitionRewind, ...]:
+        """What is to be done where the output of what is read again is replaced: not only where a position changes."""
+        return tuple(one for one in self.partitions if one.changes or one.again is not None)
+
+    @property
     def offsets_again(self) -> int:
         """How many offsets will be read again."""
         return sum(one.offsets_again for one in self.partitions)
@@ -151,6 +156,7 @@ def _partition_as_dict(one: PartitionRewind) -> dict[str, Any]:
         "difference": one.difference,
         "again": one.offsets_again,
         "skipped": [list(span) for span in one.skipped],
+        "loaded_to": one.loaded_to,
         "clamped": one.clamped,
         "note": one.note,
         "old_position": _position_as_dict(one.old),
@@ -181,6 +187,7 @@ def _partition(saved: Mapping[str, Any]) -> PartitionRewind:
         _typed(saved["clamped"], bool),
         _typed(saved["note"], str),
         tuple((_offset(start), _offset(end)) for start, end in saved["skipped"]),
+        _number(saved["loaded_to"]),
     )
 
 
@@ -227,6 +234,8 @@ def _check_partition(one: PartitionRewind) -> None:
     log = (one.beginning, one.end) if one.beginning is not None and one.end is not None and one.changes else None
     if log is not None and one.new is not None and not log[0] <= one.new.offset <= log[1]:
         raise ValueError(f"{tp}: offset {one.new.offset} is outside of the log, {one.beginning}..{one.end}")
+    if one.loaded_to is not None and (one.new is None or one.loaded_to <= one.new.offset):
+        raise ValueError(f"{tp}: loaded to {one.loaded_to}, which is not beyond the new position")
     passed = (one.old.offset, one.new.offset) if one.old is not None and one.new is not None else (0, 0)
     for start, end in one.skipped:
         if not passed[0] <= start < end <= passed[1]:

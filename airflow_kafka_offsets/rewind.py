@@ -6,7 +6,7 @@ import getpass
 import logging
 import socket
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.engine import Engine
@@ -18,10 +18,10 @@ from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Tables, TaskRun, abandonment, past, rewinds
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import installed_version
-from airflow_kafka_offsets.offsets import PartitionLog, TopicPartition
+from airflow_kafka_offsets.offsets import TopicPartition
 from airflow_kafka_offsets.preview import Preview
 from airflow_kafka_offsets.rewind_question import RewindQuestion
-from airflow_kafka_offsets.rewinding import PartitionRewind, decide, partitions_in, without
+from airflow_kafka_offsets.rewinding import decide, partitions_in
 from airflow_kafka_offsets.scenarios import RELATIVE, Scenario, Scope
 from airflow_kafka_offsets.sinks import SqlTable
 
@@ -35,7 +35,7 @@ _OF_THE_HISTORY = ("to-batch", "to-group", "undo", *RELATIVE)
 class Rewound:
     """What a rewind did.
 
-    :param batch_id: its number in the history; None where no position was to be changed
+    :param batch_id: its number in the history; None where nothing was to be changed
     :param moved: how many positions it changed
     :param rows_removed: how many rows it took out of the target
     :param dead_letters_removed: how many records it took out of `dead_letters`
@@ -104,7 +104,7 @@ def preview_rewind(
         generation=stand.generation if stand is not None else None,
         scenario=scenario.told(scope or {}),
         kind=scenario.name if scenario.name in ("undo", "import") else "rewind",
-        partitions=_never_loaded(engine, tables, group_id, stand, decided, logs),
+        partitions=question.told_by_history(decided, logs) if stand is not None and stand.generation > 0 else decided,
         instant=question.instant,
         open_batch=stand.open_batch if stand is not None else None,
         moves_cluster=moves_cluster,
@@ -131,14 +131,15 @@ def execute_rewind(
     :param reason: for the history
     :param abandon: the number of the open batch, to give it up in the same transaction
     :param replace: the group's target: its rows of the offsets that will be read again, and their dead letters, are deleted in the
-        same transaction
+        same transaction; also where a position stays, and an earlier rewind left rows beyond it
     :raises RewindConflictError: positions have moved since the preview was made; nothing was changed
     :raises OpenBatchError: a batch is open, and is not the one to abandon; nothing was changed
     :raises ConfigurationError: rows of the target cannot be told apart by where they are from; nothing was changed
     :raises LedgerError: see `exceptions`
     """
     tables = tables or Tables()
-    if not preview.changed:
+    todo = preview.changed if replace is None else preview.replacing
+    if not todo:
         log.info(
             "Nothing to change: %s leaves the positions of group %r where they are", preview.scenario, preview.group_id
         )
@@ -190,7 +191,7 @@ def executed_by(
     if batch_id is None:
         return None
     done = past.executed(engine, tables, batch_id)
-    return done, _rewound(engine, tables, batch_id, len(done.partitions))
+    return done, _rewound(engine, tables, batch_id, len(done.changed))
 
 
 def abandon_batch(
@@ -256,24 +257,3 @@ def _check_new_cluster(
         raise ConfigurationError(
             "A group belongs to one cluster: with a change of the cluster all its positions are moved; leave out the scope"
         )
-
-
-def _never_loaded(
-    engine: Engine,
-    tables: Tables,
-    group_id: str,
-    stand: past.Stand | None,
-    decided: tuple[PartitionRewind, ...],
-    logs: Mapping[TopicPartition, PartitionLog],
-) -> tuple[PartitionRewind, ...]:
-    """Leave out of what is passed over what was loaded before: positions stood further on once, if they were rewound."""
-    forward = {one.topic_partition: span for one in decided for span in one.skipped}
-    if stand is None or stand.generation == 0 or not forward:
-        return decided
-    covered = past.covered(engine, tables, group_id, forward, {tp.topic: logs[tp].topic_id for tp in forward})
-    return tuple(
-        replace(one, skipped=without(span, covered.get(one.topic_partition, ())))
-        if (span := forward.get(one.topic_partition)) is not None
-        else one
-        for one in decided
-    )

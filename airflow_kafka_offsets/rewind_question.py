@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sqlalchemy.engine import Engine
@@ -13,10 +14,11 @@ from airflow_kafka_offsets.identity import check_cluster
 from airflow_kafka_offsets.instants import milliseconds
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.kafka_groups import import_offsets
-from airflow_kafka_offsets.ledger import Tables, past
+from airflow_kafka_offsets.ledger import Tables, loaded, past
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.listing import listed
 from airflow_kafka_offsets.offsets import PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.rewinding import PartitionRewind, without
 from airflow_kafka_offsets.scenarios import Scenario, Scope
 
 
@@ -74,6 +76,36 @@ class RewindQuestion:
         if name == "to-group":
             return self._other_group(str(value))
         return self._past
+
+    def told_by_history(
+        self, decided: Collection[PartitionRewind], logs: Mapping[TopicPartition, PartitionLog]
+    ) -> tuple[PartitionRewind, ...]:
+        """What was decided, with what only the history knows: positions stood further on once, if they were rewound.
+
+        What is passed over and was loaded before is not skipped, and what was loaded at a position or beyond it is read again.
+        """
+        history = self._engine, self._tables, self._group_id
+        forward = {one.topic_partition: span for one in decided for span in one.skipped}
+        covered = loaded.covered(*history, forward, {tp.topic: logs[tp].topic_id for tp in forward})
+        # A position of another topic says nothing, and is removed or left as it is.
+        standing = {
+            one.topic_partition: one.new
+            for one in decided
+            if one.new is not None
+            and (log := logs.get(one.topic_partition)) is not None
+            and one.new.topic_id == log.topic_id
+        }
+        beyond = loaded.loaded_beyond(*history, standing)
+        return tuple(
+            replace(
+                one,
+                skipped=tuple(
+                    left for span in one.skipped for left in without(span, covered.get(one.topic_partition, ()))
+                ),
+                loaded_to=beyond.get(one.topic_partition),
+            )
+            for one in decided
+        )
 
     def _imported(self, partitions: Collection[TopicPartition] | None = None) -> dict[TopicPartition, Position | None]:
         committed = import_offsets(self._cluster, str(self._scenario.value), partitions)

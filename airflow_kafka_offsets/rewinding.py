@@ -27,6 +27,8 @@ class PartitionRewind:
     :param clamped: whether the scenario asked for an offset outside of the log
     :param note: what there is to say of it, clamping included
     :param skipped: offsets that are passed over and were never loaded
+    :param loaded_to: how far offsets at the new position or beyond were loaded by the history, and not replaced since; None where
+        none were, or the old position says it
     """
 
     topic: str
@@ -38,6 +40,7 @@ class PartitionRewind:
     clamped: bool = False
     note: str = ""
     skipped: tuple[Span, ...] = ()
+    loaded_to: int | None = None
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -60,10 +63,20 @@ class PartitionRewind:
 
     @property
     def again(self) -> Span | None:
-        """The offsets that were loaded and are read again: those loaded ahead of the old position are among them."""
-        if self.old is None or self.new is None or self.other_topic or self.new.offset >= self.old.offset:
+        """The offsets that were loaded and are read again.
+
+        Those loaded ahead of a position are among them, and those beyond it, where it stood further on before an earlier rewind.
+        """
+        if self.new is None:
             return None
-        reach = self.old.offset if self.old.ahead is None else max(self.old.offset, self.old.ahead.offset)
+        reach = self.new.offset if self.loaded_to is None else self.loaded_to
+        if self.old is not None and not self.other_topic:
+            reach = max(reach, self.old.offset)
+        if reach <= self.new.offset:
+            return None
+        for one in (self.old, self.new):
+            if one is not None and one.ahead is not None and not self.other_topic:
+                reach = max(reach, one.ahead.offset)
         return self.new.offset, reach
 
     @property

@@ -10,17 +10,16 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.identity import differ
 from airflow_kafka_offsets.ledger.batch_rows import OPEN_STATES, as_range
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.preview import Preview
-from airflow_kafka_offsets.rewinding import PartitionRewind, Span, in_scope, without
+from airflow_kafka_offsets.rewinding import PartitionRewind, Span, in_scope
 from airflow_kafka_offsets.scenarios import Scope
 
 REWIND_KINDS = ("rewind", "undo", "import")
-_MOVING_KINDS = ("load", "start", *REWIND_KINDS)
+MOVING_KINDS = ("load", "start", *REWIND_KINDS)
 # Their old positions mean nothing in the topic that is there now.
 _OTHER_TOPIC = ("recreated", "removed")
 
@@ -143,43 +142,6 @@ def last_rewind(engine: Engine, tables: Tables, group_id: str, scope: Scope | No
     return LastRewind(row.batch_id, row.scenario, before, tuple(other_topic), replaced, tuple(moved_since))
 
 
-def covered(
-    engine: Engine,
-    tables: Tables,
-    group_id: str,
-    skipped: Mapping[TopicPartition, Span],
-    topic_ids: Mapping[str, str | None],
-) -> dict[TopicPartition, list[Span]]:
-    """What batches of a group loaded already of offsets that its positions are moved over, and nobody replaced since."""
-    if not skipped:
-        return {}
-    batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
-    query = (
-        sa.select(tables.offset_ranges, batches.kind)
-        .join(tables.offset_batches, batches.batch_id == ranges.batch_id)
-        .where(
-            batches.consumer_group == group_id,
-            batches.kind.in_(_MOVING_KINDS),
-            batches.state == "committed",
-            ranges.topic.in_({tp.topic for tp in skipped}),
-        )
-        .order_by(ranges.batch_id)
-    )
-    spans: dict[TopicPartition, list[Span]] = {}
-    with engine.connect() as conn:
-        for row in conn.execute(query):
-            tp = TopicPartition(row.topic, row.partition)
-            if tp not in skipped or differ(row.topic_id, topic_ids.get(tp.topic)):
-                continue
-            known = spans.setdefault(tp, [])
-            if row.kind == "load" and row.end_offset > row.start_offset:
-                known.append((row.start_offset, row.end_offset))
-            elif row.replaced_from is not None:
-                replaced = (row.replaced_from, row.replaced_to)
-                spans[tp] = [piece for span in known for piece in without(span, [replaced])]
-    return spans
-
-
 def executed(engine: Engine, tables: Tables, batch_id: int) -> Preview:
     """A rewind of the history, as its preview; what the logs were then is not known any more."""
     batches, ranges, groups = tables.offset_batches.c, tables.offset_ranges.c, tables.consumer_groups.c
@@ -243,7 +205,7 @@ def _moves(
         .join(batches, batches.c.batch_id == ranges.c.batch_id)
         .where(
             batches.c.consumer_group == group_id,
-            batches.c.kind.in_(_MOVING_KINDS),
+            batches.c.kind.in_(MOVING_KINDS),
             batches.c.state == "committed",
             condition,
         )

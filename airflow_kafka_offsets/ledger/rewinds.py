@@ -33,7 +33,7 @@ from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.listing import listed
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.preview import Preview
-from airflow_kafka_offsets.rewinding import PartitionRewind, Span
+from airflow_kafka_offsets.rewinding import PartitionRewind
 
 
 def rewound_by(
@@ -118,9 +118,10 @@ def _execute(
     if abandon is not None:
         moved = None if preview.moves_cluster else {one.topic_partition for one in preview.changed}
         abandon_locked(conn, tables, group_id, abandon, who, reason, moved=moved)
-    changed = preview.changed
+    changed, again = preview.changed, {}
     if target is not None:
-        changed = tuple(_without_ahead(one) for one in changed)
+        again = {one.topic_partition: one.again for one in preview.partitions if one.again is not None}
+        changed = tuple(map(_without_ahead, preview.replacing))
     now = database_now(conn)
     generation = (preview.generation or 0) + 1
     batch_id = insert_batch(
@@ -138,7 +139,7 @@ def _execute(
         reason=reason,
         who=who,
     )
-    insert_ranges(conn, tables, batch_id, [_range(one) for one in changed], _replaced(changed) if target else {})
+    insert_ranges(conn, tables, batch_id, [_range(one) for one in changed], again)
     insert_gaps(conn, tables, batch_id, _gaps(changed, preview.scenario, who))
     if target is not None:
         replace_output(conn, tables, group_id, batch_id, target)
@@ -206,7 +207,7 @@ def _wrong_batch(group_id: str, still_open: int | None, abandon: int | None) -> 
 
 
 def _without_ahead(one: PartitionRewind) -> PartitionRewind:
-    """What was loaded ahead of the old position is removed with the rest: it has to be loaded again."""
+    """What was loaded ahead of a position is removed with the rest: it has to be loaded again."""
     if one.again is None or one.new is None:
         return one
     return replace(one, new=replace(one.new, ahead=None))
@@ -237,10 +238,6 @@ def _range(one: PartitionRewind) -> OffsetRange:
         before.ahead if one.old is not None else None,
         one.new.ahead if one.new is not None else None,
     )
-
-
-def _replaced(changed: Sequence[PartitionRewind]) -> dict[TopicPartition, Span]:
-    return {one.topic_partition: one.again for one in changed if one.again is not None}
 
 
 def _gaps(changed: Iterable[PartitionRewind], scenario: str, who: str) -> list[Gap]:

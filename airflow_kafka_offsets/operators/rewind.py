@@ -35,7 +35,7 @@ class KafkaRewindOperator(BaseOperator):
     :param preview_only: only preview (a dry run); text such as `{{ params.preview_only }}` is read as true or false (templated)
     :param reason: for the history (templated)
     :param replace: the group's target: its rows of the offsets that will be read again, and their dead letters, are deleted in the
-        same transaction
+        same transaction; also where a position stays, and an earlier rewind left rows beyond it
     :param abandon_open_batch: give up the group's open batch in the same transaction; without it, an open batch is an error
     :param new_group: whether the group may be one that nothing is stored of yet
     :param new_cluster: whether the group leaves the Kafka cluster that its positions belong to for that of `kafka_conn_id`

@@ -9,8 +9,13 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import replay
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError, RewindConflictError
+from airflow_kafka_offsets.ledger import TaskRun
+from airflow_kafka_offsets.rewind import executed_by
+from airflow_kafka_offsets.scenarios import Scenario
 from airflow_kafka_offsets.sinks import SqlTable
+from devstack.topics import create_topic, delete_topic
 from tests.integration.conftest import Loader, TopicFactory, names, produce, rows
 from tests.integration.rewinds import TARGET, Rewinder, once, only
 from tests.integration.test_planning_cases import at, produce_at
@@ -79,6 +84,112 @@ class TestReplace:
         rewinder.loader(name)
         assert rewinder.times(name) == once((0, 10))
         rewinder.prove()
+
+    def test_forgotten_at_first_it_can_be_given_later(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name)
+        rewinder("to-offset", 5)
+        assert only(rewinder.preview("to-offset", 5)).again == (5, 10)
+
+        done = rewinder("to-offset", 5, replace=TARGET)
+
+        assert (done.moved, done.rows_removed) == (0, 5)
+        assert rewinder.history()[-1] == (done.batch_id, "rewind", "committed")
+        assert rewinder.times(name) == once((0, 5))
+        rewinder.prove()
+        with pytest.raises(RewindConflictError, match="removed the rows that are to be loaded again"):
+            rewinder("undo")
+        # There is nothing left to take back.
+        assert rewinder("to-offset", 5, replace=TARGET).batch_id is None
+        rewinder.loader(name)
+        assert rewinder.times(name) == once((0, 10))
+        rewinder.prove()
+
+    @pytest.mark.parametrize("offset", [2, 7], ids=["further-back", "forward"])
+    def test_what_an_earlier_rewind_left_goes_too(self, rewinder: Rewinder, topic: TopicFactory, offset: int) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name)
+        rewinder("to-offset", 5)
+
+        assert rewinder("to-offset", offset, replace=TARGET).rows_removed == 10 - offset
+
+        assert rewinder.times(name) == once((0, offset))
+        rewinder.prove()
+        rewinder.loader(name)
+        assert rewinder.times(name) == once((0, 10))
+        rewinder.prove()
+
+    def test_of_some_partitions_the_output_goes_and_others_move(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic(partitions=3)
+        for partition in range(3):
+            produce(rewinder.loader.kafka, name, names(0, 10), partition)
+        rewinder.loader(name)
+        rewinder("to-offset", 4, f"{name}:0")
+        rewinder("to-offset", 6, f"{name}:1")
+
+        done = rewinder("to-offset", 4, replace=TARGET)
+
+        assert (done.moved, done.rows_removed) == (2, 18)
+        assert rewinder.positions(name) == {0: 4, 1: 4, 2: 4}
+        rewinder.prove()
+        rewinder.loader(name)
+        assert rows(rewinder.loader.engine, "SELECT count(*) FROM target") == [(30,)]
+        rewinder.prove()
+
+    def test_what_a_replay_left_beyond_the_position_goes_too(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name, start="latest")
+        replay(
+            rewinder.loader.pipeline([name]),
+            {name: {0: (0, 10)}},
+            kafka_config=rewinder.loader.config,
+            engine=rewinder.loader.engine,
+            launcher=rewinder.loader.launcher,
+            replace=True,
+        )
+        rewinder("to-offset", 5)
+
+        assert rewinder("to-offset", 3, replace=TARGET).rows_removed == 7
+
+        rewinder.prove()
+        rewinder.loader(name)
+        assert rewinder.times(name) == once((0, 10))
+        rewinder.prove()
+
+    def test_only_the_rows_of_the_topic_that_is_there_now_go(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        servers = rewinder.loader.kafka.bootstrap_servers
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name)
+        delete_topic(servers, name)
+        create_topic(servers, name)
+        produce(rewinder.loader.kafka, name, names(10, 6))
+        rewinder("to-earliest")
+        rewinder.loader(name)
+        rewinder("to-offset", 4)
+
+        assert rewinder("to-offset", 3, replace=TARGET).rows_removed == 3
+
+        assert rewinder.times(name) == once((0, 10), (0, 3))
+        rewinder.prove()
+
+    def test_a_task_instance_that_only_replaced_does_not_again(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name, run = topic(), TaskRun("run", "dag", "task")
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name)
+        rewinder("to-offset", 5)
+        done = rewinder("to-offset", 5, replace=TARGET, run=run)
+        rewinder.loader(name)
+
+        found = executed_by(run, "loader", Scenario.of("to-offset", 5), engine=rewinder.loader.engine, replace=TARGET)
+
+        assert found is not None
+        assert found[1] == done
+        assert rewinder("to-offset", 5, replace=TARGET, run=run).batch_id == done.batch_id
+        assert rewinder.times(name) == once((0, 10))
 
     def test_only_the_rows_of_the_group_go(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name, apart = topic(), topic()
@@ -198,6 +309,39 @@ class TestReadAhead:
         assert rewinder.times(hour) == once((0, 7))
         rewinder.prove()
 
+    def test_what_the_position_knows_of_stays(self, rewinder: Rewinder, hour: str) -> None:
+        rewinder("to-earliest")
+        rewinder("undo")
+
+        assert rewinder("to-current", replace=TARGET).batch_id is None
+
+        assert self.ahead(rewinder) == [(1, 5)]
+        assert rewinder.times(hour) == {0: 1, 2: 1, 4: 1}
+
+    def test_what_was_read_ahead_and_forgotten_is_replaced(self, rewinder: Rewinder, hour: str) -> None:
+        rewinder("to-earliest")
+
+        assert rewinder("to-earliest", replace=TARGET).rows_removed == 3
+
+        rewinder.prove()
+        rewinder.loader(hour)
+        assert rewinder.times(hour) == once((0, 7))
+        rewinder.prove()
+
+    def test_what_the_new_position_would_know_of_is_replaced(self, rewinder: Rewinder, hour: str) -> None:
+        rewinder("to-earliest")
+        rewinder("to-offset", 3)
+
+        # Before the first of them the position was 1, with what is loaded ahead of it.
+        assert rewinder("to-batch", 2, replace=TARGET).rows_removed == 2
+
+        assert self.ahead(rewinder) == [(1, None)]
+        assert rewinder.times(hour) == {0: 1}
+        rewinder.prove()
+        rewinder.loader(hour)
+        assert rewinder.times(hour) == once((0, 7))
+        rewinder.prove()
+
     def test_undo_knows_what_was_read_ahead(self, rewinder: Rewinder, hour: str) -> None:
         rewinder("to-earliest")
         rewinder("undo")
@@ -263,7 +407,7 @@ def test_any_sequence_of_loads_and_rewinds_is_proved(rewinder: Rewinder, topic: 
     done: list[str] = []
     refused: list[str] = []
     for _ in range(STEPS):
-        old, step = position, chance.choice(["load", "load", "to-offset", "shift-by", "undo", "to-batch"])
+        old, step = position, chance.choice(["load", "load", "to-offset", "shift-by", "undo", "to-batch", "to-current"])
         replace = chance.random() < 0.5
         if step == "load" or not done:
             count = chance.randrange(8)
@@ -280,6 +424,7 @@ def test_any_sequence_of_loads_and_rewinds_is_proved(rewinder: Rewinder, topic: 
                 "shift-by": chance.randint(-5, 5),
                 "to-batch": chance.randint(1, max(1, last)),
                 "undo": None,
+                "to-current": None,
             }[step]
             try:
                 preview = rewinder.preview(step, value)
@@ -295,7 +440,7 @@ def test_any_sequence_of_loads_and_rewinds_is_proved(rewinder: Rewinder, topic: 
                 assert position == min(max(old + (value or 0), 0), end)
             rewinder.execute(preview, replace=TARGET if replace else None)
             if replace:
-                for offset in range(position, old):
+                for offset in range(position, end):
                     del expected[offset]
             done.append(f"{step} {value} from {old} to {position}{', replace' if replace else ''}")
 

@@ -413,11 +413,20 @@ class World:
     def undo(self) -> None:
         self.move("undo", Scenario.of("undo"), {one.topic_partition: one.old for one in self.undoable}, False)
 
+    def loaded_to(self, one: PartitionRewind) -> int | None:
+        """How far there is output at the new position or beyond it."""
+        assert one.new is not None
+        there = [at for step in self.steps for tp, at in (*step.rows, *step.letters) if tp == one.topic_partition]
+        return max(there) + 1 if there and max(there) >= one.new.offset else None
+
     def move(
         self, kind: str, scenario: Scenario, found: Mapping[TopicPartition, Position | None], with_replace: bool
     ) -> None:
         logs = {tp: PartitionLog(0, 1000, ID) for tp in found}
-        changed = [one for one in decide(scenario, sorted(found), self.positions, logs, found) if one.changes]
+        decided = decide(scenario, sorted(found), self.positions, logs, found)
+        if with_replace:
+            decided = tuple(replace(one, loaded_to=self.loaded_to(one)) for one in decided)
+        changed = [one for one in decided if one.changes or (with_replace and one.again is not None)]
         if not changed:
             return
         spans = {one.topic_partition: one.again for one in changed if with_replace and one.again is not None}

@@ -15,6 +15,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.offsets import Position, ReadAhead
 from airflow_kafka_offsets.preview import Preview
 from airflow_kafka_offsets.rewinding import PartitionRewind
+from airflow_kafka_offsets.scenarios import MOST
 
 ID = "vVZ4aDWLQP2NkY0pxyHJYA"
 MOVED_BACK = PartitionRewind(
@@ -75,7 +76,10 @@ def partitions(draw: st.DrawFn, partition: int) -> PartitionRewind:
         skipped = ((old.offset, new.offset),)
     ends = (beginning, end) if draw(st.integers(0, 5)) else (None, None)
     flags = (draw(st.booleans()), draw(words))
-    return PartitionRewind(draw(words), partition, ends[0], ends[1], old, new, *flags, skipped)
+    loaded_to = None
+    if new is not None and new.offset < MOST:
+        loaded_to = draw(st.none() | st.integers(new.offset + 1, MOST))
+    return PartitionRewind(draw(words), partition, ends[0], ends[1], old, new, *flags, skipped, loaded_to)
 
 
 @st.composite
@@ -214,6 +218,9 @@ def change(path: str, value: object) -> Callable[[dict[str, Any]], None]:
         (change("partitions.0.new", 30), "partitions: not what the rest of it says"),
         (change("partitions.0.difference", 0), "partitions: not what the rest of it says"),
         (change("partitions.0.again", 0), "partitions: not what the rest of it says"),
+        (change("partitions.0.loaded_to", 20), "orders[0]: loaded to 20, which is not beyond the new position"),
+        (change("partitions.3.loaded_to", 20), "orders[9]: loaded to 20, which is not beyond the new position"),
+        (change("partitions.0.loaded_to", 500), "offsets_again, partitions: not what the rest of it says"),
         (change("partitions.0.clamped", 1), "1 where bool is expected"),
         (change("partitions.0.partition", True), "True where int is expected"),
         (change("partitions.2.partition", 1), "partitions that are there twice: ['orders[1]']"),

@@ -440,7 +440,7 @@ def test_again_and_skipped_are_exactly_what_the_positions_differ_by(situation: S
             assert not again | skipped
             assert part.difference is None
             continue
-        reach = old.ahead.offset if old.ahead is not None else old.offset
+        reach = max([old.offset, *(one.ahead.offset for one in (old, new) if one.ahead is not None)])
         assert again == (set(range(new.offset, reach)) if new.offset < old.offset else set())
         assert skipped == set(range(old.offset, new.offset))
         assert (part.offsets_again, part.offsets_skipped) == (len(again), len(skipped))

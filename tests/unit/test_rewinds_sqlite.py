@@ -43,6 +43,7 @@ from airflow_kafka_offsets.ledger import (
     replace_output,
     rewinds,
 )
+from airflow_kafka_offsets.ledger.loaded import covered
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, PartitionLog, Position, ReadAhead, TopicPartition
 from airflow_kafka_offsets.planning import Plan
 from airflow_kafka_offsets.preview import Preview
@@ -183,9 +184,7 @@ class Warehouse:
         logs = logs if logs is not None else {tp: PartitionLog(0, 1000, self.topic_id) for tp in partitions}
         decided = decide(scenario, partitions, stored, logs, found)
         forward = {one.topic_partition: one.skipped[0] for one in decided if one.skipped}
-        covered = past.covered(
-            self.engine, self.tables, group, forward, {tp.topic: logs[tp].topic_id for tp in forward}
-        )
+        spans = covered(self.engine, self.tables, group, forward, {tp.topic: logs[tp].topic_id for tp in forward})
         return Preview(
             group,
             CLUSTER,
@@ -193,7 +192,7 @@ class Warehouse:
             scenario.text,
             name if name in ("undo", "import") else "rewind",
             tuple(
-                replace(one, skipped=without(forward[tp], covered.get(tp, ())))
+                replace(one, skipped=without(forward[tp], spans.get(tp, ())))
                 if (tp := one.topic_partition) in forward
                 else one
                 for one in decided
@@ -1106,14 +1105,14 @@ class TestLastRewind:
 
 class TestCovered:
     def spans(self, db: Warehouse, start: int, end: int, topic_id: str | None = ID) -> list[tuple[int, int]]:
-        found = past.covered(db.engine, db.tables, GROUP, {T0: (start, end)}, {T0.topic: topic_id})
+        found = covered(db.engine, db.tables, GROUP, {T0: (start, end)}, {T0.topic: topic_id})
         return sorted(found.get(T0, []))
 
     def test_it_is_what_loads_loaded(self, loaded: Warehouse) -> None:
         assert self.spans(loaded, 0, 30) == [(0, 10), (10, 20)]
 
     def test_nothing_is_asked_for_nothing(self, loaded: Warehouse) -> None:
-        assert past.covered(loaded.engine, loaded.tables, GROUP, {}, {}) == {}
+        assert covered(loaded.engine, loaded.tables, GROUP, {}, {}) == {}
 
     def test_what_was_replaced_since_is_not(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 5, target=TARGET)
