@@ -31,7 +31,8 @@ SCHEMA = pa.schema(
 )
 """The columns of dead letters.
 
-`headers` is JSON, as a list of [key, value], with values in base64 or null; it is null where the record has none.
+`headers` is JSON, as a list of [key, value], with values in base64 or null; it is null where the record has
+none, and where the key of one is not UTF-8.
 """
 
 
@@ -108,7 +109,7 @@ def _letters(batch: pa.RecordBatch, one: Slice, bad: Sequence[BadRecord]) -> pa.
     return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
-def _header_text(headers: Sequence[dict[str, Any]]) -> str | None:
+def _header_text(headers: Sequence[dict[str, Any]] | None) -> str | None:
     if not headers:
         return None
     return json.dumps(

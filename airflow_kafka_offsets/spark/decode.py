@@ -19,7 +19,11 @@ def decode_raw(batch: pa.RecordBatch, one: Slice, columns: pa.Schema) -> pa.Reco
 
     :param batch: what `read` yields
     :param columns: the declared columns, then the audit columns
+    :raises RecordError: naming the first record whose headers are asked for and cannot be read
     """
+    if "headers" in columns.names and batch.column("headers").null_count:
+        first = pc.index(batch.column("headers").is_null(), True).as_py()
+        raise _record_error("the key of a header is not UTF-8", batch, first, one)
     declared = [batch.column(name) for name in columns.names[:-4]]
     return pa.RecordBatch.from_arrays([*declared, *_audit(batch, one)], schema=columns)
 
@@ -34,8 +38,7 @@ def decode_json(batch: pa.RecordBatch, one: Slice, columns: pa.Schema) -> pa.Rec
     good: list[pa.RecordBatch] = []
     for part in _parts(batch, one, columns, _Layout(columns)):
         if isinstance(part, BadRecord):
-            offset = batch.column("offset")[part.row].as_py()
-            raise RecordError(part.reason, topic=one.topic, partition=one.partition, offset=offset)
+            raise _record_error(part.reason, batch, part.row, one)
         good.append(part)
     return _concatenated(good, columns)
 
@@ -66,6 +69,10 @@ def sift_json(batch: pa.RecordBatch, one: Slice, columns: pa.Schema) -> tuple[pa
         else:
             good.append(part)
     return _concatenated(good, columns), bad
+
+
+def _record_error(reason: str, batch: pa.RecordBatch, row: int, one: Slice) -> RecordError:
+    return RecordError(reason, topic=one.topic, partition=one.partition, offset=batch.column("offset")[row].as_py())
 
 
 DECODERS = {"json": decode_json, "raw": decode_raw}

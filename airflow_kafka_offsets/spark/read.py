@@ -6,6 +6,7 @@ import gc
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from operator import methodcaller
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,9 @@ _CHUNK = 10_000
 # The client waits for a full chunk: where offsets have no record, nothing more than this is lost at the end of a slice.
 _WAIT_SECONDS = 0.1
 _ONE_DAY_MS = 86_400_000
+# Where the key of a header is not UTF-8 the client returns a list with holes, which crash whoever looks into them, and sets an
+# exception. Python notices that, and raises SystemError, where C calls; a call in code that ran often looks at the result only.
+_client_headers = methodcaller("headers")
 # The year 10000: neither Python nor every database has an instant as late.
 _TOO_LATE_MS = 253_402_300_800_000
 
@@ -71,7 +75,7 @@ def read(
     :param idle_timeout: seconds without a record and without an end of log after which reading is given up
     :return: record batches, none of them empty, with the columns `key` and `value` (binary), `offset` (int64),
         `timestamp` (timestamp[us, UTC]; null where a record has none) and, where asked for, `headers` (list of struct of
-        key and value, as in Spark's own Kafka source)
+        key and value, as in Spark's own Kafka source; null where a key is not UTF-8)
     :raises ReadError: the log could not be read to the slice's end; says why
     :raises DataLossError: the start of the slice is gone from the log
     :raises LogTruncatedError: the log was cut before the start of the slice
@@ -172,10 +176,19 @@ def _record_batch(records: list[Message], with_headers: bool) -> pa.RecordBatch:
     }
     if with_headers:
         kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-        columns["headers"] = pa.array(
-            [[{"key": key, "value": value} for key, value in record.headers() or ()] for record in records], kind
-        )
+        columns["headers"] = pa.array(map(_headers, records), kind)
     return pa.RecordBatch.from_pydict(columns)
+
+
+def _headers(record: Message) -> list[dict[str, Any]] | None:
+    """
+    :return: None where a key is not UTF-8
+    """
+    try:
+        headers = _client_headers(record)
+    except (SystemError, UnicodeDecodeError):
+        return None
+    return [{"key": key, "value": value} for key, value in headers or ()]
 
 
 def _too_late(records: list[Message]) -> RecordError:

@@ -66,7 +66,7 @@ class SliceReader:
 
     @property
     def _sets_aside(self) -> bool:
-        # A raw record is never bad.
+        # Bytes decode always; headers that are asked for and cannot be read fail in either case.
         return self._job.on_bad_record == "dead_letter" and self._job.value_format == "json"
 
     def _rows(self, batch: pa.RecordBatch, one: Slice, dead: DeadLetterFile) -> pa.RecordBatch:

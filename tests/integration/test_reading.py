@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from airflow_kafka_offsets.exceptions import DataLossError, LogTruncatedError, UnknownTopicError
+from airflow_kafka_offsets.exceptions import DataLossError, LogTruncatedError, RecordError, UnknownTopicError
 from airflow_kafka_offsets.formats import Json, Raw, ValueFormat, row_columns
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.offsets import ReadAhead, Slice
@@ -138,6 +139,59 @@ def test_bad_records_are_set_aside_with_all_they_have(kafka: KafkaBroker, topic:
     assert (letter["key"], letter["value"], letter["headers"]) == (b"k", b"{not json", '[["h", "dg=="]]')
     assert letter["timestamp"].timestamp() * 1000 == NOON
     assert letter["error"].startswith("it does not decode as the declared JSON")
+
+
+def produce_with_headers(kafka: KafkaBroker, topic: str, *records: tuple[bytes, bytes]) -> None:
+    """Write records to partition 0, in order, whose headers have any bytes as their keys: the client in Python takes text only.
+
+    :param records: the key of the header, and the value of the record
+    """
+    libraries = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "librdkafka" in line}
+    client = ctypes.CDLL(libraries.pop())
+    client.rd_kafka_conf_new.restype = client.rd_kafka_new.restype = ctypes.c_void_p
+    conf, error, size = (
+        ctypes.c_void_p(client.rd_kafka_conf_new()),
+        ctypes.create_string_buffer(500),
+        ctypes.c_size_t(500),
+    )
+    assert client.rd_kafka_conf_set(conf, b"bootstrap.servers", kafka.bootstrap_servers.encode(), error, size) == 0
+    producer = ctypes.c_void_p(client.rd_kafka_new(0, conf, error, size))
+    # The parameters of rd_kafka_producev are pairs and triples that begin with their kind.
+    topic_is, partition_is, value_is, flags_are, header_is, end = map(ctypes.c_int, (1, 3, 4, 7, 9, 0))
+    copy = ctypes.c_int(2)
+    where = (topic_is, ctypes.c_char_p(topic.encode()), partition_is, ctypes.c_int32(0), flags_are, copy)
+    for key, value in records:
+        what = (value_is, ctypes.c_char_p(value), ctypes.c_size_t(len(value)))
+        header = (header_is, ctypes.c_char_p(key), ctypes.c_char_p(b"v"), ctypes.c_ssize_t(1))
+        assert client.rd_kafka_producev(producer, *where, *what, *header, end) == 0
+    assert client.rd_kafka_flush(producer, 30_000) == 0
+    client.rd_kafka_destroy(producer)
+
+
+class TestAHeaderWhoseKeyIsNotUtf8:
+    @pytest.fixture
+    def one(self, kafka: KafkaBroker, topic: TopicFactory) -> Slice:
+        name = topic()
+        good = [(b"h", b'{"id": %d}' % number) for number in range(100)]
+        produce_with_headers(kafka, name, *good, (b"caf\xe9", b'{"id": 100}'), (b"caf\xe9", b"{"), (b"h", b"{"))
+        return Slice(0, name, 0, 0, 103)
+
+    def test_is_an_error_that_names_the_record_where_headers_are_asked_for(
+        self, kafka: KafkaBroker, one: Slice, tmp_path: Path
+    ) -> None:
+        message = rf"'{one.topic}' partition 0 offset 100 .*the key of a header is not UTF-8"
+        with pytest.raises(RecordError, match=message):
+            rows_and_note(kafka, tmp_path, one, Raw(headers=True))
+
+    def test_is_left_out_where_headers_would_only_be_kept_with_a_dead_letter(
+        self, kafka: KafkaBroker, one: Slice, tmp_path: Path
+    ) -> None:
+        rows, note = rows_and_note(kafka, tmp_path, one, Json("id BIGINT"), on_bad_record="dead_letter")
+
+        assert [row["id"] for row in rows] == [*range(101)]
+        (letters,) = dead_letters(StagingDirectory(str(tmp_path)), Manifest(1, "f00d", (), (note,)))
+        found = [(letter["offset"], letter["value"], letter["headers"]) for letter in letters.to_pylist()]
+        assert found == [(101, b"{", None), (102, b"{", '[["h", "dg=="]]')]
 
 
 class TestEpochs:
