@@ -19,6 +19,8 @@ from airflow_kafka_offsets.spark.patience import Patience
 
 # Messages a call into the client: enough to make the call's cost small, few enough to keep a batch in the cache.
 _CHUNK = 10_000
+# Of a chunk with more bytes than these several batches are made: Arrow, which decodes a batch at once, counts bytes with 31 bits.
+_MOST_BYTES = 256 << 20
 # The client waits for a full chunk: where offsets have no record, nothing more than this is lost at the end of a slice.
 _WAIT_SECONDS = 0.1
 _ONE_DAY_MS = 86_400_000
@@ -98,14 +100,13 @@ def read(
                 reached = max(reached, position)
                 if reached < one.end:
                     patience.judge(reached)
-                batch = _batch_of(one, records, with_headers)
+                batches = _batches_of(one, records, with_headers)
                 del messages, records
             if reached == position:
                 patience.check(position)
                 continue
             position = reached
-            if batch is not None:
-                yield batch
+            yield from batches
             # After the yield: the time that Spark takes with the rows is not time without a record.
             patience.renew()
     finally:
@@ -150,27 +151,43 @@ def _garbage_kept() -> Iterator[None]:
             gc.enable()
 
 
-def _batch_of(one: Slice, records: list[Message], with_headers: bool) -> pa.RecordBatch | None:
+def _batches_of(one: Slice, records: list[Message], with_headers: bool) -> list[pa.RecordBatch]:
     """
-    :return: those records that the slice loads; None where there are none
+    :return: those records that the slice loads, in order; mostly one batch, none of them empty
     """
     if records and records[-1].offset() >= one.end:
         records = [record for record in records if record.offset() < one.end]
+    batches = (_wanted(batch, one) for batch in _record_batches(records, with_headers))
+    return [batch for batch in batches if batch.num_rows]
+
+
+def _record_batches(records: list[Message], with_headers: bool) -> Iterator[pa.RecordBatch]:
+    """Batches of at most `_MOST_BYTES` of keys and values, but for a single record that has more."""
     if not records:
-        return None
-    batch = _wanted(_record_batch(records, with_headers), one)
-    return batch if batch.num_rows else None
+        return
+    keys = pa.array([record.key() for record in records], pa.binary())
+    values = pa.array([record.value() for record in records], pa.binary())
+    # The columns know their size; to count a chunk's bytes would cost more than the rare chunk that is made twice.
+    size = keys.nbytes + values.nbytes
+    if size <= _MOST_BYTES or len(records) == 1:
+        yield _record_batch(records, keys, values, with_headers)
+        return
+    del keys, values
+    # As many as would fit if all were of one size.
+    step = max(len(records) * _MOST_BYTES // size, 1)
+    for start in range(0, len(records), step):
+        yield from _record_batches(records[start : start + step], with_headers)
 
 
-def _record_batch(records: list[Message], with_headers: bool) -> pa.RecordBatch:
+def _record_batch(records: list[Message], keys: pa.Array, values: pa.Array, with_headers: bool) -> pa.RecordBatch:
     milliseconds = pa.array([record.timestamp()[1] for record in records], pa.int64())
     if pc.max(milliseconds).as_py() >= _TOO_LATE_MS:
         raise _too_late(records)
     # Records without a timestamp report -1.
     timestamps = pc.if_else(pc.less(milliseconds, 0), None, milliseconds).cast(pa.timestamp("ms", "UTC"))
     columns: dict[str, pa.Array] = {
-        "key": pa.array([record.key() for record in records], pa.binary()),
-        "value": pa.array([record.value() for record in records], pa.binary()),
+        "key": keys,
+        "value": values,
         "offset": pa.array([record.offset() for record in records], pa.int64()),
         "timestamp": timestamps.cast(pa.timestamp("us", "UTC")),
     }

@@ -23,6 +23,7 @@ from airflow_kafka_offsets.exceptions import (
     UnknownTopicError,
 )
 from airflow_kafka_offsets.offsets import ReadAhead, Slice
+from airflow_kafka_offsets.spark import read as read_module
 from airflow_kafka_offsets.spark.read import read
 from tests.unit.fake_consumer import TIMED_OUT, FakeConsumer, FakeMessage, Step, end_of_log, failure
 
@@ -106,6 +107,20 @@ class TestWhatIsRead:
             {"key": None, "value": None, "offset": 11, "headers": []},
         ]
         assert batch.column("timestamp").cast(pa.int64()).to_pylist() == [1_700_000_000_123_000, None]
+
+    @pytest.mark.parametrize("field", ["body", "name"])
+    def test_a_chunk_of_large_records_becomes_batches_that_are_not_too_large(
+        self, monkeypatch: pytest.MonkeyPatch, field: str
+    ) -> None:
+        monkeypatch.setattr(read_module, "_MOST_BYTES", 1000)
+        sizes = [10, 400, 400, 400, 3000, 10, 10, 900, 300, 300]
+        large = [FakeMessage(10 + i, **{field: b"x" * size}) for i, size in enumerate(sizes)]  # type: ignore[arg-type]
+        batches = read_all(FakeConsumer([large]))
+        assert offsets(batches) == [*range(10, 20)]
+        column = "value" if field == "body" else "key"
+        found = [[len(text) for text in batch.column(column).to_pylist()] for batch in batches]
+        assert [size for batch in found for size in batch] == sizes
+        assert max(sum(batch) for batch in found if batch != [3000]) <= 1000
 
     def test_the_last_instant_of_the_year_9999_is_one(self) -> None:
         (batch,) = read_all(FakeConsumer([messages(10, 20, timestamp_ms=LAST_MS)]))
