@@ -21,7 +21,6 @@ from airflow_kafka_offsets.attempt import Attempt, LoadResult, OnCommit
 from airflow_kafka_offsets.cleanup import clean_up
 from airflow_kafka_offsets.exceptions import (
     DataLossError,
-    DeadLetterError,
     ForeignBatchError,
     RewoundError,
 )
@@ -35,7 +34,7 @@ from airflow_kafka_offsets.mirror import mirror_after_commit
 from airflow_kafka_offsets.offsets import Gap, Target, TopicPartition
 from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.staged_rows import StagedRows
-from airflow_kafka_offsets.spark.dead_letters import dead_letters
+from airflow_kafka_offsets.spark.dead_letters import dead_letters, too_many
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 from airflow_kafka_offsets.staged import Launcher, Staged
 
@@ -330,12 +329,8 @@ def _check_dead_letters(pipeline: Pipeline, batch: Batch, work: Staged) -> None:
     if most is None or work.dead_letters <= most:
         return
     first = next(dead_letters(work.directory, work.manifest)).slice(0, 1).to_pylist()[0]
-    raise DeadLetterError(
-        f"{work.dead_letters:,} of {work.records:,} records of batch {batch.batch_id} cannot be decoded, and "
-        f"max_dead_letters={most:,} allows no more; the first is at topic {first['topic']!r} partition {first['partition']} "
-        f"offset {first['offset']}: {first['error']}. Nothing of this batch was written and no position moved; correct the "
-        "declared columns, or allow more dead letters, and run the task again."
-    )
+    told = f"{work.dead_letters:,} of {work.records:,} records of batch {batch.batch_id} cannot be decoded"
+    raise too_many(told, most, first["topic"], first["partition"], first["offset"], first["error"])
 
 
 def shown(batch: Batch) -> str:

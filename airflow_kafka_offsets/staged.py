@@ -152,6 +152,7 @@ def make_job(
         python_path=tuple(path for path in sys.path if path) if pipeline.transform else (),
         idle_timeout=pipeline.idle_timeout.total_seconds(),
         on_bad_record=pipeline.on_bad_record,
+        max_dead_letters=pipeline.max_dead_letters,
         task_offsets=pipeline.slice_offsets // _SMALL,
     )
 

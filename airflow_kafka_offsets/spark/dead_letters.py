@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_kafka_offsets.exceptions import StagingError
+from airflow_kafka_offsets.exceptions import DeadLetterError, StagingError
 from airflow_kafka_offsets.offsets import Slice
 from airflow_kafka_offsets.spark.decode import BadRecord
 from airflow_kafka_offsets.spark.job import Manifest
@@ -41,13 +41,16 @@ class DeadLetterFile:
 
     It is complete when the context is left. Its name is its own: where Spark reads a slice twice, the file counts that
     the note of the slice names.
+
+    :param most: how many the batch may have, all of its slices together; None for any number
     """
 
-    def __init__(self, staging: StagingDirectory, one: Slice) -> None:
+    def __init__(self, staging: StagingDirectory, one: Slice, most: int | None = None) -> None:
         self.count = 0
         self.name: str | None = None
         self._staging = staging
         self._slice = one
+        self._most = most
         self._stream: Any = None
         self._writer: pa.RecordBatchFileWriter | None = None
 
@@ -68,9 +71,14 @@ class DeadLetterFile:
         """
         :param batch: what `read` yields, with headers
         :param bad: which of its records do not decode, and why
+        :raises DeadLetterError: they are too many, whatever other slices have; the rest need not be read to know it
         """
         if not bad:
             return
+        if self._most is not None and self.count + len(bad) > self._most:
+            one, offset = self._slice, batch.column("offset")[bad[0].row].as_py()
+            told = f"More than {self._most:,} records of {one.topic}[{one.partition}] {one.start}..{one.end} cannot be decoded"
+            raise too_many(told, self._most, one.topic, one.partition, offset, bad[0].reason)
         if self._writer is None:
             self.name = f"dead-{self._slice.index}-{uuid.uuid4().hex}.arrow"
             self._stream = self._staging.filesystem.open_output_stream(self._staging.file(self.name))
@@ -78,6 +86,18 @@ class DeadLetterFile:
             self._writer = pa.ipc.new_file(self._stream, SCHEMA, options=options)
         self._writer.write_batch(_letters(batch, self._slice, bad))
         self.count += len(bad)
+
+
+def too_many(told: str, most: int, topic: str, partition: int, offset: int, reason: str) -> DeadLetterError:
+    """
+    :param told: how many there are, of what
+    :param offset: that of one of them
+    """
+    return DeadLetterError(
+        f"{told}, and max_dead_letters={most:,} allows no more; one is at topic {topic!r} partition {partition} offset "
+        f"{offset}: {reason}. Nothing of this batch was written and no position moved; correct the declared columns, or "
+        "allow more dead letters, and run the task again."
+    )
 
 
 def dead_letters(staging: StagingDirectory, manifest: Manifest) -> Iterator[pa.RecordBatch]:

@@ -44,6 +44,7 @@ class StageJob:
     :param python_path: directories in which the driver finds the transform
     :param task_offsets: slices of no more offsets than this share a Spark task
     :param on_bad_record: `fail`, or `dead_letter`: a record that does not decode is set aside
+    :param max_dead_letters: of the batch, so that no slice needs to set aside more; None for any number
     :param idle_timeout: seconds after which a read without any record or end of log is given up
     """
 
@@ -62,6 +63,7 @@ class StageJob:
     python_path: tuple[str, ...] = ()
     idle_timeout: float = 120.0
     on_bad_record: str = "fail"
+    max_dead_letters: int | None = None
     task_offsets: int = 0
     progress_interval: float = 5.0
 

@@ -58,7 +58,7 @@ class SliceReader:
         config = consumer_config(job.kafka_config, job.group_id, job.isolation_level)
         with_headers = self._sets_aside or (job.value_format == "raw" and "headers" in job.columns.names)
         seen = _Seen(one, staging, job.progress_interval)
-        with DeadLetterFile(staging, one) as dead:
+        with DeadLetterFile(staging, one, job.max_dead_letters) as dead:
             for batch in read(one, config, with_headers=with_headers, idle_timeout=job.idle_timeout):
                 yield self._rows(batch, one, dead)
                 seen.add(batch, dead)

@@ -547,13 +547,27 @@ class TestDeadLetters:
         produce(inline_loader.kafka, name, [*names(0, 3), *self.BAD])
 
         with pytest.raises(DeadLetterError, match=r"4 of 7 records of batch 1 .* max_dead_letters=3 .* offset 3"):
-            inline_loader(name, on_bad_record="dead_letter", max_dead_letters=3)
+            inline_loader(name, on_bad_record="dead_letter", max_dead_letters=3, slice_offsets=3)
         assert ids(inline_loader) == []
         assert rows(inline_loader.engine, "SELECT count(*) FROM dead_letters") == [(0,)]
 
         inline_loader(name, on_bad_record="dead_letter", max_dead_letters=4)
         assert len(inline_loader.launcher.jobs) == 1, "the staged files were not used"
         assert rows(inline_loader.engine, "SELECT count(*) FROM dead_letters") == [(4,)]
+
+    def test_too_many_of_one_slice_fail_the_batch_before_it_is_staged(
+        self, postgres_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        produce(postgres_loader.kafka, name, [*names(0, 3), *self.BAD])
+
+        told = rf"More than 3 records of {name}\[0\] 0\.\.7 cannot be decoded, and max_dead_letters=3 .* partition 0 offset 3"
+        with pytest.raises(DeadLetterError, match=told):
+            postgres_loader(name, on_bad_record="dead_letter", max_dead_letters=3)
+        assert rows(postgres_loader.engine, "SELECT state FROM offset_batches") == [("planned",)]
+
+        postgres_loader(name, on_bad_record="dead_letter", max_dead_letters=4)
+        assert rows(postgres_loader.engine, "SELECT count(*) FROM dead_letters") == [(4,)]
 
 
 class TestOlderLedger:

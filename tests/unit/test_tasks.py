@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_kafka_offsets.exceptions import RecordError
+from airflow_kafka_offsets.exceptions import DeadLetterError, RecordError
 from airflow_kafka_offsets.formats import Json, Raw, row_columns
 from airflow_kafka_offsets.offsets import ReadAhead, Slice
 from airflow_kafka_offsets.spark.dead_letters import dead_letters
@@ -41,7 +41,7 @@ def job(tmp_path: Path, one: Slice = TEN, **changes: Any) -> StageJob:
     return replace(made, **changes)
 
 
-def rows_of(job: StageJob, script: Sequence[Step]) -> list[dict[str, Any]]:
+def rows_of(job: StageJob, script: Iterable[Step]) -> list[dict[str, Any]]:
     indexes = pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})
     with pytest.MonkeyPatch.context() as patch:
         FakeConsumer(script).install(patch)
@@ -57,6 +57,19 @@ def note(job: StageJob, kind: str = "slice") -> SliceRead:
 
 def good(first: int, end: int, **fields: Any) -> list[FakeMessage]:
     return [FakeMessage(offset, b'{"id": %d}' % offset, **fields) for offset in range(first, end)]
+
+
+def test_a_slice_is_read_no_further_once_it_has_too_many_dead_letters(tmp_path: Path) -> None:
+    def script() -> Iterator[Step]:
+        yield [*good(10, 12), *(FakeMessage(offset, b"{") for offset in range(12, 14))]
+        yield [FakeMessage(offset, b"{") for offset in range(14, 16)]
+        raise AssertionError("it is read on")
+
+    one = job(tmp_path, on_bad_record="dead_letter", max_dead_letters=3)
+    with pytest.raises(DeadLetterError, match=r"More than 3 records of orders\[3\] 10\.\.20 .* offset 14"):
+        rows_of(one, script())
+    (left,) = StagingDirectory(one.staging_uri).notes("failure-")
+    assert left["error"] == "DeadLetterError"
 
 
 class TestTheNoteOfASlice:
