@@ -24,7 +24,7 @@ from airflow_kafka_offsets.ledger import Batch, RangeRead
 from airflow_kafka_offsets.offsets import TopicPartition, split
 from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.schema import spark_ddl
-from airflow_kafka_offsets.spark.application import load_transform
+from airflow_kafka_offsets.spark.application import failure, load_transform
 from airflow_kafka_offsets.spark.job import MANIFEST, Manifest, SliceRead, StageJob, TargetColumns
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 
@@ -161,6 +161,7 @@ def launch(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDi
     """Run the application, and check that it staged what was planned.
 
     :raises KafkaOffsetsError: what the application reports; RecordError, for example, for a record that does not decode
+    :raises ConfigurationError: Spark's Python lacks what it needs
     :raises StagingError: it failed without a report, or staged something else
     """
     if not job.slices:
@@ -175,7 +176,7 @@ def launch(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDi
         reported = _reported(directory)
         if reported is not None:
             raise reported from error
-        raise StagingError(f"Spark did not stage batch {batch.batch_id}: {error}") from error
+        raise failure(batch.batch_id, error) from error
     return _staged(directory, batch)
 
 

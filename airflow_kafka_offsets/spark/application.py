@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +10,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagingError, TargetError, TransformError
+from airflow_kafka_offsets.exceptions import (
+    ConfigurationError,
+    KafkaOffsetsError,
+    StagingError,
+    TargetError,
+    TransformError,
+)
 from airflow_kafka_offsets.spark.job import MANIFEST, Manifest, SliceRead, StagedFile, StageJob, TargetColumns
 from airflow_kafka_offsets.spark.pandas_import import do_without_pandas, hidden_pandas
 from airflow_kafka_offsets.spark.progress import Progress
@@ -177,7 +184,30 @@ def main(directory: str) -> int:
         leave_failure(StagingDirectory(job.staging_uri), error)
         traceback.print_exc()
         return 1
+    except Exception as error:
+        # What a task reported itself says more.
+        staging = StagingDirectory(job.staging_uri)
+        if not any(staging.notes("failure-")):
+            leave_failure(staging, failure(job.batch_id, error))
+        raise
     return 0
+
+
+def failure(batch_id: int, error: Exception) -> KafkaOffsetsError:
+    """What an exception of Spark's is about, in one line of it.
+
+    :return: a ConfigurationError where Spark's Python lacks a module that reading needs, else a StagingError
+    """
+    text = str(error)
+    missing = re.search(r"No module named '(pyarrow|confluent_kafka)\b", text)
+    if missing:
+        return ConfigurationError(
+            f"Spark's Python has no module {missing[1]!r}: install pyarrow and confluent-kafka where the executors run, or set "
+            "spark.pyspark.python to a Python that has them"
+        )
+    # Behind the line that says it come frames of Java's, indented, and the same again as causes.
+    said = [line for line in text.splitlines() if re.match(r"(?!Caused by|Driver stacktrace)\S", line)]
+    return StagingError(f"Spark did not stage batch {batch_id}: {said[-1] if said else type(error).__name__}")
 
 
 def _submitted(job: StageJob) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import uuid
 from pathlib import Path
@@ -159,6 +160,37 @@ def options_of(name: str) -> list[str]:
 def processes_with(argument: str) -> list[psutil.Process]:
     """All processes that were given an argument."""
     return [process for process in psutil.process_iter(["cmdline"]) if argument in (process.info["cmdline"] or [])]
+
+
+def test_executors_whose_python_lacks_a_module_are_told_of(
+    monkeypatch: pytest.MonkeyPatch, kafka: KafkaBroker, postgres_engine: sa.Engine, topic: TopicFactory, tmp_path: Path
+) -> None:
+    connect(monkeypatch, host="local[1]")
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    launcher = SparkSubmitLauncher("spark_default", conf={"spark.pyspark.python": str(bare)})
+    name = topic()
+    produce(kafka, name, names(0, 10))
+
+    with pytest.raises(
+        ConfigurationError, match=r"Spark's Python has no module 'pyarrow': install pyarrow and confluent-kafka"
+    ):
+        Loader(kafka, postgres_engine, launcher)(name)
+
+
+def test_why_spark_failed_is_in_the_error(
+    monkeypatch: pytest.MonkeyPatch, kafka: KafkaBroker, postgres_engine: sa.Engine, topic: TopicFactory
+) -> None:
+    connect(monkeypatch, host="local[1]")
+    launcher = SparkSubmitLauncher("spark_default", conf={"spark.serializer": "no.such.Serializer"})
+    name = topic()
+    produce(kafka, name, names(0, 10))
+
+    with pytest.raises(
+        StagingError, match=r"Spark did not stage batch 1: .*ClassNotFoundException: no\.such\.Serializer$"
+    ):
+        Loader(kafka, postgres_engine, launcher)(name)
 
 
 @pytest.mark.parametrize(
