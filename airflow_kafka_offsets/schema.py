@@ -34,6 +34,22 @@ _SCALARS: dict[str, pa.DataType] = {
     "TIMESTAMPNTZ": pa.timestamp("us"),
 }
 
+# Names of other databases that sqlglot takes for types of its own; INT8 has eight bytes in one, and eight bits in another.
+_FOREIGN = {
+    "INT1": "TINYINT",
+    "INT2": "SMALLINT",
+    "INT4": "INT",
+    "INT8": "BIGINT for eight bytes, TINYINT for eight bits",
+    "INT16": "SMALLINT",
+    "INT32": "INT",
+    "INT64": "BIGINT",
+    "FLOAT4": "FLOAT",
+    "FLOAT8": "DOUBLE",
+    "NUMBER": "DECIMAL(p,s)",
+    "FIXED": "DECIMAL(p,s)",
+    "VARCHAR2": "STRING",
+}
+
 KNOWN_TYPES = (
     "BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, VARCHAR(n), DATE, TIMESTAMP, "
     "TIMESTAMP_NTZ, ARRAY<…>, STRUCT<…>"
@@ -65,6 +81,7 @@ def parse_ddl(ddl: str) -> pa.Schema:
     is_more = statement.args.get("expression") is not None or statement.args.get("properties") is not None
     if not isinstance(declared, exp.Schema) or not declared.expressions or is_more:
         raise ConfigurationError(f"{unreadable}: it is no column list, or more than one")
+    _refuse_foreign_types(ddl)
     fields = [_field(column, None, unreadable) for column in declared.expressions]
     _refuse_duplicates([field.name for field in fields], "Column")
     return pa.schema(fields)
@@ -75,6 +92,25 @@ def spark_ddl(schema: pa.Schema) -> str:
     return ", ".join(
         f"{_quoted(field.name)} {_spark_type(field.type)}{'' if field.nullable else ' NOT NULL'}" for field in schema
     )
+
+
+def _refuse_foreign_types(ddl: str) -> None:
+    """Look at the words: what was parsed has lost them.
+
+    :param ddl: can be parsed
+    :raises ConfigurationError: with the type's name in Spark
+    """
+    import sqlglot
+    from sqlglot.tokens import TokenType
+
+    words = list(sqlglot.tokenize(ddl, read="spark"))
+    quoted = (TokenType.IDENTIFIER, TokenType.STRING)
+    for before, at, word in zip([None, None, *words], [None, *words], words, strict=False):
+        begins_struct = before is not None and before.token_type == TokenType.STRUCT
+        is_name = at is None or at.text == "," or (at.text == "<" and begins_struct)
+        instead = _FOREIGN.get(word.text.upper())
+        if instead is not None and not is_name and word.token_type not in quoted:
+            raise ConfigurationError(f"{word.text!r} is no type of Spark's: write {instead}")
 
 
 def _field(column: exp.Expression, parent: str | None, unreadable: str) -> pa.Field:

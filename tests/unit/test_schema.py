@@ -65,6 +65,27 @@ def test_another_name_of_a_type_means_the_same(ddl_type: str) -> None:
     assert only_type(ddl_type) == ALIASES[ddl_type]
 
 
+@pytest.mark.parametrize(
+    ("ddl", "instead"),
+    [
+        ("a INT8", "'INT8' is no type of Spark's: write BIGINT for eight bytes"),
+        ("a int4 NOT NULL", "'int4' is no type of Spark's: write INT"),
+        ("a STRUCT<int8: float8>", "'float8' is no type of Spark's: write DOUBLE"),
+        ("a ARRAY<INT2>", "'INT2' is no type of Spark's: write SMALLINT"),
+        ("a STRING, b NUMBER(10,2)", "'NUMBER' is no type of Spark's: write DECIMAL"),
+    ],
+)
+def test_a_type_of_another_database_is_refused_with_sparks_name_for_it(ddl: str, instead: str) -> None:
+    with pytest.raises(ConfigurationError, match=instead):
+        parse_ddl(ddl)
+
+
+def test_columns_and_fields_may_be_named_like_such_types() -> None:
+    columns = parse_ddl("int8 STRING COMMENT 'int8', number STRUCT<int4: STRING, `int2` INT>, `FLOAT8` DECIMAL(3, 1)")
+    assert columns.names == ["int8", "number", "FLOAT8"]
+    assert [field.name for field in columns.field("number").type] == ["int4", "int2"]
+
+
 def test_types_nest() -> None:
     assert only_type("ARRAY<STRUCT<at: TIMESTAMP, lines: ARRAY<DECIMAL(5,2)>>>") == pa.list_(
         pa.struct([("at", UTC_MICROSECONDS), ("lines", pa.list_(pa.decimal128(5, 2)))])
