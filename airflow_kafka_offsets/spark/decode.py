@@ -80,6 +80,8 @@ DECODERS = {"json": decode_json, "raw": decode_raw}
 
 # So few records are judged one by one: bad ones come together, and most attempts are those with a handful of records.
 _FEW = 8
+# Characters of a reason: Arrow shows the whole value.
+_LONGEST = 200
 _SYNTAX = "JSON parse error: "
 
 
@@ -121,7 +123,8 @@ def _parts(
         decoded = _decode(batch.column("value"), layout)
     except _UndecodableError as error:
         if batch.num_rows == 1:
-            yield BadRecord(first, str(error))
+            reason = str(error)
+            yield BadRecord(first, reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}…")
             return
     else:
         yield pa.RecordBatch.from_arrays([*decoded, *_audit(batch, one)], schema=columns)

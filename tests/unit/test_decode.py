@@ -245,6 +245,14 @@ class TestMissingAndNull:
             decode("a INT NOT NULL", b"{}")
 
 
+@pytest.mark.parametrize("ddl_type", ["DATE", "DECIMAL(38,2)"])
+def test_a_reason_shows_the_beginning_of_a_long_value(ddl_type: str) -> None:
+    with pytest.raises(RecordError) as refused:
+        decode(f"a {ddl_type}", b'{"a": "%s"}' % (b"secret" * 10_000))
+    assert "secret" in refused.value.reason
+    assert len(refused.value.reason) == 201
+
+
 class TestNotJson:
     @pytest.mark.parametrize(
         "value",
