@@ -13,7 +13,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import Thread
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy.engine import Engine
@@ -35,7 +34,6 @@ _DATABASE_SECONDS = 15.0
 # How much of its interval a look may come early, to be the same as another's.
 _EARLY = 0.1
 _LONGEST_PAUSE_SECONDS = 300.0
-_THREADS = 8
 # What is woken at once: the loop has to get round to others in between.
 _AT_ONCE = 10
 
@@ -110,8 +108,10 @@ class Watch:
         self._watchers: set[_Watcher] = set()
         self._joined = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="kafka-offsets-watch")
+        self._polling = _thread()
         self._polls: LagPolls | None = None
+        # A thread for each: however many do not answer, there is one for those that do.
+        self._readers: dict[StateTables, ThreadPoolExecutor] = {}
         self._engines: dict[StateTables, Engine] = {}
         self._reading: dict[StateTables, Future[dict[str, GroupState]]] = {}
 
@@ -144,16 +144,20 @@ class Watch:
         self._ended()
         if self._task is not None:
             self._task.cancel()
-        # By a thread: closing waits for the network.
-        Thread(target=self._close, name="kafka-offsets-watch-close").start()
+        # By the threads, at last: closing waits for the network, and what is still being asked opens what it lacks.
+        self._polling.submit(self._close_cluster)
+        self._polling.shutdown(wait=False)
+        for tables, reader in self._readers.items():
+            reader.submit(self._close_engine, tables)
+            reader.shutdown(wait=False)
 
-    def _close(self) -> None:
-        # What is still being asked uses what is to be closed, and opens what it lacks.
-        self._threads.shutdown(wait=True, cancel_futures=True)
+    def _close_cluster(self) -> None:
         self._polls = None
-        for engine in self._engines.values():
+
+    def _close_engine(self, tables: StateTables) -> None:
+        engine = self._engines.pop(tables, None)
+        if engine is not None:
             engine.dispose()
-        self._engines.clear()
 
     def _failed(self, task: asyncio.Task[None]) -> None:
         """Whatever ends the polls ends all who wait for them: they would wait for ever."""
@@ -188,7 +192,7 @@ class Watch:
         read = await asyncio.gather(*(self._states(tables, found) for tables, found in groups.items()))
         states = dict(zip(groups, read, strict=True))
         try:
-            return await asyncio.wrap_future(self._threads.submit(self._ask, due, states))
+            return await asyncio.wrap_future(self._polling.submit(self._ask, due, states))
         except Exception as error:
             # Whatever it is: the watchers decide what it means to them.
             return [error] * len(due)
@@ -198,7 +202,9 @@ class Watch:
         before = self._reading.get(tables)
         if before is not None and not before.done():
             return DatabaseUnavailableError(f"The database of connection {tables.conn_id!r} still does not answer")
-        self._reading[tables] = reading = self._threads.submit(self._read, tables, group_ids)
+        if tables not in self._readers:
+            self._readers[tables] = _thread()
+        self._reading[tables] = reading = self._readers[tables].submit(self._read, tables, group_ids)
         answer = asyncio.wrap_future(reading)
         # Also one that comes too late for anybody to ask.
         answer.add_done_callback(lambda one: one.cancelled() or one.exception())
@@ -223,9 +229,7 @@ class Watch:
                 return group_states(conn, Tables(tables.schema, tables.prefix), group_ids)
         except Exception:
             # What the connection says may have changed since.
-            engine = self._engines.pop(tables, None)
-            if engine is not None:
-                engine.dispose()
+            self._close_engine(tables)
             raise
 
     def _ask(
@@ -253,6 +257,11 @@ class Watch:
             self._polls = None
             raise
         return looks
+
+
+def _thread() -> ThreadPoolExecutor:
+    """One, which begins with its first task."""
+    return ThreadPoolExecutor(1, thread_name_prefix="kafka-offsets-watch")
 
 
 def _judged(watcher: _Watcher, state: GroupState, report: LagReport | Exception) -> Look[Any] | Exception:

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
@@ -17,6 +18,7 @@ import pytest
 import sqlalchemy as sa
 from airflow.triggers.base import BaseTrigger
 
+from airflow_kafka_offsets import watch
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.lag_watch import Judged, LagWatch
 from airflow_kafka_offsets.ledger import Tables, TaskRun, claim, release
@@ -57,10 +59,10 @@ def connected(kafka: KafkaBroker, postgres_engine: sa.Engine, monkeypatch: pytes
 def looked(monkeypatch: pytest.MonkeyPatch) -> Looked:
     """Every look of every trigger: a test that nothing fires waits for looks, not for time."""
     found: Looked = []
-    watch = module.watch
+    looking = module.watch
 
     async def noting(watched: LagWatch) -> AsyncIterator[Look[Judged] | Exception]:
-        async with aclosing(watch(watched)) as looks:
+        async with aclosing(looking(watched)) as looks:
             async for look in looks:
                 found.append(look)
                 yield look
@@ -404,6 +406,30 @@ def test_all_triggers_of_a_cluster_share_one_poll_and_leave_nothing_open(
 def connections_to(kafka: KafkaBroker) -> int:
     port = int(kafka.bootstrap_servers.rpartition(":")[2])
     return sum(bool(one.raddr) and one.raddr.port == port for one in psutil.Process(os.getpid()).net_connections())
+
+
+def test_databases_that_do_not_answer_keep_no_other_waiting(
+    connected: Loader, topic: TopicFactory, looked: Looked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_DATABASE_SECONDS", 0.5)
+    name = topic()
+    connected(name)
+
+    async def test() -> None:
+        silent = [
+            KafkaLagEventTrigger(**arguments(name, min_lag=5, offsets_conn_id="silent", offsets_prefix=f"of_{number}_"))
+            for number in range(12)
+        ]
+        async with running(*silent, KafkaLagTrigger(**arguments(name, min_lag=5))) as found:
+            told = "The database of connection 'silent' still does not answer"
+            await until(lambda: sum(told in str(look) for look in looked) >= len(silent), "all of them to be silent")
+            await asyncio.to_thread(produce, connected.kafka, name, names(0, 5))
+            assert (await found[-1].event())["report"]["lag"] == 5
+
+    with socket.create_server(("127.0.0.1", 0), backlog=20) as listening:
+        port = listening.getsockname()[1]
+        monkeypatch.setenv("AIRFLOW_CONN_SILENT", f"postgres://user:secret@127.0.0.1:{port}/warehouse")
+        run(test)
 
 
 def test_a_broker_and_a_database_that_are_gone_for_a_while_neither_fire_nor_end_a_trigger(
