@@ -62,6 +62,15 @@ class Look(NamedTuple, Generic[T]):
     busy: bool
 
 
+class _Ended(NamedTuple):
+    """What is found where the polls have ended, which nobody meant to.
+
+    :param error: that which ended them
+    """
+
+    error: BaseException
+
+
 @dataclass(eq=False, slots=True)
 class _Watcher:
     tables: StateTables
@@ -71,7 +80,7 @@ class _Watcher:
     due: float
     failures: int = 0
     # Of looks that nobody took, only the latest counts.
-    looks: asyncio.Queue[Look[Any] | Exception] = field(default_factory=lambda: asyncio.Queue(1))
+    looks: asyncio.Queue[Look[Any] | Exception | _Ended] = field(default_factory=lambda: asyncio.Queue(1))
 
     def offer(self, look: Look[Any] | Exception, now: float) -> None:
         self.failures = self.failures + 1 if isinstance(look, Exception) else 0
@@ -80,6 +89,9 @@ class _Watcher:
         if self.failures > 1:
             longest = max(self.interval, _LONGEST_PAUSE_SECONDS)
             self.due += min(self.interval * 2 ** min(self.failures - 1, 10), longest) // self.interval * self.interval
+        self.put(look)
+
+    def put(self, look: Look[Any] | Exception | _Ended) -> None:
         if self.looks.full():
             self.looks.get_nowait()
         self.looks.put_nowait(look)
@@ -124,6 +136,7 @@ class Watch:
 
         :param judge: makes of a report what is wanted of it; called by a thread
         :param interval: seconds from one look to the next
+        :raises RuntimeError: the polls ended, for a reason that is none of Kafka's or a database's
         """
         now = asyncio.get_running_loop().time()
         watcher = _Watcher(tables, question, judge, interval, now + min(_GATHER_SECONDS, interval))
@@ -134,7 +147,10 @@ class Watch:
             self._task.add_done_callback(self._failed)
         try:
             while True:
-                yield await watcher.looks.get()
+                look = await watcher.looks.get()
+                if isinstance(look, _Ended):
+                    raise RuntimeError(f"The polls of the lag ended: {look.error!r}") from look.error
+                yield look
         finally:
             self._watchers.discard(watcher)
             if not self._watchers:
@@ -160,12 +176,12 @@ class Watch:
             engine.dispose()
 
     def _failed(self, task: asyncio.Task[None]) -> None:
-        """Whatever ends the polls ends all who wait for them: they would wait for ever."""
+        """Whatever ends the polls ends all who wait for them: they would wait for ever. Who begins anew begins them anew."""
         if task.cancelled() or (error := task.exception()) is None:
             return
         log.error("The polls of the lag ended", exc_info=error)
         for watcher in self._watchers:
-            watcher.offer(RuntimeError(f"The polls of the lag ended: {error!r}"), 0.0)
+            watcher.put(_Ended(error))
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

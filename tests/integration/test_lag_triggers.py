@@ -22,6 +22,7 @@ from airflow_kafka_offsets import watch
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.lag_watch import Judged, LagWatch
 from airflow_kafka_offsets.ledger import Tables, TaskRun, claim, release
+from airflow_kafka_offsets.metrics import emit_poll
 from airflow_kafka_offsets.patient_admin import PatientAdmin
 from airflow_kafka_offsets.triggers import lag as module
 from airflow_kafka_offsets.triggers.lag import KafkaLagEventTrigger, KafkaLagTrigger
@@ -406,6 +407,31 @@ def test_all_triggers_of_a_cluster_share_one_poll_and_leave_nothing_open(
 def connections_to(kafka: KafkaBroker) -> int:
     port = int(kafka.bootstrap_servers.rpartition(":")[2])
     return sum(bool(one.raddr) and one.raddr.port == port for one in psutil.Process(os.getpid()).net_connections())
+
+
+def test_where_the_polls_end_event_triggers_begin_anew_and_deferred_sensors_are_told(
+    connected: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    connected(name)
+    metrics = iter([ValueError("no metrics today")])
+
+    def failing_once(*told: Any) -> None:
+        for error in metrics:
+            raise error
+        emit_poll(*told)
+
+    monkeypatch.setattr(module, "emit_poll", failing_once)
+
+    async def test() -> None:
+        wanted = arguments(name, min_lag=5)
+        async with running(KafkaLagEventTrigger(**wanted), KafkaLagTrigger(**wanted)) as (event, once):
+            told = (await once.event())["error"]
+            assert told == "RuntimeError: The polls of the lag ended: ValueError('no metrics today')"
+            await asyncio.to_thread(produce, connected.kafka, name, names(0, 5))
+            assert (await event.event())["report"]["lag"] == 5
+
+    run(test)
 
 
 def test_databases_that_do_not_answer_keep_no_other_waiting(
