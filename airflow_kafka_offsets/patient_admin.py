@@ -54,7 +54,15 @@ PASSING = frozenset(
         KafkaError.NOT_COORDINATOR,
     }
 )
-_UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+_UNKNOWN = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        # No topic can have such a name.
+        KafkaError.TOPIC_EXCEPTION,
+    }
+)
 # A new topic is unknown to some brokers for a moment; a topic that stays unknown this long does not exist.
 _UNKNOWN_GRACE_SECONDS = 3.0
 # The client goes on asking a dead leader, or a dead "controller" (in KRaft any broker), for as long as it lives: each

@@ -87,6 +87,10 @@ class TestPoke:
             with pytest.raises(AirflowSkipException):
                 self.sensor("nowhere", min_lag=1, soft_fail=True, deferrable=deferrable).execute({})
 
+    def test_a_name_that_no_topic_can_have_is_named(self, sensed: str) -> None:
+        with pytest.raises(AirflowFailException, match=r"UnknownTopicError: .*topic 'orders, payments'"):
+            self.sensor("orders, payments", min_lag=1).poke({})
+
     @pytest.mark.parametrize("away", ["broker", "database"])
     def test_what_is_away_is_looked_at_again(self, sensed: str, away: str, monkeypatch: pytest.MonkeyPatch) -> None:
         if away == "broker":
