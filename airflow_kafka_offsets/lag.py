@@ -74,9 +74,11 @@ class LagReport:
     """The lag of a group, by partition and in total. Partitions with an error count nothing.
 
     :param partitions: by topic and partition
+    :param note: what is odd about all of it, but no error
     """
 
     partitions: tuple[PartitionLag, ...]
+    note: str | None = None
 
     @property
     def lag(self) -> int:
@@ -122,6 +124,8 @@ class LagReport:
             told.append(f"{self.lost:,} offsets lost to retention")
         if self.errors:
             told.append(f"incomplete: {listed((one.error for one in self.errors), most=1)}")
+        if self.note:
+            told.append(self.note)
         return "; ".join(told)
 
     def summary(self, most: int = 100) -> dict[str, Any]:

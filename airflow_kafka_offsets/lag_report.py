@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy.engine import Engine
@@ -21,6 +21,10 @@ from airflow_kafka_offsets.offsets import PartitionLog, TopicPartition
 from airflow_kafka_offsets.planning import First
 from airflow_kafka_offsets.rewinding import partitions_in
 from airflow_kafka_offsets.scenarios import Scope
+
+_NO_TABLES = (
+    "no state tables are there: nothing was loaded yet, or offsets_schema or offsets_prefix is not that of the load"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +126,7 @@ class LagPolls:
         positions = {tp: one.position for tp, one in stored.items()}
         start = bounds.first_offsets(self._cluster, question.start, lambda: state.now, logs, positions)
         new = {tp: begin(tp, log, start, state.topics) for tp, log in logs.items() if tp not in committed}
-        return evaluate(
+        report = evaluate(
             committed,
             logs,
             now=state.now,
@@ -132,6 +136,8 @@ class LagPolls:
             retention=look.retention,
             known_topics=state.topics,
         )
+        # Before the first load that is as it should be; but it is also what a misspelled schema looks like.
+        return report if state.installed else replace(report, note=_NO_TABLES)
 
     def _first_waiting(
         self,

@@ -34,6 +34,7 @@ class GroupState:
     :param cluster_id: the Kafka cluster that it is loaded from; None where that is not known
     :param busy: whether a run holds the group's lease now
     :param stored: its positions
+    :param installed: whether there are state tables at all
     """
 
     now: datetime
@@ -41,6 +42,7 @@ class GroupState:
     cluster_id: str | None = None
     busy: bool = False
     stored: Sequence[_Stored] = ()
+    installed: bool = True
 
     @property
     def topics(self) -> frozenset[str]:
@@ -68,7 +70,7 @@ def group_states(conn: Connection, tables: Tables, group_ids: Collection[str]) -
     """
     now, wanted = database_now(conn), sorted(group_ids)
     if installed_version(conn, tables) is None:
-        return {group_id: GroupState(now) for group_id in group_ids}
+        return {group_id: GroupState(now, installed=False) for group_id in group_ids}
     groups, offsets = tables.consumer_groups.c, tables.consumed_offsets.c
     stored: dict[str, list[_Stored]] = {group_id: [] for group_id in group_ids}
     found: dict[str, GroupState] = {}

@@ -166,6 +166,19 @@ def test_a_record_with_a_timestamp_behind_all_dates_has_not_waited(
         assert report.headroom_time > timedelta(days=365)
 
 
+def test_where_no_state_tables_are_the_lag_of_a_new_group_says_so(inline_loader: Loader, topic: TopicFactory) -> None:
+    name = topic()
+    produce(inline_loader.kafka, name, names(0, 3))
+    inline_loader(topic())
+    cluster, question = Cluster(inline_loader.config), LagQuestion("new", {name: None})
+
+    there = lag_report(inline_loader.engine, Tables(), cluster, question, new_group=True)
+    misspelled = lag_report(inline_loader.engine, Tables(prefix="nope_"), cluster, question, new_group=True)
+
+    assert str(there) == "lag 3 in 1 partitions"
+    assert str(misspelled).startswith("lag 3 in 1 partitions; no state tables are there: ")
+
+
 def test_what_goes_wrong_with_one_group_is_told_of_no_other(inline_loader: Loader, topic: TopicFactory) -> None:
     name = topic()
     produce(inline_loader.kafka, name, names(0, 3))
