@@ -77,6 +77,8 @@ _RULES = {
     "lease": _DURATION,
     "idle_timeout": _DURATION,
     "mirror_to": _or_none(_Rule("the name of a consumer group", _is_name)),
+    # Text, such as a template that nobody renders, would be true, and rows would be removed.
+    "replace": _Rule("True or False", lambda value: isinstance(value, bool)),
     "offsets_schema": _or_none(_TEXT),
     "offsets_prefix": _TEXT,
     "kafka_conn_id": _NAME,

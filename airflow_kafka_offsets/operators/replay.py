@@ -58,6 +58,7 @@ class KafkaReplayOperator(PipelineOperator):
     :param offsets_prefix: put before the names of the state tables
     :param kafka_conn_id: connection of the Kafka provider
     :param spark_conn_id: connection of the Spark provider
+    :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
 
     template_fields: Sequence[str] = (
@@ -87,6 +88,7 @@ class KafkaReplayOperator(PipelineOperator):
         self.batch_id = batch_id
         self.replace = replace
         self.reason = reason
+        self.check_parameters()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Replay.

@@ -64,6 +64,11 @@ def test_what_a_load_refuses(name: str, value: Any, told: str) -> None:
         KafkaBatchOperator(**(GIVEN | {name: value}))
 
 
+def test_a_replay_replaces_only_where_it_is_told_so() -> None:
+    with pytest.raises(ConfigurationError, match="replace must be True or False; got replace='no'"):
+        KafkaReplayOperator(**GIVEN, replace="no")  # type: ignore[arg-type]
+
+
 def test_what_is_templated_is_left_to_the_run() -> None:
     KafkaBatchOperator(
         **GIVEN | {"group_id": "{{ params.group }}", "topics": "{{ params.topics }}"},

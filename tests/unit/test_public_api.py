@@ -94,14 +94,6 @@ def test_it_imports_nothing_heavy(code: str) -> None:
     assert imported_by(code) & HEAVY == set()
 
 
-def test_an_operator_in_a_dag_file_costs_little_more_than_airflow() -> None:
-    code = (
-        "from airflow_kafka_offsets import Json, KafkaBatchOperator, SqlTable; KafkaBatchOperator(task_id='t', group_id='g',"
-        " topics=['t'], value_format=Json('id BIGINT'), sink=SqlTable('t', conn_id='c'))"
-    )
-    assert imported_by(code) & {"confluent_kafka", "pyarrow", "pyspark", "sqlglot"} == set()
-
-
 @pytest.fixture(scope="module")
 def info() -> dict[str, Any]:
     return get_provider_info()
