@@ -88,6 +88,8 @@ class KafkaBatchOperator(PipelineOperator):
         self.check_parameters()
         if on_busy not in ("wait", "skip", "fail"):
             raise ConfigurationError(f"on_busy must be one of wait, skip, fail; got on_busy={on_busy!r}")
+        if lateness and until is None:
+            raise ConfigurationError(f"lateness={lateness!r} means nothing without until")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Load.

@@ -51,13 +51,14 @@ def test_what_both_refuse(operator: type[PipelineOperator], name: str, value: An
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("lateness", 600, "lateness must be a timedelta; got lateness=600"),
+        ("lateness", 600, "lateness must be a timedelta that is not negative; got lateness=600"),
+        ("lateness", timedelta(minutes=5), "lateness=datetime.timedelta(seconds=300) means nothing without until"),
         ("max_bytes", "1MB", "got max_bytes='1MB'"),
         ("time_budget", 60, "got time_budget=60"),
         ("lease", 60, "lease must be a positive timedelta; got lease=60"),
         ("on_busy", "explode", "on_busy must be one of wait, skip, fail; got on_busy='explode'"),
     ],
-    ids=["lateness", "max_bytes", "time_budget", "lease", "on_busy"],
+    ids=["lateness", "no-until", "max_bytes", "time_budget", "lease", "on_busy"],
 )
 def test_what_a_load_refuses(name: str, value: Any, told: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(told)):
