@@ -13,6 +13,7 @@ from airflow_kafka_offsets import bounds, parameters, planning
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats import ValueFormat, row_columns
 from airflow_kafka_offsets.ledger import Tables
+from airflow_kafka_offsets.ledger.tables import NAME_LENGTH
 from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.application import load_transform
 
@@ -85,6 +86,11 @@ class Pipeline:
         :raises TransformError: the transform cannot be imported
         """
         parameters.check(vars(self))
+        if len(self.group_id) > NAME_LENGTH or "\0" in self.group_id:
+            raise ConfigurationError(
+                f"group_id must have at most {NAME_LENGTH} characters, and no NUL among them; got {len(self.group_id)}, which begin "
+                f"with {self.group_id[:40]!r}"
+            )
         if self.on_busy not in get_args(OnBusy):
             raise ConfigurationError(
                 f"on_busy must be one of {', '.join(get_args(OnBusy))}; got on_busy={self.on_busy!r}"

@@ -10,13 +10,14 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from airflow_kafka_offsets.exceptions import (
     CommitUnknownError,
     DatabaseBusyError,
     DatabaseUnavailableError,
     PositionConflictError,
+    TargetError,
 )
 from airflow_kafka_offsets.ledger.batch_rows import OPEN_STATES, Batch
 from airflow_kafka_offsets.ledger.connection import database_now, is_outage, said, transact
@@ -47,6 +48,7 @@ def commit(
     :raises FencedError: a later attempt took over
     :raises PositionConflictError: a stored position is not where its range starts
     :raises DoubleLoadError: records of a replay would be in the target twice
+    :raises TargetError: the database refuses the transaction as a whole
     :raises DatabaseBusyError: other writers were in the way at every attempt; nothing was written
     :raises DatabaseUnavailableError: no room, no connection, a time-out; nothing was written
     :raises CommitUnknownError: the connection broke, and the ledger could not be asked
@@ -74,7 +76,13 @@ def commit(
             return _outcome(engine, tables, claim, batch, error)
         if is_outage(error):
             raise _not_committed(batch, error) from error
-        raise
+        if isinstance(error, ProgrammingError):  # as missing rights in the state tables are
+            raise
+        # At COMMIT, as deferred constraints are. Not as the cause, whose details quote the row.
+        raise TargetError(
+            f"Batch {batch.batch_id} of group {batch.group_id!r} was not committed, and nothing of it was written: {said(error)}. "
+            "Correct the target table, or the records, and run the task again."
+        ) from None
     except DatabaseBusyError as busy:
         raise DatabaseBusyError(
             f"Batch {batch.batch_id} of group {batch.group_id!r} was not committed: {busy}"

@@ -15,6 +15,8 @@ from sqlalchemy.types import TypeDecorator
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 SCHEMA_VERSION = 1
+NAME_LENGTH = 250
+"""The most characters of a group's name, and of other names."""
 
 # Only these know an index over a part of the rows (elsewhere the index would forbid a group's second batch), and
 # CREATE INDEX IF NOT EXISTS.
@@ -50,7 +52,7 @@ class Tables:
         self._prefix = prefix
         # Kafka's own limit for a topic name is 249 characters; MySQL wants a length for text in a key.
         topic = sa.String(249)
-        name = sa.String(250)
+        name = sa.String(NAME_LENGTH)
         # SQLite numbers rows by itself only where the primary key is an INTEGER.
         serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 

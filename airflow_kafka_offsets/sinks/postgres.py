@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.ledger.connection import is_outage
 from airflow_kafka_offsets.sinks.columns import without_placeholders
 from airflow_kafka_offsets.sinks.staged_rows import Column, StagedRows
 
@@ -42,7 +43,7 @@ def copy_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows
     Binary where every column has a type with a known binary form, else CSV, which the server parses for any type.
 
     :raises RecordError: the database refuses a row; names the record
-    :raises TargetError: it refuses the statement: the table is not what it was a moment ago, for example
+    :raises TargetError: it refuses the statement: the table is not what it was a moment ago, or has security for its rows
     """
     preparer = without_placeholders(conn.dialect).identifier_preparer
     names = ", ".join(preparer.quote(column.name) for column in columns)
@@ -56,19 +57,20 @@ def copy_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows
             for chunk in chunks:
                 copy.write(chunk)
         return int(cursor.rowcount)
-    except (psycopg.DataError, psycopg.IntegrityError, psycopg.ProgrammingError) as error:
+    except psycopg.Error as error:
+        # As SQLAlchemy would have raised it, so that the commit handles one kind of error.
+        lost, plain = cursor.connection.closed, _without_details(error)
+        raised = DBAPIError.instance(
+            statement, None, plain, psycopg.Error, connection_invalidated=lost, dialect=conn.dialect
+        )
+        if not isinstance(raised, DBAPIError) or is_outage(raised):
+            raise raised from None
         # Not the details, which quote the row. And not as the cause either, which would be logged with them.
         words = error.diag.message_primary or str(error)
         line = _LINE.search(error.diag.context or "")
         if line is None:  # found before the first row, as missing columns are, or after the last, as foreign keys
             raise TargetError(f"Nothing was written into {table.fullname!r}: {words}") from None
         raise rows.rejected(int(line.group(1)) - 1, f"the database refuses its row: {words}") from None
-    except psycopg.Error as error:
-        # As SQLAlchemy would have raised it, so that the commit handles one kind of error.
-        lost, plain = cursor.connection.closed, _without_details(error)
-        raise DBAPIError.instance(
-            statement, None, plain, psycopg.Error, connection_invalidated=lost, dialect=conn.dialect
-        ) from None
     finally:
         cursor.close()
 

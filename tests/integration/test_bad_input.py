@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -210,6 +211,41 @@ def test_a_user_who_may_not_write_the_state_is_told_before_spark(
         Loader(kafka, guest, postgres_loader.launcher)(name)
 
     assert postgres_loader.launcher.jobs == []
+
+
+def test_a_table_with_security_for_its_rows_is_refused(
+    postgres_loader: Loader, guest: Engine, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 3))
+    ledger.init(postgres_loader.engine, Tables())
+    with postgres_loader.engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE target (id BIGINT, name TEXT)"))
+        conn.execute(sa.text("ALTER TABLE target ENABLE ROW LEVEL SECURITY"))
+        conn.execute(sa.text("CREATE POLICY everyone ON target USING (true)"))
+        conn.execute(sa.text(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {guest.url.username}"))
+        conn.execute(sa.text(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {guest.url.username}"))
+
+    with pytest.raises(TargetError, match="Nothing was written into 'target': COPY FROM not supported with row-level"):
+        Loader(kafka, guest, postgres_loader.launcher)(name)
+
+
+def test_a_constraint_that_is_checked_at_commit_is_told_without_the_row(
+    postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce(kafka, name, [*names(0, 3), b'{"id": 99887766}', b'{"id": 99887766}'])
+    with postgres_loader.engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE target (id BIGINT, name TEXT, UNIQUE (id) DEFERRABLE INITIALLY DEFERRED)"))
+
+    with pytest.raises(
+        TargetError, match=r"Batch 1 of group 'loader' was not committed.* duplicate key value violates"
+    ) as raised:
+        postgres_loader(name)
+
+    assert "99887766" not in "".join(traceback.format_exception(raised.value))
+    assert rows(postgres_loader.engine, "SELECT count(*) FROM target") == [(0,)]
+    assert positions(postgres_loader.engine) == {}
 
 
 def test_a_value_outside_its_column_is_named(postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:

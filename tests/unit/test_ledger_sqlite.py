@@ -24,6 +24,7 @@ from airflow_kafka_offsets.exceptions import (
     GroupBusyError,
     LedgerError,
     PositionConflictError,
+    TargetError,
 )
 from airflow_kafka_offsets.ledger import (
     Batch,
@@ -952,7 +953,7 @@ class TestLostConnection:
             db.commit(held, batch)
         assert raised.value.retriable
 
-    def test_an_error_of_a_connection_that_lives_is_handed_on(self, db: Database) -> None:
+    def test_an_error_of_a_connection_that_lives_is_told(self, db: Database) -> None:
         held = db.claim()
         batch = db.plan(held)
 
@@ -960,5 +961,5 @@ class TestLostConnection:
             conn.exec_driver_sql("INSERT INTO nowhere VALUES (1)")
             return 1
 
-        with pytest.raises(DBAPIError, match="no such table: nowhere"):
+        with pytest.raises(TargetError, match=f"Batch {batch.batch_id} .* was not committed.*no such table: nowhere"):
             db.commit(held, batch, write=write)

@@ -89,3 +89,13 @@ def test_what_a_parameter_cannot_be_is_refused_by_its_name(name: str, value: Any
 )
 def test_what_is_documented_passes(name: str, value: Any) -> None:
     replace(PIPELINE, **{name: value}).check()
+
+
+@pytest.mark.parametrize("name", ["g" * 251, "orders\0"], ids=["too-long", "nul"])
+def test_a_group_that_the_state_tables_cannot_hold_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"at most 250 characters, and no NUL among them; got {len(name)}"):
+        replace(PIPELINE, group_id=name).check()
+
+
+def test_a_group_has_as_many_characters_as_the_state_tables_hold() -> None:
+    replace(PIPELINE, group_id="ä" * 250).check()
