@@ -9,11 +9,12 @@ from typing import Literal, NoReturn
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from airflow_kafka_offsets.cli.command import command, told
 from airflow_kafka_offsets.cli.output import show
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
+from airflow_kafka_offsets.ledger.connection import said
 
 Result = Literal["ok", "failed", "skipped"]
 
@@ -73,6 +74,9 @@ class Checks:
             return Finding(check, "skipped", str(reason))
         except CheckFailedError as error:
             return Finding(check, "failed", self._without_secrets(str(error)), error.fix)
+        except DBAPIError as error:
+            # Not as other commands tell it: they send the user here.
+            return Finding(check, "failed", self._without_secrets(f"the database says: {said(error)}"), fix)
         except (AirflowException, KafkaOffsetsError, SQLAlchemyError, ImportError) as error:
             return Finding(check, "failed", self._without_secrets(told(error)), fix)
         except Exception as error:

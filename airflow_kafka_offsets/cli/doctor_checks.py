@@ -17,7 +17,7 @@ from airflow_kafka_offsets.hooks.database import database_engine
 from airflow_kafka_offsets.hooks.kafka import kafka_config
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Tables
-from airflow_kafka_offsets.ledger.connection import is_outage, said, transaction
+from airflow_kafka_offsets.ledger.connection import STATE_RIGHTS, is_outage, said, sqlstate, transaction
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.listing import listed
 
@@ -25,6 +25,8 @@ _REQUIRED = ("airflow-kafka-offsets", "apache-airflow-core", "confluent-kafka", 
 _KAFKA_PATIENCE_SECONDS = 10.0
 _CONNECT_SECONDS = 5.0
 _SHOWN = 5
+_INSUFFICIENT_PRIVILEGE = "42501"
+_NO_SUCH_SCHEMA = "3F000"
 # Elsewhere, DDL ends a transaction, so that it cannot be tried.
 _DDL_IN_TRANSACTIONS = ("postgresql", "sqlite")
 
@@ -86,7 +88,7 @@ def check_database(checks: Checks, conn_id: str, schema: str | None, prefix: str
             granted = checks.run("rights", lambda: _rights(engine, tables), "GRANT what is missing to the user")
             topics = stored() if granted else []
         else:
-            _skip(checks, "there are no state tables to look at", "rights")
+            _skip(checks, "there are no state tables that could be looked at", "rights")
         checks.run("binary COPY", lambda: _binary_copy(engine), "pip install 'airflow-kafka-offsets[postgres]'")
     finally:
         for one in engines:
@@ -194,7 +196,15 @@ def _is_installed(engine: Engine, tables: Tables) -> bool:
 def _state_tables(engine: Engine, tables: Tables) -> str:
     tables.check_names(engine.dialect)
     with engine.connect() as conn:
-        version = installed_version(conn, tables)
+        try:
+            version = installed_version(conn, tables)
+        except DBAPIError as error:
+            if sqlstate(error) != _INSUFFICIENT_PRIVILEGE:
+                raise
+            schema = f", and USAGE on schema {tables.metadata.schema}" if tables.metadata.schema else ""
+            raise CheckFailedError(
+                f"there, but this user may not read them: {said(error)}", f"GRANT {STATE_RIGHTS}{schema}"
+            ) from error
         inspector = sa.inspect(conn)
         missing = [
             table.fullname
@@ -210,7 +220,13 @@ def _state_tables(engine: Engine, tables: Tables) -> str:
         return f"there, with schema version {version}"
     if engine.dialect.name not in _DDL_IN_TRANSACTIONS:
         raise CheckSkipped("not there yet; 'airflow kafka-offsets init', or the first load, creates them")
-    _try(engine, tables.metadata.create_all)
+    try:
+        _try(engine, tables.metadata.create_all)
+    except DBAPIError as error:
+        if sqlstate(error) != _NO_SUCH_SCHEMA:
+            raise
+        name = engine.dialect.identifier_preparer.quote(tables.metadata.schema or "")
+        raise CheckFailedError(said(error), f"CREATE SCHEMA {name}, and grant USAGE and CREATE on it") from error
     return "not there yet; this user may create them, and the first load does"
 
 
@@ -230,7 +246,7 @@ def _rights(engine: Engine, tables: Tables) -> str:
     if missing:
         raise CheckFailedError(
             f"missing: {listed(missing, most=_SHOWN)}",
-            "GRANT SELECT, INSERT, UPDATE and DELETE on the state tables, and USAGE on the sequence of offset_batches",
+            f"GRANT {STATE_RIGHTS}",
         )
     return "SELECT, INSERT, UPDATE and DELETE, each in a transaction that was committed"
 

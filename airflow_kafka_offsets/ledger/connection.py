@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
 
-from airflow_kafka_offsets.exceptions import DatabaseBusyError, DatabaseUnavailableError
+from airflow_kafka_offsets.exceptions import DatabaseBusyError, DatabaseUnavailableError, LedgerError
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,9 @@ _MYSQL_DEADLOCK = 1213
 # The connection, the state of the transaction (read-only, idle for too long), a rollback, resources, a lock, the operator,
 # the system. What these have in common with a value that is too long for an index is the class of the driver's error.
 _OUTAGE_STATES = ("08", "25", "40", "53", "55P03", "57", "58")
+
+
+STATE_RIGHTS = "SELECT, INSERT, UPDATE and DELETE on the state tables, and USAGE on the sequence of offset_batches"
 
 
 def transact(engine: Engine, work: Callable[[Connection], T]) -> T:
@@ -85,17 +88,23 @@ def is_outage(error: DBAPIError) -> bool:
 def outages_told(
     what: str, then: str = "Run the task again: it carries on from what the ledger holds."
 ) -> Iterator[None]:
-    """Turn an outage of the database within the block into an error that says what it means.
+    """Turn an outage of the database within the block, or its refusal, into an error that says what it means.
 
     :param what: what could not be done, as the beginning of a sentence
-    :param then: what to do about it
+    :param then: what to do about an outage
     :raises DatabaseUnavailableError: the database could not do it, for a reason that is not in the statements
+    :raises LedgerError: it refuses the statements: rights are missing, or a table
     """
     try:
         yield
+    except IntegrityError:
+        raise  # of two that write the same row at once, one: for the caller to judge
     except DBAPIError as error:
         if not is_outage(error):
-            raise
+            raise LedgerError(
+                f"{what}: {said(error)}. Who loads, replays or rewinds needs {STATE_RIGHTS}; who only looks needs SELECT. "
+                "'airflow kafka-offsets doctor' tells what is missing"
+            ) from error
         raise DatabaseUnavailableError(f"{what}: {said(error)}. {then}") from error
 
 

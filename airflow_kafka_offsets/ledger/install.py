@@ -7,8 +7,10 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
-from airflow_kafka_offsets.ledger.connection import is_outage, said, transact
+from airflow_kafka_offsets.ledger.connection import is_outage, said, sqlstate, transact
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
+
+_NO_SUCH_SCHEMA = "3F000"
 
 
 def init(engine: Engine, tables: Tables) -> bool:
@@ -33,9 +35,11 @@ def init(engine: Engine, tables: Tables) -> bool:
                 "written; run the task again when the database has what it lacked."
             ) from error
         where = f"schema {tables.metadata.schema!r}" if tables.metadata.schema else "the default schema"
+        missing = sqlstate(error) == _NO_SUCH_SCHEMA
+        mended = f"CREATE SCHEMA {tables.metadata.schema}, and grant" if missing else "Grant"
         raise LedgerError(
             f"The state tables cannot be created in {where} of database {engine.url.database!r} "
-            f"as user {engine.url.username!r}: {said(error)}. Grant CREATE on the schema, or let somebody "
+            f"as user {engine.url.username!r}: {said(error)}. {mended} CREATE on the schema, or let somebody "
             f"who may run DDL apply the output of 'airflow kafka-offsets init --show-sql'."
         ) from error
     return True

@@ -213,6 +213,38 @@ def test_a_user_who_may_not_write_the_state_is_told_before_spark(
     assert postgres_loader.launcher.jobs == []
 
 
+@pytest.mark.parametrize(
+    ("granted", "denied"),
+    [
+        ("CONNECT ON DATABASE {database}", "table offsets_schema_version"),
+        ("ALL ON ALL TABLES IN SCHEMA public", "sequence offset_batches_batch_id_seq"),
+    ],
+    ids=["tables", "sequence"],
+)
+def test_rights_that_are_missing_in_the_state_tables_are_told(
+    postgres_loader: Loader, guest: Engine, kafka: KafkaBroker, topic: TopicFactory, granted: str, denied: str
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 3))
+    ledger.init(postgres_loader.engine, Tables())
+    with postgres_loader.engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE target (id BIGINT, name TEXT)"))
+        conn.execute(sa.text(f"GRANT {granted.format(database=guest.url.database)} TO {guest.url.username}"))
+
+    with pytest.raises(
+        LedgerError, match=f"permission denied for {denied}.*needs SELECT, INSERT, .*kafka-offsets doctor"
+    ) as raised:
+        Loader(kafka, guest, postgres_loader.launcher)(name)
+
+    assert not raised.value.retriable
+    assert postgres_loader.launcher.jobs == []
+
+
+def test_a_schema_that_is_not_there_is_told(postgres_loader: Loader, topic: TopicFactory) -> None:
+    with pytest.raises(LedgerError, match=r'schema "nowhere" does not exist\. CREATE SCHEMA nowhere'):
+        postgres_loader(topic(), tables=Tables("nowhere"))
+
+
 def test_a_table_with_security_for_its_rows_is_refused(
     postgres_loader: Loader, guest: Engine, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:

@@ -201,8 +201,26 @@ class TestRights:
     ) -> None:
         row = findings(cli("doctor", *DB, "--prefix", "other_", "--output", "json"))["state tables"]
         assert row["result"] == "failed"
-        assert "permission denied" in row["found"]
+        assert row["found"].startswith("the database says: permission denied")
+        assert "doctor" not in row["found"]
         assert "--show-sql" in row["fix"]
+
+    def test_a_user_who_may_not_read_the_tables_is_told(
+        self, cli: CommandLine, postgres_engine: Engine, reader: str
+    ) -> None:
+        with postgres_engine.begin() as conn:
+            conn.execute(sa.text(f"REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {reader}"))
+        found = findings(cli("doctor", *DB, "--output", "json"))
+        assert found["state tables"]["found"] == (
+            "there, but this user may not read them: permission denied for table offsets_schema_version"
+        )
+        assert found["state tables"]["fix"].startswith("GRANT SELECT, INSERT")
+        assert found["rights"]["found"] == "there are no state tables that could be looked at"
+
+    def test_a_schema_that_is_not_there_is_told(self, cli: CommandLine) -> None:
+        row = findings(cli("doctor", *DB, "--schema", "No where", "--output", "json"))["state tables"]
+        assert (row["result"], row["found"]) == ("failed", 'schema "No where" does not exist')
+        assert row["fix"].startswith('CREATE SCHEMA "No where"')
 
 
 def test_topics_that_are_named_must_be_there(cli: CommandLine, topic: TopicFactory) -> None:
