@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import DataError, IntegrityError, ProgrammingError
 
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.ledger.connection import said
 from airflow_kafka_offsets.sinks.columns import EXACT_DIGITS
 from airflow_kafka_offsets.sinks.staged_rows import Column, StagedRows
+
+T = TypeVar("T")
 
 
 def insert_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows: StagedRows) -> int:
@@ -24,16 +26,14 @@ def insert_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], ro
     :raises TargetError: it refuses the statement: the table is not what it was a moment ago, for example
     """
     statement = _target(table, columns).insert()
+
+    def insert(values: Sequence[dict[str, object]]) -> None:
+        conn.execute(statement, values)
+
     count = 0
     for batch in rows.batches(columns):
         values = batch.to_pylist()
-        try:
-            with conn.begin_nested():
-                conn.execute(statement, values)
-        except (DataError, IntegrityError) as error:
-            raise rows.rejected(count + _first_refused(conn, statement, values), _reason(error)) from None
-        except ProgrammingError as error:
-            raise TargetError(f"Nothing was written into {table.fullname!r}: {said(error)}") from None
+        _insert(conn, table, rows, count, insert, values)
         count += len(values)
     return count
 
@@ -49,6 +49,10 @@ def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: Sequence[Colu
     names = ", ".join(preparer.quote(column.name) for column in columns)
     holders = ", ".join("?" for _ in columns)
     statement = f"INSERT INTO {preparer.format_table(table)} ({names}) VALUES ({holders})"  # noqa: S608 - quoted by the dialect
+
+    def insert(values: Sequence[tuple[object, ...]]) -> None:
+        conn.exec_driver_sql(statement, list(values))
+
     count = 0
     for batch in rows.batches(columns):
         plain = [_plain(column) for column in batch.columns]
@@ -56,14 +60,33 @@ def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: Sequence[Colu
             if pa.types.is_decimal(column.type) and isinstance(table.columns[column.name].type, sa.Numeric):
                 _refuse_rounded(rows, count, column, texts)
         values = list(zip(*plain, strict=True))
-        before = _changes(conn)
-        try:
-            conn.exec_driver_sql(statement, values)
-        except IntegrityError as error:
-            # The rows before the refused one are in; the transaction as a whole is about to be rolled back.
-            raise rows.rejected(count + _changes(conn) - before, _reason(error)) from None
+        _insert(conn, table, rows, count, insert, values)
         count += len(values)
     return count
+
+
+def _insert(
+    conn: Connection,
+    table: sa.Table,
+    rows: StagedRows,
+    count: int,
+    insert: Callable[[Sequence[T]], None],
+    values: Sequence[T],
+) -> None:
+    """Insert the rows of a record batch, or find the one that is refused.
+
+    :param count: how many rows came before
+    """
+    try:
+        with conn.begin_nested():
+            insert(values)
+    except (DataError, IntegrityError) as error:
+        row = _first_refused(conn, insert, values)
+        if row is None:
+            raise TargetError(f"Nothing was written into {table.fullname!r}: {said(error)}") from None
+        raise rows.rejected(count + row, f"the database refuses its row: {said(error)}") from None
+    except ProgrammingError as error:
+        raise TargetError(f"Nothing was written into {table.fullname!r}: {said(error)}") from None
 
 
 def _target(table: sa.Table, columns: Sequence[Column]) -> sa.TableClause:
@@ -79,23 +102,22 @@ def _target(table: sa.Table, columns: Sequence[Column]) -> sa.TableClause:
     return sa.table(table.name, *plain, schema=table.schema)
 
 
-def _first_refused(conn: Connection, statement: sa.Insert, values: Sequence[dict[str, object]]) -> int:
-    """Drivers do not say which of many rows was refused: one by one, in a transaction that is rolled back anyway."""
-    for index, row in enumerate(values):
+def _first_refused(conn: Connection, insert: Callable[[Sequence[T]], None], values: Sequence[T]) -> int | None:
+    """Drivers do not say which of many rows was refused: halves are tried, in a transaction that is rolled back anyway."""
+    first, last = 0, len(values)
+    while first < last:
+        middle = (first + last + 1) // 2
         try:
             with conn.begin_nested():
-                conn.execute(statement, [row])
+                insert(values[first:middle])
         except (DataError, IntegrityError):
-            return index
-    return 0
-
-
-def _changes(conn: Connection) -> int:
-    return int(conn.connection.dbapi_connection.total_changes)  # type: ignore[union-attr]
-
-
-def _reason(error: DBAPIError) -> str:
-    return f"the database refuses its row: {said(error)}"
+            if middle - first == 1:
+                return first
+            last = middle
+        else:
+            # What is not refused stays: a later row may be refused because of it.
+            first = middle
+    return None
 
 
 def _plain(column: pa.Array) -> list[Any]:

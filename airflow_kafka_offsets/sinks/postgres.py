@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import repeat
 
 import pgpq
 import psycopg
@@ -70,7 +71,8 @@ def copy_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows
         line = _LINE.search(error.diag.context or "")
         if line is None:  # found before the first row, as missing columns are, or after the last, as foreign keys
             raise TargetError(f"Nothing was written into {table.fullname!r}: {words}") from None
-        raise rows.rejected(int(line.group(1)) - 1, f"the database refuses its row: {words}") from None
+        row = int(line.group(1)) - 1 if binary else _row_of(int(line.group(1)), rows.batches(columns))
+        raise rows.rejected(row, f"the database refuses its row: {words}") from None
     finally:
         cursor.close()
 
@@ -100,6 +102,20 @@ def _csv(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
         sink = pa.BufferOutputStream()
         pyarrow.csv.write_csv(pa.RecordBatch.from_arrays(plain, names=batch.schema.names), sink, options)
         yield sink.getvalue().to_pybytes()
+
+
+def _row_of(line: int, batches: Iterable[pa.RecordBatch]) -> int:
+    """The row of a line of the CSV, from 0. Postgres counts line breaks within values too; those of the first row as
+    carriage returns, since it takes the end of that row to know how lines end here."""
+    row = end = 0
+    for batch in batches:
+        texts = [column.to_pylist() for column in batch.columns if pa.types.is_string(column.type)]
+        for values in zip(*texts, strict=True) if texts else repeat((), batch.num_rows):
+            end += 1 + sum(value.count("\n" if row else "\r") for value in values if value)
+            if line <= end:
+                return row
+            row += 1
+    return row
 
 
 def _hexadecimal(values: pa.Array) -> pa.Array:

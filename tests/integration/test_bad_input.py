@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import Iterator
 from datetime import timedelta
@@ -32,12 +33,14 @@ from airflow_kafka_offsets.formats import Json
 from airflow_kafka_offsets.hooks.spark import check_java
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Tables
+from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staged import Launcher
 from devstack.kafka import KafkaBroker
 from devstack.process import free_port, wait_until
 from devstack.topics import create_topic
 from tests.integration.conftest import Loader, TopicFactory, names, positions, produce, rows
+from tests.integration.inline import InlineLauncher
 
 
 def test_unknown_topics_are_named(loader: Loader, topic: TopicFactory) -> None:
@@ -318,6 +321,57 @@ def test_a_row_that_postgres_refuses_is_traced_to_its_record(
 
     assert rows(postgres_loader.engine, "SELECT count(*) FROM target") == [(0,)]
     assert positions(postgres_loader.engine) == {}
+
+
+@pytest.mark.parametrize("key", [(), ("id",)], ids=["appended", "upserted"])
+@pytest.mark.parametrize("bad", [0, 1, 4])
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+def test_lines_within_values_do_not_hide_which_row_postgres_refuses(
+    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, bad: int, key: tuple[str, ...]
+) -> None:
+    name = topic()
+    texts = ["a\nb\r\nc\rd\r", "\n\n", "", "e\r\rf\r\n\n", "\ng\n", "h"]
+    produce(
+        kafka,
+        name,
+        [
+            json.dumps({"id": i, "name": text, "doc": "{" if i == bad else '{"a":\n1}', "more": text}).encode()
+            for i, text in enumerate(texts)
+        ],
+    )
+    with inline_loader.engine.begin() as conn:
+        conn.execute(
+            sa.text(
+                "CREATE TABLE target (id BIGINT PRIMARY KEY, name TEXT, doc JSONB, more TEXT,"
+                " _kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT)"
+            )
+        )
+
+    with pytest.raises(RecordError, match=f"partition 0 offset {bad} .*invalid input syntax for type json"):
+        inline_loader(
+            name,
+            sink=SqlTable("target", upsert_key=key),
+            value_format=Json("id BIGINT, name STRING, doc STRING, more STRING"),
+        )
+
+
+@pytest.mark.parametrize("bad", range(5))
+def test_a_trigger_that_writes_does_not_hide_which_row_sqlite_refuses(
+    tmp_path: Path, kafka: KafkaBroker, topic: TopicFactory, bad: int
+) -> None:
+    name = topic()
+    produce(kafka, name, [*names(0, bad), b'{"id": 1000}', *names(bad, 4 - bad)])
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/w.db")
+    with engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE target (id BIGINT CHECK (id < 1000), name TEXT)")
+        conn.exec_driver_sql("CREATE TABLE seen (id BIGINT)")
+        conn.exec_driver_sql("CREATE TRIGGER see AFTER INSERT ON target BEGIN INSERT INTO seen VALUES (new.id); END")
+
+    with pytest.raises(RecordError, match=f"partition 0 offset {bad} .*CHECK constraint failed"):
+        Loader(kafka, engine, InlineLauncher())(name)
+
+    assert rows(engine, "SELECT count(*) FROM seen") == [(0,)]
+    engine.dispose()
 
 
 def test_a_row_that_sqlite_refuses_is_traced_to_its_record(
