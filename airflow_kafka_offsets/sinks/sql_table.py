@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_kafka_offsets.exceptions import OlderLedgerError, TargetError
+from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.formats import BATCH_ID
 
 if TYPE_CHECKING:
@@ -65,13 +65,16 @@ class SqlTable:
 
         :param columns: the columns of the rows, or None where a transform decides them
         :raises TargetError: the table does not fit, cannot be created, or may not be written to
-        :raises ConfigurationError: `upsert_key` does not fit the rows or the database
+        :raises ConfigurationError: `upsert_key` does not fit the rows or the database, or the name is none, or
+            holds a schema
         """
         from airflow_kafka_offsets.sinks import upsert
         from airflow_kafka_offsets.sinks.columns import match, required
         from airflow_kafka_offsets.sinks.staged_rows import ORIGIN
         from airflow_kafka_offsets.spark.job import TargetColumns
 
+        if not isinstance(self.table, str) or not self.table.strip():
+            raise ConfigurationError(f"SqlTable needs the name of a table; got table={self.table!r}")
         if self.upsert_key:
             upsert.check_key(engine.dialect, self.upsert_key, columns)
         with engine.connect() as conn:
@@ -169,6 +172,12 @@ class SqlTable:
         from airflow_kafka_offsets.ledger.connection import is_outage, said, transact
         from airflow_kafka_offsets.sinks.columns import created_table
 
+        if "." in self.table:
+            schema, _, name = self.table.rpartition(".")
+            raise ConfigurationError(
+                f"There is no table {self.table!r}, and none with a dot in its name is created: a schema is a parameter of its own, "
+                f"as in SqlTable({name!r}, schema={schema!r})"
+            )
         table = created_table(self.table, self.schema, columns, self.upsert_key)
         try:
             transact(engine, table.create)
@@ -202,8 +211,11 @@ class SqlTable:
 
 
 def _leads_an_index(table: sa.Table, name: str) -> bool:
+    import sqlalchemy as sa
+
+    keys = [one for one in table.constraints if isinstance(one, (sa.PrimaryKeyConstraint, sa.UniqueConstraint))]
     return name in table.columns and any(
-        index.columns and next(iter(index.columns)).name == name for index in table.indexes
+        one.columns and next(iter(one.columns)).name == name for one in (*table.indexes, *keys)
     )
 
 

@@ -151,6 +151,23 @@ def test_a_target_that_lacks_a_column_is_refused_with_the_statement_that_adds_it
     assert loader.launcher.jobs == []
 
 
+@pytest.mark.parametrize("table", ["", " ", None], ids=["empty", "blank", "none"])
+def test_a_table_without_a_name_is_refused(inline_loader: Loader, topic: TopicFactory, table: Any) -> None:
+    with pytest.raises(ConfigurationError, match="needs the name of a table; got table="):
+        inline_loader(topic(), sink=SqlTable(table))
+
+
+def test_a_schema_in_the_name_of_a_table_is_refused_where_it_would_be_created(
+    inline_loader: Loader, topic: TopicFactory
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"no table 'main\.orders'.*SqlTable\('orders', schema='main'\)"):
+        inline_loader(topic(), sink=SqlTable("main.orders"))
+
+    with inline_loader.engine.begin() as conn:
+        conn.exec_driver_sql('CREATE TABLE "main.orders" (id BIGINT, name TEXT)')
+    inline_loader(topic(), sink=SqlTable("main.orders"))
+
+
 def test_a_target_of_other_types_is_refused(postgres_loader: Loader, topic: TopicFactory) -> None:
     with postgres_loader.engine.begin() as conn:
         conn.execute(sa.text("CREATE TABLE target (id DATE, name BOOLEAN, needed INT NOT NULL)"))

@@ -593,6 +593,23 @@ class TestOlderLedger:
         inline_loader(name)
         assert_exactly_once(inline_loader.engine)
 
+    @pytest.mark.parametrize("constraint", ["PRIMARY KEY", "UNIQUE"], ids=["primary-key", "unique"])
+    def test_the_index_of_a_constraint_is_enough_to_find_it_out(
+        self, inline_loader: Loader, topic: TopicFactory, constraint: str
+    ) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 5))
+        with inline_loader.engine.begin() as conn:
+            conn.exec_driver_sql(
+                f"CREATE TABLE target (id BIGINT, name TEXT, _batch_id BIGINT NOT NULL, {constraint} (_batch_id, id))"
+            )
+        inline_loader(name)
+        with inline_loader.engine.begin() as conn:
+            Tables().metadata.drop_all(conn)
+
+        with pytest.raises(OlderLedgerError, match="Table 'target' holds rows of batch 1"):
+            inline_loader(name)
+
     def test_two_groups_share_a_target(self, inline_loader: Loader, topic: TopicFactory) -> None:
         name = topic()
         produce(inline_loader.kafka, name, names(0, 5))
