@@ -124,12 +124,16 @@ def _batch_by_batch(attempt: Attempt) -> LoadResult:
 
 
 def plan(attempt: Attempt) -> Planned | None:
-    """The batch to do next: the open one, whoever planned it, else a new one, written ahead; None where nothing is new."""
+    """The batch to do next: the open one, whoever planned it, else a new one, written ahead; None where nothing is new.
+
+    :raises ForeignBatchError: the group's batches are those of another load
+    """
     pipeline, claim = attempt.pipeline, attempt.claim
     batch = ledger.open_batch(attempt.engine, pipeline.tables, claim.group_id)
     planned = _resumed(attempt, batch) if batch is not None else None
     if planned is not None:
         return planned
+    ledger.refuse_other_table(attempt.engine, pipeline.tables, claim.group_id, pipeline.topics, pipeline.sink)
     generation = ledger.generation(attempt.engine, pipeline.tables, claim.group_id)
     decided = decide(attempt)
     log_gaps(decided.gaps)
@@ -289,7 +293,8 @@ def _resumed(attempt: Attempt, batch: Batch) -> Planned | None:
     """
     pipeline = attempt.pipeline
     topics = {one.topic for one in batch.ranges}
-    if not topics <= set(pipeline.topics) or batch.target_table != pipeline.sink.name:
+    is_mine = batch.target_table is not None and ledger.is_into(attempt.engine, batch.target_table, pipeline.sink)
+    if not topics <= set(pipeline.topics) or not is_mine:
         raise ForeignBatchError(
             f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} into table "
             f"{batch.target_table!r}; this load is of {', '.join(pipeline.topics)} into {pipeline.sink.name!r}. Run the load "

@@ -25,7 +25,7 @@
     * `DatabaseBusyError` (retriable): other writers of the database were in the way for longer than is waited
     * `DatabaseUnavailableError` (retriable): the database has no room, went away, or was too slow
     * `GroupBusyError` (retriable): another run holds the group
-    * `ForeignBatchError`: the group's open batch belongs to a load of other topics, or into another table
+    * `ForeignBatchError`: the group's batches are those of a load of other topics, or into another table
     * `OpenBatchError`: a batch is open that starts at positions which are to be moved
     * `RewindConflictError`: positions have moved since the preview of a rewind was made, or since the rewind that is to be undone
     * `RewoundError` (retriable): the positions were rewound while a batch was planned from the old ones
@@ -170,7 +170,7 @@ class DatabaseUnavailableError(LedgerError):
 
 
 class ForeignBatchError(LedgerError):
-    """The group's open batch belongs to a load of other topics, or into another table."""
+    """The group's open batch belongs to a load of other topics, or its batches to one into another table."""
 
 
 class GroupBusyError(LedgerError):

@@ -18,7 +18,7 @@ from airflow_kafka_offsets.ledger.dead_letters import write_dead_letters
 from airflow_kafka_offsets.ledger.double_loads import refuse_double
 from airflow_kafka_offsets.ledger.groups import Claim, TaskRun, check_claim, claim, generation, release
 from airflow_kafka_offsets.ledger.heartbeat import Heartbeat
-from airflow_kafka_offsets.ledger.history import bytes_per_offset
+from airflow_kafka_offsets.ledger.history import bytes_per_offset, is_into, refuse_other_table
 from airflow_kafka_offsets.ledger.install import init
 from airflow_kafka_offsets.ledger.positions import RangeRead, positions
 from airflow_kafka_offsets.ledger.replacement import replace_output
@@ -56,6 +56,7 @@ __all__ = [
     "commit",
     "generation",
     "init",
+    "is_into",
     "mark_staged",
     "now",
     "open_batch",
@@ -66,6 +67,7 @@ __all__ = [
     "record_plan",
     "record_replay",
     "refuse_double",
+    "refuse_other_table",
     "release",
     "replace_output",
     "take_replay",

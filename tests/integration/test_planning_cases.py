@@ -39,7 +39,7 @@ from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from devstack.topics import create_topic, delete_records, delete_topic
 from tests.integration.conftest import Loader, TopicFactory, assert_exactly_once, names, positions, produce, rows
-from tests.integration.inline import InlineLauncher
+from tests.integration.inline import Fails, InlineLauncher
 from tests.integration.rewinds import Rewinder
 from tests.integration.test_transactions import Transactions
 
@@ -63,13 +63,6 @@ def commit_to_kafka(kafka: KafkaBroker, group: str, topic: str, offsets: dict[in
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group})
     consumer.commit(offsets=[TopicPartition(topic, *one) for one in offsets.items()], asynchronous=False)
     consumer.close()
-
-
-class Fails(InlineLauncher):
-    """Spark that ends before it has staged anything."""
-
-    def __call__(self, job: StageJob) -> None:
-        raise RuntimeError("no executor left")
 
 
 def left_open(loader: Loader, *topics: str, **options: Any) -> int:

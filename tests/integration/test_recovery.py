@@ -23,6 +23,7 @@ from airflow_kafka_offsets.offsets import Slice
 from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.read import consumer_config, read
+from airflow_kafka_offsets.verification import verify
 from devstack.kafka import KafkaBroker
 from devstack.topics import create_topic, delete_records, delete_topic
 from tests.integration.conftest import (
@@ -35,6 +36,8 @@ from tests.integration.conftest import (
     produce,
     rows,
 )
+from tests.integration.inline import Fails
+from tests.integration.rewinds import Rewinder
 
 
 class Dies(CountingLauncher):
@@ -68,6 +71,40 @@ def test_an_open_batch_of_another_load_is_not_touched(loader: Loader, kafka: Kaf
     assert positions(loader.engine) == {}
     assert loader(orders).rows == 10
     assert_exactly_once(loader.engine)
+
+
+def test_a_group_loads_into_one_table(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
+    name, moved = topic(), SqlTable("moved")
+    produce(kafka, name, names(0, 3))
+    inline_loader(name)
+    produce(kafka, name, names(3, 2))
+
+    with pytest.raises(
+        ForeignBatchError,
+        match=rf"loads into table 'target', last with batch 1; .* 'moved', .* --topic {name} --to-group loader --new-group",
+    ):
+        inline_loader(name, sink=moved)
+    assert positions(inline_loader.engine) == {(name, 0): 3}
+
+    # The way out that the error names.
+    Rewinder(inline_loader, "moved")("to-group", "loader", name, new_group=True)
+    assert inline_loader(name, group_id="moved", sink=moved).rows == 2
+    assert rows(inline_loader.engine, "SELECT id FROM moved ORDER BY id") == [(3,), (4,)]
+    verify("moved", sink=moved, engine=inline_loader.engine, kafka_config=inline_loader.config)
+
+
+def test_a_table_is_the_same_with_and_without_its_default_schema(
+    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic()
+    default = inline_loader.engine.dialect.name.replace("postgresql", "public").replace("sqlite", "main")
+    for number, schema in enumerate([None, default, None]):
+        produce(kafka, name, names(number, 1))
+        # Of the same load are the batch that is left open, and the one that is committed.
+        with pytest.raises(StagingError):
+            Loader(kafka, inline_loader.engine, Fails())(name)
+        assert inline_loader(name, sink=SqlTable("target", schema=schema)).rows == 1
+    assert_exactly_once(inline_loader.engine)
 
 
 def test_a_topic_recreated_while_a_batch_is_open_is_not_read(
