@@ -146,6 +146,7 @@ def plan(attempt: Attempt) -> Planned | None:
         log.info("%s", rewound)
         return plan(attempt)
     if batch is None:
+        log.info("Nothing to load yet for group %r; it begins at %s", pipeline.group_id, begun(decided))
         return None
     log.info(
         "Planned batch %d of group %r: %s offsets in %d partitions: %s",
@@ -184,10 +185,11 @@ def dry_run(
     logs = cluster.logs(pipeline.topics)
     if targets is None and pipeline.until is not None:
         targets = bounds.targets_until(cluster, instant("until", pipeline.until), pipeline.lateness, logs)
+    start = bounds.first_offsets(cluster, pipeline.start, lambda: ledger.now(engine), logs, positions)
     return planning.decide(
         positions,
-        logs,
-        start=bounds.first_offsets(cluster, pipeline.start, lambda: ledger.now(engine), logs, positions),
+        bounds.reaching(cluster, logs, positions, start),
+        start=start,
         on_data_loss=pipeline.on_data_loss,
         max_records=pipeline.max_records,
         max_bytes=pipeline.max_bytes,
@@ -341,6 +343,11 @@ def _check_dead_letters(pipeline: Pipeline, batch: Batch, work: Staged) -> None:
 def shown(batch: Batch) -> str:
     """The ranges of a batch, for the log."""
     return listed(batch.ranges)
+
+
+def begun(decided: planning.Plan) -> str:
+    """The positions that are stored without loading anything, for the log."""
+    return listed(f"{one.topic_partition} {one.end}" for one in decided.initial)
 
 
 def log_gaps(gaps: Iterable[Gap]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from airflow_kafka_offsets import planning
@@ -118,6 +118,36 @@ def first_offsets(
         else First(logs[tp].end, "timestamp")
         for tp in new
     }
+
+
+def reaching(
+    cluster: Cluster,
+    logs: Mapping[TopicPartition, PartitionLog],
+    positions: Mapping[TopicPartition, Position],
+    start: planning.Start,
+) -> dict[TopicPartition, PartitionLog]:
+    """The logs, up to where partitions stand or begin, unless a log was cut before that.
+
+    Their ends were asked for first: an offset that was found later may lie behind records that arrived since. And whoever
+    does not wait for the end of transactions, as another isolation level does, stands beyond the end of those that do.
+
+    :param start: what `first_offsets` found
+    """
+    begun = {tp: one.offset for tp, one in start.items()} if isinstance(start, Mapping) else {}
+    begun |= {tp: one.offset for tp, one in positions.items() if tp in logs}
+
+    def beyond(known: Mapping[TopicPartition, PartitionLog]) -> list[TopicPartition]:
+        return sorted(tp for tp, offset in begun.items() if offset > known[tp].end)
+
+    found = dict(logs)
+    if late := beyond(found):
+        fresh = cluster.logs(sorted({tp.topic for tp in late}))
+        found |= {tp: fresh[tp] for tp in late if tp in fresh}
+    if late := beyond(found):
+        ends = cluster.ends_of_all(late)
+        # What is in transactions that have not ended cannot be read yet: there is nothing to load.
+        found |= {tp: replace(found[tp], end=begun[tp]) for tp in late if begun[tp] <= ends[tp]}
+    return found
 
 
 def targets_until(

@@ -129,6 +129,16 @@ class Cluster:
         """
         return _timed(self._list_offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms)))
 
+    def ends_of_all(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Where logs end for `read_uncommitted`, whatever the isolation level is.
+
+        :raises KafkaUnavailableError: the leader of a partition did not answer in time; says why
+        """
+        every = IsolationLevel.READ_UNCOMMITTED
+        return {
+            tp: one.offset for tp, one in self._list_offsets(partitions, OffsetSpec.latest(), isolation=every).items()
+        }
+
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
         """A consumer group of Kafka's; None where there is none, as far as Kafka can tell: it forgets commits.
 
@@ -218,13 +228,16 @@ class Cluster:
         partitions: Collection[TopicPartition],
         spec: OffsetSpec | Mapping[TopicPartition, OffsetSpec],
         failed: dict[TopicPartition, KafkaOffsetsError] | None = None,
+        isolation: IsolationLevel | None = None,
     ) -> dict[TopicPartition, Any]:
+        level = isolation if isolation is not None else self._isolation
+
         def question(
             client: AdminClient, keys: Collection[TopicPartition], timeout: float
         ) -> Mapping[TopicPartition, Future[Any]]:
             specs = {ClientPartition(*tp): spec[tp] if isinstance(spec, Mapping) else spec for tp in keys}
             # The isolation level must be an argument: in the client's configuration it is ignored.
-            futures = client.list_offsets(specs, isolation_level=self._isolation, request_timeout=timeout)
+            futures = client.list_offsets(specs, isolation_level=level, request_timeout=timeout)
             return {TopicPartition(key.topic, key.partition): future for key, future in futures.items()}
 
         return self._admin.ask("the offsets of its logs", partitions, question, failed=failed)

@@ -238,6 +238,70 @@ class TestFirstRun:
         assert ids(inline_loader) == [4, 12, 13, 14]
         verify("loader", sink=SqlTable("target"), engine=inline_loader.engine, kafka_config=inline_loader.config)
 
+    @pytest.mark.parametrize("how", ["group", "time"])
+    def test_a_first_offset_beyond_the_end_that_was_asked_for_before_is_no_cut_log(
+        self, inline_loader: Loader, topic: TopicFactory, how: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        name, kafka = topic(**KEPT), inline_loader.kafka
+        produce_at(kafka, name, [0, 1, 2])
+        question: Any = Cluster.committed if how == "group" else Cluster.offsets_at
+        start = CommittedBy(f"old-{name}") if how == "group" else at(30)
+
+        def arrives_meanwhile(cluster: Cluster, *args: Any) -> Any:
+            produce_at(kafka, name, [10, 20, 30, 40], first=3)
+            commit_to_kafka(kafka, f"old-{name}", name, {0: 5})
+            return question(cluster, *args)
+
+        monkeypatch.setattr(Cluster, question.__name__, arrives_meanwhile)
+        inline_loader(name, start=start)
+
+        assert ids(inline_loader) == [5, 6]
+
+    def test_a_commit_within_an_open_transaction_is_kept(
+        self, inline_loader: Loader, topic: TopicFactory, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        name, kafka = topic(), inline_loader.kafka
+        produce(kafka, name, names(0, 3))
+        transactions = Transactions(kafka, name)
+        transactions.begin(names(3, 1))
+        produce(kafka, name, names(4, 3))
+        start = CommittedBy(f"old-{name}")
+        commit_to_kafka(kafka, start.group_id, name, {0: 6})
+
+        for told in (f"Nothing to load yet for group 'loader'; it begins at {name}[0] 6", "Nothing to load for group"):
+            caplog.clear()
+            with caplog.at_level(logging.INFO):
+                assert inline_loader(name, start=start).batches == ()
+            assert told in caplog.text
+            assert positions(inline_loader.engine) == {(name, 0): 6}
+        transactions.end()
+        wait_until(lambda: inline_loader(name, start=start).rows == 1, 60, "the end of the transaction")
+
+        assert ids(inline_loader) == [6]
+        verify("loader", sink=SqlTable("target"), engine=inline_loader.engine, kafka_config=inline_loader.config)
+
+    @pytest.mark.parametrize(
+        ("start", "begun"),
+        [("earliest", 0), ("latest", 3), (at(60), 3), (at(1), 1)],
+        ids=["empty", "latest", "later", "until"],
+    )
+    def test_a_first_run_that_loads_nothing_says_where_it_begins(
+        self,
+        inline_loader: Loader,
+        topic: TopicFactory,
+        caplog: pytest.LogCaptureFixture,
+        start: Start,
+        begun: int,
+    ) -> None:
+        name = topic(**KEPT)
+        if start != "earliest":
+            produce_at(inline_loader.kafka, name, [0, 1, 2])
+
+        with caplog.at_level(logging.INFO):
+            inline_loader(name, start=start, until=at(1))
+
+        assert f"Nothing to load yet for group 'loader'; it begins at {name}[0] {begun}" in caplog.text
+
     @pytest.mark.parametrize("start", ["yesterday", -1, "1969-12-31T23:59:59"])
     def test_what_is_no_start_is_refused(self, inline_loader: Loader, topic: TopicFactory, start: Any) -> None:
         with pytest.raises(ConfigurationError, match=f"got start={start!r}"):
