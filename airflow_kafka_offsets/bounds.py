@@ -71,7 +71,10 @@ def check_until(until: str | datetime | None, lateness: timedelta) -> None:
     if lateness < timedelta(0):
         raise ConfigurationError(f"lateness must not be negative; got lateness={lateness!r}")
     if lateness and until is None:
-        raise ConfigurationError(f"lateness={lateness!r} means nothing without until")
+        raise ConfigurationError(
+            f"lateness={lateness!r} means nothing without until, which is empty: either none is given, or its template rendered to "
+            "nothing, as one of the data interval does in a run that has none"
+        )
 
 
 def first_offsets(
