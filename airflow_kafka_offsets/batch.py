@@ -300,7 +300,8 @@ def _resumed(attempt: Attempt, batch: Batch) -> Planned | None:
         raise ForeignBatchError(
             f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} into table "
             f"{batch.target_table!r}; this load is of {', '.join(pipeline.topics)} into {pipeline.sink.name!r}. Run the load "
-            "that began it to its end, and give every load a group_id of its own."
+            "that began it to its end, and give every load a group_id of its own; or, where that load is no more, give the batch up: "
+            f"airflow kafka-offsets abandon {batch.group_id} --batch {batch.batch_id} --conn-id CONN_ID."
         )
     if batch.fingerprint != attempt.fingerprint:
         log.warning(

@@ -96,7 +96,7 @@ class Claim:
         :raises FencedError: somebody did
         """
         if not update_claimed(conn, tables, self, epoch=self.epoch):
-            raise _fenced(self, _group(conn, tables, self.group_id))
+            raise _fenced(conn, tables, self)
 
     def wait(self, conn: Connection, tables: Tables) -> None:
         """Lock the group's row."""
@@ -237,9 +237,8 @@ def check_claim(engine: Engine, tables: Tables, held: Claim) -> None:
     :raises FencedError: somebody did
     """
     with engine.connect() as conn:
-        row = _group(conn, tables, held.group_id)
-    if row.epoch != held.epoch:
-        raise _fenced(held, row)
+        if _group(conn, tables, held.group_id).epoch != held.epoch:
+            raise _fenced(conn, tables, held)
 
 
 def _group(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tuple[object, ...]]:
@@ -247,7 +246,19 @@ def _group(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tuple[obje
     return conn.execute(sa.select(groups).where(groups.c.group_id == group_id)).one()
 
 
-def _fenced(held: Claim, row: sa.Row[tuple[object, ...]]) -> FencedError:
+def _fenced(conn: Connection, tables: Tables, held: Claim) -> FencedError:
+    row = _group(conn, tables, held.group_id)
+    batches = tables.offset_batches.c
+    loads = sa.select(batches.batch_id, batches.state, batches.reason).where(
+        batches.consumer_group == held.group_id, batches.kind == "load"
+    )
+    last = conn.execute(loads.order_by(batches.batch_id.desc()).limit(1)).one_or_none()
+    # Whoever abandons a batch takes the group from its attempt, and does not hold it.
+    if row.lease_owner is None and last is not None and last.state == "abandoned":
+        return FencedError(
+            f"Batch {last.batch_id} of group {held.group_id!r} was given up while this attempt ({held.owner}, epoch {held.epoch}) "
+            f"was at work: {last.reason}. Nothing of this attempt was written; the next load plans anew."
+        )
     return FencedError(
         f"Group {held.group_id!r} was taken over by {row.lease_owner or 'a later attempt'} (epoch {row.epoch}) while "
         f"this attempt ({held.owner}, epoch {held.epoch}) was at work. Nothing of this attempt was written; the other one "

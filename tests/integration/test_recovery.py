@@ -20,6 +20,7 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.formats import Json, Raw
 from airflow_kafka_offsets.offsets import Slice
+from airflow_kafka_offsets.rewind import abandon_batch
 from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.read import consumer_config, read
@@ -71,6 +72,23 @@ def test_an_open_batch_of_another_load_is_not_touched(loader: Loader, kafka: Kaf
     assert positions(loader.engine) == {}
     assert loader(orders).rows == 10
     assert_exactly_once(loader.engine)
+
+
+def test_an_open_batch_of_a_topic_that_is_no_more_can_be_given_up(
+    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name, deleted = topic(), topic()
+    for one in (name, deleted):
+        produce(kafka, one, names(0, 5))
+    with pytest.raises(StagingError):
+        Loader(kafka, inline_loader.engine, Fails())(name, deleted)
+    delete_topic(kafka.bootstrap_servers, deleted)
+
+    with pytest.raises(ForeignBatchError, match="airflow kafka-offsets abandon loader --batch 1 "):
+        inline_loader(name)
+    abandon_batch("loader", 1, engine=inline_loader.engine)
+
+    assert inline_loader(name).rows == 5
 
 
 def test_a_group_loads_into_one_table(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
