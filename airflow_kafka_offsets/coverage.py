@@ -38,7 +38,7 @@ class Coverage:
     :param dead_letters: how many records were set aside
     :param gaps: how many offsets were skipped by decision
     :param open_batch: the batch that is planned or staged, and proves nothing yet
-    :param output_checked: False where the target has no column that says which batch a row is of
+    :param output_checked: False where the rows of the target do not say which batch they are of, and were not looked at
     :param reread: how many records of Kafka were compared with the target; None where Kafka was not asked
     """
 

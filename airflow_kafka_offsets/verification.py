@@ -16,6 +16,7 @@ from airflow_kafka_offsets.exceptions import (
     DataLossError,
     VerificationError,
 )
+from airflow_kafka_offsets.formats import BATCH_ID
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Tables, audit, loaded_offsets
 from airflow_kafka_offsets.ledger.connection import snapshot
@@ -49,7 +50,8 @@ def verify(
         target. Those of batches with a transform are not compared. None is to ask the database alone
     :param isolation_level: the one that the group is loaded with; for reading again
     :raises VerificationError: something is wrong; names the first violation, and carries all of them
-    :raises ConfigurationError: the state tables know no such group
+    :raises ConfigurationError: the state tables know no such group, or it loads into another table than one whose rows do not
+        say their batch
     :raises PlanningError: the positions belong to another cluster, or to an earlier topic of the same name
     :raises DatabaseUnavailableError: the database could not be read to the end
     """
@@ -57,6 +59,7 @@ def verify(
     cluster = Cluster(kafka_config, isolation_level=isolation_level) if kafka_config is not None else None
     with snapshot(engine) as conn:
         seen = _Snapshot(conn, tables, group_id, cluster_of(conn, tables, group_id), audit.output(conn, sink))
+        _check_table(seen)
         if cluster is not None:
             _check_columns(seen.target, sink)
         positions = stored_positions(conn, tables, group_id)
@@ -88,8 +91,21 @@ def verify(
         output_checked=seen.target.detail != "nothing",
         reread=reread,
     )
-    log.info("The coverage of group %r is proved: %s", group_id, coverage)
+    if coverage.output_checked:
+        log.info("The coverage of group %r is proved: %s", group_id, coverage)
+    else:
+        log.warning("Group %r: %s: %s", group_id, unchecked(sink), coverage)
     return coverage
+
+
+def unchecked(sink: SqlTable) -> str:
+    """What was proved, and what was not, where the rows of a target do not tell which batch wrote them."""
+    why = (
+        f"Rows of table {sink.name!r} are replaced by those of later batches (upsert_key)"
+        if sink.upsert_key
+        else f"Table {sink.name!r} has no column {BATCH_ID}"
+    )
+    return f"{why}: history and positions are proved, its rows were not looked at; the number of rows is what the history says"
 
 
 class _Snapshot(NamedTuple):
@@ -100,6 +116,19 @@ class _Snapshot(NamedTuple):
     group_id: str
     cluster_id: str | None
     target: audit.Output
+
+
+def _check_table(snapshot: _Snapshot) -> None:
+    """Rows that do not say their batch would be missed in no table: the history says which one is the group's."""
+    conn, tables, group_id, _, target = snapshot
+    found = audit.other_target(conn, tables, group_id, target) if target.detail == "nothing" else None
+    if found is not None:
+        batch_id, loads_into = found
+        raise ConfigurationError(
+            f"Group {group_id!r} loads into table {loads_into!r}, as batch {batch_id} of its history says, and the table named is "
+            f"{target.name!r}, whose rows do not tell their batch: nothing can be proved of it. Name the table that the group "
+            "loads into; one that was renamed is known by its new name from the next load on."
+        )
 
 
 def _check_columns(target: audit.Output, sink: SqlTable) -> None:

@@ -6,10 +6,11 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from airflow_kafka_offsets.cli.command import command, database
-from airflow_kafka_offsets.cli.output import show
+from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.exceptions import VerificationError
 from airflow_kafka_offsets.hooks.kafka import kafka_config
 from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.verification import unchecked
 from airflow_kafka_offsets.verification import verify as prove
 
 
@@ -20,11 +21,12 @@ def verify(args: Namespace) -> None:
     :raises VerificationError: something is wrong
     """
     config = kafka_config(args.kafka_conn_id) if args.kafka_conn_id is not None else None
+    sink = SqlTable(args.table, args.table_schema, upsert_key=tuple(args.upsert_key or ()))
     with database(args) as (engine, tables):
         try:
             coverage = prove(
                 args.group,
-                sink=SqlTable(args.table, args.table_schema, upsert_key=tuple(args.upsert_key or ())),
+                sink=sink,
                 engine=engine,
                 tables=tables,
                 kafka_config=config,
@@ -34,3 +36,5 @@ def verify(args: Namespace) -> None:
             show([asdict(violation) for violation in error.violations], args.output)
             raise
     show([asdict(coverage)], args.output)
+    if not coverage.output_checked:
+        note(unchecked(sink))

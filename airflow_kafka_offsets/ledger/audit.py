@@ -19,6 +19,7 @@ from airflow_kafka_offsets.formats import BATCH_ID
 from airflow_kafka_offsets.ledger.batch_rows import as_gap, as_range
 from airflow_kafka_offsets.ledger.replacement import same_topic
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.target_names import spellings
 from airflow_kafka_offsets.offsets import TopicPartition
 
 if TYPE_CHECKING:
@@ -53,6 +54,20 @@ def output(conn: Connection, sink: SqlTable) -> Output:
         return Output(sink.name, table, "nothing")
     named = all(name in table.columns for name in (TOPIC, PARTITION, OFFSET))
     return Output(sink.name, table, "offsets" if named else "batches")
+
+
+def other_target(conn: Connection, tables: Tables, group_id: str, target: Output) -> tuple[int, str] | None:
+    """The latest batch of a group that says where the group loads into, and that table; None where it is the target."""
+    batches = tables.offset_batches.c
+    latest = conn.execute(
+        sa.select(batches.batch_id, batches.target_table)
+        .where(batches.consumer_group == group_id, batches.kind.in_(("load", "start")), batches.state == "committed")
+        .order_by(batches.batch_id.desc())
+        .limit(1)
+    ).one_or_none()
+    if latest is None or latest.target_table in (None, *spellings(conn, target.name)):
+        return None
+    return latest.batch_id, latest.target_table
 
 
 def history(conn: Connection, tables: Tables, group_id: str, target: Output) -> Iterator[BatchRecord]:

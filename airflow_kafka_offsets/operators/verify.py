@@ -23,7 +23,8 @@ class KafkaVerifyOperator(BaseOperator):
     with an error that names the first violation.
 
     :param group_id: the group to verify (templated)
-    :param sink: the target that the group loads into; its database holds the positions
+    :param sink: the target that the group loads into; its database holds the positions. Where it has no column `_batch_id`,
+        or an `upsert_key`, its rows are not looked at, and `output_checked` of the result is false
     :param kafka_conn_id: connection of the Kafka provider, to read again all records that Kafka still has and look for each
         in the target; None asks the database alone
     :param isolation_level: the one that the group is loaded with, for reading again

@@ -15,9 +15,11 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import ledger
 from airflow_kafka_offsets.exceptions import StagingError
+from airflow_kafka_offsets.formats import Json
 from airflow_kafka_offsets.ledger import Tables, TaskRun
 from airflow_kafka_offsets.offsets import TopicPartition
 from airflow_kafka_offsets.scenarios import read_offsets
+from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import KafkaBroker
 from devstack.topics import delete_records, delete_topic
@@ -559,6 +561,22 @@ class TestVerify:
 
         assert (alone["records"], alone["rows"], alone["reread"]) == (5, 5, None)
         assert compared["reread"] == 5
+
+    def test_what_was_not_looked_at_is_noted(
+        self, cli: CommandLine, inline_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 5))
+        with inline_loader.engine.begin() as conn:
+            conn.execute(sa.text("CREATE TABLE plain (id BIGINT NOT NULL)"))
+        inline_loader(name, sink=SqlTable("plain"), value_format=Json("id BIGINT NOT NULL"))
+
+        done = cli("verify", "loader", *DB, "--table", "plain", "--output", "json")
+
+        assert (done.status, done.json[0]["rows"], done.json[0]["output_checked"]) == (0, 5, False)
+        assert (
+            "Table 'plain' has no column _batch_id: history and positions are proved, its rows were not" in done.stderr
+        )
 
     def test_violations_are_data_and_the_status_says_it(
         self, cli: CommandLine, inline_loader: Loader, loaded_topic: str

@@ -189,7 +189,12 @@ def test_rows_of_a_transform_are_counted_and_not_looked_for_in_kafka(
     ids=["batch", "nothing"],
 )
 def test_a_target_with_fewer_columns_proves_less_and_says_so(
-    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, columns: str, checked: bool
+    inline_loader: Loader,
+    kafka: KafkaBroker,
+    topic: TopicFactory,
+    caplog: pytest.LogCaptureFixture,
+    columns: str,
+    checked: bool,
 ) -> None:
     name = topic()
     produce(kafka, name, names(0, 10))
@@ -206,7 +211,31 @@ def test_a_target_with_fewer_columns_proves_less_and_says_so(
         with pytest.raises(VerificationError, match="holds 9 rows of batch 1, which wrote 10"):
             verified(inline_loader)
     else:
-        verified(inline_loader)
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            verified(inline_loader)
+        assert (
+            "Table 'target' has no column _batch_id: history and positions are proved, its rows were not" in caplog.text
+        )
+        assert "is proved:" not in caplog.text
+
+
+@ON_ONE
+@pytest.mark.parametrize("key", [(), ("id",)], ids=["no-batch-column", "upsert-key"])
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_table_that_the_group_does_not_load_into_proves_nothing(
+    inline_loader: Loader, topic: TopicFactory, key: tuple[str, ...], start: str
+) -> None:
+    name, sink = topic(), SqlTable("target", upsert_key=key)
+    produce(inline_loader.kafka, name, names(0, 10))
+    with inline_loader.engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE other (id BIGINT NOT NULL)"))
+    inline_loader(name, sink=sink, start=start)
+
+    with pytest.raises(ConfigurationError, match=r"'loader' loads into table 'target', as batch 1 .* named is 'other'"):
+        verify("loader", sink=SqlTable("other", upsert_key=key), engine=inline_loader.engine)
+    # Another spelling is no other table.
+    verify("loader", sink=SqlTable("target", "main", upsert_key=key), engine=inline_loader.engine)
 
 
 @ON_ONE
