@@ -6,7 +6,7 @@ The target is only ever read by grouped queries, whatever its size; what comes b
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -78,7 +78,7 @@ def history(conn: Connection, tables: Tables, group_id: str, target: Output) -> 
     parts = [
         _tagged(kind, conn.execute(query))
         for kind, query in (
-            (_BATCH, _batches(tables, group_id)),
+            (_BATCH, _batches(tables, group_id, target.name, spellings(conn, target.name))),
             (_RANGE, _of_group(tables, tables.offset_ranges, group_id)),
             (_GAP, _of_group(tables, tables.offset_gaps, group_id)),
             (_ROWS, _row_tallies(tables, target, group_id)),
@@ -96,14 +96,18 @@ def history(conn: Connection, tables: Tables, group_id: str, target: Output) -> 
         yield _batch_record(batch_id, *sorted_out)
 
 
-def _batches(tables: Tables, group_id: str) -> sa.Select[Any]:
+def _batches(tables: Tables, group_id: str, target: str, names: Sequence[str]) -> sa.Select[Any]:
+    """
+    :param target: as it is named now, for batches that named it by another one of its spellings
+    :param names: these
+    """
     batches = tables.offset_batches.c
     return (
         sa.select(
             batches.batch_id,
             batches.kind,
             batches.state,
-            batches.target_table,
+            sa.case((batches.target_table.in_(names), target), else_=batches.target_table).label("target_table"),
             batches.transform.is_not(None).label("has_transform"),
             batches.row_count,
         )

@@ -13,6 +13,7 @@ from airflow_kafka_offsets.identity import differ
 from airflow_kafka_offsets.ledger.batch_rows import of_task
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.target_names import spellings
 from airflow_kafka_offsets.offsets import OffsetRange
 
 if TYPE_CHECKING:
@@ -80,8 +81,8 @@ def _refuse_other_target(conn: Connection, tables: Tables, replay: Replay, range
     other = conn.scalar(
         sa.select(sa.func.min(batches.consumer_group))
         .join(tables.offset_ranges, of.batch_id == batches.batch_id)
-        .where(batches.target_table == replay.target, batches.consumer_group != replay.group_id, of.topic.in_(topics))
-        .where(loads)
+        .where(batches.consumer_group != replay.group_id, of.topic.in_(topics), loads)
+        .where(batches.target_table.in_(spellings(conn, replay.target)))
     )
     if other is not None:
         raise DoubleLoadError(
@@ -106,7 +107,7 @@ def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Seq
             of_task(tables, replay.group_id, replay.owner),
             batches.kind == "replay",
             batches.state != "abandoned",
-            batches.target_table == replay.target,
+            batches.target_table.in_(spellings(conn, replay.target)),
         )
     ).all()
     for one in ranges:
@@ -126,7 +127,9 @@ def loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> 
     batches = tables.offset_batches.c
     found = conn.scalar(
         sa.select(sa.func.min(batches.batch_id)).where(
-            batches.consumer_group == group_id, _loads(tables), batches.target_table == target
+            batches.consumer_group == group_id,
+            _loads(tables),
+            batches.target_table.in_(spellings(conn, target)),
         )
     )
     return found is not None

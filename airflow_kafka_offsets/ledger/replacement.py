@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import sqlalchemy as sa
@@ -10,6 +11,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.target_names import spellings
 from airflow_kafka_offsets.offsets import TopicPartition
 
 
@@ -58,7 +60,7 @@ def replace_output(conn: Connection, tables: Tables, group_id: str, batch_id: in
     _check_target(conn, tables, group_id, batch_id, target)
     rows = target.remove(
         conn,
-        lambda origin: _is_replaced(tables, group_id, batch_id, target.name, origin),
+        lambda origin: _is_replaced(tables, group_id, batch_id, spellings(conn, target.name), origin),
         _overlapping(tables, group_id, batch_id),
     )
     letters = _remove_dead_letters(conn, tables, group_id, batch_id, target)
@@ -87,17 +89,21 @@ def _remove_dead_letters(
     letters = tables.dead_letters
     columns = letters.c
     origin = Origin(columns.batch_id, columns.topic, columns.partition, columns.offset_value)
-    condition = _is_replaced(tables, group_id, batch_id, target.name, origin)
+    condition = _is_replaced(tables, group_id, batch_id, spellings(conn, target.name), origin)
     keys = origin[:3]
     found = conn.execute(sa.select(*keys, sa.func.count()).where(condition).group_by(*keys)).all()
     conn.execute(letters.delete().where(condition))
     return [Removed(batch, TopicPartition(topic, partition), count) for batch, topic, partition, count in found]
 
 
-def _is_replaced(tables: Tables, group_id: str, batch_id: int, target: str, origin: Origin) -> sa.ColumnElement[bool]:
+def _is_replaced(
+    tables: Tables, group_id: str, batch_id: int, names: Sequence[str], origin: Origin
+) -> sa.ColumnElement[bool]:
     """Whether a row is of an offset that is replaced, and was left there by a batch of the group.
 
     A topic that was made anew under the same name has offsets of its own: those of the earlier one are not touched.
+
+    :param names: every spelling of the target
     """
     # Names that are the package's, as those of its columns are: a target may have any other.
     again, loaded = (tables.offset_ranges.alias(f"_kafka_{name}") for name in ("again", "loaded"))
@@ -118,7 +124,7 @@ def _is_replaced(tables: Tables, group_id: str, batch_id: int, target: str, orig
             batches.c.batch_id == origin.batch_id,
             batches.c.consumer_group == group_id,
             batches.c.state == "committed",
-            batches.c.target_table == target,
+            batches.c.target_table.in_(names),
         )
     )
 
@@ -159,7 +165,7 @@ def _check_target(conn: Connection, tables: Tables, group_id: str, batch_id: int
         .where(
             batches.batch_id.in_(_overlapping(tables, group_id, batch_id)),
             batches.kind == "load",
-            batches.target_table != target.name,
+            batches.target_table.not_in(spellings(conn, target.name)),
         )
         .order_by(batches.batch_id)
         .limit(1)

@@ -233,6 +233,24 @@ class TestIntoTheGroupsTable:
         assert states(replayer.loader) == [("load", "committed")]
         assert len(replayer.loader.launcher.jobs) == 1
 
+    def test_it_is_known_by_every_name(self, replayer: Replayer, orders: str) -> None:
+        loader = replayer.loader
+        schema = "public" if loader.engine.dialect.name == "postgresql" else "main"
+        spelled = SqlTable("target", schema)
+        with pytest.raises(DoubleLoadError, match=r"'loader' loads into table '\w+.target': a replay into it"):
+            replayer(orders, {orders: {0: (0, 5)}}, sink=spelled)
+        with pytest.raises(DoubleLoadError, match=r"Group 'loader' loads .*: a replay of group 'other'"):
+            replayer(orders, {orders: {0: (0, 5)}}, sink=spelled, group_id="other")
+
+        replayer(orders, {orders: {0: (0, 5)}}, sink=spelled, replace=True)
+        Rewinder(loader)("to-offset", 3, f"{orders}:0", replace=spelled)
+        loader(orders, sink=spelled)
+        replayer(orders, {orders: {0: (10, 15)}}, sink=TARGET, replace=True)
+
+        assert offsets(loader) == {0: list(range(20)), 1: list(range(20))}
+        for sink in (TARGET, spelled):
+            verify("loader", sink=sink, engine=loader.engine, kafka_config=loader.config)
+
     def test_replaced_rows_are_there_once_with_an_account_of_the_old_ones(
         self, replayer: Replayer, orders: str
     ) -> None:
