@@ -14,6 +14,9 @@ from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.target_names import spellings
 from airflow_kafka_offsets.offsets import TopicPartition
 
+# A statement has a limited number of parameters: 999 in older SQLite.
+_MOST_BOUND = 500
+
 
 class Origin(NamedTuple):
     """The columns that say where a row is from."""
@@ -28,6 +31,22 @@ class Condition(Protocol):
     """Which rows of a table are replaced, told by the columns of their origin."""
 
     def __call__(self, origin: Origin) -> sa.ColumnElement[bool]: ...
+
+
+class Batches(NamedTuple):
+    """Batches that wrote something of what is replaced: none but their rows have to be looked at.
+
+    :param ids: their numbers, ascending; there are some
+    :param query: which selects the same
+    """
+
+    ids: Sequence[int]
+    query: sa.Select[tuple[int]]
+
+    def include(self, column: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+        """Whether a column names one of them. By numbers, so that an index on it is of use, as far as these can be bound."""
+        few = self.ids if len(self.ids) <= _MOST_BOUND else self.query
+        return column.between(self.ids[0], self.ids[-1]) & column.in_(few)
 
 
 class Removed(NamedTuple):
@@ -45,7 +64,7 @@ class Output(Protocol):
     def name(self) -> str:
         """As the history names it."""
 
-    def remove(self, conn: Connection, replaced: Condition, of_batches: sa.Select[tuple[int]]) -> list[Removed]:
+    def remove(self, conn: Connection, replaced: Condition, of_batches: Batches) -> list[Removed]:
         """Delete rows; see `SqlTable.remove`."""
 
 
@@ -58,12 +77,15 @@ def replace_output(conn: Connection, tables: Tables, group_id: str, batch_id: in
     :raises ConfigurationError: rows cannot be told apart by where they are from, or the batches wrote into another table
     """
     _check_target(conn, tables, group_id, batch_id, target)
-    rows = target.remove(
-        conn,
-        lambda origin: _is_replaced(tables, group_id, batch_id, spellings(conn, target.name), origin),
-        _overlapping(tables, group_id, batch_id),
-    )
-    letters = _remove_dead_letters(conn, tables, group_id, batch_id, target)
+    names, batches = spellings(conn, target.name), tables.offset_batches.c
+
+    def replaced(origin: Origin) -> sa.ColumnElement[bool]:
+        return _is_replaced(tables, group_id, batch_id, names, origin)
+
+    wrote = _found(conn, _overlapping(tables, group_id, batch_id, batches.row_count))
+    rows = target.remove(conn, replaced, wrote) if wrote is not None else []
+    aside_by = _found(conn, _overlapping(tables, group_id, batch_id, batches.dead_letters))
+    letters = _remove_dead_letters(conn, tables, replaced, aside_by) if aside_by is not None else []
     counts = Counter({removed[:2]: removed.rows for removed in rows})
     aside = Counter({removed[:2]: removed.rows for removed in letters})
     if counts or aside:
@@ -83,13 +105,16 @@ def replace_output(conn: Connection, tables: Tables, group_id: str, batch_id: in
         )
 
 
-def _remove_dead_letters(
-    conn: Connection, tables: Tables, group_id: str, batch_id: int, target: Output
-) -> list[Removed]:
+def _found(conn: Connection, query: sa.Select[tuple[int]]) -> Batches | None:
+    ids = sorted({row.batch_id for row in conn.execute(query)})
+    return Batches(ids, query) if ids else None
+
+
+def _remove_dead_letters(conn: Connection, tables: Tables, replaced: Condition, of_batches: Batches) -> list[Removed]:
     letters = tables.dead_letters
     columns = letters.c
     origin = Origin(columns.batch_id, columns.topic, columns.partition, columns.offset_value)
-    condition = _is_replaced(tables, group_id, batch_id, spellings(conn, target.name), origin)
+    condition = of_batches.include(origin.batch_id) & replaced(origin)
     keys = origin[:3]
     found = conn.execute(sa.select(*keys, sa.func.count()).where(condition).group_by(*keys)).all()
     conn.execute(letters.delete().where(condition))
@@ -129,14 +154,17 @@ def _is_replaced(
     )
 
 
-def _overlapping(tables: Tables, group_id: str, batch_id: int) -> sa.Select[tuple[int]]:
-    """The committed batches of a group that loaded something of what is replaced."""
+def _overlapping(tables: Tables, group_id: str, batch_id: int, count: sa.ColumnElement[int]) -> sa.Select[tuple[int]]:
+    """The committed batches of a group that loaded something of what is replaced.
+
+    :param count: of rows, or of dead letters: how many they wrote
+    """
     again, loaded = tables.offset_ranges.alias(), tables.offset_ranges.alias()
     batches = tables.offset_batches
     return sa.select(batches.c.batch_id).where(
         batches.c.consumer_group == group_id,
         batches.c.state == "committed",
-        batches.c.row_count > 0,
+        count > 0,
         batches.c.batch_id != batch_id,
         batches.c.batch_id == loaded.c.batch_id,
         again.c.batch_id == batch_id,
@@ -144,7 +172,7 @@ def _overlapping(tables: Tables, group_id: str, batch_id: int) -> sa.Select[tupl
         again.c.partition == loaded.c.partition,
         same_topic(loaded, again),
         loaded.c.start_offset < again.c.replaced_to,
-        sa.func.coalesce(loaded.c.ahead_offset, loaded.c.end_offset) > again.c.replaced_from,
+        sa.or_(loaded.c.end_offset > again.c.replaced_from, loaded.c.ahead_offset > again.c.replaced_from),
     )
 
 
@@ -163,7 +191,7 @@ def _check_target(conn: Connection, tables: Tables, group_id: str, batch_id: int
     found = conn.execute(
         sa.select(batches.batch_id, batches.target_table)
         .where(
-            batches.batch_id.in_(_overlapping(tables, group_id, batch_id)),
+            batches.batch_id.in_(_overlapping(tables, group_id, batch_id, batches.row_count)),
             batches.kind == "load",
             batches.target_table.not_in(spellings(conn, target.name)),
         )

@@ -7,14 +7,14 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats import BATCH_ID
-from airflow_kafka_offsets.ledger.replacement import Condition, Origin, Removed
+from airflow_kafka_offsets.ledger.replacement import Batches, Condition, Origin, Removed
 from airflow_kafka_offsets.offsets import TopicPartition
 
 _ORIGIN = (BATCH_ID, "_kafka_topic", "_kafka_partition", "_kafka_offset")
 
 
 def remove(
-    conn: Connection, table: sa.Table | None, name: str, replaced: Condition, of_batches: sa.Select[tuple[int]]
+    conn: Connection, table: sa.Table | None, name: str, replaced: Condition, of_batches: Batches
 ) -> list[Removed]:
     """See `SqlTable.remove`."""
     if table is None:
@@ -28,16 +28,16 @@ def remove(
         )
     origin = Origin(*(table.columns[column] for column in _ORIGIN))
     _check_rows(conn, origin, name, of_batches)
-    condition = replaced(origin)
+    condition = of_batches.include(origin.batch_id) & replaced(origin)
     keys = origin[:3]
     found = conn.execute(sa.select(*keys, sa.func.count()).where(condition).group_by(*keys)).all()
     conn.execute(table.delete().where(condition))
     return [Removed(batch, TopicPartition(topic, partition), count) for batch, topic, partition, count in found]
 
 
-def _check_rows(conn: Connection, origin: Origin, name: str, of_batches: sa.Select[tuple[int]]) -> None:
+def _check_rows(conn: Connection, origin: Origin, name: str, of_batches: Batches) -> None:
     silent = sa.or_(*(column.is_(None) for column in origin[1:]))
-    batch = conn.scalar(sa.select(sa.func.min(origin.batch_id)).where(origin.batch_id.in_(of_batches), silent))
+    batch = conn.scalar(sa.select(sa.func.min(origin.batch_id)).where(of_batches.include(origin.batch_id), silent))
     if batch is not None:
         raise ConfigurationError(
             f"Table {name!r} holds rows of batch {batch} that do not say their topic, partition and offset: which of them are of "

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from sqlalchemy.engine import Connection, Engine
 
-    from airflow_kafka_offsets.ledger.replacement import Condition, Removed
+    from airflow_kafka_offsets.ledger.replacement import Batches, Condition, Removed
     from airflow_kafka_offsets.sinks.staged_rows import Column, StagedRows
     from airflow_kafka_offsets.spark.job import TargetColumns
 
@@ -146,11 +146,12 @@ class SqlTable:
                 f"{BATCH_ID} >= {batch_id}, which this load then brings back."
             )
 
-    def remove(self, conn: Connection, replaced: Condition, of_batches: sa.Select[tuple[int]]) -> list[Removed]:
+    def remove(self, conn: Connection, replaced: Condition, of_batches: Batches) -> list[Removed]:
         """Delete rows by where they are from.
 
         :param replaced: which
-        :param of_batches: the batches that wrote something of that; all their rows have to say where they are from
+        :param of_batches: the batches that wrote something of that; all their rows have to say where they are from, and no
+            others are looked at
         :return: how many rows went, for each batch and partition
         :raises ConfigurationError: the table, or a row, does not say where it is from: some would stay, and be there twice
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections import Counter
 from datetime import timedelta
 
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets import replay
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError, RewindConflictError
-from airflow_kafka_offsets.ledger import TaskRun
+from airflow_kafka_offsets.ledger import TaskRun, replacement
 from airflow_kafka_offsets.rewind import executed_by
 from airflow_kafka_offsets.scenarios import Scenario
 from airflow_kafka_offsets.sinks import SqlTable
@@ -209,6 +210,32 @@ class TestReplace:
         assert rewinder.times(name) == once((0, 10), (0, 10))
         rewinder.prove()
         other.prove()
+
+    @pytest.mark.parametrize("engine", ["sqlite"], indirect=True)  # which says of the smallest table how it is read
+    @pytest.mark.parametrize("most", [500, 1], ids=["numbers", "query"])
+    def test_only_the_batches_concerned_are_looked_at(
+        self, rewinder: Rewinder, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch, most: int
+    ) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, [*names(0, 11), b"{not json"])
+        rewinder.loader(name, max_records=4, on_bad_record="dead_letter")
+        monkeypatch.setattr(replacement, "_MOST_BOUND", most)
+        plans: list[str] = []
+
+        def explain(
+            conn: object, cursor: sqlite3.Cursor, statement: str, values: tuple[object, ...], *_: object
+        ) -> None:
+            if "FROM target" in statement or statement.startswith("DELETE FROM dead_letters"):
+                steps = cursor.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+                plans.extend(step[3] for step in steps if {"target", "dead_letters"} & {*step[3].split()})
+
+        sa.event.listen(rewinder.loader.engine, "before_cursor_execute", explain)
+        done = rewinder("to-offset", 5, replace=TARGET)
+
+        assert (done.rows_removed, done.dead_letters_removed) == (6, 1)
+        assert len(plans) >= 4
+        assert [plan for plan in plans if not plan.startswith("SEARCH")] == []
+        rewinder.prove()
 
     def test_a_table_without_the_columns_is_refused(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name = topic()
