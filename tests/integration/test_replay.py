@@ -294,6 +294,25 @@ class TestIntoTheGroupsTable:
         assert rows(loader.engine, "SELECT row_count, dead_letters FROM replaced_output") == [(2, 1)]
         proved(loader)
 
+    def test_dead_letters_that_were_lost_are_not_missed_once_all_was_replaced(
+        self, replayer: Replayer, topic: TopicFactory
+    ) -> None:
+        loader, name = replayer.loader, topic()
+        produce(loader.kafka, name, [*names(0, 2), b'{"id": "x"}', *names(3, 2)])
+        aside: dict[str, Any] = {"on_bad_record": "dead_letter"}
+        loader(name, **aside)
+        with loader.engine.begin() as conn:
+            for table in ("dead_letters", "target"):
+                conn.execute(sa.text(f"DELETE FROM {table}"))
+        replayer(name, {name: {0: (0, 3)}}, sink=TARGET, replace=True, **aside)
+        with pytest.raises(VerificationError, match="rows are missing"):
+            proved(loader)
+
+        replayer(name, {name: {0: (0, 5)}}, sink=TARGET, replace=True, **aside)
+
+        assert rows(loader.engine, "SELECT batch_id, offset_value FROM dead_letters") == [(3, 2)]
+        proved(loader)
+
     def test_a_replay_is_replaced_by_the_next_one(self, replayer: Replayer, orders: str) -> None:
         for end in (10, 5):
             replayer(orders, {orders: {0: (0, end)}}, sink=SqlTable("target"), replace=True)
