@@ -27,6 +27,7 @@ from airflow_kafka_offsets.ledger.batch_rows import (
 from airflow_kafka_offsets.ledger.connection import database_now, transact
 from airflow_kafka_offsets.ledger.double_loads import loads_into, refuse_double, refuse_overlap
 from airflow_kafka_offsets.ledger.groups import TaskRun, lock, lock_group, transact_claimed
+from airflow_kafka_offsets.ledger.replay_parts import missing_parts
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.target_names import spellings
 from airflow_kafka_offsets.offsets import OffsetRange
@@ -146,15 +147,17 @@ def batch_of(engine: Engine, tables: Tables, group_id: str, batch_id: int) -> Ba
 def take_replay(engine: Engine, tables: Tables, replay: Replay, *, cluster_id: str) -> list[ReplayBatch]:
     """The batches that an earlier try of the same task instance planned for the same replay; the open ones are taken over.
 
-    Those that it planned for another one and left open are given up.
+    Those that it planned for another one and left open are given up. Parts of this one that were given up meanwhile are
+    planned again.
 
     :return: all batches of the replay, or none where nobody planned it
     :raises ClusterChangedError: the group belongs to another cluster
+    :raises DoubleLoadError: records of a part that was given up would be in the target twice by now
     """
 
     def work(conn: Connection) -> list[ReplayBatch]:
-        lock_group(conn, tables, replay.group_id, cluster_id)
-        return _taken(conn, tables, replay)
+        generation = lock_group(conn, tables, replay.group_id, cluster_id)
+        return _taken(conn, tables, replay, generation)
 
     return transact(engine, work)
 
@@ -173,7 +176,7 @@ def record_replay(
 
     def work(conn: Connection) -> list[ReplayBatch]:
         generation = lock_group(conn, tables, replay.group_id, cluster_id)
-        planned = _taken(conn, tables, replay)
+        planned = _taken(conn, tables, replay, generation)
         if planned:
             return planned
         ranges = [one for plan in plans for one in plan.ranges]
@@ -220,7 +223,7 @@ def enter_commit(conn: Connection, tables: Tables, claim: ReplayClaim, batch: Ba
     refuse_double(conn, tables, claim.replay, batch.ranges)
 
 
-def _taken(conn: Connection, tables: Tables, replay: Replay) -> list[ReplayBatch]:
+def _taken(conn: Connection, tables: Tables, replay: Replay, generation: int) -> list[ReplayBatch]:
     """Raise the epochs of open batches first: whoever is committing one of them is waited for, and seen to be done."""
     batches = tables.offset_batches
     mine = of_task_instance(tables, replay.group_id, replay.owner) & (batches.c.kind == "replay")
@@ -231,10 +234,16 @@ def _taken(conn: Connection, tables: Tables, replay: Replay) -> list[ReplayBatch
     conn.execute(batches.update().where(mine, same, still_open).values(raised))
     other = {"state": "abandoned", "reason": f"a later try replays something else: {replay.scenario}"}
     conn.execute(batches.update().where(mine, sa.not_(same), still_open).values(raised | other))
-    rows = conn.execute(
-        sa.select(batches).where(mine, same, batches.c.state != "abandoned").order_by(batches.c.batch_id)
-    )
-    return [_replay_batch(conn, tables, replay, row) for row in rows.all()]
+    rows = conn.execute(sa.select(batches).where(mine, same).order_by(batches.c.batch_id)).all()
+    taken = [_replay_batch(conn, tables, replay, row) for row in rows if row.state != "abandoned"]
+    if not taken:
+        return []
+    given_up = [as_batch(conn, tables, row) for row in rows if row.state == "abandoned"]
+    for part in missing_parts([one.batch for one in taken], given_up):
+        refuse_double(conn, tables, replay, part.ranges)
+        refuse_overlap(conn, tables, replay, part.ranges)
+        taken.append(_insert(conn, tables, replay, Plan(part.ranges, part.gaps), generation))
+    return taken
 
 
 def _replay_batch(conn: Connection, tables: Tables, replay: Replay, row: Any) -> ReplayBatch:

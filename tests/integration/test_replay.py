@@ -606,6 +606,31 @@ class TestTries:
         assert states(replayer.loader)[1:] == [("replay", "abandoned"), ("replay", "committed")]
         assert offsets(replayer.loader, "elsewhere") == {0: [3, 4, 5, 6, 7]}
 
+    @pytest.mark.parametrize("replacing", [True, False], ids=["replace", "elsewhere"])
+    def test_a_part_that_was_given_up_is_planned_again(self, replayer: Replayer, orders: str, replacing: bool) -> None:
+        loader = replayer.loader
+        options: dict[str, Any] = {"max_records": 5, "replace": replacing}
+        if replacing:
+            options["sink"] = TARGET
+        failing = Interrupted(lambda: die() if len(failing.jobs) == 1 else None)
+        with pytest.raises(StagingError):
+            replayer(orders, {orders: {0: (0, 15)}}, run=RUN, launcher=failing, **options)
+        assert states(loader)[1:] == [("replay", state) for state in ("committed", "planned", "planned")]
+        for _ in range(2):
+            part = rows(loader.engine, "SELECT min(batch_id) FROM offset_batches WHERE state = 'planned'")[0][0]
+            abandon_batch("loader", part, engine=loader.engine, who="somebody")
+
+        result = replayer(orders, {orders: {0: (0, 15)}}, run=replace(RUN, try_number=2), **options)
+
+        assert (result.rows, result.batches) == (15, (2, 5, 6))
+        assert offsets(loader, options.get("sink", ELSEWHERE).name)[0] == list(range(20 if replacing else 15))
+        if replacing:
+            assert rows(loader.engine, "SELECT count(*) FROM target WHERE _batch_id = 1") == [(25,)]
+        # Once they are, they are not planned again.
+        again = replayer(orders, {orders: {0: (0, 15)}}, run=replace(RUN, try_number=3), **options)
+        assert again == result
+        proved(loader)
+
     @pytest.mark.parametrize("map_index", [-1, 1], ids=["cleared", "mapped"])
     def test_a_run_never_appends_an_offset_twice(self, replayer: Replayer, orders: str, map_index: int) -> None:
         replayer(orders, {orders: {0: (0, 5)}}, run=RUN)
