@@ -129,7 +129,7 @@ def execute_rewind(
     :param run: who does it; what a task instance did last, in an earlier try, is not done again
     :param who: for the history; None is the user of this process
     :param reason: for the history
-    :param abandon: the number of the open batch, to give it up in the same transaction
+    :param abandon: the number of the open batch, to give it up in the same transaction; also where nothing is to be changed
     :param replace: the group's target: its rows of the offsets that will be read again, and their dead letters, are deleted in the
         same transaction; also where a position stays, and an earlier rewind left rows beyond it
     :raises RewindConflictError: positions have moved since the preview was made; nothing was changed
@@ -143,6 +143,9 @@ def execute_rewind(
         log.info(
             "Nothing to change: %s leaves the positions of group %r where they are", preview.scenario, preview.group_id
         )
+        if abandon is not None:
+            abandon_batch(preview.group_id, abandon, engine=engine, tables=tables, who=who, reason=reason)
+            log.info("Batch %d of group %r is abandoned", abandon, preview.group_id)
         return Rewound(None)
     if replace is not None:
         preview.refuse_replace()
@@ -208,8 +211,12 @@ def abandon_batch(
     The next load plans anew from the stored positions.
 
     :raises OpenBatchError: the group has no such batch, or it is not open
+    :raises ConfigurationError: there is no such group
     """
-    abandonment.abandon_batch(engine, tables or Tables(), group_id, batch_id, who=who or current_user(), reason=reason)
+    tables = tables or Tables()
+    with engine.connect() as conn:
+        cluster_of(conn, tables, group_id)  # says which groups there are, where this one is not
+    abandonment.abandon_batch(engine, tables, group_id, batch_id, who=who or current_user(), reason=reason)
 
 
 def current_user() -> str:

@@ -105,7 +105,9 @@ def _done(args: Namespace, preview: Preview, found: Database) -> None:
             note(f"Batch {preview.open_batch} is open: finish it first, or add --abandon {preview.open_batch}")
         note(f"{len(preview.changed)} positions would change: {told}. Nothing was changed; add --execute to do it")
     elif rewound.batch_id is None:
-        note("No position was to be changed")
+        note(
+            f"No position was to be changed{f'; batch {args.abandon} is abandoned' if args.abandon is not None else ''}"
+        )
     else:
         removed = (
             f"; {rewound.rows_removed:,} rows and {rewound.dead_letters_removed:,} dead letters were removed"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets.exceptions import FencedError
+from airflow_kafka_offsets.exceptions import FencedError, StagingError
 from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.verification import verify
@@ -302,6 +302,45 @@ def test_r31_an_open_batch_is_named_and_once_abandoned_never_commits(rewinds: Re
     rewinds.loader(rewinds.topic)
     assert_rows_once(rewinds.loader, 200)
     verify("loader", sink=SqlTable("target"), engine=rewinds.loader.engine, kafka_config=rewinds.loader.config)
+
+
+class Stuck(InlineLauncher):
+    """Spark that does not come up."""
+
+    def __call__(self, job: StageJob) -> None:
+        raise StagingError("Spark did not come up")
+
+
+def test_a_batch_is_abandoned_where_no_position_changes(rewinds: Rewinds) -> None:
+    with pytest.raises(StagingError):
+        Loader(rewinds.loader.kafka, rewinds.loader.engine, Stuck())(rewinds.topic)
+    nowhere = ("rewind", "--to-offset", "100", "--execute", "--abandon")
+
+    wrong = rewinds(*nowhere, "77")
+    done = rewinds(*nowhere, "2", "--reason", "it hangs")
+
+    assert (wrong.status, wrong.stdout) == (1, "")
+    assert "Batch 77 of group 'loader' cannot be abandoned: the group has no such batch" in wrong.stderr
+    assert done.status == 0
+    assert "No position was to be changed; batch 2 is abandoned" in done.stderr
+    assert rows(rewinds.loader.engine, "SELECT batch_id, state FROM offset_batches ORDER BY batch_id") == [
+        (1, "committed"),
+        (2, "abandoned"),
+    ]
+
+
+def test_replace_that_was_forgotten_is_made_good(rewinds: Rewinds) -> None:
+    rewinds("rewind", "--to-offset", "50", "--execute")
+    again = ("rewind", "--to-current", "--replace", "target")
+
+    assert "0 positions would change: 50 offsets are read again" in rewinds(*again).stderr
+    done = rewinds(*again, "--execute")
+
+    assert done.status == 0
+    assert "50 offsets are read again" in done.stderr
+    assert "50 rows and 0 dead letters were removed" in done.stderr
+    rewinds.loader(rewinds.topic)
+    assert_rows_once(rewinds.loader, 200)
 
 
 def test_r22_an_unknown_partition_is_named(rewinds: Rewinds) -> None:
