@@ -221,7 +221,16 @@ def cut(ranges: Sequence[OffsetRange], parts: int) -> list[Ranges]:
 
 
 def as_json(ranges: Iterable[OffsetRange], logs: Logs) -> list[dict[str, Any]]:
-    """Ranges as plain data that `Offsets` reads again, with the ids of the topics that they belong to."""
+    """Ranges as plain data that `Offsets` reads again, with the ids of the topics that they belong to.
+
+    :raises ConfigurationError: the topic of a range without an id has no such partition
+    """
+    ranges = tuple(ranges)
+    missing = [str(one) for one in ranges if one.topic_id is None and one.topic_partition not in logs]
+    if missing:
+        raise ConfigurationError(
+            f"Offsets that are to be replayed are not in Kafka, the topic has no such partition: {listed(missing)}"
+        )
     return [
         {
             "topic": one.topic,

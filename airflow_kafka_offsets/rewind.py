@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import logging
+import os
 import socket
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -221,7 +222,11 @@ def abandon_batch(
 
 def current_user() -> str:
     """The user of this process, for the history."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # containers run with any uid: it need not have a name
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
 
 
 def _rewound(engine: Engine, tables: Tables, batch_id: int, moved: int) -> Rewound:

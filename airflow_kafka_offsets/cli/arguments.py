@@ -37,12 +37,19 @@ def duration(text: str) -> timedelta:
     raise ArgumentTypeError(f"must be an ISO 8601 duration such as P1D or PT1H30M; got {text!r}")
 
 
+def kafka_group(text: str) -> str:
+    """The name of a consumer group of Kafka's, for argparse."""
+    if not text.strip():
+        raise ArgumentTypeError("must be the name of a consumer group; got an empty one")
+    return text
+
+
 def start(text: str) -> Start:
     """Where a load begins, for argparse: a word, an instant, a duration back from now, or the commits of a group."""
     from airflow_kafka_offsets.bounds import CommittedBy
 
     if text.startswith(_COMMITTED_BY):
-        return CommittedBy(text.removeprefix(_COMMITTED_BY))
+        return CommittedBy(kafka_group(text.removeprefix(_COMMITTED_BY)))
     return duration(text) if text.startswith("P") else text
 
 
@@ -187,7 +194,9 @@ REWIND = (
 
 IMPORT = (
     *_MOVE,
-    argument(("--from-group",), required=True, metavar="KAFKA_GROUP", help="the consumer group in Kafka"),
+    argument(
+        ("--from-group",), type=kafka_group, required=True, metavar="KAFKA_GROUP", help="the consumer group in Kafka"
+    ),
 )
 
 REPLAY = (

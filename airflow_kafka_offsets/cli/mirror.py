@@ -7,6 +7,7 @@ from argparse import Namespace
 from airflow_kafka_offsets import ledger
 from airflow_kafka_offsets.cli.command import cluster, command, database
 from airflow_kafka_offsets.cli.output import note, show
+from airflow_kafka_offsets.exceptions import NoPositionError
 from airflow_kafka_offsets.identity import check_cluster
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.mirror import mirror_stored
@@ -17,6 +18,7 @@ def mirror(args: Namespace) -> None:
     """Commit the positions of a group to a consumer group in Kafka.
 
     :raises MirrorError: the group does not show every position
+    :raises NoPositionError: nothing is stored of the group
     """
     kafka = cluster(args)
     with database(args) as (engine, tables):
@@ -24,5 +26,7 @@ def mirror(args: Namespace) -> None:
             loaded_from = cluster_of(conn, tables, args.group)
         check_cluster(args.group, loaded_from, kafka.cluster_id())
         done = mirror_stored(kafka, args.to, lambda: ledger.positions(engine, tables, args.group))
+    if not done.committed:
+        raise NoPositionError(f"Nothing is stored of group {args.group!r} yet: there is nothing to mirror")
     show([{"group": args.group, "kafka_group": args.to, "partitions": done.committed}], args.output)
     note(f"Consumer group {args.to!r} in Kafka shows the positions of {done.committed} partitions")

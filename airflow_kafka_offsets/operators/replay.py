@@ -172,6 +172,8 @@ class KafkaReplayPlanOperator(BaseOperator):
         from airflow_kafka_offsets.replay_bounds import OfBatch, as_json, check, cut, resolve
 
         topics = topics_of(self.topics)
+        if not str(self.parts).strip().isdecimal():
+            raise ConfigurationError(f"parts must be a whole number of at least 1; got parts={self.parts!r}")
         bounds = check(_bounds(self.offsets, self.since, self.until, self.batch_id), topics)
         if isinstance(bounds, OfBatch) and self.conn_id is None:
             raise ConfigurationError("batch_id needs conn_id, the connection of the database that holds the history")

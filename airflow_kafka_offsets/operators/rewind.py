@@ -30,7 +30,7 @@ class KafkaRewindOperator(BaseOperator):
         `undo` (templated)
     :param value: the offset, instant (ISO 8601, no zone means UTC), duration (`P1DT12H`), text of a CSV file, number of the batch,
         or name of the group (templated)
-    :param scope: `topic` or `topic:0,1`, several of them; empty is all topics of the group (templated)
+    :param scope: `topic` or `topic:0,1`, several of them; empty, or nothing but empty text, is all topics of the group (templated)
     :param offsets_conn_id: connection of the database that holds the positions
     :param preview_only: only preview (a dry run); text such as `{{ params.preview_only }}` is read as true or false (templated)
     :param reason: for the history (templated)
@@ -102,7 +102,7 @@ class KafkaRewindOperator(BaseOperator):
         # A template without a value renders to nothing.
         value = None if self.value == "" else self.value
         scenario = Scenario.of(self.scenario, value, group_id=self.group_id)
-        scope = parse_scope(self.scope)
+        scope = parse_scope([one for one in ([self.scope] if isinstance(self.scope, str) else self.scope) if one != ""])
         tables = Tables(self.offsets_schema, self.offsets_prefix)
         run = task_run(context)
         config = kafka_config(self.kafka_conn_id)

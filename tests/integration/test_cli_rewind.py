@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import FencedError, StagingError
+from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
 from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.verification import verify
@@ -21,6 +26,9 @@ from tests.integration.command_line import CommandLine, Done, database_connectio
 from tests.integration.conftest import Loader, names, positions, produce, rows
 from tests.integration.inline import InlineLauncher
 from tests.integration.test_planning_cases import commit_to_kafka, produce_at
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 
 class Rewinds:
@@ -327,6 +335,36 @@ def test_a_batch_is_abandoned_where_no_position_changes(rewinds: Rewinds) -> Non
         (1, "committed"),
         (2, "abandoned"),
     ]
+
+
+def test_a_user_without_a_name_is_told_by_number(rewinds: Rewinds, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+
+    assert rewinds("rewind", "--to-offset", "50", "--execute").status == 0
+
+    found = rows(rewinds.loader.engine, "SELECT who FROM offset_batches WHERE kind = 'rewind'")
+    assert found == [(f"uid {2**31 - 7}@{socket.gethostname()}",)]
+
+
+@pytest.mark.parametrize("scope", ["", [], [""], ["", "{topic}"]], ids=["text", "none", "one", "beside-a-topic"])
+def test_an_operators_scope_that_renders_to_nothing_is_the_whole_group(
+    rewinds: Rewinds, scope: str | list[str]
+) -> None:
+    given = scope if isinstance(scope, str) else [one.format(topic=rewinds.topic) for one in scope]
+    rewind = KafkaRewindOperator(
+        task_id="rewind",
+        group_id="loader",
+        scenario="to-offset",
+        value="50",
+        scope=given,
+        offsets_conn_id="warehouse",
+        preview_only=True,
+    )
+    instance = SimpleNamespace(dag_id="dag", task_id="rewind", run_id="run", map_index=-1, try_number=1)
+
+    assert rewind.execute(cast("Context", {"ti": instance}))["offsets_again"] == 50
 
 
 def test_replace_that_was_forgotten_is_made_good(rewinds: Rewinds) -> None:

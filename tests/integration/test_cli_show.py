@@ -554,6 +554,31 @@ class TestPlan:
         assert told in failed(cli("plan", "loader", *DB, *options), "plan")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("show", "loader", "--start", "committed-by:"),
+        ("lag", "loader", "--start", "committed-by: "),
+        ("mirror", "loader", "--to", ""),
+        ("import", "loader", "--from-group", " "),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_consumer_group_without_a_name_is_a_usage_error(cli: CommandLine, command: Sequence[str]) -> None:
+    done = cli(*command, *DB)
+    assert done.status == 2
+    assert "must be the name of a consumer group; got an empty one" in done.stderr
+
+
+def test_mirroring_a_group_without_positions_is_an_error(
+    cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 5))
+    leave_open(inline_loader, name)
+    assert "nothing to mirror" in failed(cli("mirror", "loader", *DB, "--to", name), "mirror")
+
+
 class TestVerify:
     def test_a_group_that_is_as_it_has_to_be(self, cli: CommandLine, loaded_topic: str) -> None:
         (alone,) = data(cli, "verify", "loader", "--table", "target")

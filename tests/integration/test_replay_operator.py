@@ -12,6 +12,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.operators.replay import KafkaReplayPlanOperator
 from devstack.kafka import KafkaBroker
 from tests.integration.airflow_runs import airflow_runs, airflow_uri
+from tests.integration.command_line import kafka_connection
 from tests.integration.conftest import Loader, TopicFactory, names, positions, produce, rows
 from tests.integration.inline import InlineLauncher
 
@@ -53,11 +54,27 @@ def test_mapped_parts_are_together_exactly_the_range(
         ({"until": "2026-01-01"}, "A replay has one of offsets, since"),
         ({"batch_id": "seven"}, "A batch is known by its number; got batch_id='seven'"),
         ({"batch_id": 3}, "batch_id needs conn_id"),
+        (
+            {"offsets": {"t": {0: [0, 1]}}, "parts": "two"},
+            "parts must be a whole number of at least 1; got parts='two'",
+        ),
+        ({"offsets": {"t": {0: [0, 1]}}, "parts": "-1"}, "parts must be a whole number of at least 1; got parts='-1'"),
     ],
-    ids=["none", "two", "until-alone", "no-number", "no-database"],
+    ids=["none", "two", "until-alone", "no-number", "no-database", "parts-in-words", "negative-parts"],
 )
 def test_bounds_that_say_nothing_or_two_things_are_refused(bounds: dict[str, Any], message: str) -> None:
-    plan = KafkaReplayPlanOperator(task_id="plan", group_id="g", topics=["t"], parts=2, **bounds)
+    plan = KafkaReplayPlanOperator(task_id="plan", group_id="g", topics=["t"], **({"parts": 2} | bounds))
 
     with pytest.raises(ConfigurationError, match=message):
+        plan.execute({})
+
+
+def test_offsets_of_a_partition_that_is_not_there_are_refused(
+    kafka: KafkaBroker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", kafka_connection(kafka))
+    plan = KafkaReplayPlanOperator(task_id="plan", group_id="g", topics=[name], parts=1, offsets={name: {7: [0, 10]}})
+
+    with pytest.raises(ConfigurationError, match=rf"the topic has no such partition: {name}\[7\] 0\.\.10"):
         plan.execute({})
