@@ -62,7 +62,7 @@ def _subcommands() -> tuple[Any, ...]:
             "Show positions and lag of every partition of a group",
             "Show, for every partition of a group, the stored position, the ends of the log, the lag, how many offsets are lost, "
             "the age of the newest committed record (0 without lag), the delay: how long the oldest record has waited, and the "
-            "headroom: how many offsets, and how much time, retention is behind the position. Ends with status 1 where a partition has an error.",
+            "headroom: how many offsets, and how much time, retention is behind the position. Ends with status 1 where a partition has an error, or there is none.",
             "show orders_loader --conn-id warehouse --output json",
             *shared.LAG,
         ),
@@ -71,7 +71,8 @@ def _subcommands() -> tuple[Any, ...]:
             "airflow_kafka_offsets.cli.lag.lag",
             "Show the lag of a group, by topic and in total",
             "Show the lag of a group, by topic and in total (the row whose topic is TOTAL, or null). Times are those of the "
-            "partition that is worst off. Ends with status 1 where the total is incomplete because a partition has an error.",
+            "partition that is worst off. Ends with status 1 where the total is incomplete because a partition has an error, or there "
+            "is none to look at.",
             "lag orders_loader --conn-id warehouse --topic orders",
             *shared.LAG,
         ),

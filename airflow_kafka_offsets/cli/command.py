@@ -16,7 +16,7 @@ from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.hooks.database import database_engine
 from airflow_kafka_offsets.hooks.kafka import kafka_config
 from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Tables
+from airflow_kafka_offsets.ledger import Tables, open_batch
 from airflow_kafka_offsets.ledger.connection import said
 
 # A partition without a leader is waited for as long as that; somebody is waiting too.
@@ -78,6 +78,12 @@ def database(args: Namespace) -> Iterator[Database]:
 def cluster(args: Namespace) -> Cluster:
     """The cluster of `--kafka-conn-id`."""
     return Cluster(kafka_config(args.kafka_conn_id), isolation_level=args.isolation_level, timeout=_PATIENCE_SECONDS)
+
+
+def topics_begun(found: Database, group_id: str) -> list[str]:
+    """The topics of a group's open batch: where no position is stored yet, those of its first load."""
+    batch = open_batch(found.engine, found.tables, group_id)
+    return sorted({one.topic for one in batch.ranges}) if batch is not None else []
 
 
 def _one_line(text: str) -> str:

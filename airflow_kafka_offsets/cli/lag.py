@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from dataclasses import replace
 
-from airflow_kafka_offsets.cli.command import cluster, command, database
+from airflow_kafka_offsets.cli.command import cluster, command, database, topics_begun
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.lag import LagReport
 from airflow_kafka_offsets.lag_report import LagQuestion, lag_report
@@ -55,7 +56,7 @@ def lag(args: Namespace) -> None:
             "delay_seconds": one.delay,
             "headroom": one.headroom,
             "headroom_time_seconds": one.headroom_time,
-            "complete": one.complete,
+            "complete": one.complete and bool(one.partitions),
         }
         for topic, one in totals
     ]
@@ -67,18 +68,24 @@ def lag(args: Namespace) -> None:
 
 def _report(args: Namespace) -> LagReport:
     asked = cluster(args)
-    with database(args) as (engine, tables):
+    with database(args) as found:
         question = LagQuestion(args.group, dict.fromkeys(args.topics or ()), args.start, times=True)
-        report = lag_report(engine, tables, asked, question)
-    if not report.partitions:
-        note(f"Nothing is stored of group {args.group!r} yet; name topics with --topic")
+        report = lag_report(*found, asked, question)
+        if not report.partitions and (begun := topics_begun(found, args.group)):
+            note(f"No position of group {args.group!r} is stored yet: these are the topics of its open batch")
+            report = lag_report(*found, asked, replace(question, scope=dict.fromkeys(begun)))
     return report
 
 
 def _end(args: Namespace, name: str, report: LagReport) -> None:
     """
-    :raises SystemExit: partitions have errors, so that what was printed is incomplete
+    :raises SystemExit: partitions have errors, so that what was printed is incomplete; or there was nothing to look at
     """
+    if not report.partitions:
+        raise SystemExit(
+            f"kafka-offsets {name}: nothing is stored of group {args.group!r} yet, and how far it is behind is not known: name its "
+            "topics with --topic"
+        )
     if report.complete:
         return
     told = (" ".join(str(one.error).split()) for one in report.errors)

@@ -10,7 +10,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets import ledger, planning
 from airflow_kafka_offsets.batch import dry_run
 from airflow_kafka_offsets.caps import UNKNOWN_RECORD_BYTES
-from airflow_kafka_offsets.cli.command import cluster, command, database
+from airflow_kafka_offsets.cli.command import Database, cluster, command, database, topics_begun
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats import Raw
@@ -72,7 +72,7 @@ def _pipeline(args: Namespace, engine: Engine, tables: Tables, asked: Cluster) -
         check_cluster(args.group, state.cluster_id, asked.cluster_id())
     else:
         note(f"The state tables know no group {args.group!r}: this is what its first run would load")
-    topics = args.topics or sorted(state.topics)
+    topics = args.topics or sorted(state.topics) or topics_begun(Database(engine, tables), args.group)
     if not topics:
         raise ConfigurationError(
             f"Nothing is stored of group {args.group!r} yet: name the topics of the load with --topic"

@@ -16,6 +16,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets import ledger
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.formats import Json
+from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Tables, TaskRun
 from airflow_kafka_offsets.offsets import TopicPartition
 from airflow_kafka_offsets.scenarios import read_offsets
@@ -321,6 +322,18 @@ class TestLag:
             (None, 7, 0, True),
         ]
 
+    def test_a_group_of_which_nothing_is_stored_is_not_up_to_date(
+        self, cli: CommandLine, kafka: KafkaBroker, engine: Engine
+    ) -> None:
+        ledger.init(engine, Tables())
+        of = Cluster({"bootstrap.servers": kafka.bootstrap_servers}).cluster_id()
+        ledger.claim(engine, Tables(), "empty", TaskRun("r"), cluster_id=of, lease=timedelta(0))
+
+        done = cli("lag", "empty", *DB, "--output", "json")
+
+        assert "how far it is behind is not known" in failed(done, "lag")
+        assert [row["complete"] for row in done.json] == [False]
+
 
 class TestHistory:
     @pytest.fixture
@@ -459,6 +472,19 @@ class TestPlan:
         (row,) = ok(done)
         assert (row["start"], row["end"], row["batch_id"]) == (0, 3, 1)
         assert "has the open batch 1 (planned)" in done.stderr
+
+    def test_the_open_batch_of_a_first_load_names_the_topics(
+        self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        produce(kafka, name, names(0, 5))
+        leave_open(inline_loader, name)
+
+        (row,) = data(cli, "plan", "loader")
+        of_topic, total = data(cli, "lag", "loader")
+
+        assert (row["topic"], row["offsets"], row["batch_id"]) == (name, 5, 1)
+        assert (of_topic["topic"], of_topic["lag"], total["lag"], total["complete"]) == (name, 5, 5, True)
 
     def test_an_open_batch_whose_records_expired_is_an_error_or_planned_anew(
         self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
