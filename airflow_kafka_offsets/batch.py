@@ -133,7 +133,7 @@ def plan(attempt: Attempt) -> Planned | None:
     planned = _resumed(attempt, batch) if batch is not None else None
     if planned is not None:
         return planned
-    ledger.refuse_other_table(attempt.engine, pipeline.tables, claim.group_id, pipeline.topics, pipeline.sink)
+    ledger.refuse_other_table(attempt.engine, pipeline.tables, claim.group_id, pipeline.topics, pipeline.sink.name)
     generation = ledger.generation(attempt.engine, pipeline.tables, claim.group_id)
     decided = decide(attempt)
     log_gaps(decided.gaps)
@@ -295,7 +295,7 @@ def _resumed(attempt: Attempt, batch: Batch) -> Planned | None:
     """
     pipeline = attempt.pipeline
     topics = {one.topic for one in batch.ranges}
-    is_mine = batch.target_table is not None and ledger.is_into(attempt.engine, batch.target_table, pipeline.sink)
+    is_mine = batch.target_table in ledger.spellings(attempt.engine, pipeline.sink.name)
     if not topics <= set(pipeline.topics) or not is_mine:
         raise ForeignBatchError(
             f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} into table "

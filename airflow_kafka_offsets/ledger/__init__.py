@@ -18,7 +18,7 @@ from airflow_kafka_offsets.ledger.dead_letters import write_dead_letters
 from airflow_kafka_offsets.ledger.double_loads import refuse_double
 from airflow_kafka_offsets.ledger.groups import Claim, TaskRun, check_claim, claim, generation, release
 from airflow_kafka_offsets.ledger.heartbeat import Heartbeat
-from airflow_kafka_offsets.ledger.history import bytes_per_offset, is_into, refuse_other_table
+from airflow_kafka_offsets.ledger.history import bytes_per_offset, refuse_other_table
 from airflow_kafka_offsets.ledger.install import init
 from airflow_kafka_offsets.ledger.positions import RangeRead, positions
 from airflow_kafka_offsets.ledger.replacement import replace_output
@@ -33,6 +33,7 @@ from airflow_kafka_offsets.ledger.replays import (
 )
 from airflow_kafka_offsets.ledger.starts import positions_begun
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.target_names import spellings
 
 __all__ = [
     "OPEN_STATES",
@@ -56,7 +57,6 @@ __all__ = [
     "commit",
     "generation",
     "init",
-    "is_into",
     "mark_staged",
     "now",
     "open_batch",
@@ -70,6 +70,7 @@ __all__ = [
     "refuse_other_table",
     "release",
     "replace_output",
+    "spellings",
     "take_replay",
     "write_dead_letters",
 ]

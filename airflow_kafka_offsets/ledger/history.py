@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import ForeignBatchError
 from airflow_kafka_offsets.ledger.tables import Tables
-
-if TYPE_CHECKING:
-    from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.ledger.target_names import spellings
 
 _RECENT_BATCHES = 5
 
@@ -42,9 +39,10 @@ def bytes_per_offset(engine: Engine, tables: Tables, group_id: str) -> dict[str,
         return {topic: float(size) / float(count) for topic, size, count in conn.execute(query)}
 
 
-def refuse_other_table(engine: Engine, tables: Tables, group_id: str, topics: Sequence[str], sink: SqlTable) -> None:
+def refuse_other_table(engine: Engine, tables: Tables, group_id: str, topics: Sequence[str], target: str) -> None:
     """Make sure that a group loads into the table that it has loaded into: its positions say what is there.
 
+    :param target: the name of the load's table
     :raises ForeignBatchError: that is another one; names the way to move on to a new table
     """
     batches = tables.offset_batches.c
@@ -56,21 +54,12 @@ def refuse_other_table(engine: Engine, tables: Tables, group_id: str, topics: Se
     )
     with engine.connect() as conn:
         last = conn.execute(query).one_or_none()
-    if last is None or is_into(engine, last.target_table, sink):
+    if last is None or last.target_table in spellings(engine, target):
         return
     scope = " ".join(f"--topic {topic}" for topic in topics)
     raise ForeignBatchError(
         f"Group {group_id!r} loads into table {last.target_table!r}, last with batch {last.batch_id}; this load is into "
-        f"{sink.name!r}, and would get only what the other one leaves. Nothing was loaded. Give every load a group_id of its own. "
-        f"To go on in {sink.name!r} where this group stands, name a new group_id, and let it begin there: airflow kafka-offsets "
+        f"{target!r}, and would get only what the other one leaves. Nothing was loaded. Give every load a group_id of its own. "
+        f"To go on in {target!r} where this group stands, name a new group_id, and let it begin there: airflow kafka-offsets "
         f"rewind NEW_GROUP {scope} --to-group {group_id} --new-group --conn-id CONN_ID --execute."
     )
-
-
-def is_into(engine: Engine, target_table: str, sink: SqlTable) -> bool:
-    """Whether a table's name in the history is that of a sink, which may name the default schema or leave it out."""
-    default = engine.dialect.default_schema_name
-    names = {sink.name}
-    if sink.schema in (None, default):
-        names |= {sink.table, f"{default}.{sink.table}"}
-    return target_table in names

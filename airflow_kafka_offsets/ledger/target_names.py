@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Engine
 
 
-def spellings(conn: Connection, name: str) -> tuple[str, ...]:
+def spellings(bind: Connection | Engine, name: str) -> tuple[str, ...]:
     """Every name that is the same table's: with the connection's default schema, and without it.
 
     :param name: as `SqlTable.name` has it
     """
-    default = sa.inspect(conn).default_schema_name
+    default = sa.inspect(bind).default_schema_name
     if not default:
         return (name,)
     return (name, name.removeprefix(f"{default}.") if name.startswith(f"{default}.") else f"{default}.{name}")
