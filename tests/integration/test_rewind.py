@@ -533,6 +533,21 @@ class TestUndo:
         assert rewinder.times(half) == once((0, 100), (30, 200))
         rewinder.prove()
 
+    def test_after_that_of_a_part_the_state_before_the_rewind_brings_the_rest_back(
+        self, rewinder: Rewinder, half: str, topic: TopicFactory
+    ) -> None:
+        other = topic()
+        produce(rewinder.loader.kafka, other, names(0, 10))
+        rewinder.loader(other)
+        number = rewinder("to-offset", 5).batch_id
+
+        rewinder("undo", None, other)
+        assert (rewinder.positions(half), rewinder.positions(other)) == ({0: 5}, {0: 10})
+        rewinder("to-batch", number)
+
+        assert (rewinder.positions(half), rewinder.positions(other)) == ({0: 100}, {0: 10})
+        rewinder.prove()
+
     def test_of_a_move_forward_it_brings_back_what_was_passed_over(self, rewinder: Rewinder, half: str) -> None:
         rewinder("to-latest")
         assert rewinder.gaps() == [(0, 100, 200, "passed over")]
