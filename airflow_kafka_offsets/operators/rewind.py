@@ -94,7 +94,7 @@ class KafkaRewindOperator(BaseOperator):
         # Here and not above: DAG files are parsed every few seconds.
         from airflow_kafka_offsets.hooks.database import database_engine
         from airflow_kafka_offsets.hooks.kafka import kafka_config
-        from airflow_kafka_offsets.ledger import Tables
+        from airflow_kafka_offsets.ledger import Tables, outages_told
         from airflow_kafka_offsets.rewind import Rewound, execute_rewind, executed_by, preview_rewind
         from airflow_kafka_offsets.scenarios import Scenario, parse_scope
 
@@ -108,40 +108,41 @@ class KafkaRewindOperator(BaseOperator):
         config = kafka_config(self.kafka_conn_id)
         engine = database_engine(self.offsets_conn_id)
         try:
-            done = executed_by(
-                run, self.group_id, scenario, engine=engine, tables=tables, scope=scope, replace=self.replace
-            )
-            if done is not None:
-                preview, rewound = done
-                self.log.info("This task instance has rewound group %r already: %s", self.group_id, rewound)
-                return preview.as_dict() | {"executed": True} | asdict(rewound)
-            preview = preview_rewind(
-                self.group_id,
-                scenario,
-                engine=engine,
-                kafka_config=config,
-                tables=tables,
-                scope=scope,
-                isolation_level=self.isolation_level,
-                new_group=self.new_group,
-                new_cluster=self.new_cluster,
-            )
-            for one in preview.changed:
-                self.log.info("%s", one)
-            if self.replace is not None:
-                preview.refuse_replace()
-            if preview_only:
-                return preview.as_dict() | {"executed": False} | asdict(Rewound(None))
-            rewound = execute_rewind(
-                preview,
-                engine=engine,
-                tables=tables,
-                run=run,
-                who=str(run),
-                reason=self.reason or None,
-                abandon=preview.open_batch if self.abandon_open_batch else None,
-                replace=self.replace,
-            )
+            with outages_told(f"Group {self.group_id!r} was not rewound", "Run the task again."):
+                done = executed_by(
+                    run, self.group_id, scenario, engine=engine, tables=tables, scope=scope, replace=self.replace
+                )
+                if done is not None:
+                    preview, rewound = done
+                    self.log.info("This task instance has rewound group %r already: %s", self.group_id, rewound)
+                    return preview.as_dict() | {"executed": True} | asdict(rewound)
+                preview = preview_rewind(
+                    self.group_id,
+                    scenario,
+                    engine=engine,
+                    kafka_config=config,
+                    tables=tables,
+                    scope=scope,
+                    isolation_level=self.isolation_level,
+                    new_group=self.new_group,
+                    new_cluster=self.new_cluster,
+                )
+                for one in preview.changed:
+                    self.log.info("%s", one)
+                if self.replace is not None:
+                    preview.refuse_replace()
+                if preview_only:
+                    return preview.as_dict() | {"executed": False} | asdict(Rewound(None))
+                rewound = execute_rewind(
+                    preview,
+                    engine=engine,
+                    tables=tables,
+                    run=run,
+                    who=str(run),
+                    reason=self.reason or None,
+                    abandon=preview.open_batch if self.abandon_open_batch else None,
+                    replace=self.replace,
+                )
         finally:
             engine.dispose()
         return preview.as_dict() | {"executed": True} | asdict(rewound)

@@ -7,7 +7,8 @@ import traceback
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import sqlalchemy as sa
@@ -33,14 +34,19 @@ from airflow_kafka_offsets.formats import Json
 from airflow_kafka_offsets.hooks.spark import check_java
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Tables
+from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
 from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staged import Launcher
 from devstack.kafka import KafkaBroker
 from devstack.process import free_port, wait_until
 from devstack.topics import create_topic
+from tests.integration.command_line import database_connection, kafka_connection
 from tests.integration.conftest import Loader, TopicFactory, names, positions, produce, rows
 from tests.integration.inline import InlineLauncher
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 
 def test_unknown_topics_are_named(loader: Loader, topic: TopicFactory) -> None:
@@ -258,6 +264,21 @@ def test_rights_that_are_missing_in_the_state_tables_are_told(
 
     assert not raised.value.retriable
     assert postgres_loader.launcher.jobs == []
+
+
+def test_rights_that_are_missing_for_a_rewind_are_told(
+    postgres_loader: Loader, guest: Engine, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgres_loader(topic())
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", database_connection(guest))
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", kafka_connection(postgres_loader.kafka))
+    rewind = KafkaRewindOperator(
+        task_id="rewind", group_id="loader", scenario="to-earliest", offsets_conn_id="warehouse"
+    )
+    instance = SimpleNamespace(dag_id="dag", task_id="rewind", run_id="run", map_index=-1, try_number=1)
+
+    with pytest.raises(LedgerError, match=r"Group 'loader' was not rewound: permission denied .* needs SELECT, INSERT"):
+        rewind.execute(cast("Context", {"ti": instance}))
 
 
 def test_a_schema_that_is_not_there_is_told(postgres_loader: Loader, topic: TopicFactory) -> None:
