@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from decimal import Decimal
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DataError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.ledger.connection import said
@@ -78,7 +79,7 @@ def _insert(
     :param count: how many rows came before
     """
     try:
-        with conn.begin_nested():
+        with _savepoint(conn):
             insert(values)
     except (DataError, IntegrityError) as error:
         row = _first_refused(conn, insert, values)
@@ -87,6 +88,20 @@ def _insert(
         raise rows.rejected(count + row, f"the database refuses its row: {said(error)}") from None
     except ProgrammingError as error:
         raise TargetError(f"Nothing was written into {table.fullname!r}: {said(error)}") from None
+
+
+@contextmanager
+def _savepoint(conn: Connection) -> Iterator[None]:
+    nested = conn.begin_nested()
+    try:
+        yield
+    except DBAPIError:
+        # There is none to go back to where the database has ended the whole transaction, as SQLite does when its disk is full. What
+        # it said of the rows is what counts; the transaction is given up in either case.
+        with suppress(DBAPIError):
+            nested.rollback()
+        raise
+    nested.commit()
 
 
 def _target(table: sa.Table, columns: Sequence[Column]) -> sa.TableClause:
@@ -108,7 +123,7 @@ def _first_refused(conn: Connection, insert: Callable[[Sequence[T]], None], valu
     while first < last:
         middle = (first + last + 1) // 2
         try:
-            with conn.begin_nested():
+            with _savepoint(conn):
                 insert(values[first:middle])
         except (DataError, IntegrityError):
             if middle - first == 1:

@@ -66,7 +66,7 @@ class SqlTable:
         :param columns: the columns of the rows, or None where a transform decides them
         :raises TargetError: the table does not fit, cannot be created, or may not be written to
         :raises ConfigurationError: `upsert_key` does not fit the rows or the database, or the name is none, or
-            holds a schema
+            begins with that of a schema
         """
         from airflow_kafka_offsets.sinks import upsert
         from airflow_kafka_offsets.sinks.columns import match, required
@@ -173,11 +173,11 @@ class SqlTable:
         from airflow_kafka_offsets.ledger.connection import is_outage, said, transact
         from airflow_kafka_offsets.sinks.columns import created_table
 
-        if "." in self.table:
-            schema, _, name = self.table.rpartition(".")
+        schema, dot, name = self.table.partition(".")
+        if dot and schema in sa.inspect(engine).get_schema_names():
             raise ConfigurationError(
-                f"There is no table {self.table!r}, and none with a dot in its name is created: a schema is a parameter of its own, "
-                f"as in SqlTable({name!r}, schema={schema!r})"
+                f"There is no table {self.table!r}, and it is not created under that name: {schema!r} is a schema, which is a parameter "
+                f"of its own, as in SqlTable({name!r}, schema={schema!r})"
             )
         table = created_table(self.table, self.schema, columns, self.upsert_key)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import traceback
 from collections.abc import Iterator
 from datetime import timedelta
@@ -166,12 +167,14 @@ def test_a_table_without_a_name_is_refused(inline_loader: Loader, topic: TopicFa
 def test_a_schema_in_the_name_of_a_table_is_refused_where_it_would_be_created(
     inline_loader: Loader, topic: TopicFactory
 ) -> None:
-    with pytest.raises(ConfigurationError, match=r"no table 'main\.orders'.*SqlTable\('orders', schema='main'\)"):
-        inline_loader(topic(), sink=SqlTable("main.orders"))
+    schema = sa.inspect(inline_loader.engine).default_schema_name
+    meant = re.escape(f"SqlTable('orders', schema='{schema}')")
+    with pytest.raises(ConfigurationError, match=f"no table '{schema}.orders'.*{meant}"):
+        inline_loader(topic(), sink=SqlTable(f"{schema}.orders"))
 
     with inline_loader.engine.begin() as conn:
-        conn.exec_driver_sql('CREATE TABLE "main.orders" (id BIGINT, name TEXT)')
-    inline_loader(topic(), sink=SqlTable("main.orders"))
+        conn.exec_driver_sql(f'CREATE TABLE "{schema}.orders" (id BIGINT, name TEXT)')
+    inline_loader(topic(), sink=SqlTable(f"{schema}.orders"))
 
 
 def test_a_target_of_other_types_is_refused(postgres_loader: Loader, topic: TopicFactory) -> None:
