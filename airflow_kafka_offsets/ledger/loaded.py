@@ -53,8 +53,28 @@ def loaded_beyond(
             return one.start, one.end
         return one.start, one.read_to
 
-    left = _left(engine, tables, group_id, positions, read, {tp.topic: one.topic_id for tp, one in positions.items()})
+    ids = {tp.topic: one.topic_id for tp, one in positions.items()}
+    batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
+    with engine.connect() as conn:
+        taken_back = conn.scalar(
+            _moves(tables, group_id, ids)
+            .with_only_columns(sa.func.max(batches.batch_id))
+            .where(batches.kind != "replay", ranges.replaced_from.is_not(None))
+        )
+        # Most of a long history: nobody took it back, and how far each partition was loaded is all there is to know of it.
+        plain = sa.and_(batches.batch_id > (taken_back or 0), ranges.ahead_offset.is_(None))
+        furthest = conn.execute(
+            _moves(tables, group_id, ids)
+            .with_only_columns(ranges.topic, ranges.partition, ranges.topic_id, sa.func.max(ranges.end_offset))
+            .where(plain, batches.kind.in_(("load", "replay")), ranges.end_offset > ranges.start_offset)
+            .group_by(ranges.topic, ranges.partition, ranges.topic_id)
+        ).all()
+    left = _left(engine, tables, group_id, positions, read, ids, sa.not_(plain))
     reaches = {tp: max((end for _, end in spans), default=0) for tp, spans in left.items()}
+    for topic, partition, topic_id, reach in furthest:
+        tp = TopicPartition(topic, partition)
+        if tp in positions and topic_id is not None and topic_id == positions[tp].topic_id:
+            reaches[tp] = max(reaches.get(tp, 0), reach)
     return {tp: reach for tp, reach in reaches.items() if reach > positions[tp].offset}
 
 
@@ -65,31 +85,19 @@ def _left(
     partitions: Collection[TopicPartition],
     loaded: Callable[[Any], Span | None],
     topic_ids: Mapping[str, str | None],
+    only: sa.ColumnElement[bool] | None = None,
 ) -> dict[TopicPartition, list[Span]]:
     """What is left of the spans of committed batches, when what rewinds took back is taken out of those before them.
 
     :param loaded: the span of a range of a batch; None where it loaded nothing that matters
+    :param only: the ranges that are looked at; None is all
     """
     if not partitions:
         return {}
-    batches, ranges = tables.offset_batches.c, tables.offset_ranges
-    target = sa.select(batches.target_table).where(
-        batches.consumer_group == group_id, batches.kind.in_(("load", "start"))
-    )
     query = (
-        sa.select(ranges, batches.kind)
-        .join(tables.offset_batches, batches.batch_id == ranges.c.batch_id)
-        .where(
-            batches.consumer_group == group_id,
-            batches.state == "committed",
-            sa.or_(
-                batches.kind.in_(MOVING_KINDS),
-                # Of other tables, nothing is ever taken back.
-                sa.and_(batches.kind == "replay", batches.target_table.in_(target)),
-            ),
-            ranges.c.topic.in_({tp.topic for tp in partitions}),
-        )
-        .order_by(ranges.c.batch_id)
+        _moves(tables, group_id, {tp.topic for tp in partitions})
+        .where(only if only is not None else sa.true())
+        .order_by(tables.offset_ranges.c.batch_id)
     )
     spans: dict[TopicPartition, list[Span]] = {}
     with engine.connect() as conn:
@@ -105,3 +113,25 @@ def _left(
                 replaced = (row.replaced_from, row.replaced_to)
                 spans[tp] = [piece for one in known for piece in without(one, [replaced])]
     return spans
+
+
+def _moves(tables: Tables, group_id: str, topics: Collection[str]) -> sa.Select[Any]:
+    """The ranges of committed batches that moved positions of a group, or replayed into a table of its own; with their kinds."""
+    batches, ranges = tables.offset_batches.c, tables.offset_ranges
+    target = sa.select(batches.target_table).where(
+        batches.consumer_group == group_id, batches.kind.in_(("load", "start"))
+    )
+    return (
+        sa.select(ranges, batches.kind)
+        .join(tables.offset_batches, batches.batch_id == ranges.c.batch_id)
+        .where(
+            batches.consumer_group == group_id,
+            batches.state == "committed",
+            sa.or_(
+                batches.kind.in_(MOVING_KINDS),
+                # Of other tables, nothing is ever taken back.
+                sa.and_(batches.kind == "replay", batches.target_table.in_(target)),
+            ),
+            ranges.c.topic.in_(topics),
+        )
+    )
