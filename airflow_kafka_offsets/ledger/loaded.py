@@ -26,9 +26,7 @@ def covered(
     """The offsets that loads passed, and nobody took back since."""
 
     def passed(row: Any) -> Span | None:
-        if row.kind != "load" or differ(row.topic_id, topic_ids.get(row.topic)):
-            return None
-        return row.start_offset, row.end_offset
+        return (row.start_offset, row.end_offset) if row.kind == "load" else None
 
     return _left(engine, tables, group_id, partitions, passed, topic_ids)
 

@@ -200,6 +200,15 @@ def guest(postgres_loader: Loader) -> Iterator[Engine]:
         conn.execute(sa.text(f"DROP ROLE {role}"))
 
 
+def made_ready(loader: Loader, topic: str, *statements: str) -> None:
+    """Records, the state tables and a target, and what statements make of them."""
+    produce(loader.kafka, topic, names(0, 3))
+    ledger.init(loader.engine, Tables())
+    with loader.engine.begin() as conn:
+        for statement in ("CREATE TABLE target (id BIGINT, name TEXT)", *statements):
+            conn.execute(sa.text(statement))
+
+
 def test_a_user_who_may_not_create_tables_is_told_what_to_do(
     postgres_loader: Loader, guest: Engine, topic: TopicFactory
 ) -> None:
@@ -211,11 +220,11 @@ def test_a_user_who_may_not_insert_is_told_before_spark(
     postgres_loader: Loader, guest: Engine, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
     name = topic()
-    produce(kafka, name, names(0, 3))
-    ledger.init(postgres_loader.engine, Tables())
-    with postgres_loader.engine.begin() as conn:
-        conn.execute(sa.text("CREATE TABLE target (id BIGINT, name TEXT)"))
-        conn.execute(sa.text(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {guest.url.username}"))
+    made_ready(
+        postgres_loader,
+        name,
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {guest.url.username}",
+    )
 
     with pytest.raises(TargetError, match="may not insert into table 'target'; GRANT INSERT ON target"):
         Loader(kafka, guest, postgres_loader.launcher)(name)
@@ -227,12 +236,12 @@ def test_a_user_who_may_not_write_the_state_is_told_before_spark(
     postgres_loader: Loader, guest: Engine, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
     name = topic()
-    produce(kafka, name, names(0, 3))
-    ledger.init(postgres_loader.engine, Tables())
-    with postgres_loader.engine.begin() as conn:
-        conn.execute(sa.text("CREATE TABLE target (id BIGINT, name TEXT)"))
-        conn.execute(sa.text(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {guest.url.username}"))
-        conn.execute(sa.text(f"GRANT INSERT ON target TO {guest.url.username}"))
+    made_ready(
+        postgres_loader,
+        name,
+        f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {guest.url.username}",
+        f"GRANT INSERT ON target TO {guest.url.username}",
+    )
 
     with pytest.raises(
         LedgerError, match=r"may not write to the state tables: permission denied for table consumer_groups. GRANT"
@@ -254,11 +263,11 @@ def test_rights_that_are_missing_in_the_state_tables_are_told(
     postgres_loader: Loader, guest: Engine, kafka: KafkaBroker, topic: TopicFactory, granted: str, denied: str
 ) -> None:
     name = topic()
-    produce(kafka, name, names(0, 3))
-    ledger.init(postgres_loader.engine, Tables())
-    with postgres_loader.engine.begin() as conn:
-        conn.execute(sa.text("CREATE TABLE target (id BIGINT, name TEXT)"))
-        conn.execute(sa.text(f"GRANT {granted.format(database=guest.url.database)} TO {guest.url.username}"))
+    made_ready(
+        postgres_loader,
+        name,
+        f"GRANT {granted.format(database=guest.url.database)} TO {guest.url.username}",
+    )
 
     with pytest.raises(
         LedgerError, match=f"permission denied for {denied}.*needs SELECT, INSERT, .*kafka-offsets doctor"
@@ -293,14 +302,14 @@ def test_a_table_with_security_for_its_rows_is_refused(
     postgres_loader: Loader, guest: Engine, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
     name = topic()
-    produce(kafka, name, names(0, 3))
-    ledger.init(postgres_loader.engine, Tables())
-    with postgres_loader.engine.begin() as conn:
-        conn.execute(sa.text("CREATE TABLE target (id BIGINT, name TEXT)"))
-        conn.execute(sa.text("ALTER TABLE target ENABLE ROW LEVEL SECURITY"))
-        conn.execute(sa.text("CREATE POLICY everyone ON target USING (true)"))
-        conn.execute(sa.text(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {guest.url.username}"))
-        conn.execute(sa.text(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {guest.url.username}"))
+    made_ready(
+        postgres_loader,
+        name,
+        "ALTER TABLE target ENABLE ROW LEVEL SECURITY",
+        "CREATE POLICY everyone ON target USING (true)",
+        f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {guest.url.username}",
+        f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {guest.url.username}",
+    )
 
     with pytest.raises(TargetError, match="Nothing was written into 'target': COPY FROM not supported with row-level"):
         Loader(kafka, guest, postgres_loader.launcher)(name)
