@@ -31,7 +31,7 @@ from airflow_kafka_offsets.ledger import Batch, Claim, ReplayClaim, TaskRun
 from airflow_kafka_offsets.listing import listed
 from airflow_kafka_offsets.metrics import Commit
 from airflow_kafka_offsets.mirror import mirror_after_commit
-from airflow_kafka_offsets.offsets import Gap, Target, TopicPartition
+from airflow_kafka_offsets.offsets import Gap, TopicPartition
 from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.staged_rows import StagedRows
 from airflow_kafka_offsets.spark.dead_letters import dead_letters, too_many
@@ -169,7 +169,7 @@ def dry_run(
     pipeline: Pipeline,
     engine: Engine,
     cluster: Cluster,
-    targets: Mapping[TopicPartition, Target] | None = None,
+    targets: Mapping[TopicPartition, int] | None = None,
     given_up: Batch | None = None,
 ) -> planning.Plan:
     """What a new batch would load, now; nothing is written, and no open batch is looked at.
@@ -184,7 +184,7 @@ def dry_run(
         positions |= ledger.positions_begun(given_up, positions)
     logs = cluster.logs(pipeline.topics)
     if targets is None and pipeline.until is not None:
-        targets = bounds.targets_until(cluster, instant("until", pipeline.until), pipeline.lateness, logs)
+        targets = bounds.targets_until(cluster, instant("until", pipeline.until), logs)
     start = bounds.first_offsets(cluster, pipeline.start, lambda: ledger.now(engine), logs, positions)
     return planning.decide(
         positions,

@@ -15,7 +15,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
 from airflow_kafka_offsets.instants import from_milliseconds, instant, milliseconds, shown
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.listing import listed
-from airflow_kafka_offsets.offsets import PartitionLog, Position, ReadAhead, Target, TopicPartition
+from airflow_kafka_offsets.offsets import PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.planning import First
 
 log = logging.getLogger(__name__)
@@ -62,19 +62,12 @@ def check_start(start: Start) -> None:
         instant("start", start, f"one of {', '.join(_WORDS)}, a timestamp, a timedelta or CommittedBy(…)")
 
 
-def check_until(until: str | datetime | None, lateness: timedelta) -> None:
+def check_until(until: str | datetime | None) -> None:
     """
-    :raises ConfigurationError: `until` is no instant, or `lateness` is negative, or has nothing to refer to
+    :raises ConfigurationError: `until` is no instant; with the value received
     """
     if until is not None:
         instant("until", until, "a timestamp")
-    if lateness < timedelta(0):
-        raise ConfigurationError(f"lateness must not be negative; got lateness={lateness!r}")
-    if lateness and until is None:
-        raise ConfigurationError(
-            f"lateness={lateness!r} means nothing without until, which is empty: either none is given, or its template rendered to "
-            "nothing, as one of the data interval does in a run that has none"
-        )
 
 
 def first_offsets(
@@ -154,21 +147,14 @@ def reaching(
 
 
 def targets_until(
-    cluster: Cluster, until: datetime, lateness: timedelta, logs: Mapping[TopicPartition, PartitionLog]
-) -> dict[TopicPartition, Target]:
-    """How far a load up to an instant goes: to the first record at or after it, which moves the position there.
+    cluster: Cluster, until: datetime, logs: Mapping[TopicPartition, PartitionLog]
+) -> dict[TopicPartition, int]:
+    """Return the offset up to which each partition is loaded: that of the first record at or after an instant, or the log's end.
 
-    :param lateness: how far to read on behind it for records that are older than the instant and arrived late
+    Records do not arrive in the order of their timestamps: an older record that arrives after that offset is left to a later run.
     """
-    ends = cluster.offsets_at(list(logs), milliseconds(until))
-    reach = cluster.offsets_at(list(logs), milliseconds(until + lateness)) if lateness else {}
-    targets: dict[TopicPartition, Target] = {}
-    for tp, one in logs.items():
-        end = min(ends[tp].offset, one.end) if tp in ends else one.end
-        beyond = min(reach[tp].offset, one.end) if tp in reach else one.end
-        ahead = ReadAhead(beyond, milliseconds(until)) if lateness and beyond > end else None
-        targets[tp] = Target(end, ahead)
-    return targets
+    found = cluster.offsets_at(list(logs), milliseconds(until))
+    return {tp: min(found[tp].offset, log.end) if tp in found else log.end for tp, log in logs.items()}
 
 
 def _committed(

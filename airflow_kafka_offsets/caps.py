@@ -14,12 +14,11 @@ UNKNOWN_RECORD_BYTES = 1024.0
 def cap(ranges: Sequence[OffsetRange], most: int | None) -> list[OffsetRange]:
     """Shorten ranges so that together they move the positions by no more than `most` offsets; None leaves them.
 
-    A partition with lag whose share is nothing keeps an empty range, so that its target is remembered. What the last batch
-    of a partition reads ahead comes on top.
+    A partition with lag whose share is nothing keeps an empty range, so that its target is remembered.
     """
     if most is None:
         return list(ranges)
-    shares = share([one.end - one.start for one in ranges], most)
+    shares = share(list(map(len, ranges)), most)
     return [replace(one, end=one.start + size) for one, size in zip(ranges, shares, strict=True)]
 
 
@@ -35,8 +34,8 @@ def most_offsets(
     """
     if max_bytes is None:
         return max_records
-    offsets = sum(one.end - one.start for one in ranges)
-    expected = sum((one.end - one.start) * (bytes_per_offset.get(one.topic) or UNKNOWN_RECORD_BYTES) for one in ranges)
+    offsets = sum(map(len, ranges))
+    expected = sum(len(one) * (bytes_per_offset.get(one.topic) or UNKNOWN_RECORD_BYTES) for one in ranges)
     if expected <= max_bytes:
         return max_records
     # Shares are in proportion to lag, so that the mean over the whole backlog is that of every batch of it.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_kafka_offsets.coverage import BatchRecord, Findings, LoadedRange, Move, Span
 from airflow_kafka_offsets.identity import differ
-from airflow_kafka_offsets.offsets import Position, ReadAhead, TopicPartition
+from airflow_kafka_offsets.offsets import Position, TopicPartition
 
 
 @dataclass(slots=True)
@@ -21,7 +21,6 @@ class _Chain:
     topic_id: str | None
     at: int
     batch_id: int
-    ahead: ReadAhead | None = None
     highest: int = -1
     spans: list[Span] = field(default_factory=list)
 
@@ -64,14 +63,6 @@ class Chains:
             )
         elif move.start != chain.at:
             self._found.violated(_break(chain, move), tp, min(move.start, chain.at), move.batch_id)
-        elif not move.gap and move.loaded != _reaching(chain.ahead, move.start):
-            self._found.violated(
-                f"batch {move.batch_id} begins at offset {move.start} and takes {_ahead(move.loaded)} for loaded before it; "
-                f"by the history that is {_ahead(_reaching(chain.ahead, move.start))}: records were left out, or loaded twice",
-                tp,
-                move.start,
-                move.batch_id,
-            )
         if move.removed:
             del self._chains[tp]
             return
@@ -84,8 +75,6 @@ class Chains:
             )
         chain.at, chain.batch_id = move.end, move.batch_id
         chain.topic_id = move.topic_id or chain.topic_id
-        if not move.gap:
-            chain.ahead = move.ahead
 
     def cut(self, loaded: LoadedRange) -> None:
         """Leave out of what is compared with Kafka what a batch took out of the target."""
@@ -96,30 +85,14 @@ class Chains:
     def remember(self, batch: BatchRecord, loaded: LoadedRange) -> None:
         """Note a range for comparing with Kafka."""
         one = loaded.one
-        if not batch.names_offsets or one.read_to <= one.start or one.topic_partition not in self._chains:
+        if not batch.names_offsets or one.end <= one.start or one.topic_partition not in self._chains:
             return
         spans = self._chains[one.topic_partition].spans
         last = spans[-1] if spans else None
-        # What was loaded ahead of this one is part of the span, unless a batch with a transform loaded it.
-        if (
-            last is not None
-            and last.end == one.start
-            and last.last_batch < batch.batch_id
-            and _reaching(last.ahead, one.start) == one.loaded
-        ):
-            spans[-1] = replace(last, end=one.end, last_batch=batch.batch_id, ahead=one.ahead_after)
+        if last is not None and last.end == one.start and last.last_batch < batch.batch_id:
+            spans[-1] = replace(last, end=one.end, last_batch=batch.batch_id)
         else:
-            spans.append(
-                Span(
-                    *one.topic_partition,
-                    one.start,
-                    one.end,
-                    batch.batch_id,
-                    batch.batch_id,
-                    one.loaded,
-                    one.ahead_after,
-                )
-            )
+            spans.append(Span(*one.topic_partition, one.start, one.end, batch.batch_id, batch.batch_id))
 
     def note_highest(self, batch: BatchRecord) -> None:
         """Remember how far the rows of a batch go, which say where they are from."""
@@ -173,16 +146,7 @@ class Chains:
                 position.offset,
                 chain.batch_id,
             )
-        elif position.ahead != chain.ahead:
-            self._found.violated(
-                f"behind position {position.offset}, {_ahead(position.ahead)} is stored as loaded; by the history that is "
-                f"{_ahead(chain.ahead)}: records would be left out, or loaded twice",
-                tp,
-                position.offset,
-                chain.batch_id,
-            )
-        reach = position.ahead.offset if position.ahead is not None else position.offset
-        if chain.highest >= reach:
+        if chain.highest >= position.offset:
             self._found.violated(
                 f"table {self._target!r} holds a row of offset {chain.highest}, which position {position.offset} has not "
                 "passed: its record would be loaded again",
@@ -199,12 +163,3 @@ def _break(chain: _Chain, move: Move) -> str:
     if move.start > chain.at:
         return f"{told}: offsets {chain.at}..{move.start} are in no batch and in no recorded gap"
     return f"{told}: offsets {move.start}..{chain.at} were loaded already"
-
-
-def _reaching(ahead: ReadAhead | None, offset: int) -> ReadAhead | None:
-    """What is left of a read-ahead when the position has come to an offset."""
-    return ahead if ahead is not None and ahead.offset > offset else None
-
-
-def _ahead(ahead: ReadAhead | None) -> str:
-    return "nothing" if ahead is None else f"everything before offset {ahead.offset} and {ahead.before_ms} ms"

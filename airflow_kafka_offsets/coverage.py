@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from airflow_kafka_offsets.offsets import Gap, OffsetRange, ReadAhead, Slice, TopicPartition
+from airflow_kafka_offsets.offsets import Gap, OffsetRange, Slice, TopicPartition
 
 Detail = Literal["offsets", "batches", "nothing"]
 """What the rows of a target say of their origin: topic, partition, offset and batch; the batch alone; nothing."""
@@ -99,7 +99,7 @@ class LoadedRange:
     def rows(self) -> int | None:
         """How many rows that makes without a transform; None where not all records were read."""
         if self.records is None:
-            return None if self.one.read_to > self.one.start else 0
+            return None if self.one.end > self.one.start else 0
         return self.records - self.dead_letters
 
 
@@ -152,9 +152,7 @@ class Move:
     :param begins: whether the start was chosen, and not where a position stood
     :param jump: whether nothing was loaded on the way: a rewind, in whichever direction
     :param removed: whether there is no position afterwards
-    :param loaded: what the batch takes for loaded behind its start
-    :param ahead: what is loaded behind the end afterwards
-    :param gap: whether the offsets were skipped; what was read ahead then stays as it was
+    :param gap: whether the offsets were skipped
     """
 
     batch_id: int
@@ -163,8 +161,6 @@ class Move:
     start: int
     end: int
     begins: bool
-    loaded: ReadAhead | None = None
-    ahead: ReadAhead | None = None
     gap: bool = False
     jump: bool = False
     removed: bool = False
@@ -172,11 +168,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Offsets of a partition that batches without a transform loaded: each of their records left a row or a dead letter.
-
-    :param loaded: what batches before the first had loaded of it
-    :param ahead: what the last loaded behind the end
-    """
+    """Offsets of a partition that batches without a transform loaded: each of their records left a row or a dead letter."""
 
     topic: str
     partition: int
@@ -184,35 +176,25 @@ class Span:
     end: int
     first_batch: int
     last_batch: int
-    loaded: ReadAhead | None = None
-    ahead: ReadAhead | None = None
 
     def without(self, start: int, end: int) -> Iterator[Span]:
         """What is left of it when the output of the offsets from `start` to `end` was replaced by that of another batch."""
         if end <= self.start or start >= self.end:
-            yield (
-                self
-                if self.ahead is None or start >= self.ahead.offset or end <= self.end
-                else replace(self, ahead=None)
-            )
+            yield self
             return
         if self.start < start:
-            yield replace(self, end=start, ahead=None)
+            yield replace(self, end=start)
         if end < self.end:
             yield replace(self, start=end)
 
-    def slices(self, beginning: int, end: int) -> Iterator[Slice]:
-        """What to read of the log to see exactly the records that the batches loaded.
+    def slice_within(self, beginning: int, end: int) -> Slice | None:
+        """Return what to read of the log to see the records that the batches loaded; None where the log has none of them.
 
         :param beginning: of the log: what is before it cannot be read any more
         :param end: of the log
         """
-        ahead = self.ahead.offset if self.ahead is not None else self.end
-        before_ms = self.ahead.before_ms if self.ahead is not None else None
-        for first, last, before in ((self.start, self.end, None), (self.end, ahead, before_ms)):
-            start, stop = max(first, beginning), min(last, end)
-            if start < stop:
-                yield Slice(0, self.topic, self.partition, start, stop, loaded=self.loaded, before_ms=before)
+        first, last = max(self.start, beginning), min(self.end, end)
+        return Slice(0, self.topic, self.partition, first, last) if first < last else None
 
 
 @dataclass(slots=True)
@@ -221,8 +203,6 @@ class Findings:
 
     :param violations: in the order of the history; empty where everything is as it has to be
     :param spans: what can be compared with Kafka record by record
-    :param reads_ahead: whether batches loaded records behind their ends: ranges alone then do not show that no record
-        was loaded twice
     """
 
     violations: list[Violation] = field(default_factory=list)
@@ -234,7 +214,6 @@ class Findings:
     gaps: int = 0
     open_batch: int | None = None
     spans: list[Span] = field(default_factory=list)
-    reads_ahead: bool = False
 
     def violated(
         self, words: str, tp: TopicPartition | None = None, offset: int | None = None, batch_id: int | None = None

@@ -88,7 +88,7 @@ def check_ranges(ranges: Sequence[OffsetRange], logs: Mapping[TopicPartition, Pa
     :raises TopicRecreatedError: a topic is another one
     :raises LogTruncatedError: a log ends before a range, or its leader is older than the plan
     """
-    ends = {one.topic_partition: Position(one.read_to, one.topic_id, one.end_epoch) for one in ranges}
+    ends = {one.topic_partition: Position(one.end, one.topic_id, one.end_epoch) for one in ranges}
     check_positions(ends, logs, {one.topic for one in ranges})
 
 

@@ -36,7 +36,7 @@ class PartitionLag:
 
     :param position: the next offset to read; None where nothing is stored
     :param beginning: the log's beginning offset; None, like all that follows from it, where the partition has an error
-    :param lag: offsets that wait in the log. What was read ahead of the position counts: the position has yet to pass it
+    :param lag: offsets that wait in the log
     :param lost: offsets that were not loaded and are gone from the log; no part of the lag
     :param time_lag: zero where the lag is; else the age of the newest record that was committed; None where none was
     :param delay: zero where the lag is; else for how long the oldest record that is newer than all that was committed has waited,

@@ -50,8 +50,6 @@ def moves(batch: BatchRecord) -> Iterator[Move]:
                 one.start,
                 one.end,
                 begins,
-                one.loaded,
-                one.ahead,
                 jump=True,
                 removed=one.how == "removed",
             )
@@ -59,13 +57,4 @@ def moves(batch: BatchRecord) -> Iterator[Move]:
         for gap in sorted(batch.gaps, key=lambda gap: gap.start):
             if (gap.topic, gap.partition) == one.topic_partition:
                 yield Move(batch.batch_id, one.topic_partition, one.topic_id, gap.start, gap.end, begins, gap=True)
-        yield Move(
-            batch.batch_id,
-            one.topic_partition,
-            one.topic_id,
-            one.start,
-            one.end,
-            begins,
-            one.loaded,
-            one.ahead_after,
-        )
+        yield Move(batch.batch_id, one.topic_partition, one.topic_id, one.start, one.end, begins)

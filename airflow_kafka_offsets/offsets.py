@@ -22,32 +22,16 @@ class TopicPartition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class ReadAhead:
-    """What is loaded of the offsets behind a position: the records before `offset` with a timestamp before `before_ms`.
-
-    Records do not arrive in the order of their timestamps. A load up to an instant moves the position to the first record
-    at or after it, and reads on from there for records that arrived late; the next load leaves those out.
-
-    :param before_ms: milliseconds since 1970 in UTC; a record without a timestamp counts as before
-    """
-
-    offset: int
-    before_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class Position:
     """What is stored of a partition: the next offset to read, and the identity of the log it was read from.
 
     :param topic_id: None where the broker reported none (Kafka before 2.8)
     :param leader_epoch: of a leader whose log reached the offset (KIP-320); None where it is not known
-    :param ahead: what is loaded behind the position, or None
     """
 
     offset: int
     topic_id: str | None = None
     leader_epoch: int | None = None
-    ahead: ReadAhead | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +48,6 @@ class PartitionLog:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """How far a task instance loads a partition.
-
-    :param offset: the position is not moved beyond it
-    :param ahead: what to load behind it, or None
-    """
-
-    offset: int
-    ahead: ReadAhead | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class OffsetRange:
     """Offsets of one partition that a batch loads.
 
@@ -85,8 +57,6 @@ class OffsetRange:
     :param how: how the start was decided: stored, earliest, latest, timestamp, group, new-partition, or skipped-gap
     :param leader_epoch: that of the stored position; None where there is none, or behind a gap
     :param end_epoch: of the leader that told the log's end, when the range was planned; stored with the position
-    :param loaded: what an earlier batch loaded ahead of the start; it is left out
-    :param ahead: what this task instance loads behind the target; done by the batch whose end is the target
     """
 
     topic: str
@@ -98,24 +68,10 @@ class OffsetRange:
     how: str = "stored"
     leader_epoch: int | None = None
     end_epoch: int | None = None
-    loaded: ReadAhead | None = None
-    ahead: ReadAhead | None = None
 
     @property
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
-
-    @property
-    def read_to(self) -> int:
-        """Where reading ends: the end, or behind it where the batch reads ahead."""
-        return max(self.end, self.ahead.offset) if self.ahead is not None and self.end == self.target else self.end
-
-    @property
-    def ahead_after(self) -> ReadAhead | None:
-        """What is loaded behind the end when the batch is committed."""
-        if self.read_to > self.end:
-            return self.ahead
-        return self.loaded if self.loaded is not None and self.loaded.offset > self.end else None
 
     @property
     def epoch_after(self) -> int | None:
@@ -127,7 +83,7 @@ class OffsetRange:
 
     def __len__(self) -> int:
         """How many offsets are read."""
-        return self.read_to - self.start
+        return self.end - self.start
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}] {self.start}..{self.end}"
@@ -150,8 +106,6 @@ class Slice:
     """The part of a range that is read in one go, by one Spark task.
 
     :param leader_epoch: of a leader whose log reached the start; None where the broker is not to be asked about it
-    :param loaded: records that an earlier batch loaded ahead; they are left out
-    :param before_ms: only records with timestamps before it are loaded; None for all. Set for slices behind the range's end
     """
 
     index: int
@@ -160,8 +114,6 @@ class Slice:
     start: int
     end: int
     leader_epoch: int | None = None
-    loaded: ReadAhead | None = None
-    before_ms: int | None = None
 
     def __len__(self) -> int:
         return self.end - self.start
@@ -171,13 +123,13 @@ def split(ranges: Iterable[OffsetRange], max_offsets: int) -> list[Slice]:
     """Split ranges into slices of nearly equal size, none longer than `max_offsets`; empty ranges give none.
 
     Parallelism would otherwise stop at the number of partitions, and a skewed partition would decide how long a batch
-    takes. No slice reaches over the end of its range: what is read ahead of the position is a slice of its own.
+    takes.
     """
     if max_offsets < 1:
         raise ValueError(f"max_offsets must be at least 1, got {max_offsets}")
     slices: list[Slice] = []
     for one in ranges:
-        for start, end in (*_pieces(one.start, one.end, max_offsets), *_pieces(one.end, one.read_to, max_offsets)):
+        for start, end in _pieces(one.start, one.end, max_offsets):
             slices.append(
                 Slice(
                     len(slices),
@@ -186,8 +138,6 @@ def split(ranges: Iterable[OffsetRange], max_offsets: int) -> list[Slice]:
                     start,
                     end,
                     one.leader_epoch if start == one.start else None,
-                    one.loaded if one.loaded is not None and start < one.loaded.offset else None,
-                    one.ahead.before_ms if one.ahead is not None and start >= one.end else None,
                 )
             )
     return slices

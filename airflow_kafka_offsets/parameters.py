@@ -62,9 +62,6 @@ _RULES = {
     "value_format": _Rule("Json(…) or Raw(…)", lambda value: isinstance(value, ValueFormat)),
     "sink": _Rule("a SqlTable(…)", lambda value: isinstance(value, SqlTable)),
     "transform": _or_none(_Rule("the import path of a function, 'package.module.function'", _TEXT.fits)),
-    "lateness": _Rule(
-        "a timedelta that is not negative", lambda value: isinstance(value, timedelta) and value >= timedelta(0)
-    ),
     "max_records": _or_none(_COUNT, " for no limit"),
     "max_bytes": _or_none(_COUNT, " for no limit"),
     "time_budget": _or_none(_DURATION, " for no limit"),

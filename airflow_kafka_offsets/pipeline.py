@@ -31,9 +31,8 @@ class Pipeline:
     :param transform: `package.module.function` from DataFrame to DataFrame, or None
     :param start: where a topic without a stored position begins: `earliest`, `latest`, `none` to refuse, a timestamp, a
         timedelta back from now, or `CommittedBy("group")` for the commits of a consumer group of Kafka's
-    :param until: load up to the first record at or after this instant, None for all there is; no zone means UTC
-    :param lateness: with `until`, how far to read on behind it for records that are older and arrived late; newer ones are
-        left to the next load
+    :param until: load up to the first record at or after this instant, None for all there is; no zone means UTC. Older records
+        that arrive after that record are the next load's
     :param max_records: the most offsets of one batch; a load is then as many batches as it takes
     :param max_bytes: the most bytes of keys and values of one batch, estimated from the batches before it
     :param time_budget: no batch is begun later than this after the load began; what is left is the next load's
@@ -61,7 +60,6 @@ class Pipeline:
     transform: str | None = None
     start: bounds.Start = "earliest"
     until: str | datetime | None = None
-    lateness: timedelta = timedelta(0)
     max_records: int | None = None
     max_bytes: int | None = None
     time_budget: timedelta | None = None
@@ -98,7 +96,7 @@ class Pipeline:
         if not isinstance(self.tables, Tables):
             raise ConfigurationError(f"tables must be Tables(…); got tables={self.tables!r}")
         bounds.check_start(self.start)
-        bounds.check_until(self.until, self.lateness)
+        bounds.check_until(self.until)
         _check_staging_dir(self.staging_dir)
         columns = row_columns(self.value_format)
         if self.transform is not None:

@@ -6,13 +6,13 @@ The rules are those of `docs/semantics.md`; the case ids in tests (P08, P19, …
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from airflow_kafka_offsets import identity
 from airflow_kafka_offsets.caps import cap, most_offsets
 from airflow_kafka_offsets.exceptions import DataLossError, NoPositionError
-from airflow_kafka_offsets.offsets import Gap, OffsetRange, PartitionLog, Position, ReadAhead, Target, TopicPartition
+from airflow_kafka_offsets.offsets import Gap, OffsetRange, PartitionLog, Position, TopicPartition
 
 OnDataLoss = Literal["fail", "skip"]
 
@@ -60,7 +60,7 @@ def decide(
     max_records: int | None = None,
     max_bytes: int | None = None,
     bytes_per_offset: Mapping[str, float] | None = None,
-    targets: Mapping[TopicPartition, Target] | None = None,
+    targets: Mapping[TopicPartition, int] | None = None,
 ) -> Plan:
     """Decide the ranges of the next batch.
 
@@ -72,7 +72,7 @@ def decide(
     :param max_records: the most offsets the batch may span, shared in proportion to lag
     :param max_bytes: the most bytes of keys and values, estimated
     :param bytes_per_offset: by topic, for that estimate
-    :param targets: how far to load; captured by an earlier batch of the same task instance, or a bound in time. Partitions
+    :param targets: the offsets up to which to load; captured by an earlier batch of the same task instance, or a bound in time. Partitions
         that are not in it are not loaded by this task instance. None is the ends of the logs
     :raises PlanningError: where positions and log do not fit together; every partition concerned is named
     """
@@ -92,21 +92,18 @@ def decide(
                 Gap(*tp, offset, log.beginning, "expired", "skipped to the beginning offset (on_data_loss='skip')")
             )
             offset, how = log.beginning, "skipped-gap" if tp in positions else how
-        loaded = position.ahead if position.ahead is not None and position.ahead.offset > offset else None
-        target = _target(tp, offset, loaded, log, targets)
+        target = _target(tp, offset, log, targets)
         one = OffsetRange(
             *tp,
             offset,
-            target.offset,
-            target.offset,
+            target,
+            target,
             log.topic_id,
             how,
             # Behind a gap, no leader has told that its log reached the start.
             position.leader_epoch if offset == position.offset else None,
             # Sound for every position up to the log's end: that epoch ends before it only if the log was cut before it.
             log.leader_epoch,
-            loaded,
-            target.ahead,
         )
         # A gap without a range would move no position: the partition gets an empty range that carries it.
         if len(one) or offset != position.offset:
@@ -180,28 +177,10 @@ def _first_offsets(
     return first
 
 
-def _target(
-    tp: TopicPartition,
-    start: int,
-    loaded: ReadAhead | None,
-    log: PartitionLog,
-    targets: Mapping[TopicPartition, Target] | None,
-) -> Target:
-    """How far a partition is loaded by this task instance, and what it reads ahead of that.
+def _target(tp: TopicPartition, start: int, log: PartitionLog, targets: Mapping[TopicPartition, int] | None) -> int:
+    """Return the offset up to which this task instance loads a partition.
 
-    :param start: the position
-    :param loaded: what is loaded ahead of the position already
+    :param start: the position: a target before it belongs to a run that came late, and there is nothing to load
     """
-    if targets is None:
-        return Target(max(start, log.end))
-    wanted = targets.get(tp, Target(start))
-    offset = min(wanted.offset, log.end)
-    # An instant before the position belongs to a run that came late: another one has loaded beyond it.
-    ahead = wanted.ahead if offset >= start else None
-    offset = max(offset, start)
-    if ahead is None or (loaded is not None and ahead.before_ms < loaded.before_ms):
-        return Target(offset)
-    # What was loaded ahead must be covered, or else its records would be loaded again.
-    reach = max(min(ahead.offset, log.end), loaded.offset if loaded is not None else 0)
-    is_news = loaded is None or reach > loaded.offset or ahead.before_ms > loaded.before_ms
-    return Target(offset, replace(ahead, offset=reach) if is_news and reach > offset else None)
+    wanted = log.end if targets is None else targets.get(tp, start)
+    return max(start, min(wanted, log.end))

@@ -10,11 +10,11 @@ from typing import Any
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.listing import listed
-from airflow_kafka_offsets.offsets import Position, ReadAhead, TopicPartition
+from airflow_kafka_offsets.offsets import Position, TopicPartition
 from airflow_kafka_offsets.rewinding import PartitionRewind
 from airflow_kafka_offsets.scenarios import MOST
 
-_FORMAT = "airflow-kafka-offsets rewind 1"
+_FORMAT = "airflow-kafka-offsets rewind 2"
 _KINDS = ("rewind", "undo", "import")
 # What the column of a partition holds.
 _MOST_PARTITIONS = 2**31 - 1
@@ -167,12 +167,10 @@ def _partition_as_dict(one: PartitionRewind) -> dict[str, Any]:
 def _position_as_dict(position: Position | None) -> dict[str, Any] | None:
     if position is None:
         return None
-    ahead = position.ahead
     return {
         "offset": position.offset,
         "topic_id": position.topic_id,
         "leader_epoch": position.leader_epoch,
-        "ahead": None if ahead is None else {"offset": ahead.offset, "before_ms": ahead.before_ms},
     }
 
 
@@ -194,12 +192,10 @@ def _partition(saved: Mapping[str, Any]) -> PartitionRewind:
 def _position(saved: Mapping[str, Any] | None) -> Position | None:
     if saved is None:
         return None
-    ahead = saved["ahead"]
     return Position(
         _offset(saved["offset"]),
         _optional(saved["topic_id"], str),
         _number(saved["leader_epoch"], _MOST_PARTITIONS),
-        None if ahead is None else ReadAhead(_offset(ahead["offset"]), _offset(ahead["before_ms"])),
     )
 
 

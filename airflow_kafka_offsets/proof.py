@@ -95,7 +95,6 @@ class _Proof:
     def _add_rows(self, batch: BatchRecord) -> None:
         for loaded in batch.ranges:
             self._found.records += loaded.records or 0
-            self._found.reads_ahead = self._found.reads_ahead or loaded.one.read_to > loaded.one.end
             self._chains.remember(batch, loaded)
         self._tallies.check_rows(batch)
         if self._detail == "offsets":

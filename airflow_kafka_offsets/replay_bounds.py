@@ -83,8 +83,6 @@ class Between:
 class OfBatch:
     """The ranges of a batch of the group's history, from their starts to where the positions were moved.
 
-    What a batch read ahead of that belongs to the offsets behind.
-
     :param batch_id: its number
     """
 
@@ -137,7 +135,7 @@ def resolve(
         return _between(bounds, cluster, logs), logs
     if isinstance(bounds, OfBatch):
         found = batch(bounds.batch_id)
-        ranges = tuple(replace(one, target=one.end, loaded=None, ahead=None) for one in found.ranges)
+        ranges = tuple(replace(one, target=one.end) for one in found.ranges)
     else:
         ranges = bounds.read()
     ranges = tuple(one for one in ranges if one.start < one.end)

@@ -140,5 +140,4 @@ class RewindQuestion:
         assert stand is not None
         mine = self._cluster.cluster_id()
         check_cluster(other, stand.cluster_id, mine, "Its offsets mean nothing in this one; name an offset or a time.")
-        # What it loaded ahead of its positions is in its own target.
         return {tp: Position(one.offset, one.topic_id) for tp, one in stand.positions.items()}

@@ -65,19 +65,14 @@ class PartitionRewind:
     def again(self) -> Span | None:
         """The offsets that were loaded and are read again.
 
-        Those loaded ahead of a position are among them, and those beyond it, where it stood further on before an earlier rewind.
+        Those beyond the old position are among them, where it stood further on before an earlier rewind.
         """
         if self.new is None:
             return None
         reach = self.new.offset if self.loaded_to is None else self.loaded_to
         if self.old is not None and not self.other_topic:
             reach = max(reach, self.old.offset)
-        if reach <= self.new.offset:
-            return None
-        for one in (self.old, self.new):
-            if one is not None and one.ahead is not None and not self.other_topic:
-                reach = max(reach, one.ahead.offset)
-        return self.new.offset, reach
+        return (self.new.offset, reach) if reach > self.new.offset else None
 
     @property
     def offsets_again(self) -> int:
@@ -177,21 +172,10 @@ def _decided(
     another = old is not None and differ(old.topic_id, log.topic_id)
     if another:
         note = "; ".join(filter(None, [note, "the old position belongs to an earlier topic of this name"]))
-    if old is not None and old.offset == offset and not another and wanted.ahead in (None, old.ahead):
+    if old is not None and old.offset == offset and not another:
         return replace(unchanged, clamped=clamped, note=note)
-    # What was loaded behind a position that is moved back is read again, unless the new position is one that knows of it.
-    # That is as true behind a beginning offset that has come nearer; a log that ends before the position is another one.
-    ahead = wanted.ahead if wanted.ahead is not None and wanted.offset <= offset < wanted.ahead.offset else None
-    if (
-        ahead is None
-        and old is not None
-        and old.ahead is not None
-        and not another
-        and old.offset <= offset < old.ahead.offset
-    ):
-        ahead = old.ahead
     # Sound for any offset up to the log's end: the log of this leader reaches it.
-    new = Position(offset, log.topic_id, log.leader_epoch, ahead)
+    new = Position(offset, log.topic_id, log.leader_epoch)
     skipped: tuple[Span, ...] = ()
     if old is not None and not another and offset > old.offset:
         skipped = ((old.offset, offset),)

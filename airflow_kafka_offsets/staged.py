@@ -224,7 +224,7 @@ def _range_reads(manifest: Manifest, batch: Batch) -> dict[TopicPartition, Range
             continue
         of_range = slices.pop(one.topic_partition, [])
         bounds = [one.start, *(read.end for read in of_range)]
-        if [read.start for read in of_range] != bounds[:-1] or bounds[-1] != one.read_to:
+        if [read.start for read in of_range] != bounds[:-1] or bounds[-1] != one.end:
             raise StagingError(f"Batch {batch.batch_id}: {one} was planned, other offsets were staged: {of_range}")
         counts = [read.records for read in of_range]
         firsts = [read.first_timestamp_ms for read in of_range if read.first_timestamp_ms is not None]

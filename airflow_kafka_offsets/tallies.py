@@ -74,7 +74,7 @@ class Tallies:
             tally = tallies.get(one.topic_partition, Tally(*one.topic_partition, 0))
             removed = _removed_of(batch, loaded)
             wanted = None if loaded.rows is None else loaded.rows - removed
-            where = f"table {self._target!r} holds {tally.count:,} rows of batch {batch.batch_id}, offsets {one.start}..{one.read_to}"
+            where = f"table {self._target!r} holds {tally.count:,} rows of batch {batch.batch_id}, offsets {one.start}..{one.end}"
             if wanted is not None and tally.count != wanted:
                 wrong = "rows are missing" if tally.count < wanted else "there are too many"
                 self._found.violated(
@@ -104,7 +104,7 @@ class Tallies:
             removed = loaded.dead_letters if loaded.is_replaced else replaced
             if tally.count != loaded.dead_letters - removed:
                 self._found.violated(
-                    f"dead_letters holds {tally.count:,} records of batch {batch.batch_id}, offsets {one.start}..{one.read_to}, "
+                    f"dead_letters holds {tally.count:,} records of batch {batch.batch_id}, offsets {one.start}..{one.end}, "
                     f"which set {loaded.dead_letters:,} aside{_less(removed)}",
                     one.topic_partition,
                     one.start,
@@ -132,10 +132,10 @@ class Tallies:
                     first,
                     batch.batch_id,
                 )
-            elif first < one.start or last >= one.read_to:
+            elif first < one.start or last >= one.end:
                 self._found.violated(
                     f"{what} batch {batch.batch_id} at offset {first if first < one.start else last}, outside of what it "
-                    f"loaded, {one.start}..{one.read_to}",
+                    f"loaded, {one.start}..{one.end}",
                     tp,
                     first if first < one.start else last,
                     batch.batch_id,
@@ -149,7 +149,7 @@ class Tallies:
 
 def _removed(batch: BatchRecord) -> int:
     """How many rows of a batch are not there any more by decision."""
-    replaced = [loaded.is_replaced for loaded in batch.ranges if loaded.one.read_to > loaded.one.start]
+    replaced = [loaded.is_replaced for loaded in batch.ranges if loaded.one.end > loaded.one.start]
     if replaced and all(replaced):
         return batch.row_count or 0
     return sum(_removed_of(batch, loaded) for loaded in batch.ranges)

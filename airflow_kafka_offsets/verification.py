@@ -70,7 +70,7 @@ def verify(
             detail=seen.target.detail,
             keyed=bool(sink.upsert_key),
         )
-        violations = [*_missing_table(seen, found), *found.violations, *_loaded_twice(seen, found)]
+        violations = [*_missing_table(seen, found), *found.violations, *_rows_of_dead_letters(seen, found)]
         reread = None
         # Reading Kafka again takes as long as loading did; it adds nothing where the database is proof enough.
         if cluster is not None and kafka_config is not None and not violations:
@@ -152,31 +152,19 @@ def _missing_table(snapshot: _Snapshot, found: Findings) -> Iterator[Violation]:
         )
 
 
-def _loaded_twice(snapshot: _Snapshot, found: Findings) -> Iterator[Violation]:
-    """What the sums of batches cannot show."""
+def _rows_of_dead_letters(snapshot: _Snapshot, found: Findings) -> Iterator[Violation]:
+    """Offsets that one batch loaded twice, which the sums of batches cannot show; ranges keep those of different batches apart."""
     conn, tables, group_id, _, target = snapshot
-    if target.table is None or target.detail != "offsets":
+    if target.table is None or target.detail != "offsets" or not found.dead_letters:
         return
-    if found.reads_ahead:
-        twice = loaded_offsets.loaded_twice(conn, tables, target, group_id)
-    elif found.dead_letters:
-        # Ranges that do not overlap keep the offsets of different batches apart.
-        twice = loaded_offsets.dead_letters_loaded(conn, tables, target, group_id)
-    else:
-        return
-    for topic, partition, first, last, offset, count in twice:
-        batches = (
-            f"batch {first} has it as a row and as a dead letter"
-            if first == last
-            else f"by batch {first} and batch {last}"
-        )
+    for topic, partition, batch_id, offset, count in loaded_offsets.dead_letters_loaded(conn, tables, target, group_id):
         yield Violation(
-            f"{TopicPartition(topic, partition)}: offset {offset} was loaded twice, {batches}"
-            f"{f', and so were {count - 1:,} others' if count > 1 else ''}",
+            f"{TopicPartition(topic, partition)}: offset {offset} was loaded twice, batch {batch_id} has it as a row and as a dead "
+            f"letter{f', and so were {count - 1:,} others' if count > 1 else ''}",
             topic,
             partition,
             offset,
-            last,
+            batch_id,
         )
 
 
@@ -207,13 +195,15 @@ class _Comparison:
 
     def _compare(self, span: Span, logs: Mapping[TopicPartition, PartitionLog]) -> Iterator[Violation]:
         log_now = logs[TopicPartition(span.topic, span.partition)]
-        for one in span.slices(log_now.beginning, log_now.end):
-            first, count = None, 0
-            for offset in self._missing(one, span):
-                first = offset if first is None else first
-                count += 1
-            if first is not None:
-                yield self._lost(span, first, count)
+        readable = span.slice_within(log_now.beginning, log_now.end)
+        if readable is None:
+            return
+        first, count = None, 0
+        for offset in self._missing(readable, span):
+            first = offset if first is None else first
+            count += 1
+        if first is not None:
+            yield self._lost(span, first, count)
 
     def _missing(self, one: Slice, span: Span) -> Iterator[int]:
         """Offsets of Kafka's records that are not in the database: two ascending sequences, side by side."""
@@ -247,9 +237,8 @@ class _Comparison:
         conn, tables, group_id, _, target = self._snapshot
         batch_id = loaded_offsets.batch_at(conn, tables, group_id, span, offset)
         others = f", as {'is' if count == 2 else 'are'} {count - 1:,} more up to offset {span.end}" if count > 1 else ""
-        by = f"by batch {batch_id}" if batch_id is not None else f"ahead of its position {span.end}"
         return Violation(
-            f"{TopicPartition(span.topic, span.partition)}: the record at offset {offset}, which was loaded {by}, is neither "
+            f"{TopicPartition(span.topic, span.partition)}: the record at offset {offset}, which was loaded by batch {batch_id}, is neither "
             f"in table {target.name!r} nor a dead letter{others}. Kafka has it still: load it again",
             span.topic,
             span.partition,

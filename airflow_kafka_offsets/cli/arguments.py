@@ -94,12 +94,6 @@ LAG = (GROUP, *DATABASE, KAFKA_CONN_ID, TOPICS, START, ISOLATION_LEVEL, OUTPUT)
 PLAN = (
     *LAG,
     argument(("--until",), default=None, help="load up to the first record at or after this instant (ISO 8601)"),
-    argument(
-        ("--lateness",),
-        type=duration,
-        default=timedelta(0),
-        help="with --until, how far to read on for older records that arrived late (PT10M)",
-    ),
     argument(("--max-records",), type=positive, default=None, help="the most offsets of one batch"),
     argument(("--max-bytes",), type=positive, default=None, help="the most bytes of one batch, estimated"),
     argument(

@@ -84,7 +84,6 @@ def _pipeline(args: Namespace, engine: Engine, tables: Tables, asked: Cluster) -
         sink=SqlTable(""),
         start=args.start,
         until=args.until,
-        lateness=args.lateness,
         max_records=args.max_records,
         max_bytes=args.max_bytes,
         on_data_loss=args.on_data_loss,

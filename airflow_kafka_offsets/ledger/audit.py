@@ -213,7 +213,7 @@ def _wholly_replaced(tables: Tables, group_id: str) -> sa.Select[Any]:
         again.c.partition == ranges.partition,
         again.c.batch_id > ranges.batch_id,
         again.c.replaced_from <= ranges.start_offset,
-        again.c.replaced_to >= sa.func.coalesce(ranges.ahead_offset, ranges.end_offset),
+        again.c.replaced_to >= ranges.end_offset,
         same_topic(again, tables.offset_ranges),
     )
     return (

@@ -24,10 +24,9 @@ from airflow_kafka_offsets.ledger.batch_rows import (
 )
 from airflow_kafka_offsets.ledger.connection import database_now
 from airflow_kafka_offsets.ledger.groups import Fence, stored_generation, transact_claimed
-from airflow_kafka_offsets.ledger.positions import read_ahead
 from airflow_kafka_offsets.ledger.starts import keep_starts, store_starts
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.offsets import Target, TopicPartition
+from airflow_kafka_offsets.offsets import TopicPartition
 from airflow_kafka_offsets.planning import Plan
 
 
@@ -43,8 +42,8 @@ def open_batch(engine: Engine, tables: Tables, group_id: str) -> Batch | None:
         return None if row is None else as_batch(conn, tables, row)
 
 
-def captured_targets(engine: Engine, tables: Tables, claim: Fence) -> dict[TopicPartition, Target] | None:
-    """The targets that this task instance captured with its first batch, or None where it has none yet."""
+def captured_targets(engine: Engine, tables: Tables, claim: Fence) -> dict[TopicPartition, int] | None:
+    """The offsets up to which to load, by partition, that this task instance captured with its first batch, or None where it has none yet."""
     batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
     mine = of_task_instance(tables, claim.group_id, claim.owner)
     with engine.connect() as conn:
@@ -52,12 +51,7 @@ def captured_targets(engine: Engine, tables: Tables, claim: Fence) -> dict[Topic
         if first is None:
             return None
         rows = conn.execute(sa.select(tables.offset_ranges).where(ranges.batch_id == first))
-        return {
-            TopicPartition(row.topic, row.partition): Target(
-                row.target_offset, read_ahead(row.ahead_offset, row.ahead_before_ms)
-            )
-            for row in rows
-        }
+        return {TopicPartition(row.topic, row.partition): row.target_offset for row in rows}
 
 
 def record_plan(

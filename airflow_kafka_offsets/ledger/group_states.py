@@ -12,7 +12,6 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.lag import Committed
 from airflow_kafka_offsets.ledger.connection import database_now
 from airflow_kafka_offsets.ledger.install import installed_version
-from airflow_kafka_offsets.ledger.positions import read_ahead
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import Position, TopicPartition
 
@@ -20,7 +19,7 @@ from airflow_kafka_offsets.offsets import Position, TopicPartition
 _GROUPS_AT_ONCE = 500
 
 
-_Stored = tuple[str, int, int, str | None, int | None, int | None, int | None, datetime | None, datetime | None]
+_Stored = tuple[str, int, int, str | None, int | None, datetime | None, datetime | None]
 """A position as it is stored. Plain tuples of plain values: of thousands of groups, they cost the garbage collector nothing,
 whose pauses would hold up an event loop."""
 
@@ -56,10 +55,8 @@ class GroupState:
     def committed(self) -> dict[TopicPartition, Committed]:
         """The positions: made anew at every call, since thousands of groups are looked at together."""
         return {
-            TopicPartition(topic, partition): Committed(
-                Position(offset, topic_id, epoch, read_ahead(ahead_offset, ahead_ms)), newest, updated_at
-            )
-            for topic, partition, offset, topic_id, epoch, ahead_offset, ahead_ms, newest, updated_at in self.stored
+            TopicPartition(topic, partition): Committed(Position(offset, topic_id, epoch), newest, updated_at)
+            for topic, partition, offset, topic_id, epoch, newest, updated_at in self.stored
         }
 
 
@@ -84,8 +81,6 @@ def group_states(conn: Connection, tables: Tables, group_ids: Collection[str]) -
                 offsets.offset_value,
                 offsets.topic_id,
                 offsets.leader_epoch,
-                offsets.ahead_offset,
-                offsets.ahead_before_ms,
                 offsets.record_timestamp,
                 offsets.updated_at,
             ).where(offsets.consumer_group.in_(some))

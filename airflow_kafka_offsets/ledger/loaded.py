@@ -9,7 +9,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.identity import differ
-from airflow_kafka_offsets.ledger.batch_rows import as_range
 from airflow_kafka_offsets.ledger.past import MOVING_KINDS
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import Position, TopicPartition
@@ -36,20 +35,14 @@ def loaded_beyond(
 ) -> dict[TopicPartition, int]:
     """How far offsets at positions or beyond were loaded into a table of the group's, and not taken back since.
 
-    What a position knows to be loaded ahead of it is not read again. Of a topic without an id nothing is said: it may be another
-    one than the topic that was loaded.
+    Of a topic without an id nothing is said: it may be another one than the topic that was loaded.
     """
 
     def read(row: Any) -> Span | None:
         position = positions[TopicPartition(row.topic, row.partition)]
         if row.kind not in ("load", "replay") or row.topic_id is None or row.topic_id != position.topic_id:
             return None
-        one, known = as_range(row), position.ahead
-        if one.ahead is None or (
-            known is not None and one.ahead.offset <= known.offset and one.ahead.before_ms <= known.before_ms
-        ):
-            return one.start, one.end
-        return one.start, one.read_to
+        return row.start_offset, row.end_offset
 
     ids = {tp.topic: one.topic_id for tp, one in positions.items()}
     batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
@@ -60,7 +53,7 @@ def loaded_beyond(
             .where(batches.kind != "replay", ranges.replaced_from.is_not(None))
         )
         # Most of a long history: nobody took it back, and how far each partition was loaded is all there is to know of it.
-        plain = sa.and_(batches.batch_id > (taken_back or 0), ranges.ahead_offset.is_(None))
+        plain = batches.batch_id > (taken_back or 0)
         furthest = conn.execute(
             _moves(tables, group_id, ids)
             .with_only_columns(ranges.topic, ranges.partition, ranges.topic_id, sa.func.max(ranges.end_offset))

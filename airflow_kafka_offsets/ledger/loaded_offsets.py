@@ -16,46 +16,18 @@ from airflow_kafka_offsets.ledger.tables import Tables
 _ROWS_AT_ONCE = 10_000
 
 
-class Twice(NamedTuple):
-    """Offsets of a partition that were loaded by two batches, or by one as a row and as a dead letter."""
+class LoadedTwice(NamedTuple):
+    """Offsets of a partition that a batch loaded as rows and as dead letters."""
 
     topic: str
     partition: int
-    first_batch: int
-    last_batch: int
+    batch_id: int
     first_offset: int
     offsets: int
 
 
-def loaded_twice(conn: Connection, tables: Tables, target: Output, group_id: str) -> list[Twice]:
-    """Offsets that batches without a transform loaded twice, be it as rows or as dead letters."""
-    ranges = tables.offset_ranges
-    each = _loaded(tables, target, group_id).subquery()
-    # A topic that was made anew under the same name has offsets of its own.
-    same_range = sa.and_(
-        ranges.c.batch_id == each.c.batch_id,
-        ranges.c.topic == each.c.topic,
-        ranges.c.partition == each.c.partition,
-    )
-    twice = (
-        sa.select(
-            each.c.topic,
-            each.c.partition,
-            each.c.offset_value,
-            sa.func.min(each.c.batch_id).label("first_batch"),
-            sa.func.max(each.c.batch_id).label("last_batch"),
-        )
-        .select_from(each.join(ranges, same_range))
-        # What was loaded before a rewind and is loaded again after it is there twice by decision.
-        .group_by(each.c.topic, ranges.c.topic_id, each.c.partition, each.c.offset_value, each.c.generation)
-        .having(sa.func.count() > 1)
-        .subquery()
-    )
-    return _twice(conn, twice)
-
-
-def dead_letters_loaded(conn: Connection, tables: Tables, target: Output, group_id: str) -> list[Twice]:
-    """Dead letters of batches without a transform that the same batch wrote rows of."""
+def dead_letters_loaded(conn: Connection, tables: Tables, target: Output, group_id: str) -> list[LoadedTwice]:
+    """Return dead letters of batches without a transform that the same batch wrote rows of."""
     batches, letters = tables.offset_batches, tables.dead_letters
     assert target.table is not None
     columns = target.table.columns
@@ -65,19 +37,15 @@ def dead_letters_loaded(conn: Connection, tables: Tables, target: Output, group_
         columns[PARTITION] == letters.c.partition,
         columns[OFFSET] == letters.c.offset_value,
     )
-    twice = (
-        sa.select(
-            letters.c.topic,
-            letters.c.partition,
-            letters.c.offset_value,
-            letters.c.batch_id.label("first_batch"),
-            letters.c.batch_id.label("last_batch"),
-        )
+    keys = (letters.c.topic, letters.c.partition, letters.c.batch_id)
+    query = (
+        sa.select(*keys, sa.func.min(letters.c.offset_value), sa.func.count())
         .select_from(letters.join(batches, batches.c.batch_id == letters.c.batch_id).join(target.table, both))
         .where(*_committed_as_they_are(batches, group_id))
-        .subquery()
+        .group_by(*keys)
+        .order_by(*keys)
     )
-    return _twice(conn, twice)
+    return [LoadedTwice(*row) for row in conn.execute(query)]
 
 
 def of_span(
@@ -97,8 +65,8 @@ def of_span(
             yield from some
 
 
-def batch_at(conn: Connection, tables: Tables, group_id: str, span: Span, offset: int) -> int | None:
-    """The batch of a span whose range an offset is in."""
+def batch_at(conn: Connection, tables: Tables, group_id: str, span: Span, offset: int) -> int:
+    """Return the batch of a span whose range an offset is in."""
     ranges, batches = tables.offset_ranges, tables.offset_batches
     found: int | None = conn.scalar(
         sa.select(ranges.c.batch_id)
@@ -112,47 +80,38 @@ def batch_at(conn: Connection, tables: Tables, group_id: str, span: Span, offset
             ranges.c.end_offset > offset,
         )
     )
+    assert found is not None  # the ranges of a span's batches follow one another
     return found
 
 
-def _loaded(tables: Tables, target: Output, group_id: str, span: Span | None = None) -> sa.CompoundSelect[Any]:
-    """One row for each row and each dead letter of the committed batches without a transform."""
+def _loaded(tables: Tables, target: Output, group_id: str, span: Span) -> sa.CompoundSelect[Any]:
+    """One row for each row and each dead letter of a span's batches."""
     batches, letters = tables.offset_batches, tables.dead_letters
     assert target.table is not None
     columns = target.table.columns
-    rows = sa.select(
-        columns[BATCH_ID].label("batch_id"),
-        columns[TOPIC].label("topic"),
-        columns[PARTITION].label("partition"),
-        columns[OFFSET].label("offset_value"),
-        batches.c.generation,
-    ).join(batches, batches.c.batch_id == columns[BATCH_ID])
-    aside = sa.select(
-        letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value, batches.c.generation
-    ).join(batches, batches.c.batch_id == letters.c.batch_id)
-    if span is not None:
-        rows = rows.where(
+    rows = (
+        sa.select(columns[OFFSET].label("offset_value"))
+        .join(batches, batches.c.batch_id == columns[BATCH_ID])
+        .where(
             # Of the column itself: the target may have an index on it.
             columns[BATCH_ID].between(span.first_batch, span.last_batch),
             columns[TOPIC] == span.topic,
             columns[PARTITION] == span.partition,
         )
-        aside = aside.where(
+    )
+    dead_letters = (
+        sa.select(letters.c.offset_value)
+        .join(batches, batches.c.batch_id == letters.c.batch_id)
+        .where(
             letters.c.batch_id.between(span.first_batch, span.last_batch),
             letters.c.topic == span.topic,
             letters.c.partition == span.partition,
         )
+    )
     committed = _committed_as_they_are(batches, group_id)
-    return sa.union_all(rows.where(*committed), aside.where(*committed))
+    return sa.union_all(rows.where(*committed), dead_letters.where(*committed))
 
 
 def _committed_as_they_are(batches: sa.Table, group_id: str) -> tuple[sa.ColumnElement[bool], ...]:
     """Batches that left a row for every record."""
     return (batches.c.consumer_group == group_id, batches.c.state == "committed", batches.c.transform.is_(None))
-
-
-def _twice(conn: Connection, offsets: sa.Subquery) -> list[Twice]:
-    """Many offsets of the same batches as one."""
-    keys = (offsets.c.topic, offsets.c.partition, offsets.c.first_batch, offsets.c.last_batch)
-    query = sa.select(*keys, sa.func.min(offsets.c.offset_value), sa.func.count()).group_by(*keys).order_by(*keys)
-    return [Twice(*row) for row in conn.execute(query)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,7 +15,7 @@ from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.preview import Preview
-from airflow_kafka_offsets.rewinding import PartitionRewind, Span, in_scope
+from airflow_kafka_offsets.rewinding import PartitionRewind, in_scope
 from airflow_kafka_offsets.scenarios import Scope
 
 REWIND_KINDS = ("rewind", "undo", "import")
@@ -75,8 +75,7 @@ def stand(engine: Engine, tables: Tables, group_id: str) -> Stand | None:
 def state_before(engine: Engine, tables: Tables, group_id: str, batch_id: int) -> dict[TopicPartition, Position]:
     """The positions of a group before a batch of its history.
 
-    A partition that no batch before that one touched is where the first later one found it, or chose to begin. What was loaded
-    ahead of a position then, and replaced since, is not loaded any more: the position is without it.
+    A partition that no batch before that one touched is where the first later one found it, or chose to begin.
 
     :raises ConfigurationError: the group has no such batch
     """
@@ -93,18 +92,17 @@ def state_before(engine: Engine, tables: Tables, group_id: str, batch_id: int) -
                 )
             )
         }
-        replaced = _replaced_since(conn, tables, group_id, batch_id)
     found: dict[TopicPartition, Position] = {}
     for tp, (one, _, moved) in later.items():
         if moved.how not in _OTHER_TOPIC:
             start = skipped.get((one, tp), moved.start)
-            found[tp] = Position(start, moved.topic_id, moved.leader_epoch, moved.loaded)
+            found[tp] = Position(start, moved.topic_id, moved.leader_epoch)
     for tp, (_, kind, moved) in earlier.items():
         if moved.how == "removed":
             found.pop(tp, None)
         else:
             found[tp] = _after(kind, moved)
-    return {tp: _without_replaced(position, replaced.get(tp, ())) for tp, position in found.items()}
+    return found
 
 
 def last_rewind(engine: Engine, tables: Tables, group_id: str, scope: Scope | None = None) -> LastRewind | None:
@@ -135,7 +133,7 @@ def last_rewind(engine: Engine, tables: Tables, group_id: str, scope: Scope | No
         if one.how == "recreated":
             other_topic.append(tp)
         had_one = one.how != "chosen"
-        before[tp] = Position(one.start, one.topic_id, one.leader_epoch, one.loaded) if had_one else None
+        before[tp] = Position(one.start, one.topic_id, one.leader_epoch) if had_one else None
         if (tp in stored) != (one.how != "removed") or moved_by.get(tp, row.batch_id) != row.batch_id:
             moved_since.append(tp)
     replaced = any(one.replaced_from is not None for one in rows)
@@ -159,8 +157,8 @@ def executed(engine: Engine, tables: Tables, batch_id: int) -> Preview:
 
 
 def _rewound(one: OffsetRange) -> PartitionRewind:
-    old = Position(one.start, one.topic_id, one.leader_epoch, one.loaded) if one.how != "chosen" else None
-    new = Position(one.end, one.topic_id, one.end_epoch, one.ahead) if one.how != "removed" else None
+    old = Position(one.start, one.topic_id, one.leader_epoch) if one.how != "chosen" else None
+    new = Position(one.end, one.topic_id, one.end_epoch) if one.how != "removed" else None
     return PartitionRewind(one.topic, one.partition, None, None, old, new)
 
 
@@ -231,35 +229,8 @@ def _moves(
 
 def _after(kind: str, moved: OffsetRange) -> Position:
     if kind in REWIND_KINDS:
-        return Position(moved.end, moved.topic_id, moved.end_epoch, moved.ahead)
-    return Position(moved.end, moved.topic_id, moved.epoch_after, moved.ahead_after)
-
-
-def _replaced_since(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> dict[TopicPartition, list[Span]]:
-    """The offsets whose output was removed by a batch and those after it, to be loaded again by moving the position."""
-    batches, ranges = tables.offset_batches.c, tables.offset_ranges
-    rows = conn.execute(
-        sa.select(ranges)
-        .join(tables.offset_batches, batches.batch_id == ranges.c.batch_id)
-        .where(
-            batches.consumer_group == group_id,
-            batches.kind.in_(REWIND_KINDS),
-            batches.state == "committed",
-            batches.batch_id >= batch_id,
-            ranges.c.replaced_from.is_not(None),
-        )
-    )
-    found: dict[TopicPartition, list[Span]] = {}
-    for row in rows:
-        found.setdefault(TopicPartition(row.topic, row.partition), []).append((row.replaced_from, row.replaced_to))
-    return found
-
-
-def _without_replaced(position: Position, replaced: Iterable[Span]) -> Position:
-    ahead = position.ahead
-    if ahead is None or not any(start < ahead.offset and position.offset < end for start, end in replaced):
-        return position
-    return replace(position, ahead=None)
+        return Position(moved.end, moved.topic_id, moved.end_epoch)
+    return Position(moved.end, moved.topic_id, moved.epoch_after)
 
 
 def _moved_by(conn: Connection, tables: Tables, group_id: str) -> dict[TopicPartition, int]:

@@ -172,7 +172,7 @@ def _overlapping(tables: Tables, group_id: str, batch_id: int, count: sa.ColumnE
         again.c.partition == loaded.c.partition,
         same_topic(loaded, again),
         loaded.c.start_offset < again.c.replaced_to,
-        sa.or_(loaded.c.end_offset > again.c.replaced_from, loaded.c.ahead_offset > again.c.replaced_from),
+        loaded.c.end_offset > again.c.replaced_from,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -121,7 +120,7 @@ def _execute(
     changed, again = preview.changed, {}
     if target is not None:
         again = {one.topic_partition: one.again for one in preview.partitions if one.again is not None}
-        changed = tuple(map(_without_ahead, preview.replacing))
+        changed = preview.replacing
     now = database_now(conn)
     generation = (preview.generation or 0) + 1
     batch_id = insert_batch(
@@ -206,13 +205,6 @@ def _wrong_batch(group_id: str, still_open: int | None, abandon: int | None) -> 
     )
 
 
-def _without_ahead(one: PartitionRewind) -> PartitionRewind:
-    """What was loaded ahead of a position is removed with the rest: it has to be loaded again."""
-    if one.again is None or one.new is None:
-        return one
-    return replace(one, new=replace(one.new, ahead=None))
-
-
 def _range(one: PartitionRewind) -> OffsetRange:
     """A move of a position as a row of the history: from `start` to `end`."""
     position = one.new or one.old
@@ -235,8 +227,6 @@ def _range(one: PartitionRewind) -> OffsetRange:
         how,
         before.leader_epoch,
         position.leader_epoch,
-        before.ahead if one.old is not None else None,
-        one.new.ahead if one.new is not None else None,
     )
 
 
@@ -279,8 +269,6 @@ def _set_positions(
             "offset_value": one.new.offset,
             "topic_id": one.new.topic_id,
             "leader_epoch": one.new.leader_epoch,
-            "ahead_offset": one.new.ahead.offset if one.new.ahead is not None else None,
-            "ahead_before_ms": one.new.ahead.before_ms if one.new.ahead is not None else None,
             # How old what was loaded is, is not known of another position.
             "record_timestamp": None,
             "batch_id": batch_id,

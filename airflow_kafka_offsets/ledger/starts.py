@@ -61,7 +61,7 @@ def starts_of(batch: Batch, stored: Mapping[TopicPartition, Position]) -> tuple[
     for one in batch.ranges:
         if one.topic_partition not in stored:
             at = gaps.get(one.topic_partition, one.start)
-            found.append(replace(one, start=at, end=at, target=at, ahead=None))
+            found.append(replace(one, start=at, end=at, target=at))
     return tuple(found)
 
 

@@ -36,8 +36,7 @@ class KafkaBatchOperator(PipelineOperator):
     :param start: where a topic without a position begins: `earliest`, `latest`, `none` to refuse, a timestamp (ISO 8601), a
         timedelta back from now, or `CommittedBy("group")`: where a consumer group of Kafka's stands (templated)
     :param until: load up to the first record at or after this instant, for example `{{ data_interval_end }}`, which a run that
-        an asset triggered has not (templated)
-    :param lateness: with `until`, how far to read on for older records that arrived late; newer ones are left to the next run
+        an asset triggered has not; older records that arrive after it are the next run's (templated)
     :param max_records: the most offsets of one batch; more than that is loaded in several
     :param max_bytes: the most bytes of keys and values of one batch, estimated from the batches before it
     :param time_budget: no batch is begun later than this after the load began; what is left is the next run's
@@ -68,7 +67,6 @@ class KafkaBatchOperator(PipelineOperator):
         *,
         start: Start = "earliest",
         until: str | datetime | None = None,
-        lateness: timedelta = timedelta(0),
         max_bytes: int | None = None,
         time_budget: timedelta | None = None,
         on_busy: str = "wait",
@@ -79,7 +77,6 @@ class KafkaBatchOperator(PipelineOperator):
         super().__init__(**kwargs)
         self.start = start
         self.until = until
-        self.lateness = lateness
         self.max_bytes = max_bytes
         self.time_budget = time_budget
         self.on_busy = on_busy
@@ -88,8 +85,6 @@ class KafkaBatchOperator(PipelineOperator):
         self.check_parameters()
         if on_busy not in ("wait", "skip", "fail"):
             raise ConfigurationError(f"on_busy must be one of wait, skip, fail; got on_busy={on_busy!r}")
-        if lateness and until is None:
-            raise ConfigurationError(f"lateness={lateness!r} means nothing without until")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Load.
@@ -99,13 +94,11 @@ class KafkaBatchOperator(PipelineOperator):
         # Here and not above: DAG files are parsed every few seconds.
         from airflow_kafka_offsets.batch import load
 
-        is_lost = self.until == "None" or (self.until == "" and self.lateness)
-        if is_lost and context.get("data_interval_end") is None:
+        if self.until == "None" and context.get("data_interval_end") is None:
             raise ConfigurationError(f"until is rendered to {self.until!r}: {NO_INTERVAL}")
         pipeline = self.pipeline(
             start=self.start,
             until=self.until or None,  # a template may render to nothing
-            lateness=self.lateness,
             max_bytes=self.max_bytes,
             time_budget=self.time_budget,
             on_busy="fail" if self.on_busy == "skip" else self.on_busy,

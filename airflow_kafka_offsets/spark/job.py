@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_kafka_offsets.offsets import ReadAhead, Slice, pack
+from airflow_kafka_offsets.offsets import Slice, pack
 
 MANIFEST = "manifest.json"
 
@@ -89,7 +89,7 @@ class StageJob:
     def from_json(cls, text: str) -> StageJob:
         plain = json.loads(text)
         known = plain["target"]["known"]
-        plain["slices"] = tuple(map(_slice, plain["slices"]))
+        plain["slices"] = _each(Slice, plain["slices"])
         plain["target"] = TargetColumns(
             plain["target"]["table"], None if known is None else tuple(known), tuple(plain["target"]["required"])
         )
@@ -161,11 +161,6 @@ class Manifest:
         return cls(
             plain["batch_id"], plain["fingerprint"], _each(StagedFile, plain["files"]), _each(SliceRead, plain["reads"])
         )
-
-
-def _slice(plain: dict[str, Any]) -> Slice:
-    loaded = plain["loaded"]
-    return Slice(**(plain | {"loaded": None if loaded is None else ReadAhead(**loaded)}))
 
 
 def _each(kind: type[Any], items: Sequence[dict[str, Any]]) -> tuple[Any, ...]:

@@ -65,7 +65,7 @@ def read(
     with_headers: bool = False,
     idle_timeout: float = 120.0,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the records of a slice, in order; all but those that the slice leaves out.
+    """Read the records of a slice, in order.
 
     A slice ends when the consumer's position reaches its end: never on an empty poll, and never on the last record's
     offset, since offsets may end in transaction markers, aborted records or compaction's holes.
@@ -153,12 +153,11 @@ def _garbage_kept() -> Iterator[None]:
 
 def _batches_of(one: Slice, records: list[Message], with_headers: bool) -> list[pa.RecordBatch]:
     """
-    :return: those records that the slice loads, in order; mostly one batch, none of them empty
+    :return: the records of the slice, in order; mostly one batch, none of them empty
     """
     if records and records[-1].offset() >= one.end:
         records = [record for record in records if record.offset() < one.end]
-    batches = (_wanted(batch, one) for batch in _record_batches(records, with_headers))
-    return [batch for batch in batches if batch.num_rows]
+    return list(_record_batches(records, with_headers))
 
 
 def _record_batches(records: list[Message], with_headers: bool) -> Iterator[pa.RecordBatch]:
@@ -217,19 +216,3 @@ def _too_late(records: list[Message]) -> RecordError:
         partition=first.partition(),
         offset=first.offset(),
     )
-
-
-def _wanted(batch: pa.RecordBatch, one: Slice) -> pa.RecordBatch:
-    """The records without those that an earlier batch loaded ahead, and those that this one does not load yet."""
-    if one.loaded is not None:
-        ahead = pc.less(batch.column("offset"), one.loaded.offset)
-        loaded = pc.and_(ahead, _is_before(batch.column("timestamp"), one.loaded.before_ms))
-        batch = batch.filter(pc.invert(loaded))
-    if one.before_ms is not None:
-        batch = batch.filter(_is_before(batch.column("timestamp"), one.before_ms))
-    return batch
-
-
-def _is_before(timestamps: pa.Array, before_ms: int) -> pa.Array:
-    """Which records are from before an instant; those without a timestamp are."""
-    return pc.fill_null(pc.less(timestamps.cast(pa.int64()), before_ms * 1000), True)

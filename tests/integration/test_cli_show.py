@@ -558,8 +558,8 @@ class TestPlan:
 
     @pytest.mark.parametrize(
         "options",
-        [("--max-records", "0"), ("--lateness", "1h"), ("--lateness", "PT"), ("--slice-offsets", "x")],
-        ids=["cap", "duration", "empty duration", "slices"],
+        [("--max-records", "0"), ("--slice-offsets", "x")],
+        ids=["cap", "slices"],
     )
     def test_values_that_mean_nothing_are_usage_errors(self, cli: CommandLine, options: Sequence[str]) -> None:
         assert cli("plan", "loader", *DB, *options).status == 2
@@ -569,9 +569,8 @@ class TestPlan:
         [
             (("--start", "yesterday"), "start='yesterday'"),
             (("--until", "soon"), "until='soon'"),
-            (("--lateness", "PT1H"), "without until"),
         ],
-        ids=["start", "until", "lateness"],
+        ids=["start", "until"],
     )
     def test_options_that_a_load_refuses_are_refused(
         self, cli: CommandLine, inline_loader: Loader, topic: TopicFactory, options: Sequence[str], told: str

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from airflow_kafka_offsets.exceptions import DataLossError, LogTruncatedError, RecordError, UnknownTopicError
 from airflow_kafka_offsets.formats import Json, Raw, ValueFormat, row_columns
 from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.offsets import ReadAhead, Slice
+from airflow_kafka_offsets.offsets import Slice
 from airflow_kafka_offsets.offsets import TopicPartition as Partition
 from airflow_kafka_offsets.spark import patience
 from airflow_kafka_offsets.spark.dead_letters import dead_letters
@@ -104,23 +104,6 @@ def test_a_record_that_is_larger_than_a_fetch_is_read(kafka: KafkaBroker, topic:
     batches = list(read(Slice(0, name, 0, 0, 3), config(kafka, **{"fetch.message.max.bytes": 1000})))
 
     assert [value for batch in batches for value in batch.column("value").to_pylist()] == values
-
-
-def test_a_slice_leaves_out_what_is_loaded_and_what_is_not_due(kafka: KafkaBroker, topic: TopicFactory) -> None:
-    name = topic(retention_ms=-1)  # the records are of 2023
-    minutes = [0, 5, 1, 9, 2, 7, 3]
-    produce_records(kafka, name, *({"value": b"{}", "timestamp": NOON + minute * 60_000} for minute in minutes))
-
-    def read_offsets(**left_out: Any) -> list[int]:
-        return offsets(kafka, Slice(0, name, 0, 0, 7, **left_out))
-
-    five = NOON + 5 * 60_000
-    assert read_offsets() == [0, 1, 2, 3, 4, 5, 6]
-    assert read_offsets(before_ms=five) == [0, 2, 4, 6]
-    assert read_offsets(loaded=ReadAhead(5, five)) == [1, 3, 5, 6]
-    # What one batch reads ahead, and what the next one leaves out, is every record once.
-    assert read_offsets(loaded=ReadAhead(7, five)) == [1, 3, 5]
-    assert read_offsets(loaded=ReadAhead(7, five), before_ms=NOON + 8 * 60_000) == [1, 5]
 
 
 def test_bad_records_are_set_aside_with_all_they_have(kafka: KafkaBroker, topic: TopicFactory, tmp_path: Path) -> None:

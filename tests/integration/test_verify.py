@@ -9,7 +9,6 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pytest
@@ -412,36 +411,6 @@ def test_a_table_that_is_gone_is_named(inline_loader: Loader, two_batches: str) 
 
     with pytest.raises(VerificationError, match="has no table 'target': it was dropped"):
         verified(inline_loader)
-
-
-def test_what_was_read_ahead_is_loaded_once(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
-    name = topic(retention_ms=-1)
-    # Up to 0.5 s of 1970: offsets 0 and 1, and the late one at 3.
-    produce_at(kafka, name, [100, 200, 1000, 300, 2000])
-    inline_loader(name, until=datetime(1970, 1, 1, 0, 0, 0, 500_000, UTC), lateness=timedelta(hours=1))
-    assert (verified(inline_loader).rows, reread(inline_loader).reread) == (3, 3)
-    inline_loader(name)
-    assert (verified(inline_loader).rows, reread(inline_loader).reread) == (5, 5)
-
-    # In its range and in place of another: only all offsets together show that the first batch has it already.
-    do(inline_loader.engine, "UPDATE target SET _kafka_offset = 3 WHERE _kafka_offset = 4")
-
-    with pytest.raises(VerificationError, match=r"\[0\]: offset 3 was loaded twice, by batch 1 and batch 2\.$"):
-        verified(inline_loader)
-
-
-@ON_ONE
-def test_a_late_record_behind_the_position_is_looked_for(
-    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
-) -> None:
-    name = topic(retention_ms=-1)
-    produce_at(kafka, name, [100, 200, 1000, 300, 2000])
-    inline_loader(name, until=datetime(1970, 1, 1, 0, 0, 0, 500_000, UTC), lateness=timedelta(hours=1))
-    lose_unnoticed(inline_loader.engine, 3)
-
-    assert verified(inline_loader).rows == 2
-    with pytest.raises(VerificationError, match=r"at offset 3, which was loaded ahead of its position 2, is neither"):
-        reread(inline_loader)
 
 
 # --- what only Kafka can tell ---

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.formats import Json, Raw, row_columns
-from airflow_kafka_offsets.offsets import ReadAhead, Slice
+from airflow_kafka_offsets.offsets import Slice
 from airflow_kafka_offsets.spark.job import Manifest, SliceRead, StagedFile, StageJob, TargetColumns
 
 COLUMNS = row_columns(Json("id BIGINT NOT NULL, price DECIMAL(10,2), `größe x` ARRAY<STRUCT<a: TIMESTAMP_NTZ>>"))
@@ -17,8 +17,8 @@ JOB = StageJob(
     batch_id=2**40,
     group_id="größe 'x'",
     slices=(
-        Slice(0, "orders", 0, 5, 10, leader_epoch=0, loaded=ReadAhead(7, 1_700_000_000_000)),
-        Slice(1, "orders", 3, 2**62, 2**62 + 7, before_ms=0),
+        Slice(0, "orders", 0, 5, 10, leader_epoch=0),
+        Slice(1, "orders", 3, 2**62, 2**62 + 7),
     ),
     kafka_config={"bootstrap.servers": "a:1,b:2", "sasl.password": '"ü\\', "retries": 3, "ratio": 0.5, "on": True},
     isolation_level="read_committed",

@@ -49,7 +49,7 @@ from airflow_kafka_offsets.ledger import (
 )
 from airflow_kafka_offsets.ledger.groups import renew
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION
-from airflow_kafka_offsets.offsets import Gap, OffsetRange, Position, Target, TopicPartition
+from airflow_kafka_offsets.offsets import Gap, OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.planning import Plan
 
 GROUP, CLUSTER, TOPIC_ID = "orders_loader", "MkU3OEVBNTcwNTJENDM2Qg", "vVZ4aDWLQP2NkY0pxyHJYA"
@@ -417,13 +417,13 @@ class TestCapturedTargets:
             (offset_range(T0, 0, 4, target=10, how="earliest"), offset_range(T1, 5, 5, target=7, how="earliest"))
         )
         db.plan(db.claim(FIRST_TRY), capped)
-        assert captured_targets(db.engine, db.tables, db.claim(SECOND_TRY)) == {T0: Target(10), T1: Target(7)}
+        assert captured_targets(db.engine, db.tables, db.claim(SECOND_TRY)) == {T0: 10, T1: 7}
 
     def test_those_of_the_first_batch_hold_for_all(self, db: Database) -> None:
         held = db.claim()
         db.load(held)
         db.load(held, Plan((offset_range(T0, 10, 15, target=99, how="stored"),)))
-        assert captured_targets(db.engine, db.tables, held) == {T0: Target(10), T1: Target(7)}
+        assert captured_targets(db.engine, db.tables, held) == {T0: 10, T1: 7}
 
     @pytest.mark.parametrize(
         "other",
@@ -445,7 +445,7 @@ class TestCapturedTargets:
     def test_a_process_without_a_dag_captures_too(self, db: Database) -> None:
         run = TaskRun.of_this_process()
         db.plan(db.claim(run))
-        assert captured_targets(db.engine, db.tables, db.claim(run)) == {T0: Target(10), T1: Target(7)}
+        assert captured_targets(db.engine, db.tables, db.claim(run)) == {T0: 10, T1: 7}
 
 
 class TestStaging:

@@ -31,8 +31,6 @@ WRONG: list[tuple[str, Any, str]] = [
     ("value_format", "id BIGINT", "Json(…) or Raw(…)"),
     ("sink", "target", "a SqlTable(…)"),
     ("transform", a_function, "the import path of a function, 'package.module.function', or None"),
-    ("lateness", 600, "a timedelta that is not negative"),
-    ("lateness", timedelta(seconds=-1), "a timedelta that is not negative"),
     ("max_records", 0, "an int of at least 1, or None for no limit"),
     ("max_records", "1000", "an int of at least 1, or None for no limit"),
     ("max_records", 1.5, "an int of at least 1, or None for no limit"),

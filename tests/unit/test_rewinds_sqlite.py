@@ -44,7 +44,7 @@ from airflow_kafka_offsets.ledger import (
     rewinds,
 )
 from airflow_kafka_offsets.ledger.loaded import covered
-from airflow_kafka_offsets.offsets import Gap, OffsetRange, PartitionLog, Position, ReadAhead, TopicPartition
+from airflow_kafka_offsets.offsets import Gap, OffsetRange, PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.planning import Plan
 from airflow_kafka_offsets.preview import Preview
 from airflow_kafka_offsets.rewinding import PartitionRewind, decide, without
@@ -59,7 +59,6 @@ MINUTE = timedelta(minutes=1)
 LOADER, OTHER_RUN = TaskRun("run-1", "dag", "load", -1, 1), TaskRun("run-2", "dag", "load", -1, 1)
 REWINDER = TaskRun("manual-1", "dag", "rewind", -1, 1)
 TARGET = SqlTable("output")
-AHEAD = ReadAhead(14, 5_000)
 Ends = Mapping[TopicPartition, int]
 
 
@@ -93,7 +92,7 @@ class Warehouse:
                 end,
                 end,
                 self.topic_id,
-                **({"how": "stored" if tp in stored else "earliest", "loaded": _reaching(stored.get(tp))} | of_range),
+                **({"how": "stored" if tp in stored else "earliest"} | of_range),
             )
             for tp, end in ends.items()
         )
@@ -110,8 +109,7 @@ class Warehouse:
         rows: list[tuple[TopicPartition, int]] = []
         letters: list[tuple[TopicPartition, int]] = []
         for one in batch.ranges:
-            first = one.loaded.offset if one.loaded is not None else one.start
-            records = list(range(first, one.read_to))
+            records = list(range(one.start, one.end))
             bad = [offset for offset in records if offset in aside]
             rows += [(one.topic_partition, offset) for offset in records if offset not in bad]
             letters += [(one.topic_partition, offset) for offset in bad]
@@ -242,10 +240,6 @@ class Warehouse:
 
     def verify(self, target: str = "output", group: str = GROUP) -> None:
         verify(group, sink=SqlTable(target), engine=self.engine, tables=self.tables)
-
-
-def _reaching(position: Position | None) -> ReadAhead | None:
-    return position.ahead if position is not None else None
 
 
 @pytest.fixture
@@ -406,13 +400,10 @@ class TestConflict:
         [
             lambda db: db.load({T0: 25}),
             lambda db: db.rewind("to-offset", 15, of=[T0]),
-            lambda db: db.change(
-                "UPDATE consumed_offsets SET ahead_offset = 30, ahead_before_ms = 5 WHERE partition = 0"
-            ),
             lambda db: db.change("DELETE FROM consumed_offsets WHERE partition = 0"),
             lambda db: db.change("UPDATE consumed_offsets SET topic_id = 'another' WHERE partition = 0"),
         ],
-        ids=["load", "rewind", "ahead", "removed", "topic"],
+        ids=["load", "rewind", "removed", "topic"],
     )
     def test_r33_positions_that_moved_since_are_a_conflict(
         self, loaded: Warehouse, change: Callable[[Warehouse], object]
@@ -796,35 +787,12 @@ class TestReplace:
 
         assert db.output() == [0, 1]
 
-    def test_what_was_read_ahead_is_removed_and_loaded_again(self, db: Warehouse) -> None:
-        db.load({T0: 10}, ahead=AHEAD)
-        assert positions(db.engine, db.tables, GROUP)[T0].ahead == AHEAD
-        assert db.output() == list(range(14))
-        db.rewind("to-offset", 8, target=TARGET)
-
-        assert positions(db.engine, db.tables, GROUP) == {T0: Position(8, ID)}
-        assert db.output() == list(range(8))
-        db.verify()
-        db.load({T0: 20})
-        assert db.output() == list(range(20))
-        db.verify()
-
-    def test_what_an_earlier_state_had_read_ahead_is_removed_and_loaded_again(self, db: Warehouse) -> None:
-        db.load({T0: 10}, ahead=AHEAD)
-        after = db.load({T0: 20})
-        db.rewind("to-batch", after, target=TARGET)
-
-        assert positions(db.engine, db.tables, GROUP) == {T0: Position(10, ID)}
-        db.load({T0: 20})
-        assert db.output() == list(range(20))
-        db.verify()
-
     def test_a_position_that_is_moved_forward_removes_nothing(self, db: Warehouse) -> None:
-        db.load({T0: 10}, ahead=AHEAD)
+        db.load({T0: 10})
         db.rewind("to-offset", 12, target=TARGET)
 
-        assert db.output() == list(range(14))
-        assert positions(db.engine, db.tables, GROUP)[T0] == Position(12, ID, None, AHEAD)
+        assert db.output() == list(range(10))
+        assert positions(db.engine, db.tables, GROUP)[T0] == Position(12, ID)
 
     def test_another_table_is_refused(self, loaded: Warehouse) -> None:
         loaded.create_target("elsewhere")
@@ -955,37 +923,6 @@ class TestStateBefore:
 
         assert _offsets(past.state_before(loaded.engine, loaded.tables, GROUP, after)) == {T0: 0}
 
-    def test_what_was_read_ahead_is_known(self, db: Warehouse) -> None:
-        db.load({T0: 10}, ahead=AHEAD)
-        after = db.load({T0: 20})
-
-        assert past.state_before(db.engine, db.tables, GROUP, after) == {T0: Position(10, ID, None, AHEAD)}
-        db.rewind("to-batch", after)
-        db.load({T0: 20})
-        assert db.output() == sorted([*range(20), *range(14, 20)])
-        db.verify()
-
-    @pytest.mark.parametrize("to", [0, 12], ids=["all", "part"])
-    def test_what_was_read_ahead_and_replaced_since_is_loaded_again(self, db: Warehouse, to: int) -> None:
-        """It would be left out for good: a load leaves out what is loaded ahead."""
-        db.load({T0: 10}, ahead=AHEAD)
-        after = db.load({T0: 20})
-        db.rewind("to-offset", to, target=TARGET)
-        db.rewind("to-batch", after)
-        db.load({T0: 20})
-
-        assert set(range(10, 20)) <= set(db.output())
-        db.verify()
-
-    def test_what_was_replaced_elsewhere_does_not_matter(self, db: Warehouse) -> None:
-        db.load({T0: 10, T1: 10}, ahead=AHEAD)
-        after = db.load({T0: 20, T1: 20})
-        db.rewind("to-offset", 14, of=[T0], target=TARGET)
-        db.rewind("to-offset", 0, of=[T1], target=TARGET)
-
-        found = past.state_before(db.engine, db.tables, GROUP, after)
-        assert (found[T0].ahead, found[T1].ahead) == (AHEAD, None)
-
     @pytest.mark.parametrize(
         ("group", "batch_id", "has"),
         [(GROUP, 99, "numbered 1 to 2"), (GROUP, 0, "numbered 1 to 2"), ("new", 1, "it has no batches")],
@@ -1005,7 +942,7 @@ class TestLastRewind:
         assert past.last_rewind(loaded.engine, loaded.tables, GROUP) is None
 
     def test_an_undo_brings_everything_back(self, db: Warehouse) -> None:
-        db.load({T0: 10, T1: 5}, ahead=AHEAD)
+        db.load({T0: 10, T1: 5})
         before = positions(db.engine, db.tables, GROUP)
         db.rewind("to-offset", 3)
         undo = db.rewind("undo")

@@ -13,7 +13,7 @@ from airflow_kafka_offsets import staged
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.formats import Json, row_columns
 from airflow_kafka_offsets.ledger import Batch, RangeRead
-from airflow_kafka_offsets.offsets import OffsetRange, ReadAhead, TopicPartition
+from airflow_kafka_offsets.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import MANIFEST, Manifest, SliceRead, StageJob, TargetColumns
@@ -69,33 +69,22 @@ class TestWhatTheSlicesOfARangeShow:
         found = launched(tmp_path, batch(RANGE), read(10, 20, bytes=30), read(20, 30, None))
         assert found.reads == {ORDERS: RangeRead(None, bytes=30)}
 
-    def test_what_is_read_ahead_is_added_too(self, tmp_path: Path) -> None:
-        ahead = replace(RANGE, ahead=ReadAhead(50, 1000))
-        assert launched(tmp_path, batch(ahead), read(10, 30), read(30, 50, 2)).reads == {ORDERS: RangeRead(7)}
-
-    def test_a_range_may_only_read_ahead(self, tmp_path: Path) -> None:
-        ahead = OffsetRange("orders", 0, 30, 30, 30, ahead=ReadAhead(50, 1000))
-        assert launched(tmp_path, batch(ahead), read(30, 50)).reads == {ORDERS: RangeRead(5)}
-
 
 @pytest.mark.parametrize(
     "bounds",
     [
-        [(10, 30)],
-        [(10, 30), (30, 49)],
-        [(10, 30), (31, 50)],
-        [(10, 30), (29, 50)],
-        [(11, 30), (30, 50)],
-        [(10, 30), (30, 51)],
+        [(10, 20)],
+        [(10, 20), (20, 29)],
+        [(10, 20), (21, 30)],
+        [(10, 20), (19, 30)],
+        [(11, 20), (20, 30)],
+        [(10, 20), (20, 31)],
         [],
     ],
 )
-def test_slices_that_are_not_the_planned_range_with_what_is_read_ahead_are_refused(
-    tmp_path: Path, bounds: list[tuple[int, int]]
-) -> None:
-    ahead = replace(RANGE, ahead=ReadAhead(50, 1000))
+def test_slices_that_are_not_the_planned_range_are_refused(tmp_path: Path, bounds: list[tuple[int, int]]) -> None:
     with pytest.raises(StagingError, match=r"orders\[0\] 10\.\.30 was planned, other offsets were staged"):
-        launched(tmp_path, batch(ahead), *(read(start, end) for start, end in bounds))
+        launched(tmp_path, batch(RANGE), *(read(start, end) for start, end in bounds))
 
 
 class TestFilesOfAnEarlierTry:

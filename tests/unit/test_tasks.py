@@ -12,7 +12,7 @@ import pytest
 
 from airflow_kafka_offsets.exceptions import DeadLetterError, RecordError
 from airflow_kafka_offsets.formats import Json, Raw, row_columns
-from airflow_kafka_offsets.offsets import ReadAhead, Slice
+from airflow_kafka_offsets.offsets import Slice
 from airflow_kafka_offsets.spark.dead_letters import dead_letters
 from airflow_kafka_offsets.spark.job import Manifest, SliceRead, StageJob, TargetColumns
 from airflow_kafka_offsets.spark.progress import Progress
@@ -97,16 +97,6 @@ class TestTheNoteOfASlice:
         one = job(tmp_path)
         assert rows_of(one, [[end_of_log(20)]]) == []
         assert note(one) == SliceRead(0, "orders", 3, 10, 20, records=0)
-
-    def test_records_that_are_left_out_do_not_count(self, tmp_path: Path) -> None:
-        loaded = replace(TEN, loaded=ReadAhead(15, 1000))
-        one = job(tmp_path, replace(loaded, before_ms=2000))
-        script: list[Step] = [
-            [FakeMessage(10, b"not JSON", timestamp_ms=999), *good(11, 13, timestamp_ms=1000)],
-            [*good(13, 14, timestamp_ms=1999), FakeMessage(19, b"not JSON", timestamp_ms=2000)],
-        ]
-        assert [row["id"] for row in rows_of(one, script)] == [11, 12, 13]
-        assert note(one) == SliceRead(0, "orders", 3, 10, 20, 3, 1000, 1999, bytes=3 * len(b'{"id": 11}'))
 
     def test_only_a_slice_that_was_read_to_its_end_has_one(self, tmp_path: Path) -> None:
         one = job(tmp_path, progress_interval=0.0)
