@@ -77,7 +77,7 @@ def load(
     cluster = Cluster(kafka_config, isolation_level=pipeline.isolation_level)
     cluster_id = cluster.cluster_id()
     with ledger.outages_told(f"Group {pipeline.group_id!r} was not loaded to the end"):
-        ledger.init(engine, pipeline.tables)
+        ledger.create_missing(engine, pipeline.tables)
         target = pipeline.sink.prepare(engine, None if pipeline.transform else columns)
         clean_up(engine, pipeline.tables, pipeline.staging_dir, older_than=pipeline.staging_retention)
         with claimed(pipeline, engine, run, cluster_id) as claim:

@@ -86,7 +86,7 @@ def replay(
         who=who,
     )
     with ledger.outages_told(f"The replay for group {pipeline.group_id!r} was not finished"):
-        ledger.init(engine, pipeline.tables)
+        ledger.create_missing(engine, pipeline.tables)
         target = pipeline.sink.prepare(engine, None if pipeline.transform else columns)
         batches = ledger.take_replay(engine, pipeline.tables, wanted, cluster_id=cluster_id)
         clean_up(engine, pipeline.tables, pipeline.staging_dir, older_than=pipeline.staging_retention)

@@ -151,7 +151,7 @@ def execute_rewind(
     if replace is not None:
         preview.refuse_replace()
     if preview.generation is None:
-        ledger.init(engine, tables)
+        ledger.create_missing(engine, tables)
     batch_id = rewinds.execute(
         engine,
         tables,

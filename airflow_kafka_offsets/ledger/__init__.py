@@ -19,7 +19,7 @@ from airflow_kafka_offsets.ledger.double_loads import refuse_double
 from airflow_kafka_offsets.ledger.groups import Claim, TaskRun, check_claim, claim, generation, release
 from airflow_kafka_offsets.ledger.heartbeat import Heartbeat
 from airflow_kafka_offsets.ledger.history import bytes_per_offset, refuse_other_table
-from airflow_kafka_offsets.ledger.install import init
+from airflow_kafka_offsets.ledger.install import create_missing, init
 from airflow_kafka_offsets.ledger.positions import RangeRead, positions
 from airflow_kafka_offsets.ledger.replacement import replace_output
 from airflow_kafka_offsets.ledger.replays import (
@@ -55,6 +55,7 @@ __all__ = [
     "check_claim",
     "claim",
     "commit",
+    "create_missing",
     "generation",
     "init",
     "mark_staged",
