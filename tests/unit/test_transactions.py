@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
 
-from airflow_kafka_offsets.exceptions import DatabaseBusyError, FencedError
+from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyError, FencedError
 from airflow_kafka_offsets.ledger import connection
 from airflow_kafka_offsets.ledger.connection import is_outage, transact
 
@@ -181,6 +181,70 @@ class TestRepeating:
     def test_what_succeeds_is_not_paused_for(self, output: Output, pauses: list[float]) -> None:
         transact(output.engine, output.writing())
         assert pauses == []
+
+
+class TestBrokenConnection:
+    """The connection breaks; `outcome` looks up what became of the transaction."""
+
+    BROKEN = failure(Exception("server closed the connection"), connection_invalidated=True)
+
+    @staticmethod
+    def count(conn: Connection) -> str | None:
+        """Look for the row that `Output.writing` writes."""
+        found = conn.exec_driver_sql("SELECT count(*) FROM output").scalar_one()
+        return "found" if found else None
+
+    def break_after_commit(self, output: Output) -> None:
+        """Let the answer to the first COMMIT be lost."""
+        commits = itertools.count(1)
+
+        @sa.event.listens_for(output.engine, "after_cursor_execute")
+        def after(conn: object, cursor: object, statement: str, *_: object) -> None:
+            if statement == "COMMIT" and next(commits) == 1:
+                raise self.BROKEN
+
+    def test_a_commit_whose_answer_was_lost_is_found(self, output: Output) -> None:
+        self.break_after_commit(output)
+        assert transact(output.engine, output.writing(), outcome=self.count) == "found"
+        assert output.rows() == [1]
+        assert output.attempts == 1
+
+    def test_a_transaction_that_was_not_committed_ends_with_the_error_of_the_connection(self, output: Output) -> None:
+        with pytest.raises(OperationalError) as raised:
+            transact(output.engine, output.writing(self.BROKEN), outcome=self.count)
+        assert raised.value is self.BROKEN
+        assert output.rows() == []
+
+    def test_it_is_looked_up_after_a_repetition_too(self, output: Output) -> None:
+        self.break_after_commit(output)
+        assert transact(output.engine, output.writing(deadlock()), outcome=self.count) == "found"
+        assert output.rows() == [2]
+
+    @pytest.mark.parametrize(
+        ("met", "reason"),
+        [
+            (DatabaseBusyError("the database is locked by another program"), "is locked by another program"),
+            (failure(DriverError("55P03", "canceling statement due to lock timeout")), "due to lock timeout"),
+            (failure(Exception("connection refused"), connection_invalidated=True), "connection refused"),
+        ],
+        ids=["busy", "lock-timeout", "gone"],
+    )
+    def test_a_database_that_cannot_be_asked_leaves_it_unknown(
+        self, output: Output, met: Exception, reason: str
+    ) -> None:
+        def unanswered(conn: Connection) -> str | None:
+            raise met
+
+        self.break_after_commit(output)
+        with pytest.raises(CommitUnknownError, match=rf"server closed the connection.*{reason}") as raised:
+            transact(output.engine, output.writing(), outcome=unanswered)
+        assert raised.value.retriable
+
+    def test_an_error_of_a_connection_that_lives_is_not_looked_up(self, output: Output) -> None:
+        refused = IntegrityError("INSERT", None, DriverError("23505", "duplicate key"))
+        with pytest.raises(IntegrityError) as raised:
+            transact(output.engine, output.writing(refused), outcome=lambda conn: pytest.fail("nothing is unknown"))
+        assert raised.value is refused
 
 
 class TestSqlite:
