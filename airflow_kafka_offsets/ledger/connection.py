@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, Operationa
 
 from airflow_kafka_offsets.exceptions import (
     CommitUnknownError,
+    ConfigurationError,
     DatabaseBusyError,
     DatabaseUnavailableError,
     LedgerError,
@@ -265,13 +266,26 @@ def now(engine: Engine) -> datetime:
 
 
 def database_now(conn: Connection) -> datetime:
-    """The database's own clock: clocks of workers decide nothing."""
+    """The database's own clock: clocks of workers decide nothing.
+
+    :raises ConfigurationError: the database's dialect is not one whose statement for UTC is known, and its time has no zone
+    """
     statements = {
         "postgresql": "SELECT clock_timestamp()",
         "sqlite": "SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')",
         "mysql": "SELECT utc_timestamp(6)",
+        "mariadb": "SELECT utc_timestamp(6)",  # SQLAlchemy gives it a dialect of its own
+        "mssql": "SELECT sysutcdatetime()",
     }
     statement = statements.get(conn.dialect.name)
     value = conn.exec_driver_sql(statement).scalar_one() if statement else conn.scalar(sa.func.current_timestamp())
     now = datetime.fromisoformat(value) if isinstance(value, str) else value
-    return now.astimezone(UTC) if now.tzinfo else now.replace(tzinfo=UTC)
+    if now.tzinfo is not None:
+        return now.astimezone(UTC)
+    if statement is None:
+        # It may be local time: taken for UTC, an instant such as a `start` by duration would be wrong by hours.
+        raise ConfigurationError(
+            f"Databases of dialect {conn.dialect.name!r} report their time without a zone, so that it cannot be converted to "
+            "UTC; use PostgreSQL, MySQL, MariaDB, SQL Server or SQLite"
+        )
+    return now.replace(tzinfo=UTC)

@@ -9,16 +9,20 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine.result import SimpleResultMetaData
 from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
 
-from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyError, FencedError
+from airflow_kafka_offsets.exceptions import CommitUnknownError, ConfigurationError, DatabaseBusyError, FencedError
 from airflow_kafka_offsets.ledger import connection
-from airflow_kafka_offsets.ledger.connection import is_outage, transact
+from airflow_kafka_offsets.ledger.connection import database_now, is_outage, transact
 
 
 class DriverError(Exception):
@@ -310,3 +314,37 @@ class TestOutage:
     )
     def test_the_class_says_it_where_a_driver_has_no_sqlstate(self, kind: type[DBAPIError], expected: bool) -> None:
         assert is_outage(kind("INSERT", None, Exception(1021, "Disk full"))) is expected
+
+
+class FarServer:
+    """A connection to a server at UTC+2, of a dialect for which there is no server here."""
+
+    LOCAL, UTC_TIME = datetime(2024, 5, 6, 12, 0), datetime(2024, 5, 6, 10, 0)
+
+    def __init__(self, dialect: str, zone: tzinfo | None = None) -> None:
+        self.dialect = SimpleNamespace(name=dialect)
+        self._zone = zone
+
+    def now(self) -> datetime:
+        return database_now(cast("Connection", self))
+
+    def exec_driver_sql(self, statement: str) -> sa.IteratorResult[tuple[datetime]]:
+        assert "utc" in statement
+        return sa.IteratorResult(SimpleResultMetaData(["now"]), iter([(self.UTC_TIME,)]))
+
+    def scalar(self, statement: sa.Executable) -> datetime:
+        assert "CURRENT_TIMESTAMP" in str(statement)
+        return self.LOCAL.replace(tzinfo=self._zone)
+
+
+class TestClock:
+    @pytest.mark.parametrize("dialect", ["mysql", "mariadb", "mssql"])
+    def test_it_is_asked_for_utc(self, dialect: str) -> None:
+        assert FarServer(dialect).now() == FarServer.UTC_TIME.replace(tzinfo=UTC)
+
+    def test_a_zone_is_converted(self) -> None:
+        assert FarServer("oracle", timezone(timedelta(hours=2))).now() == FarServer.UTC_TIME.replace(tzinfo=UTC)
+
+    def test_a_time_without_a_zone_is_not_taken_for_utc(self) -> None:
+        with pytest.raises(ConfigurationError, match="'another' report their time without a zone"):
+            FarServer("another").now()
