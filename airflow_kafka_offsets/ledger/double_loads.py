@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ from airflow_kafka_offsets.ledger.batch_rows import of_task
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.target_names import spellings
-from airflow_kafka_offsets.offsets import OffsetRange
+from airflow_kafka_offsets.offsets import OffsetRange, TopicPartition
+from airflow_kafka_offsets.spans import Span, first_common, intersect
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.ledger.replays import Replay
@@ -110,16 +112,23 @@ def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Seq
             batches.target_table.in_(spellings(conn, replay.target)),
         )
     ).all()
+    wanted: dict[TopicPartition, list[Span]] = defaultdict(list)
     for one in ranges:
-        for row in earlier:
-            if one.topic_partition == (row.topic, row.partition) and (
-                one.start < row.end_offset and row.start_offset < one.end
-            ):
-                raise DoubleLoadError(
-                    f"{one} is to be replayed into table {replay.target!r}, and batch {row.batch_id} of the same run replayed "
-                    f"{row.start_offset}..{row.end_offset} into it: records would be there twice. Nothing was written. Bounds "
-                    "that changed since need a new run, and a table without these rows."
-                )
+        wanted[one.topic_partition].append((one.start, one.end))
+    replayed: dict[TopicPartition, dict[Span, int]] = defaultdict(dict)
+    for row in earlier:
+        replayed[TopicPartition(row.topic, row.partition)][row.start_offset, row.end_offset] = row.batch_id
+    for tp, spans in sorted(wanted.items()):
+        common = first_common(spans, replayed[tp])
+        if common is None:
+            continue
+        start, end = next(span for span in spans if intersect(span, common))
+        before = next(span for span in replayed[tp] if intersect(span, common))
+        raise DoubleLoadError(
+            f"{tp} {start}..{end} is to be replayed into table {replay.target!r}, and batch {replayed[tp][before]} of the same "
+            f"run replayed {before[0]}..{before[1]} into it: records would be duplicated. Nothing was written. Bounds that "
+            "changed since need a new run, and a table without these rows."
+        )
 
 
 def loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> bool:

@@ -13,7 +13,7 @@ from airflow_kafka_offsets.ledger.batch_rows import as_range
 from airflow_kafka_offsets.ledger.past import MOVING_KINDS
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import Position, TopicPartition
-from airflow_kafka_offsets.rewinding import Span, without
+from airflow_kafka_offsets.spans import Span, subtract
 
 
 def covered(
@@ -109,7 +109,7 @@ def _left(
             # What a replay takes back it has loaded again.
             elif row.kind != "replay" and row.replaced_from is not None:
                 replaced = (row.replaced_from, row.replaced_to)
-                spans[tp] = [piece for one in known for piece in without(one, [replaced])]
+                spans[tp] = subtract(known, [replaced])
     return spans
 
 

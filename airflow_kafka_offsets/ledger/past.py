@@ -15,8 +15,9 @@ from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.preview import Preview
-from airflow_kafka_offsets.rewinding import PartitionRewind, Span, in_scope
+from airflow_kafka_offsets.rewinding import PartitionRewind, in_scope
 from airflow_kafka_offsets.scenarios import Scope
+from airflow_kafka_offsets.spans import Span
 
 REWIND_KINDS = ("rewind", "undo", "import")
 MOVING_KINDS = ("load", "start", *REWIND_KINDS)

@@ -51,9 +51,10 @@ from airflow_kafka_offsets.ledger.loaded import covered
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, PartitionLog, Position, ReadAhead, TopicPartition
 from airflow_kafka_offsets.planning import Plan
 from airflow_kafka_offsets.preview import Preview
-from airflow_kafka_offsets.rewinding import PartitionRewind, decide, without
+from airflow_kafka_offsets.rewinding import PartitionRewind, decide
 from airflow_kafka_offsets.scenarios import Scenario, Scope
 from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.spans import subtract
 from airflow_kafka_offsets.verification import verify
 
 GROUP, CLUSTER = "orders_loader", "MkU3OEVBNTcwNTJENDM2Qg"
@@ -196,7 +197,7 @@ class Warehouse:
             scenario.text,
             name if name in ("undo", "import") else "rewind",
             tuple(
-                replace(one, skipped=without(forward[tp], spans.get(tp, ())))
+                replace(one, skipped=tuple(subtract([forward[tp]], spans.get(tp, ()))))
                 if (tp := one.topic_partition) in forward
                 else one
                 for one in decided
