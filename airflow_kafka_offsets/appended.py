@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airflow_kafka_offsets.coverage import BatchRecord, Findings
-from airflow_kafka_offsets.covered import joined
 from airflow_kafka_offsets.identity import differ
 from airflow_kafka_offsets.offsets import TopicPartition
-from airflow_kafka_offsets.rewinding import Span, without
+from airflow_kafka_offsets.spans import Span, intersect, merge, subtract
 
 
 @dataclass(slots=True)
@@ -52,14 +51,14 @@ class Appended:
             there.topic_id = one.topic_id or there.topic_id
             if loaded.replaced is not None:
                 cut = [loaded.replaced]
-                there.loaded = [piece for span in there.loaded for piece in without(span, cut)]
-                there.appended = [(piece, by) for span, by in there.appended for piece in without(span, cut)]
+                there.loaded = subtract(there.loaded, cut)
+                there.appended = [(piece, by) for span, by in there.appended for piece in subtract([span], cut)]
             if batch.kind not in ("load", "replay") or one.end <= one.start or loaded.records == 0:
                 continue
             if batch.kind == "replay" and loaded.replaced is None:
                 there.appended.append(((one.start, one.end), batch.batch_id))
             else:
-                there.loaded = joined([*there.loaded, (one.start, one.end)])
+                there.loaded = merge([*there.loaded, (one.start, one.end)])
 
     def finish(self) -> None:
         """Compare what is there: what was replaced meanwhile is not."""
@@ -67,14 +66,16 @@ class Appended:
             self._compare(tp, there)
 
     def _compare(self, tp: TopicPartition, there: _Partition) -> None:
-        for (start, end), batch_id in there.appended:
-            for first, last in there.loaded:
-                if max(start, first) < min(end, last):
+        for appended, batch_id in there.appended:
+            for loaded in there.loaded:
+                common = intersect(appended, loaded)
+                if common is not None:
+                    start, end = common
                     self._found.violated(
-                        f"offsets {max(start, first)}..{min(end, last)} were appended to table {self._target!r} by batch "
+                        f"offsets {start}..{end} were appended to table {self._target!r} by batch "
                         f"{batch_id}, a replay, and loaded by the group itself: their records are there twice. Replay them "
                         "with replace=True",
                         tp,
-                        max(start, first),
+                        start,
                         batch_id,
                     )

@@ -127,13 +127,14 @@ def plan(attempt: Attempt) -> Planned | None:
     """The batch to do next: the open one, whoever planned it, else a new one, written ahead; None where nothing is new.
 
     :raises ForeignBatchError: the group's batches are those of another load
+    :raises DoubleLoadError: a replay has appended records to the table that the group would load into it again
     """
     pipeline, claim = attempt.pipeline, attempt.claim
     batch = ledger.open_batch(attempt.engine, pipeline.tables, claim.group_id)
     planned = _resumed(attempt, batch) if batch is not None else None
     if planned is not None:
         return planned
-    ledger.refuse_other_table(attempt.engine, pipeline.tables, claim.group_id, pipeline.topics, pipeline.sink.name)
+    ledger.keep_to_table(attempt.engine, pipeline.tables, claim, pipeline.topics, pipeline.sink.name)
     generation = ledger.generation(attempt.engine, pipeline.tables, claim.group_id)
     decided = decide(attempt)
     log_gaps(decided.gaps)
@@ -141,7 +142,15 @@ def plan(attempt: Attempt) -> Planned | None:
         log.info("Nothing to load for group %r in %s", pipeline.group_id, ", ".join(pipeline.topics))
         return None
     try:
-        batch = ledger.record_plan(attempt.engine, pipeline.tables, claim, decided, attempt.recipe, generation)
+        batch = ledger.record_plan(
+            attempt.engine,
+            pipeline.tables,
+            claim,
+            decided,
+            attempt.recipe,
+            generation,
+            upsert=bool(pipeline.sink.upsert_key),
+        )
     except RewoundError as rewound:
         log.info("%s", rewound)
         return plan(attempt)
@@ -295,7 +304,7 @@ def _resumed(attempt: Attempt, batch: Batch) -> Planned | None:
     """
     pipeline = attempt.pipeline
     topics = {one.topic for one in batch.ranges}
-    is_mine = batch.target_table in ledger.spellings(attempt.engine, pipeline.sink.name)
+    is_mine = batch.target_table in ledger.same_table_names(attempt.engine, pipeline.sink.name)
     if not topics <= set(pipeline.topics) or not is_mine:
         raise ForeignBatchError(
             f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} into table "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from airflow_kafka_offsets.coverage import BatchRecord, Move
 from airflow_kafka_offsets.identity import differ
 from airflow_kafka_offsets.offsets import Gap, TopicPartition
-from airflow_kafka_offsets.rewinding import Span, without
+from airflow_kafka_offsets.spans import Span, merge, subtract
 
 
 class Covered:
@@ -24,7 +24,7 @@ class Covered:
             return ()
         recorded = [(gap.start, gap.end) for gap in gaps if (gap.topic, gap.partition) == tp]
         _, loaded = self._spans.get(tp, (None, []))
-        return without((move.start, move.end), [*recorded, *loaded])
+        return tuple(subtract([(move.start, move.end)], [*recorded, *loaded]))
 
     def follow(self, batch: BatchRecord) -> None:
         """Note what a committed batch loaded, or took back; what a replay takes back it has loaded again."""
@@ -36,18 +36,7 @@ class Covered:
             if differ(topic_id, one.topic_id):
                 spans = []
             if batch.kind == "load" and one.end > one.start:
-                spans = joined([*spans, (one.start, one.end)])
+                spans = merge([*spans, (one.start, one.end)])
             elif loaded.replaced is not None:
-                spans = [piece for span in spans for piece in without(span, [loaded.replaced])]
+                spans = subtract(spans, [loaded.replaced])
             self._spans[one.topic_partition] = (one.topic_id or topic_id, spans)
-
-
-def joined(spans: Iterable[Span]) -> list[Span]:
-    """The same offsets in the fewest spans."""
-    joined: list[Span] = []
-    for start, end in sorted(spans):
-        if joined and start <= joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
-        else:
-            joined.append((start, end))
-    return joined

@@ -18,8 +18,9 @@ from airflow_kafka_offsets.ledger import Tables, loaded, past
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.listing import listed
 from airflow_kafka_offsets.offsets import PartitionLog, Position, TopicPartition
-from airflow_kafka_offsets.rewinding import PartitionRewind, without
+from airflow_kafka_offsets.rewinding import PartitionRewind
 from airflow_kafka_offsets.scenarios import Scenario, Scope
+from airflow_kafka_offsets.spans import subtract
 
 
 class RewindQuestion:
@@ -99,9 +100,7 @@ class RewindQuestion:
         return tuple(
             replace(
                 one,
-                skipped=tuple(
-                    left for span in one.skipped for left in without(span, covered.get(one.topic_partition, ()))
-                ),
+                skipped=tuple(subtract(one.skipped, covered.get(one.topic_partition, ()))),
                 loaded_to=beyond.get(one.topic_partition),
             )
             for one in decided

@@ -12,8 +12,7 @@ from airflow_kafka_offsets.exceptions import NoPositionError, TopicRecreatedErro
 from airflow_kafka_offsets.identity import differ
 from airflow_kafka_offsets.offsets import PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.scenarios import Scenario, Scope
-
-Span = tuple[int, int]
+from airflow_kafka_offsets.spans import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,16 +130,6 @@ def decide(
         _check_shift(partitions, positions, logs)
     _check_topics(scenario, partitions, logs, found)
     return tuple(_decided(scenario, tp, positions.get(tp), logs.get(tp), found) for tp in partitions)
-
-
-def without(skipped: Span, covered: Iterable[Span]) -> tuple[Span, ...]:
-    """What is left of a span when others are taken out of it."""
-    left = [skipped]
-    for start, end in covered:
-        if start >= end:
-            continue  # would cut a span in two, and take nothing out
-        left = [piece for a, b in left for piece in ((a, min(b, start)), (max(a, end), b)) if piece[0] < piece[1]]
-    return tuple(sorted(set(left)))
 
 
 def _decided(

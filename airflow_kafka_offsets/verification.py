@@ -20,6 +20,7 @@ from airflow_kafka_offsets.formats import BATCH_ID
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Tables, audit, loaded_offsets
 from airflow_kafka_offsets.ledger.connection import snapshot
+from airflow_kafka_offsets.ledger.group_table import group_table, same_table_names
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.offsets import PartitionLog, Position, Slice, TopicPartition
@@ -121,13 +122,12 @@ class _Snapshot(NamedTuple):
 def _check_table(snapshot: _Snapshot) -> None:
     """Rows that do not say their batch would be missed in no table: the history says which one is the group's."""
     conn, tables, group_id, _, target = snapshot
-    found = audit.other_target(conn, tables, group_id, target) if target.detail == "nothing" else None
-    if found is not None:
-        batch_id, loads_into = found
+    found = group_table(conn, tables, group_id) if target.detail == "nothing" else None
+    if found is not None and found.name not in same_table_names(conn, target.name):
         raise ConfigurationError(
-            f"Group {group_id!r} loads into table {loads_into!r}, as batch {batch_id} of its history says, and the table named is "
+            f"Group {group_id!r} loads into table {found.name!r}, as batch {found.batch_id} of its history says, and the table named is "
             f"{target.name!r}, whose rows do not tell their batch: nothing can be proved of it. Name the table that the group "
-            "loads into; one that was renamed is known by its new name from the next load on."
+            "loads into; one that was renamed is known by its new name from the next load into it on."
         )
 
 

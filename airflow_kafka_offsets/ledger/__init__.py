@@ -16,9 +16,10 @@ from airflow_kafka_offsets.ledger.commit import commit
 from airflow_kafka_offsets.ledger.connection import now, outages_told
 from airflow_kafka_offsets.ledger.dead_letters import write_dead_letters
 from airflow_kafka_offsets.ledger.double_loads import refuse_double
+from airflow_kafka_offsets.ledger.group_table import keep_to_table, same_table_names
 from airflow_kafka_offsets.ledger.groups import Claim, TaskRun, check_claim, claim, generation, release
 from airflow_kafka_offsets.ledger.heartbeat import Heartbeat
-from airflow_kafka_offsets.ledger.history import bytes_per_offset, refuse_other_table
+from airflow_kafka_offsets.ledger.history import bytes_per_offset
 from airflow_kafka_offsets.ledger.install import create_missing, init
 from airflow_kafka_offsets.ledger.positions import RangeRead, positions
 from airflow_kafka_offsets.ledger.replacement import replace_output
@@ -33,7 +34,6 @@ from airflow_kafka_offsets.ledger.replays import (
 )
 from airflow_kafka_offsets.ledger.starts import positions_begun
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.target_names import spellings
 
 __all__ = [
     "OPEN_STATES",
@@ -58,6 +58,7 @@ __all__ = [
     "create_missing",
     "generation",
     "init",
+    "keep_to_table",
     "mark_staged",
     "now",
     "open_batch",
@@ -68,10 +69,9 @@ __all__ = [
     "record_plan",
     "record_replay",
     "refuse_double",
-    "refuse_other_table",
     "release",
     "replace_output",
-    "spellings",
+    "same_table_names",
     "take_replay",
     "write_dead_letters",
 ]

@@ -17,9 +17,9 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.coverage import BatchRecord, Detail, LoadedRange, Replaced, Tally
 from airflow_kafka_offsets.formats import BATCH_ID
 from airflow_kafka_offsets.ledger.batch_rows import as_gap, as_range
+from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.replacement import same_topic
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.target_names import spellings
 from airflow_kafka_offsets.offsets import TopicPartition
 
 if TYPE_CHECKING:
@@ -56,20 +56,6 @@ def output(conn: Connection, sink: SqlTable) -> Output:
     return Output(sink.name, table, "offsets" if named else "batches")
 
 
-def other_target(conn: Connection, tables: Tables, group_id: str, target: Output) -> tuple[int, str] | None:
-    """The latest batch of a group that says where the group loads into, and that table; None where it is the target."""
-    batches = tables.offset_batches.c
-    latest = conn.execute(
-        sa.select(batches.batch_id, batches.target_table)
-        .where(batches.consumer_group == group_id, batches.kind.in_(("load", "start")), batches.state == "committed")
-        .order_by(batches.batch_id.desc())
-        .limit(1)
-    ).one_or_none()
-    if latest is None or latest.target_table in (None, *spellings(conn, target.name)):
-        return None
-    return latest.batch_id, latest.target_table
-
-
 def history(conn: Connection, tables: Tables, group_id: str, target: Output) -> Iterator[BatchRecord]:
     """Every batch of a group with all that is stored of it, and every batch that the target has rows of and nobody knows.
 
@@ -78,7 +64,7 @@ def history(conn: Connection, tables: Tables, group_id: str, target: Output) -> 
     parts = [
         _tagged(kind, conn.execute(query))
         for kind, query in (
-            (_BATCH, _batches(tables, group_id, target.name, spellings(conn, target.name))),
+            (_BATCH, _batches(tables, group_id, target.name, same_table_names(conn, target.name))),
             (_RANGE, _of_group(tables, tables.offset_ranges, group_id)),
             (_GAP, _of_group(tables, tables.offset_gaps, group_id)),
             (_ROWS, _row_tallies(tables, target, group_id)),

@@ -23,6 +23,7 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     of_task_instance,
 )
 from airflow_kafka_offsets.ledger.connection import database_now
+from airflow_kafka_offsets.ledger.double_loads import refuse_replayed
 from airflow_kafka_offsets.ledger.groups import Fence, stored_generation, transact_claimed
 from airflow_kafka_offsets.ledger.starts import keep_starts, store_starts
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -55,7 +56,14 @@ def captured_targets(engine: Engine, tables: Tables, claim: Fence) -> dict[Topic
 
 
 def record_plan(
-    engine: Engine, tables: Tables, claim: Fence, plan: Plan, recipe: Recipe, generation: int
+    engine: Engine,
+    tables: Tables,
+    claim: Fence,
+    plan: Plan,
+    recipe: Recipe,
+    generation: int,
+    *,
+    upsert: bool = False,
 ) -> Batch | None:
     """Write a plan ahead of any work: from now on a retry, or the next run, replays exactly these ranges.
 
@@ -63,11 +71,13 @@ def record_plan(
     `start`, because nothing else will be done for them.
 
     :param generation: of the group, read before the positions that the plan is decided from
+    :param upsert: whether the sink knows a row by a key, so that it is there once however often it is loaded
     :return: the open batch; None where the plan loads nothing
     :raises RewoundError: the positions were rewound since
+    :raises DoubleLoadError: a replay has appended records to the table that the group would load into it again
     """
     batch_id = transact_claimed(
-        engine, tables, claim, lambda conn: _write_plan(conn, tables, claim, plan, recipe, generation)
+        engine, tables, claim, lambda conn: _write_plan(conn, tables, claim, plan, recipe, generation, upsert)
     )
     if batch_id is None:
         return None
@@ -144,7 +154,7 @@ def _update_open(
 
 
 def _write_plan(
-    conn: Connection, tables: Tables, claim: Fence, plan: Plan, recipe: Recipe, generation: int
+    conn: Connection, tables: Tables, claim: Fence, plan: Plan, recipe: Recipe, generation: int, upsert: bool
 ) -> int | None:
     """
     :return: the id of the batch to load, or None
@@ -154,6 +164,8 @@ def _write_plan(
             f"The positions of group {claim.group_id!r} were rewound while a batch was planned from the old ones. Nothing was "
             "written; plan again."
         )
+    if not upsert:
+        refuse_replayed(conn, tables, claim.group_id, recipe.target_table, plan.ranges)
     now = database_now(conn)
     if plan.initial:
         store_starts(conn, tables, claim.group_id, claim.owner, generation, recipe, plan.initial, now)

@@ -70,10 +70,8 @@ def commit(
         return rows
 
     try:
-        return transact(engine, work)
+        return transact(engine, work, outcome=lambda conn: _rows_committed(conn, tables, claim, batch))
     except DBAPIError as error:
-        if error.connection_invalidated:
-            return _outcome(engine, tables, claim, batch, error)
         if is_outage(error):
             raise _not_committed(batch, error) from error
         if isinstance(error, ProgrammingError):  # as missing rights in the state tables are
@@ -83,34 +81,24 @@ def commit(
             f"Batch {batch.batch_id} of group {batch.group_id!r} was not committed, and nothing of it was written: {said(error)}. "
             "Correct the target table, or the records, and run the task again."
         ) from None
+    except CommitUnknownError as unknown:
+        raise CommitUnknownError(
+            f"Whether batch {batch.batch_id} of group {batch.group_id!r} was committed is not known. {unknown}. Run the task "
+            "again: it looks the batch up in the ledger and carries on from there."
+        ) from unknown
     except DatabaseBusyError as busy:
         raise DatabaseBusyError(
             f"Batch {batch.batch_id} of group {batch.group_id!r} was not committed: {busy}"
         ) from busy
 
 
-def _outcome(engine: Engine, tables: Tables, claim: Fence, batch: Batch, error: DBAPIError) -> int:
-    """The connection broke: the transaction may have been committed or not. The ledger knows; never guess."""
+def _rows_committed(conn: Connection, tables: Tables, claim: Fence, batch: Batch) -> int | None:
+    """Return how many rows a batch was committed with; None where it is not committed."""
+    # The server may not have noticed yet that the connection broke, and still hold the lock of the transaction.
+    claim.wait(conn, tables)
     batches = tables.offset_batches.c
-
-    def rows_committed(conn: Connection) -> int | None:
-        # The server may not have noticed yet, and still hold the old transaction: its lock says when it is over.
-        claim.wait(conn, tables)
-        row = conn.execute(sa.select(batches.state, batches.row_count).where(batches.batch_id == batch.batch_id)).one()
-        return int(row.row_count) if row.state == "committed" else None
-
-    try:
-        rows = transact(engine, rows_committed)
-    except (DBAPIError, DatabaseBusyError) as unreachable:
-        reason = said(unreachable) if isinstance(unreachable, DBAPIError) else str(unreachable)
-        raise CommitUnknownError(
-            f"The connection broke while batch {batch.batch_id} of group {batch.group_id!r} was being committed, and the "
-            f"database could not be asked what became of it: {reason}. Run the task again: it "
-            "looks the batch up in the ledger and carries on from there."
-        ) from error
-    if rows is None:
-        raise _not_committed(batch, error) from error
-    return rows
+    row = conn.execute(sa.select(batches.state, batches.row_count).where(batches.batch_id == batch.batch_id)).one()
+    return int(row.row_count) if row.state == "committed" else None
 
 
 def _not_committed(batch: Batch, error: DBAPIError) -> DatabaseUnavailableError:

@@ -14,7 +14,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
 
-from airflow_kafka_offsets.exceptions import DatabaseBusyError, DatabaseUnavailableError, LedgerError
+from airflow_kafka_offsets.exceptions import (
+    CommitUnknownError,
+    ConfigurationError,
+    DatabaseBusyError,
+    DatabaseUnavailableError,
+    LedgerError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -37,21 +43,32 @@ _OUTAGE_STATES = ("08", "25", "40", "53", "55P03", "57", "58")
 STATE_RIGHTS = "SELECT, INSERT, UPDATE and DELETE on the state tables, and USAGE on the sequence of offset_batches"
 
 
-def transact(engine: Engine, work: Callable[[Connection], T]) -> T:
+def transact(
+    engine: Engine, work: Callable[[Connection], T], *, outcome: Callable[[Connection], T | None] | None = None
+) -> T:
     """Run a whole transaction, and run it again where the database rolled it back for the sake of another one.
 
     Only a deadlock or a serialization failure is such a case, be it at a statement or at COMMIT: then the database itself
-    says that nothing of it was kept. A broken connection is not: what became of its COMMIT is for the caller to find out.
+    says that nothing of it was kept. A broken connection is not: its COMMIT may have been executed. `outcome` looks that up.
 
     :param work: writes over the connection it is given; called once for every attempt, each in a transaction of its own
+    :param outcome: called after the connection broke, in a transaction of its own. It waits for the locks of the broken
+        transaction, because the server may still be executing that one, and returns what `work` returned where it was
+        committed, else None. Without it, the error of the broken connection is raised as it is
     :return: what `work` returned in the attempt that was committed
-    :raises DatabaseBusyError: other writers were in the way at every attempt, or hold SQLite's lock for half a minute
+    :raises DatabaseBusyError: other writers were in the way at every attempt, or hold SQLite's lock for half a minute;
+        nothing was written
+    :raises DBAPIError: any other error; nothing was written, unless the connection broke and there is no `outcome`
+    :raises CommitUnknownError: the connection broke, and `outcome` could not be executed
     """
     attempt = 1
     while True:
         try:
             return _once(engine, work)
         except DBAPIError as error:
+            if error.connection_invalidated and outcome is not None:
+                broken = error
+                break
             cause = _rolled_back_by(error)
             if cause is None:
                 raise
@@ -70,6 +87,17 @@ def transact(engine: Engine, work: Callable[[Connection], T]) -> T:
         # Out of the handler: an error of the next attempt must not carry this one in its context.
         _pause(attempt)
         attempt += 1
+    try:
+        committed = transact(engine, outcome)
+    except (DBAPIError, DatabaseBusyError) as unreachable:
+        reason = said(unreachable) if isinstance(unreachable, DBAPIError) else str(unreachable)
+        raise CommitUnknownError(
+            f"The connection to database {engine.url.database!r} broke ({said(broken)}), and the database could not be asked "
+            f"whether the transaction was committed: {reason}"
+        ) from broken
+    if committed is None:
+        raise broken
+    return committed
 
 
 def is_outage(error: DBAPIError) -> bool:
@@ -238,13 +266,26 @@ def now(engine: Engine) -> datetime:
 
 
 def database_now(conn: Connection) -> datetime:
-    """The database's own clock: clocks of workers decide nothing."""
+    """The database's own clock: clocks of workers decide nothing.
+
+    :raises ConfigurationError: the database's dialect is not one whose statement for UTC is known, and its time has no zone
+    """
     statements = {
         "postgresql": "SELECT clock_timestamp()",
         "sqlite": "SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')",
         "mysql": "SELECT utc_timestamp(6)",
+        "mariadb": "SELECT utc_timestamp(6)",  # SQLAlchemy gives it a dialect of its own
+        "mssql": "SELECT sysutcdatetime()",
     }
     statement = statements.get(conn.dialect.name)
     value = conn.exec_driver_sql(statement).scalar_one() if statement else conn.scalar(sa.func.current_timestamp())
     now = datetime.fromisoformat(value) if isinstance(value, str) else value
-    return now.astimezone(UTC) if now.tzinfo else now.replace(tzinfo=UTC)
+    if now.tzinfo is not None:
+        return now.astimezone(UTC)
+    if statement is None:
+        # It may be local time: taken for UTC, an instant such as a `start` by duration would be wrong by hours.
+        raise ConfigurationError(
+            f"Databases of dialect {conn.dialect.name!r} report their time without a zone, so that it cannot be converted to "
+            "UTC; use PostgreSQL, MySQL, MariaDB, SQL Server or SQLite"
+        )
+    return now.replace(tzinfo=UTC)

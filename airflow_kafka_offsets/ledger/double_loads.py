@@ -1,7 +1,8 @@
-"""Whether a replay would put records into a table a second time: beside what is there, or what its group will load."""
+"""Refuse to put records into a table twice: by a replay of what loads load, and by a load of what a replay has appended."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,11 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.exceptions import ConfigurationError, DoubleLoadError
 from airflow_kafka_offsets.identity import differ
 from airflow_kafka_offsets.ledger.batch_rows import of_task
+from airflow_kafka_offsets.ledger.group_table import group_table, loads_into, same_table_names
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.target_names import spellings
-from airflow_kafka_offsets.offsets import OffsetRange
+from airflow_kafka_offsets.offsets import OffsetRange, TopicPartition
+from airflow_kafka_offsets.spans import Span, first_common, intersect, subtract
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.ledger.replays import Replay
@@ -60,30 +62,30 @@ def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequ
 
 def _refuse_other_target(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
     batches, of = tables.offset_batches.c, tables.offset_ranges.c
-    loads = _loads(tables)
     if replay.replace:
-        into = conn.scalar(
-            sa.select(sa.func.min(batches.target_table)).where(batches.consumer_group == replay.group_id, loads)
-        )
-        if into is None:
+        known = group_table(conn, tables, replay.group_id)
+        if known is None:
             raise ConfigurationError(
                 f"replace=True removes what group {replay.group_id!r} loaded, and it has loaded nothing yet: there is nothing "
                 "that could be replaced. Nothing was written. Run the load first, or replay without replace into a table that "
                 "the group will not load into."
             )
         raise ConfigurationError(
-            f"replace=True removes what group {replay.group_id!r} loaded, and that is in table {into!r}; this replay is "
-            f"into {replay.target!r}. Replay into {into!r}, or without replace."
+            f"replace=True removes what group {replay.group_id!r} loaded, and that is in table {known.name!r}; this replay is "
+            f"into {replay.target!r}. Replay into {known.name!r}, or without replace."
         )
     if replay.upsert:
         return
     topics = {one.topic for one in ranges}
-    other = conn.scalar(
-        sa.select(sa.func.min(batches.consumer_group))
+    others = conn.scalars(
+        sa.select(batches.consumer_group)
+        .distinct()
         .join(tables.offset_ranges, of.batch_id == batches.batch_id)
-        .where(batches.consumer_group != replay.group_id, of.topic.in_(topics), loads)
-        .where(batches.target_table.in_(spellings(conn, replay.target)))
-    )
+        .where(batches.consumer_group != replay.group_id, batches.kind.in_(("load", "start")), of.topic.in_(topics))
+        .where(batches.target_table.in_(same_table_names(conn, replay.target)))
+        .order_by(batches.consumer_group)
+    ).all()
+    other = next((group for group in others if loads_into(conn, tables, group, replay.target)), None)
     if other is not None:
         raise DoubleLoadError(
             f"Group {other!r} loads {', '.join(sorted(topics))} into table {replay.target!r}: a replay of group "
@@ -107,35 +109,70 @@ def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Seq
             of_task(tables, replay.group_id, replay.owner),
             batches.kind == "replay",
             batches.state != "abandoned",
-            batches.target_table.in_(spellings(conn, replay.target)),
+            batches.target_table.in_(same_table_names(conn, replay.target)),
         )
     ).all()
+    wanted: dict[TopicPartition, list[Span]] = defaultdict(list)
     for one in ranges:
-        for row in earlier:
-            if one.topic_partition == (row.topic, row.partition) and (
-                one.start < row.end_offset and row.start_offset < one.end
-            ):
-                raise DoubleLoadError(
-                    f"{one} is to be replayed into table {replay.target!r}, and batch {row.batch_id} of the same run replayed "
-                    f"{row.start_offset}..{row.end_offset} into it: records would be there twice. Nothing was written. Bounds "
-                    "that changed since need a new run, and a table without these rows."
-                )
-
-
-def loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> bool:
-    """Whether a group has loaded into a table, or is about to."""
-    batches = tables.offset_batches.c
-    found = conn.scalar(
-        sa.select(sa.func.min(batches.batch_id)).where(
-            batches.consumer_group == group_id,
-            _loads(tables),
-            batches.target_table.in_(spellings(conn, target)),
+        wanted[one.topic_partition].append((one.start, one.end))
+    replayed: dict[TopicPartition, dict[Span, int]] = defaultdict(dict)
+    for row in earlier:
+        replayed[TopicPartition(row.topic, row.partition)][row.start_offset, row.end_offset] = row.batch_id
+    for tp, spans in sorted(wanted.items()):
+        common = first_common(spans, replayed[tp])
+        if common is None:
+            continue
+        start, end = next(span for span in spans if intersect(span, common))
+        before = next(span for span in replayed[tp] if intersect(span, common))
+        raise DoubleLoadError(
+            f"{tp} {start}..{end} is to be replayed into table {replay.target!r}, and batch {replayed[tp][before]} of the same "
+            f"run replayed {before[0]}..{before[1]} into it: records would be duplicated. Nothing was written. Bounds that "
+            "changed since need a new run, and a table without these rows."
         )
-    )
-    return found is not None
 
 
-def _loads(tables: Tables) -> sa.ColumnElement[bool]:
-    """Which batches say what table their group loads into; a `start` has stored where it will begin."""
-    batches = tables.offset_batches.c
-    return batches.kind.in_(("load", "start")) & (batches.state != "abandoned")
+def refuse_replayed(
+    conn: Connection, tables: Tables, group_id: str, target: str, ranges: Sequence[OffsetRange]
+) -> None:
+    """Make sure that a load does not load what a replay has appended to its table before the group's first load into it.
+
+    :param ranges: of the load. Every offset from their starts on will be loaded, by this batch or a later one
+    :raises DoubleLoadError: a replay has appended such offsets, and they have not been replaced since
+    """
+    batches, of = tables.offset_batches.c, tables.offset_ranges
+    rows = conn.execute(
+        sa.select(of, batches.committed_at)
+        .join(tables.offset_batches, of.c.batch_id == batches.batch_id)
+        .where(
+            batches.consumer_group == group_id,
+            batches.state == "committed",
+            batches.target_table.in_(same_table_names(conn, target)),
+            of.c.topic.in_({one.topic for one in ranges}),
+            sa.or_(of.c.replaced_from.is_not(None), sa.and_(batches.kind == "replay", of.c.records > 0)),
+        )
+        .order_by(of.c.batch_id)
+    ).all()
+    starts = {one.topic_partition: one for one in ranges}
+    for row in rows:
+        tp = TopicPartition(row.topic, row.partition)
+        planned = starts.get(tp)
+        if row.replaced_from is not None or planned is None or differ(row.topic_id, planned.topic_id):
+            continue
+        replaced = [
+            (later.replaced_from, later.replaced_to)
+            for later in rows
+            if later.replaced_from is not None
+            and (later.topic, later.partition) == tp
+            and later.committed_at >= row.committed_at
+            and not differ(later.topic_id, row.topic_id)
+        ]
+        appended = subtract([(max(row.start_offset, planned.start), row.end_offset)], replaced)
+        for start, end in appended:
+            if start < end:
+                raise DoubleLoadError(
+                    f"Batch {row.batch_id}, a replay of group {group_id!r}, has appended {tp} {start}..{end} to table "
+                    f"{target!r}. The group begins at offset {planned.start}, and would load these records into the same table "
+                    "again. Nothing was loaded. Load into another table, or into a sink with an upsert_key; or let the group "
+                    f"begin after them: airflow kafka-offsets rewind {group_id} --topic {tp.topic}:{tp.partition} "
+                    f"--to-offset {row.end_offset} --conn-id CONN_ID --execute."
+                )

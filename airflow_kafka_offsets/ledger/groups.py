@@ -231,6 +231,18 @@ def lock_group(conn: Connection, tables: Tables, group_id: str, cluster_id: str)
     return int(row.generation)
 
 
+def wait_for_group(conn: Connection, tables: Tables, group_id: str, cluster_id: str) -> None:
+    """Wait until another transaction that locks the row of a group, or has inserted it, is over; change nothing.
+
+    :param cluster_id: for a group without a row: only an insert of the same key waits for one that is not committed
+    """
+    if _insert_if_missing(conn, tables, group_id, cluster_id):
+        groups = tables.consumer_groups
+        conn.execute(groups.delete().where(groups.c.group_id == group_id))
+    else:
+        lock(conn, tables, group_id)
+
+
 def check_claim(engine: Engine, tables: Tables, held: Claim) -> None:
     """Make sure, without a lock, that nobody claimed the group since: what is said here may be untrue a moment later.
 
@@ -291,14 +303,16 @@ def _lock_at_once(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tup
     return row
 
 
-def _insert_if_missing(conn: Connection, tables: Tables, group_id: str, cluster_id: str) -> None:
+def _insert_if_missing(conn: Connection, tables: Tables, group_id: str, cluster_id: str) -> bool:
+    """Insert the row of a group; return False where there is one."""
     groups = tables.consumer_groups
     if conn.scalar(sa.select(groups.c.group_id).where(groups.c.group_id == group_id)) is not None:
-        return
+        return False
     # SQLite's transaction already excludes every other writer.
     savepoint = nullcontext() if conn.dialect.name == "sqlite" else conn.begin_nested()
     try:
         with savepoint:
             conn.execute(groups.insert().values(group_id=group_id, cluster_id=cluster_id, generation=0, epoch=0))
     except IntegrityError:
-        return  # The other run of a first run inserted it between the two statements.
+        return False  # The other run of a first run inserted it between the two statements.
+    return True

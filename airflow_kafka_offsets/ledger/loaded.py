@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.identity import differ
+from airflow_kafka_offsets.ledger.group_table import group_table, same_table_names
 from airflow_kafka_offsets.ledger.past import MOVING_KINDS
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.offsets import Position, TopicPartition
-from airflow_kafka_offsets.rewinding import Span, without
+from airflow_kafka_offsets.spans import Span, subtract
 
 
 def covered(
@@ -48,14 +49,14 @@ def loaded_beyond(
     batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
     with engine.connect() as conn:
         taken_back = conn.scalar(
-            _moves(tables, group_id, ids)
+            _moves(conn, tables, group_id, ids)
             .with_only_columns(sa.func.max(batches.batch_id))
             .where(batches.kind != "replay", ranges.replaced_from.is_not(None))
         )
         # Most of a long history: nobody took it back, and how far each partition was loaded is all there is to know of it.
         plain = batches.batch_id > (taken_back or 0)
         furthest = conn.execute(
-            _moves(tables, group_id, ids)
+            _moves(conn, tables, group_id, ids)
             .with_only_columns(ranges.topic, ranges.partition, ranges.topic_id, sa.func.max(ranges.end_offset))
             .where(plain, batches.kind.in_(("load", "replay")), ranges.end_offset > ranges.start_offset)
             .group_by(ranges.topic, ranges.partition, ranges.topic_id)
@@ -85,13 +86,13 @@ def _left(
     """
     if not partitions:
         return {}
-    query = (
-        _moves(tables, group_id, {tp.topic for tp in partitions})
-        .where(only if only is not None else sa.true())
-        .order_by(tables.offset_ranges.c.batch_id)
-    )
     spans: dict[TopicPartition, list[Span]] = {}
     with engine.connect() as conn:
+        query = (
+            _moves(conn, tables, group_id, {tp.topic for tp in partitions})
+            .where(only if only is not None else sa.true())
+            .order_by(tables.offset_ranges.c.batch_id)
+        )
         for row in conn.execute(query):
             tp = TopicPartition(row.topic, row.partition)
             if tp not in partitions or differ(row.topic_id, topic_ids.get(tp.topic)):
@@ -102,16 +103,15 @@ def _left(
             # What a replay takes back it has loaded again.
             elif row.kind != "replay" and row.replaced_from is not None:
                 replaced = (row.replaced_from, row.replaced_to)
-                spans[tp] = [piece for one in known for piece in without(one, [replaced])]
+                spans[tp] = subtract(known, [replaced])
     return spans
 
 
-def _moves(tables: Tables, group_id: str, topics: Collection[str]) -> sa.Select[Any]:
+def _moves(conn: Connection, tables: Tables, group_id: str, topics: Collection[str]) -> sa.Select[Any]:
     """The ranges of committed batches that moved positions of a group, or replayed into a table of its own; with their kinds."""
     batches, ranges = tables.offset_batches.c, tables.offset_ranges
-    target = sa.select(batches.target_table).where(
-        batches.consumer_group == group_id, batches.kind.in_(("load", "start"))
-    )
+    known = group_table(conn, tables, group_id)
+    names = same_table_names(conn, known.name) if known is not None else ()
     return (
         sa.select(ranges, batches.kind)
         .join(tables.offset_batches, batches.batch_id == ranges.c.batch_id)
@@ -121,7 +121,7 @@ def _moves(tables: Tables, group_id: str, topics: Collection[str]) -> sa.Select[
             sa.or_(
                 batches.kind.in_(MOVING_KINDS),
                 # Of other tables, nothing is ever taken back.
-                sa.and_(batches.kind == "replay", batches.target_table.in_(target)),
+                sa.and_(batches.kind == "replay", batches.target_table.in_(names)),
             ),
             ranges.c.topic.in_(topics),
         )

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.target_names import spellings
 from airflow_kafka_offsets.offsets import TopicPartition
 
 # A statement has a limited number of parameters: 999 in older SQLite.
@@ -77,7 +77,7 @@ def replace_output(conn: Connection, tables: Tables, group_id: str, batch_id: in
     :raises ConfigurationError: rows cannot be told apart by where they are from, or the batches wrote into another table
     """
     _check_target(conn, tables, group_id, batch_id, target)
-    names, batches = spellings(conn, target.name), tables.offset_batches.c
+    names, batches = same_table_names(conn, target.name), tables.offset_batches.c
 
     def replaced(origin: Origin) -> sa.ColumnElement[bool]:
         return _is_replaced(tables, group_id, batch_id, names, origin)
@@ -193,7 +193,7 @@ def _check_target(conn: Connection, tables: Tables, group_id: str, batch_id: int
         .where(
             batches.batch_id.in_(_overlapping(tables, group_id, batch_id, batches.row_count)),
             batches.kind == "load",
-            batches.target_table.not_in(spellings(conn, target.name)),
+            batches.target_table.not_in(same_table_names(conn, target.name)),
         )
         .order_by(batches.batch_id)
         .limit(1)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.offsets import TopicPartition
+from airflow_kafka_offsets.spans import Span, intersect
 
 
 def missing_parts(planned: Iterable[Batch], given_up: Iterable[Batch]) -> list[Batch]:
@@ -21,17 +22,13 @@ def missing_parts(planned: Iterable[Batch], given_up: Iterable[Batch]) -> list[B
     missing: list[Batch] = []
     for batch in sorted(given_up, key=lambda batch: batch.batch_id, reverse=True):
         mine = list(_offsets(batch))
-        if not any(
-            tp == other and max(start, first) < min(end, last)
-            for tp, start, end in mine
-            for other, first, last in covered
-        ):
+        if not any(tp == other and intersect(span, planned_for) for tp, span in mine for other, planned_for in covered):
             missing.append(batch)
             covered += mine
     return missing[::-1]
 
 
-def _offsets(batch: Batch) -> Iterator[tuple[TopicPartition, int, int]]:
+def _offsets(batch: Batch) -> Iterator[tuple[TopicPartition, Span]]:
     """What a part was planned for, gaps included."""
-    yield from ((one.topic_partition, one.start, one.end) for one in batch.ranges)
-    yield from ((TopicPartition(gap.topic, gap.partition), gap.start, gap.end) for gap in batch.gaps)
+    yield from ((one.topic_partition, (one.start, one.end)) for one in batch.ranges)
+    yield from ((TopicPartition(gap.topic, gap.partition), (gap.start, gap.end)) for gap in batch.gaps)

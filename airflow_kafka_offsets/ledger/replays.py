@@ -25,11 +25,11 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     of_task_instance,
 )
 from airflow_kafka_offsets.ledger.connection import database_now, transact
-from airflow_kafka_offsets.ledger.double_loads import loads_into, refuse_double, refuse_overlap
+from airflow_kafka_offsets.ledger.double_loads import refuse_double, refuse_overlap
+from airflow_kafka_offsets.ledger.group_table import loads_into, same_table_names
 from airflow_kafka_offsets.ledger.groups import TaskRun, lock, lock_group, transact_claimed
 from airflow_kafka_offsets.ledger.replay_parts import missing_parts
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.target_names import spellings
 from airflow_kafka_offsets.offsets import OffsetRange
 from airflow_kafka_offsets.planning import Plan
 
@@ -227,7 +227,7 @@ def _taken(conn: Connection, tables: Tables, replay: Replay, generation: int) ->
     """Raise the epochs of open batches first: whoever is committing one of them is waited for, and seen to be done."""
     batches = tables.offset_batches
     mine = of_task_instance(tables, replay.group_id, replay.owner) & (batches.c.kind == "replay")
-    into = batches.c.target_table.in_(spellings(conn, replay.target))
+    into = batches.c.target_table.in_(same_table_names(conn, replay.target))
     same = sa.and_(batches.c.scenario == replay.scenario, into)
     still_open = batches.c.state.in_(OPEN_STATES)
     raised = {"epoch": batches.c.epoch + 1, "try_number": replay.owner.try_number}

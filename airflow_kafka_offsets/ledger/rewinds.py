@@ -24,7 +24,7 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     of_task_instance,
 )
 from airflow_kafka_offsets.ledger.connection import database_now, is_outage, said, transact
-from airflow_kafka_offsets.ledger.groups import TaskRun, lock, lock_group
+from airflow_kafka_offsets.ledger.groups import TaskRun, lock, lock_group, wait_for_group
 from airflow_kafka_offsets.ledger.past import REWIND_KINDS, open_batch_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.replacement import Output, replace_output
@@ -73,27 +73,30 @@ def execute(
     :raises CommitUnknownError: the connection broke, and the database could not be asked what became of it
     """
 
+    target_name = target.name if target is not None else None
+
     def work(conn: Connection) -> int:
         # Another try may be at it: what it does is seen once it is done.
         _lock_group(conn, tables, preview)
-        done = _rewound_by(conn, tables, preview.group_id, owner, preview.scenario, target.name if target else None)
+        done = _rewound_by(conn, tables, preview.group_id, owner, preview.scenario, target_name)
         if done is not None:
             return done
         return _execute(conn, tables, preview, owner, who, reason, abandon, target)
 
     try:
-        return transact(engine, work)
+        return transact(engine, work, outcome=lambda conn: _rewind_committed(conn, tables, preview, owner, target_name))
     except DBAPIError as error:
         if not is_outage(error):
             raise
-        if error.connection_invalidated:
-            done = _outcome(engine, tables, preview, owner, target, error)
-            if done is not None:
-                return done
         raise DatabaseUnavailableError(
             f"The positions of group {preview.group_id!r} were not moved, and nothing was changed: {said(error)}. Do it again "
             "when the database has what it lacked."
         ) from error
+    except CommitUnknownError as unknown:
+        raise CommitUnknownError(
+            f"Whether the positions of group {preview.group_id!r} were moved is not known. {unknown}. Look at the history of "
+            "the group: the rewind is there as a whole, or not at all."
+        ) from unknown
 
 
 def _execute(
@@ -298,22 +301,10 @@ def _rewound_by(
     return last.batch_id if last is not None and (last.scenario, last.target_table) == (scenario, target) else None
 
 
-def _outcome(
-    engine: Engine, tables: Tables, preview: Preview, owner: TaskRun, target: Output | None, error: DBAPIError
+def _rewind_committed(
+    conn: Connection, tables: Tables, preview: Preview, owner: TaskRun, target: str | None
 ) -> int | None:
-    """The connection broke: the transaction may have been committed or not. The history knows; never guess."""
-
-    def look(conn: Connection) -> int | None:
-        # The server may not have noticed yet, and still hold the old transaction: its lock says when it is over, also that of
-        # a group which it began.
-        _lock_group(conn, tables, preview)
-        return _rewound_by(conn, tables, preview.group_id, owner, preview.scenario, target.name if target else None)
-
-    try:
-        return transact(engine, look)
-    except DBAPIError as unreachable:
-        raise CommitUnknownError(
-            f"The connection broke while the positions of group {preview.group_id!r} were being moved, and the database could "
-            f"not be asked what became of it: {said(unreachable)}. Look at the history of the group: the rewind is there as a "
-            "whole, or not at all."
-        ) from error
+    """Return the number of the rewind in the history; None where it was not committed."""
+    # The server may not have noticed yet that the connection broke, and still hold the lock of the transaction.
+    wait_for_group(conn, tables, preview.group_id, preview.cluster_id)
+    return _rewound_by(conn, tables, preview.group_id, owner, preview.scenario, target)

@@ -166,7 +166,7 @@ POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "after the manifest": _before(ledger, "mark_staged"),
     "after it is marked as staged": _before(batch, "commit"),
     "inside the transaction": _before(_commit_module, "set_positions"),
-    "after COMMIT, its answer lost": _before(_commit_module, "_outcome"),
+    "after COMMIT, its answer lost": _before(_commit_module, "_rows_committed"),
     "after COMMIT": _after(_commit_module, "transact"),
     "before clean-up": _after(ledger, "commit"),
     "during clean-up": _in_the_middle_of_removing,

@@ -373,15 +373,36 @@ class TestIntoTheGroupsTable:
         assert offsets(loader) == {0: list(range(10))}
         proved(loader)
 
+    def test_a_load_of_what_was_appended_before_the_first_one_is_refused(
+        self, replayer: Replayer, topic: TopicFactory
+    ) -> None:
+        loader, name = replayer.loader, topic()
+        produce(loader.kafka, name, names(0, 12))
+        replayer(name, {name: {0: (6, 10)}}, sink=TARGET)
+        verify("loader", sink=TARGET, engine=loader.engine)
+
+        with pytest.raises(
+            DoubleLoadError, match=rf"Batch 1, a replay .* {name}\[0\] 6..10 .* --topic {name}:0 --to-offset 10 "
+        ):
+            loader(name)
+
+        assert states(loader) == [("replay", "committed")]
+        # The way out that it names.
+        Rewinder(loader)("to-offset", 10, f"{name}:0")
+        assert loader(name).rows == 2
+        assert offsets(loader) == {0: list(range(6, 12))}
+        proved(loader)
+
     def test_what_was_appended_before_the_first_load_is_found_by_verify(
         self, replayer: Replayer, topic: TopicFactory
     ) -> None:
         loader, name = replayer.loader, topic()
         produce(loader.kafka, name, names(0, 10))
-        replayer(name, {name: {0: (6, 10)}}, sink=TARGET)
-        verify("loader", sink=TARGET, engine=loader.engine)
-
+        replayer(name, {name: {0: (6, 10)}})
         loader(name)
+        with loader.engine.begin() as conn:  # as a version without the refusal left it
+            conn.execute(sa.text("INSERT INTO target SELECT * FROM elsewhere"))
+            conn.execute(sa.text("UPDATE offset_batches SET target_table = 'target' WHERE batch_id = 1"))
 
         with pytest.raises(
             VerificationError, match=r"\[0\]: offsets 6..10 were appended .* by batch 1, a replay"

@@ -188,14 +188,14 @@ def test_a_commit_that_never_arrived_changes_nothing(
 def test_an_outcome_that_cannot_be_asked_for_is_left_to_the_next_try(
     on_postgres: Loader, postgres: PostgresServer, postgres_rewind: Rewind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcome = rewinds._outcome
+    look_up = rewinds._rewind_committed
     with proxied(postgres, postgres_rewind) as (proxy, rewind, engine):
 
         def unreachable(*args: Any) -> int | None:
             proxy.refuse()
-            return outcome(*args)
+            return look_up(*args)
 
-        monkeypatch.setattr(rewinds, "_outcome", unreachable)
+        monkeypatch.setattr(rewinds, "_rewind_committed", unreachable)
         proxy.swallow_commit_answer()
         with pytest.raises(CommitUnknownError, match="the rewind is there as a whole, or not at all") as raised:
             executed(rewind, engine)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from airflow_kafka_offsets.exceptions import NoPositionError, TopicRecreatedError, UnknownTopicError
 from airflow_kafka_offsets.offsets import PartitionLog, Position, TopicPartition
-from airflow_kafka_offsets.rewinding import PartitionRewind, Span, decide, partitions_in, without
+from airflow_kafka_offsets.rewinding import PartitionRewind, decide, partitions_in
 from airflow_kafka_offsets.scenarios import Scenario, Scope, read_offsets, write_offsets
 
 ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"
@@ -411,20 +410,3 @@ def test_an_undo_brings_the_positions_back(situation: Situation) -> None:
             assert part.new.offset == was.offset
         else:
             assert part.clamped
-
-
-SPANS = st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda ends: (min(ends), max(ends)))
-
-
-def as_set(spans: tuple[Span, ...] | list[Span]) -> set[int]:
-    return {offset for span in spans for offset in range(*span)}
-
-
-@given(SPANS, st.lists(SPANS, max_size=6))
-def test_without_is_the_difference_of_sets(span: Span, covered: list[Span]) -> None:
-    left = without(span, covered)
-
-    assert as_set(left) == set(range(*span)) - as_set(covered)
-    if span[0] < span[1]:
-        assert all(start < end for start, end in left)
-        assert all(end < start for (_, end), (start, _) in pairwise(left))

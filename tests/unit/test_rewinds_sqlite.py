@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import OperationalError
 
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
+    CommitUnknownError,
     ConfigurationError,
+    DatabaseUnavailableError,
     FencedError,
     OpenBatchError,
     PositionConflictError,
@@ -32,6 +35,7 @@ from airflow_kafka_offsets.ledger import (
     abandonment,
     claim,
     commit,
+    connection,
     generation,
     init,
     open_batch,
@@ -47,9 +51,10 @@ from airflow_kafka_offsets.ledger.loaded import covered
 from airflow_kafka_offsets.offsets import Gap, OffsetRange, PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.planning import Plan
 from airflow_kafka_offsets.preview import Preview
-from airflow_kafka_offsets.rewinding import PartitionRewind, decide, without
+from airflow_kafka_offsets.rewinding import PartitionRewind, decide
 from airflow_kafka_offsets.scenarios import Scenario, Scope
 from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.spans import subtract
 from airflow_kafka_offsets.verification import verify
 
 GROUP, CLUSTER = "orders_loader", "MkU3OEVBNTcwNTJENDM2Qg"
@@ -190,7 +195,7 @@ class Warehouse:
             scenario.text,
             name if name in ("undo", "import") else "rewind",
             tuple(
-                replace(one, skipped=without(forward[tp], spans.get(tp, ())))
+                replace(one, skipped=tuple(subtract([forward[tp]], spans.get(tp, ()))))
                 if (tp := one.topic_partition) in forward
                 else one
                 for one in decided
@@ -707,6 +712,60 @@ class TestCrash:
 
         loaded.execute(preview, abandon=batch.batch_id, target=TARGET)
         loaded.verify()
+
+
+class TestLostConnection:
+    """The connection breaks, and the history knows what became of the rewind."""
+
+    @staticmethod
+    def break_at(db: Warehouse, at: str) -> None:
+        """Let the connection break once: before a statement is executed, or, at COMMIT, after it."""
+        left = [at]
+
+        def lost(statement: str, when: str) -> None:
+            if left and statement.startswith(left[0]) and (when == "after") == (at == "COMMIT"):
+                left.clear()
+                raise OperationalError(statement, None, Exception("connection reset"), connection_invalidated=True)
+
+        sa.event.listen(db.engine, "before_cursor_execute", lambda *args: lost(args[2], "before"))
+        sa.event.listen(db.engine, "after_cursor_execute", lambda *args: lost(args[2], "after"))
+
+    def test_a_rewind_whose_answer_was_lost_is_found(self, loaded: Warehouse) -> None:
+        preview = loaded.preview("to-offset", 3)
+        self.break_at(loaded, "COMMIT")
+        assert loaded.batch(loaded.execute(preview))["kind"] == "rewind"
+        assert loaded.positions()[T0] == 3
+
+    def test_a_look_up_that_meets_a_lock_leaves_it_unknown(
+        self, loaded: Warehouse, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(connection, "_SQLITE_PATIENCE_MS", 20)
+        preview = loaded.preview("to-offset", 3)
+        self.break_at(loaded, "COMMIT")
+        with closing(sqlite3.connect(loaded.path, isolation_level=None)) as writer:
+            locked: list[bool] = []
+
+            @sa.event.listens_for(loaded.engine, "before_cursor_execute")
+            def lock_for_the_look_up(conn: object, cursor: object, statement: str, *_: object) -> None:
+                if statement == "BEGIN IMMEDIATE":
+                    if locked:
+                        writer.execute("BEGIN IMMEDIATE")
+                    locked.append(True)
+
+            with pytest.raises(
+                CommitUnknownError, match=r"locked by another program.*Look at the history of the group"
+            ):
+                loaded.execute(preview)
+        assert loaded.positions()[T0] == 3, "which the error must not deny"
+
+    def test_a_look_up_for_a_group_that_is_new_leaves_nothing_of_it(self, db: Warehouse) -> None:
+        preview = db.preview("to-offset", 3, of=[T0])
+        before = db.dump()
+        self.break_at(db, "INSERT INTO offset_batches")
+        with pytest.raises(DatabaseUnavailableError, match="nothing was changed"):
+            db.execute(preview)
+        assert db.dump() == before
+        assert past.stand(db.engine, db.tables, GROUP) is None, "the next preview would take the group for a known one"
 
 
 class TestReplace:
