@@ -165,7 +165,8 @@ class Cluster:
             lambda client, _, timeout: kafka_groups.ask_committed(client, group_id, partitions, timeout),
             timeout=timeout,
         )
-        return kafka_groups.read_committed(answer[group_id])
+        committed: dict[TopicPartition, int] = answer[group_id]
+        return committed
 
     def commit(
         self, group_id: str, positions: Mapping[TopicPartition, Position], *, timeout: float | None = None

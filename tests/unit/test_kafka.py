@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
+from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.kafka import Cluster
+from airflow_kafka_offsets.offsets import TopicPartition
 
 DAY = {"cleanup.policy": "delete", "retention.ms": "86400000", "retention.bytes": "-1"}
 
@@ -67,3 +70,46 @@ class TestRetention:
         self, cluster: Cluster, answer: Callable[..., None], setting: dict[str, str]
     ) -> None:
         assert self.retention(cluster, answer, {"orders": DAY | setting}) == {}
+
+
+class TestCommitted:
+    ORDERS = (TopicPartition("orders", 0), TopicPartition("orders", 1))
+
+    def committed(
+        self, cluster: Cluster, answer: Callable[..., None], *answers: Sequence[tuple[int, KafkaError | None]]
+    ) -> dict[TopicPartition, int]:
+        """What is found with these offsets and errors of the two partitions, one answer after another."""
+        remaining = iter(answers)
+
+        def list_consumer_group_offsets(groups: Any) -> dict[str, Future[Any]]:
+            partitions = [
+                SimpleNamespace(topic=tp.topic, partition=tp.partition, offset=offset, error=error)
+                for tp, (offset, error) in zip(self.ORDERS, next(remaining), strict=True)
+            ]
+            return {groups[0].group_id: answered(SimpleNamespace(topic_partitions=partitions))}
+
+        answer("list_consumer_group_offsets", list_consumer_group_offsets)
+        return cluster.committed("group", self.ORDERS)
+
+    def test_a_partition_without_a_commit_is_left_out(self, cluster: Cluster, answer: Callable[..., None]) -> None:
+        assert self.committed(cluster, answer, [(5, None), (-1001, None)]) == {self.ORDERS[0]: 5}
+
+    def test_a_partition_that_does_not_exist_has_no_commit(
+        self, cluster: Cluster, answer: Callable[..., None]
+    ) -> None:
+        unknown = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+        assert self.committed(cluster, answer, [(5, None), (-1001, unknown)]) == {self.ORDERS[0]: 5}
+
+    def test_a_partition_that_this_user_may_not_see_is_not_one_without_a_commit(
+        self, cluster: Cluster, answer: Callable[..., None]
+    ) -> None:
+        refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        with pytest.raises(KafkaUnavailableError, match=r"consumer group 'group' committed: .*orders\[1\].*uthoriz"):
+            self.committed(cluster, answer, [(5, None), (-1001, refused)])
+
+    def test_a_passing_error_of_a_partition_is_asked_again(
+        self, cluster: Cluster, answer: Callable[..., None]
+    ) -> None:
+        passing = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+        found = self.committed(cluster, answer, [(5, None), (-1001, passing)], [(5, None), (7, None)])
+        assert found == {self.ORDERS[0]: 5, self.ORDERS[1]: 7}
