@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import inspect
 import logging
@@ -189,11 +188,12 @@ def remove(directory: StagingDirectory) -> None:
 
 
 def _own_directory() -> Path:
-    """A directory below the system's temporary one that belongs to this user alone.
+    """Return a directory below the system's temporary one that belongs to this user alone.
 
-    :raises ConfigurationError: somebody else made it first
+    :raises ConfigurationError: another user made it first
     """
-    directory = Path(tempfile.gettempdir()) / f"airflow-kafka-offsets-{getpass.getuser()}"
+    # By number: containers run with any uid, which need not have a name.
+    directory = Path(tempfile.gettempdir()) / f"airflow-kafka-offsets-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
     found = directory.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o022 or directory.is_symlink():

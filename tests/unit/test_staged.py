@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import pwd
+import stat
+import tempfile
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from airflow_kafka_offsets import staged
-from airflow_kafka_offsets.exceptions import StagingError
+from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.formats import Json, row_columns
 from airflow_kafka_offsets.ledger import Batch, RangeRead
 from airflow_kafka_offsets.offsets import OffsetRange, ReadAhead, TopicPartition
@@ -124,3 +127,25 @@ def test_a_job_says_what_to_do_with_bad_records(tmp_path: Path) -> None:
     directory = StagingDirectory(str(tmp_path))
     assert job(batch(RANGE), directory).on_bad_record == "fail"
     assert job(batch(RANGE), directory, replace(PIPELINE, on_bad_record="dead_letter")).on_bad_record == "dead_letter"
+
+
+class TestTheDirectoryOfAUser:
+    @pytest.fixture(autouse=True)
+    def of_this_test(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def test_a_user_without_a_name_has_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def unnamed(uid: int) -> NoReturn:
+            raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+        for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(pwd, "getpwuid", unnamed)
+        root = Path(staged.staging_root(None).path)
+        assert root.parent == tmp_path
+        assert stat.S_IMODE(root.stat().st_mode) == 0o700
+
+    def test_one_that_others_may_write_to_is_refused(self) -> None:
+        Path(staged.staging_root(None).path).chmod(0o777)
+        with pytest.raises(ConfigurationError, match="belongs to another user, or others may write to it"):
+            staged.staging_root(None)
