@@ -94,9 +94,7 @@ class TestCommitted:
     def test_a_partition_without_a_commit_is_left_out(self, cluster: Cluster, answer: Callable[..., None]) -> None:
         assert self.committed(cluster, answer, [(5, None), (-1001, None)]) == {self.ORDERS[0]: 5}
 
-    def test_a_partition_that_does_not_exist_has_no_commit(
-        self, cluster: Cluster, answer: Callable[..., None]
-    ) -> None:
+    def test_a_partition_that_does_not_exist_has_no_commit(self, cluster: Cluster, answer: Callable[..., None]) -> None:
         unknown = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
         assert self.committed(cluster, answer, [(5, None), (-1001, unknown)]) == {self.ORDERS[0]: 5}
 
@@ -107,9 +105,7 @@ class TestCommitted:
         with pytest.raises(KafkaUnavailableError, match=r"consumer group 'group' committed: .*orders\[1\].*uthoriz"):
             self.committed(cluster, answer, [(5, None), (-1001, refused)])
 
-    def test_a_passing_error_of_a_partition_is_asked_again(
-        self, cluster: Cluster, answer: Callable[..., None]
-    ) -> None:
+    def test_a_passing_error_of_a_partition_is_asked_again(self, cluster: Cluster, answer: Callable[..., None]) -> None:
         passing = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
         found = self.committed(cluster, answer, [(5, None), (-1001, passing)], [(5, None), (7, None)])
         assert found == {self.ORDERS[0]: 5, self.ORDERS[1]: 7}
