@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from airflow_kafka_offsets import exceptions
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, RecordError, StagingError
 from airflow_kafka_offsets.ledger import Batch, RangeRead
 from airflow_kafka_offsets.offsets import TopicPartition, split
@@ -247,14 +246,23 @@ def _instant(milliseconds: int) -> datetime:
 
 def _reported(directory: StagingDirectory) -> KafkaOffsetsError | None:
     """The error that the application left, in its own words; of several, one that no retry can help."""
-    errors: list[KafkaOffsetsError] = []
-    for note in directory.notes("failure-"):
-        kind = getattr(exceptions, note["error"])
-        if kind is RecordError:
-            errors.append(
-                RecordError(note["reason"], topic=note["topic"], partition=note["partition"], offset=note["offset"])
-            )
-        else:
-            errors.append(kind(note["message"]))
+    errors = [_error_of(note) for note in directory.notes("failure-")]
     errors.sort(key=lambda error: (error.retriable, str(error)))
     return errors[0] if errors else None
+
+
+def _error_of(note: Mapping[str, Any]) -> KafkaOffsetsError:
+    """Return the error that a note describes; a StagingError where it names none that a message alone makes."""
+    kinds = {kind.__name__: kind for kind in _errors_below(KafkaOffsetsError)}
+    kind = kinds.get(note["error"])
+    if kind is RecordError:
+        return RecordError(note["reason"], topic=note["topic"], partition=note["partition"], offset=note["offset"])
+    if kind is None or kind.__init__ is not Exception.__init__:
+        return StagingError(f"{note['error']}: {note['message']}")
+    return kind(note["message"])
+
+
+def _errors_below(kind: type[KafkaOffsetsError]) -> Iterator[type[KafkaOffsetsError]]:
+    for below in kind.__subclasses__():
+        yield below
+        yield from _errors_below(below)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pwd
 import stat
 import tempfile
@@ -13,7 +14,13 @@ from typing import Any, NoReturn
 import pytest
 
 from airflow_kafka_offsets import staged
-from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
+from airflow_kafka_offsets.exceptions import (
+    ConfigurationError,
+    KafkaOffsetsError,
+    RecordError,
+    StagingError,
+    TransformError,
+)
 from airflow_kafka_offsets.formats import Json, row_columns
 from airflow_kafka_offsets.ledger import Batch, RangeRead
 from airflow_kafka_offsets.offsets import OffsetRange, ReadAhead, TopicPartition
@@ -127,6 +134,42 @@ def test_a_job_says_what_to_do_with_bad_records(tmp_path: Path) -> None:
     directory = StagingDirectory(str(tmp_path))
     assert job(batch(RANGE), directory).on_bad_record == "fail"
     assert job(batch(RANGE), directory, replace(PIPELINE, on_bad_record="dead_letter")).on_bad_record == "dead_letter"
+
+
+class TestWhatTheApplicationReports:
+    def reported(self, tmp_path: Path, **note: Any) -> KafkaOffsetsError:
+        """The error of a launch whose application failed, and left a note."""
+        directory = StagingDirectory(str(tmp_path))
+
+        class Launcher:
+            def check(self, staging_dir: str | None) -> None: ...
+
+            def __call__(self, job: StageJob) -> None:
+                directory.write_text("failure-1.json", json.dumps(note))
+                raise OSError("exit status 1")
+
+        planned = batch(RANGE)
+        with pytest.raises(KafkaOffsetsError) as raised:
+            staged.launch(Launcher(), job(planned, directory), planned, directory)
+        return raised.value
+
+    def test_an_error_of_this_package_is_raised_as_it_is(self, tmp_path: Path) -> None:
+        error = self.reported(tmp_path, error="TransformError", message="it returned None")
+        assert (type(error), str(error)) == (TransformError, "it returned None")
+
+    def test_a_record_is_named(self, tmp_path: Path) -> None:
+        error = self.reported(
+            tmp_path, error="RecordError", message="…", reason="no JSON", topic="orders", partition=0, offset=12
+        )
+        assert isinstance(error, RecordError)
+        assert (error.topic, error.partition, error.offset) == ("orders", 0, 12)
+
+    @pytest.mark.parametrize(
+        "name", ["annotations", "Callable", "FromTheFutureError", "VerificationError", "KafkaOffsetsError"]
+    )
+    def test_any_other_name_is_a_staging_error(self, tmp_path: Path, name: str) -> None:
+        error = self.reported(tmp_path, error=name, message="something")
+        assert (type(error), str(error)) == (StagingError, f"{name}: something")
 
 
 class TestTheDirectoryOfAUser:
