@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import logging
 import os
 import sys
@@ -22,7 +21,7 @@ from airflow_kafka_offsets.ledger import Batch, RangeRead
 from airflow_kafka_offsets.offsets import TopicPartition, split
 from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.schema import spark_ddl
-from airflow_kafka_offsets.spark.application import failure, load_transform
+from airflow_kafka_offsets.spark.application import failure, load_transform, transform_code
 from airflow_kafka_offsets.spark.job import MANIFEST, Manifest, SliceRead, StageJob, TargetColumns
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 
@@ -100,9 +99,21 @@ def fingerprint(pipeline: Pipeline, columns: pa.Schema) -> str:
     ]
     digest = hashlib.sha256(repr(decides).encode())
     if pipeline.transform is not None:
-        source = inspect.getsourcefile(inspect.unwrap(load_transform(pipeline.transform)))
-        digest.update(Path(source).read_bytes() if source else b"")
+        for source in _source_files(pipeline.transform):
+            digest.update(source.read_bytes())
     return digest.hexdigest()
+
+
+def _source_files(transform: str) -> list[Path]:
+    """Return the files with the code of a transform: where it is defined, and where its name is if that is another module.
+
+    :param transform: its import path
+    """
+    code = transform_code(load_transform(transform))
+    modules = dict.fromkeys([getattr(code, "__module__", None), transform.rpartition(".")[0]])
+    found = [getattr(sys.modules.get(name), "__file__", None) for name in modules if name is not None]
+    # A module of an extension is no text, but its bytes decide as much. One that is built in has no file.
+    return [Path(file) for file in found if file is not None]
 
 
 def make_directory(batch: Batch, staging_dir: str | None) -> StagingDirectory:

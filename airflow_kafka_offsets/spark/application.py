@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
@@ -105,6 +107,14 @@ def load_transform(path: str) -> Transform:
     return transform
 
 
+def transform_code(transform: Transform) -> Any:
+    """Return the function, or the class of an object with `__call__`, whose code a transform runs."""
+    code: Any = inspect.unwrap(transform)
+    while isinstance(code, partial):
+        code = inspect.unwrap(code.func)
+    return code if inspect.isroutine(code) or inspect.isclass(code) else type(code)
+
+
 def check_columns(columns: list[str], target: TargetColumns, transform: str) -> None:
     """Compare the columns that a transform returns with those of the target.
 
@@ -137,7 +147,7 @@ def _pickle_by_value(transform: Transform) -> None:
     """A UDF in the transform's module reaches the executors as code: they need not have the module."""
     from pyspark import cloudpickle
 
-    module = sys.modules.get(transform.__module__)
+    module = sys.modules.get(transform_code(transform).__module__)
     if module is not None:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import pwd
 import stat
+import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
+from importlib import import_module
 from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
 from typing import Any, NoReturn
 
 import pytest
@@ -106,6 +112,64 @@ def test_slices_that_are_not_the_planned_range_with_what_is_read_ahead_are_refus
     ahead = replace(RANGE, ahead=ReadAhead(50, 1000))
     with pytest.raises(StagingError, match=r"orders\[0\] 10\.\.30 was planned, other offsets were staged"):
         launched(tmp_path, batch(ahead), *(read(start, end) for start, end in bounds))
+
+
+class TestTheFingerprintOfATransform:
+    """It changes with the code, and is found of whatever a transform may be."""
+
+    SOURCE = """
+        from functools import partial, wraps
+
+        def plain(rows):
+            return rows
+
+        def add(rows, column):
+            return rows
+
+        def wrapping(function):
+            @wraps(function)
+            def wrapped(rows):
+                return function(rows)
+            return wrapped
+
+        class Cleaner:
+            def __call__(self, rows):
+                return rows
+
+        part = partial(add, column="a")
+        parts = partial(partial(plain))
+        wrapped = wrapping(plain)
+        cleaner = Cleaner()
+        method = cleaner.__call__
+        built_in = id
+    """
+
+    @pytest.fixture
+    def module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+        file = tmp_path / "shop_of_this_test.py"
+        file.write_text(dedent(self.SOURCE))
+        monkeypatch.syspath_prepend(tmp_path)
+        yield file
+        sys.modules.pop(file.stem, None)
+
+    @pytest.mark.parametrize("name", ["plain", "part", "parts", "wrapped", "Cleaner", "cleaner", "method", "built_in"])
+    def test_it_changes_with_its_module(self, module: Path, name: str) -> None:
+        pipeline = replace(PIPELINE, transform=f"{module.stem}.{name}")
+        before = staged.fingerprint(pipeline, COLUMNS)
+        assert staged.fingerprint(pipeline, COLUMNS) == before
+        module.write_text(f"{module.read_text()}# changed\n")
+        assert staged.fingerprint(pipeline, COLUMNS) != before
+
+    def test_it_changes_with_the_module_that_a_partial_takes_its_function_from(
+        self, module: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = ModuleType("other_of_this_test")
+        monkeypatch.setitem(sys.modules, other.__name__, other)
+        other.clean = partial(import_module(module.stem).add, column="b")  # type: ignore[attr-defined]
+        pipeline = replace(PIPELINE, transform=f"{other.__name__}.clean")
+        before = staged.fingerprint(pipeline, COLUMNS)
+        module.write_text(f"{module.read_text()}# changed\n")
+        assert staged.fingerprint(pipeline, COLUMNS) != before
 
 
 class TestFilesOfAnEarlierTry:
