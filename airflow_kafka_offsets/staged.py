@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -27,6 +28,18 @@ from airflow_kafka_offsets.spark.staging import StagingDirectory
 
 log = logging.getLogger(__name__)
 
+_UNREADABLE = (
+    OSError,  # the store does not answer, or not to this user
+    pa.ArrowException,  # a scheme that pyarrow does not know, or was built without
+    ValueError,  # half a manifest, or one that names files elsewhere
+    KeyError,  # a manifest of another version of this package
+    TypeError,  # the same
+    StagingError,  # a manifest of another batch, or of other offsets
+)
+"""What reading an earlier attempt's files raises where they cannot be used."""
+
+# The names that `make_directory` gives. Directories of any other name are somebody else's.
+_ATTEMPT = re.compile(r"batch-([0-9]+)-[0-9a-f]{32}")
 # Slices below this part of the largest are small.
 _SMALL = 8
 
@@ -62,13 +75,26 @@ class Staged:
 
 
 def find(batch: Batch, wanted: str) -> Staged | None:
-    """What an earlier try staged, where it can be committed as it is.
+    """Return what an earlier try staged, where it can be committed as it is.
 
     :param wanted: the fingerprint of the pipeline as it is now
     """
     if batch.state != "staged" or batch.staging_uri is None:
         return None
-    directory = StagingDirectory(batch.staging_uri)
+    try:
+        return _found(batch, StagingDirectory(batch.staging_uri), wanted)
+    except _UNREADABLE as error:
+        log.warning(
+            "What an earlier try staged of batch %d in %s cannot be read: staging it anew: %s: %s",
+            batch.batch_id,
+            batch.staging_uri,
+            type(error).__name__,
+            error,
+        )
+        return None
+
+
+def _found(batch: Batch, directory: StagingDirectory, wanted: str) -> Staged | None:
     if not directory.exists(MANIFEST):  # staged on another machine, or tidied away
         return None
     found = _staged(directory, batch)
@@ -189,8 +215,39 @@ def launch(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDi
     return _staged(directory, batch)
 
 
+def batch_of_directory(root: StagingDirectory, uri: str) -> int | None:
+    """Return the batch of which a directory below a root holds an attempt.
+
+    :return: its id, or None for any directory that no attempt made there: such must never be deleted
+    """
+    name = uri.partition("?")[0].rpartition("/")[2]
+    attempt = _ATTEMPT.fullmatch(name)
+    return int(attempt.group(1)) if attempt is not None and root.child_uri(name) == uri else None
+
+
+def remove_attempt(batch_id: int, uri: str, staging_dir: str | None) -> None:
+    """Remove the directory of an attempt to stage a batch.
+
+    Its URI may come from the state tables, which other users may be allowed to change: only a directory of this batch below the
+    root of this load is deleted.
+
+    :param staging_dir: where the load stages batches now
+    """
+    root = staging_root(staging_dir)
+    if batch_of_directory(root, uri) != batch_id:
+        log.warning(
+            "The staging directory %s of batch %d is left as it is: it is not a directory of this batch in %s, where this load "
+            "stages. A load with its staging_dir removes it after staging_retention",
+            uri,
+            batch_id,
+            root.uri,
+        )
+        return
+    remove(StagingDirectory(uri))
+
+
 def remove(directory: StagingDirectory) -> None:
-    """Remove a directory that nobody needs; one that cannot be removed now stays, and is named in the log."""
+    """Remove a directory that no batch needs; log a warning where it cannot be removed now."""
     try:
         directory.remove()
     except OSError as error:

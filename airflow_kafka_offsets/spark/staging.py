@@ -29,10 +29,14 @@ class StagingDirectory:
         self.path = path.rstrip("/")
 
     def child(self, name: str) -> StagingDirectory:
-        """A directory below this one."""
+        """Open a directory below this one."""
+        return StagingDirectory(self.child_uri(name))
+
+    def child_uri(self, name: str) -> str:
+        """Return the URI of a directory below this one."""
         # What follows a question mark are options of the file system, and no part of the path.
         base, mark, options = self.uri.partition("?")
-        return StagingDirectory(f"{base.rstrip('/')}/{name}{mark}{options}")
+        return f"{base.rstrip('/')}/{name}{mark}{options}"
 
     @property
     def is_local(self) -> bool:

@@ -32,7 +32,7 @@ from airflow_kafka_offsets.ledger import Batch, RangeRead
 from airflow_kafka_offsets.offsets import OffsetRange, ReadAhead, TopicPartition
 from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.sinks import SqlTable
-from airflow_kafka_offsets.spark.job import MANIFEST, Manifest, SliceRead, StageJob, TargetColumns
+from airflow_kafka_offsets.spark.job import MANIFEST, Manifest, SliceRead, StagedFile, StageJob, TargetColumns
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 
 ORDERS = TopicPartition("orders", 0)
@@ -198,6 +198,99 @@ def test_a_job_says_what_to_do_with_bad_records(tmp_path: Path) -> None:
     directory = StagingDirectory(str(tmp_path))
     assert job(batch(RANGE), directory).on_bad_record == "fail"
     assert job(batch(RANGE), directory, replace(PIPELINE, on_bad_record="dead_letter")).on_bad_record == "dead_letter"
+
+
+MANIFEST_TEXT = Manifest(1, WANTED, (), (read(10, 30),)).to_json()
+
+
+class TestFilesOfAnEarlierTryThatCannotBeRead:
+    """They are staged anew, in the same try."""
+
+    def refused(self, uri: str, caplog: pytest.LogCaptureFixture) -> str:
+        """The warning, of which there is one."""
+        planned = replace(batch(RANGE), state="staged", staging_uri=uri)
+        assert staged.find(planned, WANTED) is None
+        (record,) = caplog.records
+        assert record.levelname == "WARNING"
+        assert f"batch 1 in {uri} cannot be read: staging it anew" in record.getMessage()
+        return record.getMessage()
+
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [
+            (MANIFEST_TEXT[: len(MANIFEST_TEXT) // 2], "JSONDecodeError"),
+            ("", "JSONDecodeError"),
+            ("\udc80", "UnicodeDecodeError"),
+            ("[]", "TypeError"),
+            ("null", "TypeError"),
+            ("{}", "KeyError: 'batch_id'"),
+            (MANIFEST_TEXT.replace('"bytes"', '"byte_count"'), "unexpected keyword argument 'byte_count'"),
+            (MANIFEST_TEXT.replace('"end": 30', '"end": 29'), "other offsets were staged"),
+            (MANIFEST_TEXT.replace('"batch_id": 1', '"batch_id": 2'), "holds batch 2, not batch 1"),
+            (
+                Manifest(1, WANTED, (StagedFile("../part-1.arrow", 1, 1),), (read(10, 30),)).to_json(),
+                "is not the name of a file",
+            ),
+        ],
+    )
+    def test_a_manifest_of_another_kind(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, reason: str
+    ) -> None:
+        (tmp_path / MANIFEST).write_bytes(text.encode(errors="surrogateescape"))
+        assert reason in self.refused(str(tmp_path), caplog)
+
+    @pytest.mark.parametrize("uri", ["nosuch://bucket/batch-1", "relative/path", "file://host/batch-1", "s3://"])
+    def test_a_location_that_cannot_be_opened(self, caplog: pytest.LogCaptureFixture, uri: str) -> None:
+        self.refused(uri, caplog)
+
+    def test_a_location_that_does_not_answer(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def unanswered(self: StagingDirectory, name: str) -> NoReturn:
+            raise OSError("HDFS list directory failed")
+
+        monkeypatch.setattr(StagingDirectory, "exists", unanswered)
+        assert "OSError: HDFS list directory failed" in self.refused(str(tmp_path), caplog)
+
+
+class TestWhatIsDeleted:
+    @pytest.mark.parametrize("spelled", ["{}", "{}/", "file://{}"])
+    def test_the_directory_of_an_attempt(self, tmp_path: Path, spelled: str) -> None:
+        staging_dir = spelled.format(tmp_path)
+        directory = staged.make_directory(batch(RANGE), staging_dir)
+        directory.write_text(MANIFEST, "{}")
+        staged.remove_attempt(1, directory.uri, staging_dir)
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        "named",
+        [
+            "{root}",
+            "{root}/",
+            "{root}/..",
+            "{root}/precious",
+            "{root}/batch-1-0f",
+            "{root}/batch-2-" + "0f" * 16,
+            "{root}/precious/batch-1-" + "0f" * 16,
+            "{root}/../other/batch-1-" + "0f" * 16,
+            "{other}/batch-1-" + "0f" * 16,
+            "{root}/batch-1-" + "0f" * 16 + "/",
+            "{root}/batch-1-" + "0f" * 16 + "\n",
+            "s3://bucket/batch-1-" + "0f" * 16,
+            "nosuch://bucket/batch-1-" + "0f" * 16,
+        ],
+    )
+    def test_nothing_else(self, tmp_path: Path, caplog: pytest.LogCaptureFixture, named: str) -> None:
+        root, other = tmp_path / "root", tmp_path / "other"
+        for parent in (root, root / "precious", other):
+            for name in ("batch-1-" + "0f" * 16, "batch-2-" + "0f" * 16, "batch-1-0f"):
+                (parent / name).mkdir(parents=True)
+        before = sorted(tmp_path.rglob("*"))
+        uri = named.format(root=root, other=other)
+        staged.remove_attempt(1, uri, str(root))
+        assert sorted(tmp_path.rglob("*")) == before
+        (message,) = caplog.messages
+        assert f"The staging directory {uri} of batch 1 is left as it is" in message
 
 
 class TestWhatTheApplicationReports:
