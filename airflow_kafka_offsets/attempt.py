@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -58,7 +58,7 @@ class Attempt:
     """
 
     pipeline: Pipeline
-    kafka_config: Mapping[str, Any]
+    kafka_config: Mapping[str, Any] = field(repr=False)  # holds secrets
     cluster: Cluster
     engine: Engine
     launcher: Launcher

@@ -35,7 +35,6 @@ from airflow_kafka_offsets.offsets import Gap, TopicPartition
 from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.staged_rows import StagedRows
 from airflow_kafka_offsets.spark.dead_letters import dead_letters, too_many
-from airflow_kafka_offsets.spark.staging import StagingDirectory
 from airflow_kafka_offsets.staged import Launcher, Staged
 
 log = logging.getLogger(__name__)
@@ -222,7 +221,7 @@ def stage(attempt: Attempt, batch: Batch) -> Staged:
     ledger.begin_staging(engine, pipeline.tables, claim, batch, directory.uri, attempt.recipe)
     if batch.staging_uri is not None:
         # An attempt that was killed while it staged: its files are of no use to anybody.
-        staged.remove(StagingDirectory(batch.staging_uri))
+        staged.remove_attempt(batch.batch_id, batch.staging_uri, pipeline.staging_dir)
     # A replay holds no group, and has no lease that could run out.
     lease = (
         ledger.Heartbeat(engine, pipeline.tables, claim, pipeline.lease) if isinstance(claim, Claim) else nullcontext()
@@ -272,7 +271,7 @@ def commit(attempt: Attempt, batch: Batch, work: Staged, began: float) -> int:
         if isinstance(claim, Claim)
         else shown(batch),
     )
-    staged.remove(work.directory)
+    staged.remove_attempt(batch.batch_id, work.directory.uri, pipeline.staging_dir)
     if isinstance(claim, Claim):
         mirror_after_commit(attempt.cluster, engine, pipeline)
     if attempt.on_commit is not None:
@@ -337,7 +336,7 @@ def _given_up_as_expired(attempt: Attempt, batch: Batch) -> bool:
     log.warning("Batch %d of group %r is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
     ledger.abandon(attempt.engine, pipeline.tables, attempt.claim, batch, EXPIRED)
     if batch.staging_uri is not None:
-        staged.remove(StagingDirectory(batch.staging_uri))
+        staged.remove_attempt(batch.batch_id, batch.staging_uri, pipeline.staging_dir)
     return True
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sa
@@ -15,8 +14,6 @@ from airflow_kafka_offsets.ledger import OPEN_STATES, Tables
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 
 log = logging.getLogger(__name__)
-
-_NAME = re.compile(r"batch-(\d+)-[0-9a-f]{32}")
 
 
 def clean_up(engine: Engine, tables: Tables, staging_dir: str | None, *, older_than: timedelta) -> list[str]:
@@ -54,9 +51,10 @@ def _directories(root: StagingDirectory) -> list[tuple[int, StagingDirectory]]:
         log.warning("The staging directories in %s cannot be listed: %s", root.uri, error)
         return []
     return [
-        (int(name.group(1)), root.child(info.base_name))
+        (batch_id, root.child(info.base_name))
         for info in infos
-        if info.type == fs.FileType.Directory and (name := _NAME.fullmatch(info.base_name))
+        if info.type == fs.FileType.Directory
+        and (batch_id := staged.batch_of_directory(root, root.child_uri(info.base_name))) is not None
     ]
 
 

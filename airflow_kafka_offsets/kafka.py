@@ -93,7 +93,11 @@ class Cluster:
         return PartialLogs(logs, topic_errors, partition_errors)
 
     def retention(self, topics: Sequence[str]) -> dict[str, timedelta]:
-        """How long topics keep a record. Those that limit size too, keep all or for a century, or must not be asked, are left out."""
+        """Return how long topics keep a record.
+
+        Topics with a size limit, with unlimited retention, whose settings this user may not read, or for which the broker reports
+        fewer settings, are left out.
+        """
 
         def question(client: AdminClient, names: Collection[str], timeout: float) -> Mapping[str, Future[Any]]:
             resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
@@ -102,13 +106,8 @@ class Cluster:
 
         answers = self._admin.ask("the settings of its topics", list(topics), question, failed={})
         settings = {topic: {name: entry.value for name, entry in one.items()} for topic, one in answers.items()}
-        return {
-            topic: timedelta(milliseconds=int(one["retention.ms"]))
-            for topic, one in settings.items()
-            if "delete" in one["cleanup.policy"]
-            and 0 <= int(one["retention.ms"]) < _FOREVER_MS
-            and int(one["retention.bytes"]) < 0
-        }
+        found = {topic: _retention(one) for topic, one in settings.items()}
+        return {topic: retention for topic, retention in found.items() if retention is not None}
 
     def first_since(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, TimedOffset]:
         """The first record of each partition at or after an instant of its own; partitions without one, or without a leader that
@@ -166,7 +165,8 @@ class Cluster:
             lambda client, _, timeout: kafka_groups.ask_committed(client, group_id, partitions, timeout),
             timeout=timeout,
         )
-        return kafka_groups.read_committed(answer[group_id])
+        committed: dict[TopicPartition, int] = answer[group_id]
+        return committed
 
     def commit(
         self, group_id: str, positions: Mapping[TopicPartition, Position], *, timeout: float | None = None
@@ -241,6 +241,17 @@ class Cluster:
             return {TopicPartition(key.topic, key.partition): future for key, future in futures.items()}
 
         return self._admin.ask("the offsets of its logs", partitions, question, failed=failed)
+
+
+def _retention(settings: Mapping[str, str | None]) -> timedelta | None:
+    """Return how long a topic keeps a record, where time alone decides it and the broker reports all that it takes to know."""
+    policy, by_time, by_size = (settings.get(name) for name in ("cleanup.policy", "retention.ms", "retention.bytes"))
+    # Proxies and managed clusters hide settings, or their values.
+    if policy is None or by_time is None or by_size is None:
+        return None
+    if "delete" not in policy or not 0 <= int(by_time) < _FOREVER_MS or int(by_size) >= 0:
+        return None
+    return timedelta(milliseconds=int(by_time))
 
 
 def _timed(found: Mapping[TopicPartition, Any]) -> dict[TopicPartition, TimedOffset]:

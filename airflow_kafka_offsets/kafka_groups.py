@@ -64,20 +64,38 @@ def ask_committed(
     """Ask for a group's commits.
 
     :param partitions: None is all that it committed
+    :return: the committed offsets by partition, or the error of the request or of a partition
     """
-    listed = None if partitions is None else [ClientPartition(*tp) for tp in partitions]
-    asked = ConsumerGroupTopicPartitions(group_id, listed)
-    futures: Mapping[str, Future[Any]] = client.list_consumer_group_offsets([asked], request_timeout=timeout)
-    return futures
+    scope = None if partitions is None else [ClientPartition(*tp) for tp in partitions]
+    asked = ConsumerGroupTopicPartitions(group_id, scope)
+    outcome: Future[dict[TopicPartition, int]] = Future()
+
+    def settle(request: Future[Any]) -> None:
+        try:
+            outcome.set_result(_committed(request.result()))
+        except Exception as failure:
+            outcome.set_exception(failure)
+
+    client.list_consumer_group_offsets([asked], request_timeout=timeout)[group_id].add_done_callback(settle)
+    return {group_id: outcome}
 
 
-def read_committed(answer: Any) -> dict[TopicPartition, int]:
-    """The commits that an answer holds."""
-    return {
-        TopicPartition(one.topic, one.partition): int(one.offset)
-        for one in answer.topic_partitions
-        if one.error is None and one.offset >= 0
-    }
+def _committed(answer: Any) -> dict[TopicPartition, int]:
+    """Return the commits that an answer holds.
+
+    :raises KafkaException: Kafka refused to say what is committed of a partition; names it
+    """
+    committed: dict[TopicPartition, int] = {}
+    for partition in answer.topic_partitions:
+        error = partition.error
+        # Nothing is committed of a partition that does not exist.
+        if error is not None and error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise KafkaException(
+                KafkaError(error.code(), f"partition {partition.topic}[{partition.partition}]: {error.str()}")
+            )
+        if error is None and partition.offset >= 0:
+            committed[TopicPartition(partition.topic, partition.partition)] = int(partition.offset)
+    return committed
 
 
 def read_group(answer: Any) -> ConsumerGroup | None:

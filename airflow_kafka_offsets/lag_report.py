@@ -27,6 +27,11 @@ _NO_TABLES = (
 )
 
 
+_WaitingKey = tuple[str, int, int, int]
+"""Topic, partition, position, and the timestamp that is looked for. A plain tuple of plain values costs the garbage collector nothing;
+thousands of other ones that outlive a poll bring on full collections, whose pauses hold up an event loop."""
+
+
 @dataclass(frozen=True, slots=True)
 class LagQuestion:
     """What is asked about a group.
@@ -85,8 +90,8 @@ class LagPolls:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._waiting: dict[tuple[TopicPartition, int, int], datetime] = {}
-        self._used: dict[tuple[TopicPartition, int, int], datetime] = {}
+        self._waiting: dict[_WaitingKey, datetime] = {}
+        self._used: dict[_WaitingKey, datetime] = {}
 
     def reports(self, asked: Iterable[tuple[LagQuestion, GroupState]]) -> Iterator[LagReport | Exception]:
         """A report for each question, or why there is none; one after the other, so that not all are held at once.
@@ -164,7 +169,7 @@ class LagPolls:
                 continue
             newest = stored.record_timestamp if stored is not None else None
             after[tp] = (position, milliseconds(newest) + 1 if newest is not None else 0)
-        known = {tp: self._waiting[tp, *key] for tp, key in after.items() if (tp, *key) in self._waiting}
+        known = {tp: self._waiting[*tp, *key] for tp, key in after.items() if (*tp, *key) in self._waiting}
         unknown = {tp: key for tp, key in after.items() if tp not in known}
         if unknown:
             first = self._cluster.first_since({tp: since for tp, (_, since) in unknown.items()})
@@ -172,7 +177,7 @@ class LagPolls:
                 # What lies before the position was loaded, or is read no more.
                 if one.offset >= unknown[tp][0]:
                     known[tp] = from_milliseconds(one.timestamp_ms)
-        self._used |= {(tp, *after[tp]): timestamp for tp, timestamp in known.items()}
+        self._used |= {(*tp, *after[tp]): timestamp for tp, timestamp in known.items()}
         return known | found
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import hashlib
-import inspect
 import logging
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,18 +17,29 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from airflow_kafka_offsets import exceptions
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, RecordError, StagingError
 from airflow_kafka_offsets.ledger import Batch, RangeRead
 from airflow_kafka_offsets.offsets import TopicPartition, split
 from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.schema import spark_ddl
-from airflow_kafka_offsets.spark.application import failure, load_transform
+from airflow_kafka_offsets.spark.application import failure, load_transform, transform_code
 from airflow_kafka_offsets.spark.job import MANIFEST, Manifest, SliceRead, StageJob, TargetColumns
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 
 log = logging.getLogger(__name__)
 
+_UNREADABLE = (
+    OSError,  # the store does not answer, or not to this user
+    pa.ArrowException,  # a scheme that pyarrow does not know, or was built without
+    ValueError,  # half a manifest, or one that names files elsewhere
+    KeyError,  # a manifest of another version of this package
+    TypeError,  # the same
+    StagingError,  # a manifest of another batch, or of other offsets
+)
+"""What reading an earlier attempt's files raises where they cannot be used."""
+
+# The names that `make_directory` gives. Directories of any other name are somebody else's.
+_ATTEMPT = re.compile(r"batch-([0-9]+)-[0-9a-f]{32}")
 # Slices below this part of the largest are small.
 _SMALL = 8
 
@@ -65,13 +75,26 @@ class Staged:
 
 
 def find(batch: Batch, wanted: str) -> Staged | None:
-    """What an earlier try staged, where it can be committed as it is.
+    """Return what an earlier try staged, where it can be committed as it is.
 
     :param wanted: the fingerprint of the pipeline as it is now
     """
     if batch.state != "staged" or batch.staging_uri is None:
         return None
-    directory = StagingDirectory(batch.staging_uri)
+    try:
+        return _found(batch, StagingDirectory(batch.staging_uri), wanted)
+    except _UNREADABLE as error:
+        log.warning(
+            "What an earlier try staged of batch %d in %s cannot be read: staging it anew: %s: %s",
+            batch.batch_id,
+            batch.staging_uri,
+            type(error).__name__,
+            error,
+        )
+        return None
+
+
+def _found(batch: Batch, directory: StagingDirectory, wanted: str) -> Staged | None:
     if not directory.exists(MANIFEST):  # staged on another machine, or tidied away
         return None
     found = _staged(directory, batch)
@@ -102,9 +125,21 @@ def fingerprint(pipeline: Pipeline, columns: pa.Schema) -> str:
     ]
     digest = hashlib.sha256(repr(decides).encode())
     if pipeline.transform is not None:
-        source = inspect.getsourcefile(inspect.unwrap(load_transform(pipeline.transform)))
-        digest.update(Path(source).read_bytes() if source else b"")
+        for source in _source_files(pipeline.transform):
+            digest.update(source.read_bytes())
     return digest.hexdigest()
+
+
+def _source_files(transform: str) -> list[Path]:
+    """Return the files with the code of a transform: where it is defined, and where its name is if that is another module.
+
+    :param transform: its import path
+    """
+    code = transform_code(load_transform(transform))
+    modules = dict.fromkeys([getattr(code, "__module__", None), transform.rpartition(".")[0]])
+    found = [getattr(sys.modules.get(name), "__file__", None) for name in modules if name is not None]
+    # A module of an extension is no text, but its bytes decide as much. One that is built in has no file.
+    return [Path(file) for file in found if file is not None]
 
 
 def make_directory(batch: Batch, staging_dir: str | None) -> StagingDirectory:
@@ -180,8 +215,39 @@ def launch(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDi
     return _staged(directory, batch)
 
 
+def batch_of_directory(root: StagingDirectory, uri: str) -> int | None:
+    """Return the batch of which a directory below a root holds an attempt.
+
+    :return: its id, or None for any directory that no attempt made there: such must never be deleted
+    """
+    name = uri.partition("?")[0].rpartition("/")[2]
+    attempt = _ATTEMPT.fullmatch(name)
+    return int(attempt.group(1)) if attempt is not None and root.child_uri(name) == uri else None
+
+
+def remove_attempt(batch_id: int, uri: str, staging_dir: str | None) -> None:
+    """Remove the directory of an attempt to stage a batch.
+
+    Its URI may come from the state tables, which other users may be allowed to change: only a directory of this batch below the
+    root of this load is deleted.
+
+    :param staging_dir: where the load stages batches now
+    """
+    root = staging_root(staging_dir)
+    if batch_of_directory(root, uri) != batch_id:
+        log.warning(
+            "The staging directory %s of batch %d is left as it is: it is not a directory of this batch in %s, where this load "
+            "stages. A load with its staging_dir removes it after staging_retention",
+            uri,
+            batch_id,
+            root.uri,
+        )
+        return
+    remove(StagingDirectory(uri))
+
+
 def remove(directory: StagingDirectory) -> None:
-    """Remove a directory that nobody needs; one that cannot be removed now stays, and is named in the log."""
+    """Remove a directory that no batch needs; log a warning where it cannot be removed now."""
     try:
         directory.remove()
     except OSError as error:
@@ -189,11 +255,12 @@ def remove(directory: StagingDirectory) -> None:
 
 
 def _own_directory() -> Path:
-    """A directory below the system's temporary one that belongs to this user alone.
+    """Return a directory below the system's temporary one that belongs to this user alone.
 
-    :raises ConfigurationError: somebody else made it first
+    :raises ConfigurationError: another user made it first
     """
-    directory = Path(tempfile.gettempdir()) / f"airflow-kafka-offsets-{getpass.getuser()}"
+    # By number: containers run with any uid, which need not have a name.
+    directory = Path(tempfile.gettempdir()) / f"airflow-kafka-offsets-{os.getuid()}"
     directory.mkdir(mode=0o700, exist_ok=True)
     found = directory.lstat()
     if found.st_uid != os.getuid() or found.st_mode & 0o022 or directory.is_symlink():
@@ -247,14 +314,23 @@ def _instant(milliseconds: int) -> datetime:
 
 def _reported(directory: StagingDirectory) -> KafkaOffsetsError | None:
     """The error that the application left, in its own words; of several, one that no retry can help."""
-    errors: list[KafkaOffsetsError] = []
-    for note in directory.notes("failure-"):
-        kind = getattr(exceptions, note["error"])
-        if kind is RecordError:
-            errors.append(
-                RecordError(note["reason"], topic=note["topic"], partition=note["partition"], offset=note["offset"])
-            )
-        else:
-            errors.append(kind(note["message"]))
+    errors = [_error_of(note) for note in directory.notes("failure-")]
     errors.sort(key=lambda error: (error.retriable, str(error)))
     return errors[0] if errors else None
+
+
+def _error_of(note: Mapping[str, Any]) -> KafkaOffsetsError:
+    """Return the error that a note describes; a StagingError where it names none that a message alone makes."""
+    kinds = {kind.__name__: kind for kind in _errors_below(KafkaOffsetsError)}
+    kind = kinds.get(note["error"])
+    if kind is RecordError:
+        return RecordError(note["reason"], topic=note["topic"], partition=note["partition"], offset=note["offset"])
+    if kind is None or kind.__init__ is not Exception.__init__:
+        return StagingError(f"{note['error']}: {note['message']}")
+    return kind(note["message"])
+
+
+def _errors_below(kind: type[KafkaOffsetsError]) -> Iterator[type[KafkaOffsetsError]]:
+    for below in kind.__subclasses__():
+        yield below
+        yield from _errors_below(below)

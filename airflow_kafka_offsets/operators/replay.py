@@ -169,6 +169,7 @@ class KafkaReplayPlanOperator(BaseOperator):
         from airflow_kafka_offsets.exceptions import ConfigurationError
         from airflow_kafka_offsets.hooks.kafka import kafka_config
         from airflow_kafka_offsets.kafka import Cluster
+        from airflow_kafka_offsets.listing import listed
         from airflow_kafka_offsets.replay_bounds import OfBatch, as_json, check, cut, resolve
 
         topics = topics_of(self.topics)
@@ -180,9 +181,7 @@ class KafkaReplayPlanOperator(BaseOperator):
         cluster = Cluster(kafka_config(self.kafka_conn_id), isolation_level=self.isolation_level)
         ranges, logs = resolve(bounds, topics, cluster, self._batch)
         parts = [as_json(part, logs) for part in cut(ranges, int(self.parts))]
-        self.log.info(
-            "%s offsets in %d parts: %s", f"{sum(map(len, ranges)):,}", len(parts), ", ".join(map(str, ranges))
-        )
+        self.log.info("%s offsets in %d parts: %s", f"{sum(map(len, ranges)):,}", len(parts), listed(ranges))
         return parts
 
     def _batch(self, batch_id: int) -> Any:

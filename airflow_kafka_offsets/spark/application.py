@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
@@ -20,6 +22,7 @@ from airflow_kafka_offsets.exceptions import (
 from airflow_kafka_offsets.spark.job import MANIFEST, Manifest, SliceRead, StagedFile, StageJob, TargetColumns
 from airflow_kafka_offsets.spark.pandas_import import do_without_pandas, hidden_pandas
 from airflow_kafka_offsets.spark.progress import Progress
+from airflow_kafka_offsets.spark.slice_notes import SliceNotes
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 from airflow_kafka_offsets.spark.tasks import RESULT_DDL, OnePass, SliceReader, Stager, leave_failure
 
@@ -49,9 +52,10 @@ def run(spark: SparkSession, job: StageJob) -> Manifest:
         check_columns(transformed.columns, job.target, job.transform)
         staged = transformed.mapInArrow(Stager(job.staging_uri), RESULT_DDL)
     staging = StagingDirectory(job.staging_uri)
-    with Progress(job, staging):
+    notes = SliceNotes(staging)
+    with Progress(job, notes):
         files = tuple(StagedFile(row.name, row.row_count, row.byte_count) for row in staged.collect())
-    return write_manifest(job, staging, files)
+    return write_manifest(job, staging, files, notes)
 
 
 def run_without_sql(spark: SparkContext, job: StageJob) -> Manifest:
@@ -67,18 +71,22 @@ def run_without_sql(spark: SparkContext, job: StageJob) -> Manifest:
 
     staged = spark.parallelize(range(count), count).mapPartitions(stage)
     staging = StagingDirectory(job.staging_uri)
-    with Progress(job, staging):
+    notes = SliceNotes(staging)
+    with Progress(job, notes):
         files = tuple(staged.collect())
-    return write_manifest(job, staging, files)
+    return write_manifest(job, staging, files, notes)
 
 
-def write_manifest(job: StageJob, staging: StagingDirectory, files: tuple[StagedFile, ...]) -> Manifest:
+def write_manifest(
+    job: StageJob, staging: StagingDirectory, files: tuple[StagedFile, ...], notes: SliceNotes | None = None
+) -> Manifest:
     """Close the staging directory: from now on the batch can be committed.
 
     :param files: those of the accepted task attempts
+    :param notes: those of the directory, where some were read before
     :raises TransformError: the transform did not read all records
     """
-    manifest = Manifest(job.batch_id, job.fingerprint, files, _reads(job, staging))
+    manifest = Manifest(job.batch_id, job.fingerprint, files, _reads(job, notes or SliceNotes(staging)))
     staging.write_text(MANIFEST, manifest.to_json())
     return manifest
 
@@ -103,6 +111,14 @@ def load_transform(path: str) -> Transform:
         raise TransformError(f"transform={path!r}: module {module_name!r} has no function {name!r}")
     transform: Transform = function
     return transform
+
+
+def transform_code(transform: Transform) -> Any:
+    """Return the function, or the class of an object with `__call__`, whose code a transform runs."""
+    code: Any = inspect.unwrap(transform)
+    while isinstance(code, partial):
+        code = inspect.unwrap(code.func)
+    return code if inspect.isroutine(code) or inspect.isclass(code) else type(code)
 
 
 def check_columns(columns: list[str], target: TargetColumns, transform: str) -> None:
@@ -137,20 +153,20 @@ def _pickle_by_value(transform: Transform) -> None:
     """A UDF in the transform's module reaches the executors as code: they need not have the module."""
     from pyspark import cloudpickle
 
-    module = sys.modules.get(transform.__module__)
+    module = sys.modules.get(transform_code(transform).__module__)
     if module is not None:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
-def _reads(job: StageJob, staging: StagingDirectory) -> tuple[SliceRead, ...]:
+def _reads(job: StageJob, notes: SliceNotes) -> tuple[SliceRead, ...]:
     """What reading the slices showed, also of those that Spark did not need to read.
 
     :raises TransformError: the transform read some of the records, and not all
     """
-    reads = {note["index"]: SliceRead(**note) for note in staging.notes("slice-")}
-    begun = {note["index"] for note in staging.notes("progress-")}
+    found = notes.find()
+    reads = found.finished
     unread = [one for one in job.slices if one.index not in reads]
-    if unread and begun:
+    if unread and found.begun:
         first = unread[0]
         raise TransformError(
             f"Transform {job.transform!r} stops reading early (limit, head, take): {first.topic}[{first.partition}] "
@@ -187,7 +203,7 @@ def main(directory: str) -> int:
     except Exception as error:
         # What a task reported itself says more.
         staging = StagingDirectory(job.staging_uri)
-        if not any(staging.notes("failure-")):
+        if not staging.find("failure-", ".json"):
             leave_failure(staging, failure(job.batch_id, error))
         raise
     return 0

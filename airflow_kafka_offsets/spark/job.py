@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import pyarrow as pa
@@ -51,7 +51,7 @@ class StageJob:
     batch_id: int
     group_id: str
     slices: tuple[Slice, ...]
-    kafka_config: Mapping[str, Any]
+    kafka_config: Mapping[str, Any] = field(repr=False)
     isolation_level: str
     value_format: str
     columns: pa.Schema
@@ -78,7 +78,7 @@ class StageJob:
         return pack(self.slices, self.task_offsets)
 
     def to_json(self) -> str:
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         plain["slices"] = [asdict(one) for one in self.slices]
         plain["target"] = asdict(self.target)
         plain["kafka_config"] = dict(self.kafka_config)

@@ -8,12 +8,14 @@ import tempfile
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from airflow_kafka_offsets.spark.application import run
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import write_package
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 
@@ -30,9 +32,30 @@ class SessionLauncher:
         """Nothing can be missing: the session runs, and whether it shares a directory with us only its owner knows."""
 
     def __call__(self, job: StageJob) -> None:
-        # Adding the same archive again does nothing.
-        self._spark.addArtifacts(str(_archive()), pyfile=True)
+        _add_package(self._spark)
         run(self._spark, job)
+
+
+# Those whose executors have this package. A context would take it once more with every batch.
+_with_package: WeakSet[SparkContext] = WeakSet()
+
+
+def _add_package(spark: SparkSession) -> None:
+    """Send this package to the executors of a session."""
+    if _is_remote(spark):
+        # Adding the same archive again does nothing.
+        spark.addArtifacts(str(_archive()), pyfile=True)
+        return
+    # Spark 3.5 has addArtifacts for Spark Connect only.
+    context = spark.sparkContext
+    if context not in _with_package:
+        context.addPyFile(str(_archive()))
+        _with_package.add(context)
+
+
+def _is_remote(spark: SparkSession) -> bool:
+    """Return whether a session is one of Spark Connect; its module is not imported, since it needs gRPC."""
+    return any(kind.__module__ == "pyspark.sql.connect.session" for kind in type(spark).__mro__)
 
 
 @cache

@@ -1,8 +1,8 @@
 """The staging directory of one attempt: small JSON notes beside the data files.
 
 A directory holds `part-*.arrow` (rows), `dead-*.arrow` (records of a slice that do not decode), `slice-*.json` (a slice
-read to its end), `progress-*.json` (a slice being read), `failure-*.json` (why a task or the driver gave up) and, when
-everything else is there, `manifest.json`.
+read to its end), `progress-*.json` (a slice being read), `failure-*.json` (why a task or the driver failed) and, when
+everything else is there, `manifest.json`. Names that begin with a dot are of files that are being written.
 """
 
 from __future__ import annotations
@@ -10,11 +10,27 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyarrow import fs
+
+# These show an object when it is complete, and move one by copying it.
+_OBJECT_STORES = {"s3", "gcs", "abfs"}
+# An object store answers in tens of milliseconds, whatever else it is asked.
+_READS_AT_ONCE = 32
+
+
+class FoundFile(NamedTuple):
+    """A file of a directory.
+
+    :param written_ns: when it was last written, in nanoseconds since 1970; 0 where the store does not say
+    """
+
+    name: str
+    written_ns: int
 
 
 class StagingDirectory:
@@ -29,10 +45,14 @@ class StagingDirectory:
         self.path = path.rstrip("/")
 
     def child(self, name: str) -> StagingDirectory:
-        """A directory below this one."""
+        """Open a directory below this one."""
+        return StagingDirectory(self.child_uri(name))
+
+    def child_uri(self, name: str) -> str:
+        """Return the URI of a directory below this one."""
         # What follows a question mark are options of the file system, and no part of the path.
         base, mark, options = self.uri.partition("?")
-        return StagingDirectory(f"{base.rstrip('/')}/{name}{mark}{options}")
+        return f"{base.rstrip('/')}/{name}{mark}{options}"
 
     @property
     def is_local(self) -> bool:
@@ -61,15 +81,27 @@ class StagingDirectory:
         return f"{self.path}/{name}"
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a whole file: readers see the old one or the new one, never half of it."""
-        if not self.is_local:  # Object stores show an object when it is complete.
-            with self.filesystem.open_output_stream(self.file(name)) as stream:
-                stream.write(text.encode())
+        """Write a whole file that is not there yet: readers see all of it or nothing, also where the writer is killed."""
+        if self.filesystem.type_name in _OBJECT_STORES:
+            self._write(self.file(name), text)
             return
         unfinished = self.file(f".{name}.{uuid.uuid4().hex}")
-        with open(unfinished, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(unfinished, self.file(name))
+        self._write(unfinished, text)
+        if self.is_local:
+            os.replace(unfinished, self.file(name))
+        else:
+            self.filesystem.move(unfinished, self.file(name))
+
+    def write_again(self, name: str, text: str) -> None:
+        """Write a file that may be there already. On HDFS, which moves no file over another, a reader may see half of it."""
+        if self.is_local:
+            self.write_text(name, text)
+        else:
+            self._write(self.file(name), text)
+
+    def _write(self, path: str, text: str) -> None:
+        with self.filesystem.open_output_stream(path) as stream:
+            stream.write(text.encode())
 
     def read_text(self, name: str) -> str:
         """
@@ -78,6 +110,15 @@ class StagingDirectory:
         with self.filesystem.open_input_stream(self.file(name)) as stream:
             text: bytes = stream.read()
         return text.decode()
+
+    def read_texts(self, names: Collection[str]) -> dict[str, str]:
+        """Read many small files at once.
+
+        :return: their texts by name, in the order of the names
+        :raises FileNotFoundError: one of them is not there
+        """
+        with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="staging-read") as pool:
+            return dict(zip(names, pool.map(self.read_text, names), strict=True))
 
     def exists(self, name: str) -> bool:
         return bool(self.filesystem.get_file_info(self.file(name)).type == fs.FileType.File)
@@ -97,8 +138,16 @@ class StagingDirectory:
                 yield reader.get_batch(index)
 
     def notes(self, prefix: str) -> Iterator[dict[str, Any]]:
-        """The JSON files whose names start with a prefix."""
-        selector = fs.FileSelector(self.path, allow_not_found=True)
-        for info in sorted(self.filesystem.get_file_info(selector), key=lambda info: str(info.base_name)):
-            if info.base_name.startswith(prefix) and info.base_name.endswith(".json"):
-                yield json.loads(self.read_text(info.base_name))
+        """Read the JSON files whose names start with a prefix, in the order of their names."""
+        texts = self.read_texts([found.name for found in self.find(prefix, ".json")])
+        return map(json.loads, texts.values())
+
+    def find(self, prefix: str, suffix: str) -> list[FoundFile]:
+        """List the files of these names that are completely written, by name; no file is opened."""
+        infos = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        names = ((str(info.base_name), info.mtime_ns or 0) for info in infos)
+        return sorted(
+            FoundFile(name, written_ns)
+            for name, written_ns in names
+            if name.startswith(prefix) and name.endswith(suffix) and not name.startswith(".")
+        )

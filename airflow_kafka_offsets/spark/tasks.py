@@ -6,7 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +16,7 @@ from airflow_kafka_offsets.offsets import Slice
 from airflow_kafka_offsets.spark.dead_letters import DeadLetterFile
 from airflow_kafka_offsets.spark.decode import DECODERS, sift_json
 from airflow_kafka_offsets.spark.job import SliceRead, StagedFile, StageJob
+from airflow_kafka_offsets.spark.slice_notes import write_progress, write_slice
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 
 RESULT_DDL = "name STRING, row_count BIGINT, byte_count BIGINT"
@@ -162,7 +163,7 @@ class _Seen:
         self._oldest: int | None = None
         self._newest: int | None = None
         # From here on the slice is begun: a begun slice that nobody ends is one that a transform stopped reading.
-        self._write("progress", self._read())
+        write_progress(staging, self._read())
 
     def add(self, batch: pa.RecordBatch, dead: DeadLetterFile) -> None:
         self._records += batch.num_rows
@@ -174,13 +175,13 @@ class _Seen:
             self._newest = newest if self._newest is None else max(self._newest, newest)
         if time.monotonic() >= self._next_note:
             self._next_note = time.monotonic() + self._interval
-            self._write("progress", replace(self._read(), dead_letters=dead.count))
+            write_progress(self._staging, replace(self._read(), dead_letters=dead.count))
 
     def finish(self, dead: DeadLetterFile) -> None:
         """
         :param dead: complete
         """
-        self._write("slice", replace(self._read(), dead_letters=dead.count, dead_letters_file=dead.name))
+        write_slice(self._staging, replace(self._read(), dead_letters=dead.count, dead_letters_file=dead.name))
 
     def _read(self) -> SliceRead:
         one = self._slice
@@ -195,9 +196,6 @@ class _Seen:
             None if self._newest is None else self._newest // 1000,
             self._bytes,
         )
-
-    def _write(self, kind: str, read: SliceRead) -> None:
-        self._staging.write_text(f"{kind}-{self._slice.index}.json", json.dumps(asdict(read)))
 
 
 def leave_failure(staging: StagingDirectory, error: KafkaOffsetsError) -> None:

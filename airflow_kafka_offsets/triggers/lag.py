@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -51,19 +50,8 @@ def prepare(watched: LagWatch) -> Prepared:
         return Cluster(config, isolation_level=watched.isolation_level, timeout=_KAFKA_SECONDS)
 
     tables = StateTables(watched.offsets_conn_id, watched.offsets_schema, watched.offsets_prefix)
-    _spare_the_loop()
     polled = partial(emit_poll, stats, watched.kafka_conn_id)
     return Prepared(tables, watched.question(), partial(Watch, open_cluster, database_engine, polled=polled))
-
-
-@cache
-def _spare_the_loop() -> None:
-    """Leave what is imported by now out of full garbage collections.
-
-    Looking at thousands of groups makes enough objects for one every few polls. Over all that Airflow has imported it takes 0.2 s,
-    during which no trigger of the process goes on; imports live as long as the process anyway.
-    """
-    gc.freeze()
 
 
 async def watch(watched: LagWatch) -> AsyncGenerator[Look[Judged] | Exception]:

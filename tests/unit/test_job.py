@@ -1,12 +1,14 @@
 """The job and the manifest, on their way through files."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.attempt import Attempt
 from airflow_kafka_offsets.formats import Json, Raw, row_columns
 from airflow_kafka_offsets.offsets import Slice
 from airflow_kafka_offsets.spark.job import Manifest, SliceRead, StagedFile, StageJob, TargetColumns
@@ -54,6 +56,14 @@ def test_columns_keep_their_types_and_what_may_be_null() -> None:
     columns = StageJob.from_json(JOB.to_json()).columns
     assert columns.equals(COLUMNS, check_metadata=True)
     assert not columns.field("id").nullable
+
+
+@pytest.mark.parametrize("kind", [StageJob, Attempt])
+def test_secrets_are_not_in_the_text_of_what_holds_them(kind: type[StageJob] | type[Attempt]) -> None:
+    values: dict[str, Any] = dict.fromkeys((attribute.name for attribute in fields(kind)), "public")
+    text = repr(kind(**values | {"kafka_config": {"sasl.password": "5ecret"}}))
+    assert "public" in text
+    assert "5ecret" not in text
 
 
 def test_a_job_spans_the_offsets_of_its_slices() -> None:

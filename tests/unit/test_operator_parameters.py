@@ -9,9 +9,12 @@ import pytest
 from airflow.sdk import DAG
 from jinja2 import UndefinedError
 
-from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaReplayOperator, SqlTable
+from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaReplayOperator, SqlTable, replay_bounds
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.hooks import kafka
+from airflow_kafka_offsets.offsets import OffsetRange, PartitionLog
 from airflow_kafka_offsets.operators.pipeline import PipelineOperator
+from airflow_kafka_offsets.operators.replay import KafkaReplayPlanOperator
 
 GIVEN: dict[str, Any] = {
     "task_id": "load",
@@ -92,3 +95,20 @@ def test_another_name_that_a_template_does_not_know_is_airflows_error() -> None:
 
     with pytest.raises(UndefinedError, match="'data_intervall_end' is undefined"):
         operator.render_template_fields({})
+
+
+def test_the_plan_of_a_replay_logs_the_first_of_its_ranges(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranges = [OffsetRange("orders", partition, 0, 10, 10) for partition in range(1000)]
+    logs = {one.topic_partition: PartitionLog(0, 10) for one in ranges}
+    monkeypatch.setattr(kafka, "kafka_config", lambda conn_id: {"bootstrap.servers": "127.0.0.1:1"})
+    monkeypatch.setattr(replay_bounds, "resolve", lambda *_: (ranges, logs))
+    operator = KafkaReplayPlanOperator(
+        task_id="plan", group_id="group", topics=["orders"], parts=2, offsets={"orders": {0: [0, 10]}}
+    )
+    assert len(operator.execute({})) == 2
+    logged = capsys.readouterr().out
+    assert "10,000 offsets in 2 parts: orders[0] 0..10, " in logged
+    assert ", orders[9] 0..10, and 990 more" in logged
+    assert "orders[10]" not in logged

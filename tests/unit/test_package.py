@@ -141,6 +141,11 @@ class TestPackage:
         monkeypatch.setattr(time, "time", lambda: tomorrow)
         assert write_package(tmp_path / "again.zip").read_bytes() == archive.read_bytes()
 
+    def test_it_is_compressed(self, archive: Path) -> None:
+        with zipfile.ZipFile(archive) as opened:
+            sources = sum(info.file_size for info in opened.infolist())
+        assert archive.stat().st_size < sources / 2
+
     def test_it_holds_the_whole_package_and_nothing_else(self, archive: Path) -> None:
         """Half of it would hide the other half from a transform that imports it."""
         root = Path(airflow_kafka_offsets.__file__).parent

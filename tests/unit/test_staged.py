@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import pwd
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from textwrap import dedent
+from types import ModuleType
+from typing import Any, NoReturn
 
 import pytest
 
 from airflow_kafka_offsets import staged
-from airflow_kafka_offsets.exceptions import StagingError
+from airflow_kafka_offsets.exceptions import (
+    ConfigurationError,
+    KafkaOffsetsError,
+    RecordError,
+    StagingError,
+    TransformError,
+)
 from airflow_kafka_offsets.formats import Json, row_columns
 from airflow_kafka_offsets.ledger import Batch, RangeRead
 from airflow_kafka_offsets.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.sinks import SqlTable
-from airflow_kafka_offsets.spark.job import MANIFEST, Manifest, SliceRead, StageJob, TargetColumns
+from airflow_kafka_offsets.spark.job import MANIFEST, Manifest, SliceRead, StagedFile, StageJob, TargetColumns
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 
 ORDERS = TopicPartition("orders", 0)
@@ -87,6 +103,64 @@ def test_slices_that_are_not_the_planned_range_are_refused(tmp_path: Path, bound
         launched(tmp_path, batch(RANGE), *(read(start, end) for start, end in bounds))
 
 
+class TestTheFingerprintOfATransform:
+    """It changes with the code, and is found of whatever a transform may be."""
+
+    SOURCE = """
+        from functools import partial, wraps
+
+        def plain(rows):
+            return rows
+
+        def add(rows, column):
+            return rows
+
+        def wrapping(function):
+            @wraps(function)
+            def wrapped(rows):
+                return function(rows)
+            return wrapped
+
+        class Cleaner:
+            def __call__(self, rows):
+                return rows
+
+        part = partial(add, column="a")
+        parts = partial(partial(plain))
+        wrapped = wrapping(plain)
+        cleaner = Cleaner()
+        method = cleaner.__call__
+        built_in = id
+    """
+
+    @pytest.fixture
+    def module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+        file = tmp_path / "shop_of_this_test.py"
+        file.write_text(dedent(self.SOURCE))
+        monkeypatch.syspath_prepend(tmp_path)
+        yield file
+        sys.modules.pop(file.stem, None)
+
+    @pytest.mark.parametrize("name", ["plain", "part", "parts", "wrapped", "Cleaner", "cleaner", "method", "built_in"])
+    def test_it_changes_with_its_module(self, module: Path, name: str) -> None:
+        pipeline = replace(PIPELINE, transform=f"{module.stem}.{name}")
+        before = staged.fingerprint(pipeline, COLUMNS)
+        assert staged.fingerprint(pipeline, COLUMNS) == before
+        module.write_text(f"{module.read_text()}# changed\n")
+        assert staged.fingerprint(pipeline, COLUMNS) != before
+
+    def test_it_changes_with_the_module_that_a_partial_takes_its_function_from(
+        self, module: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        other = ModuleType("other_of_this_test")
+        monkeypatch.setitem(sys.modules, other.__name__, other)
+        other.clean = partial(import_module(module.stem).add, column="b")  # type: ignore[attr-defined]
+        pipeline = replace(PIPELINE, transform=f"{other.__name__}.clean")
+        before = staged.fingerprint(pipeline, COLUMNS)
+        module.write_text(f"{module.read_text()}# changed\n")
+        assert staged.fingerprint(pipeline, COLUMNS) != before
+
+
 class TestFilesOfAnEarlierTry:
     def found(self, tmp_path: Path, wanted: str = WANTED) -> staged.Staged | None:
         planned = replace(batch(RANGE), state="staged", staging_uri=str(tmp_path))
@@ -113,3 +187,154 @@ def test_a_job_says_what_to_do_with_bad_records(tmp_path: Path) -> None:
     directory = StagingDirectory(str(tmp_path))
     assert job(batch(RANGE), directory).on_bad_record == "fail"
     assert job(batch(RANGE), directory, replace(PIPELINE, on_bad_record="dead_letter")).on_bad_record == "dead_letter"
+
+
+MANIFEST_TEXT = Manifest(1, WANTED, (), (read(10, 30),)).to_json()
+
+
+class TestFilesOfAnEarlierTryThatCannotBeRead:
+    """They are staged anew, in the same try."""
+
+    def refused(self, uri: str, caplog: pytest.LogCaptureFixture) -> str:
+        """The warning, of which there is one."""
+        planned = replace(batch(RANGE), state="staged", staging_uri=uri)
+        assert staged.find(planned, WANTED) is None
+        (record,) = caplog.records
+        assert record.levelname == "WARNING"
+        assert f"batch 1 in {uri} cannot be read: staging it anew" in record.getMessage()
+        return record.getMessage()
+
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [
+            (MANIFEST_TEXT[: len(MANIFEST_TEXT) // 2], "JSONDecodeError"),
+            ("", "JSONDecodeError"),
+            ("\udc80", "UnicodeDecodeError"),
+            ("[]", "TypeError"),
+            ("null", "TypeError"),
+            ("{}", "KeyError: 'batch_id'"),
+            (MANIFEST_TEXT.replace('"bytes"', '"byte_count"'), "unexpected keyword argument 'byte_count'"),
+            (MANIFEST_TEXT.replace('"end": 30', '"end": 29'), "other offsets were staged"),
+            (MANIFEST_TEXT.replace('"batch_id": 1', '"batch_id": 2'), "holds batch 2, not batch 1"),
+            (
+                Manifest(1, WANTED, (StagedFile("../part-1.arrow", 1, 1),), (read(10, 30),)).to_json(),
+                "is not the name of a file",
+            ),
+        ],
+    )
+    def test_a_manifest_of_another_kind(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, reason: str
+    ) -> None:
+        (tmp_path / MANIFEST).write_bytes(text.encode(errors="surrogateescape"))
+        assert reason in self.refused(str(tmp_path), caplog)
+
+    @pytest.mark.parametrize("uri", ["nosuch://bucket/batch-1", "relative/path", "file://host/batch-1", "s3://"])
+    def test_a_location_that_cannot_be_opened(self, caplog: pytest.LogCaptureFixture, uri: str) -> None:
+        self.refused(uri, caplog)
+
+    def test_a_location_that_does_not_answer(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def unanswered(self: StagingDirectory, name: str) -> NoReturn:
+            raise OSError("HDFS list directory failed")
+
+        monkeypatch.setattr(StagingDirectory, "exists", unanswered)
+        assert "OSError: HDFS list directory failed" in self.refused(str(tmp_path), caplog)
+
+
+class TestWhatIsDeleted:
+    @pytest.mark.parametrize("spelled", ["{}", "{}/", "file://{}"])
+    def test_the_directory_of_an_attempt(self, tmp_path: Path, spelled: str) -> None:
+        staging_dir = spelled.format(tmp_path)
+        directory = staged.make_directory(batch(RANGE), staging_dir)
+        directory.write_text(MANIFEST, "{}")
+        staged.remove_attempt(1, directory.uri, staging_dir)
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        "named",
+        [
+            "{root}",
+            "{root}/",
+            "{root}/..",
+            "{root}/precious",
+            "{root}/batch-1-0f",
+            "{root}/batch-2-" + "0f" * 16,
+            "{root}/precious/batch-1-" + "0f" * 16,
+            "{root}/../other/batch-1-" + "0f" * 16,
+            "{other}/batch-1-" + "0f" * 16,
+            "{root}/batch-1-" + "0f" * 16 + "/",
+            "{root}/batch-1-" + "0f" * 16 + "\n",
+            "s3://bucket/batch-1-" + "0f" * 16,
+            "nosuch://bucket/batch-1-" + "0f" * 16,
+        ],
+    )
+    def test_nothing_else(self, tmp_path: Path, caplog: pytest.LogCaptureFixture, named: str) -> None:
+        root, other = tmp_path / "root", tmp_path / "other"
+        for parent in (root, root / "precious", other):
+            for name in ("batch-1-" + "0f" * 16, "batch-2-" + "0f" * 16, "batch-1-0f"):
+                (parent / name).mkdir(parents=True)
+        before = sorted(tmp_path.rglob("*"))
+        uri = named.format(root=root, other=other)
+        staged.remove_attempt(1, uri, str(root))
+        assert sorted(tmp_path.rglob("*")) == before
+        (message,) = caplog.messages
+        assert f"The staging directory {uri} of batch 1 is left as it is" in message
+
+
+class TestWhatTheApplicationReports:
+    def reported(self, tmp_path: Path, **note: Any) -> KafkaOffsetsError:
+        """The error of a launch whose application failed, and left a note."""
+        directory = StagingDirectory(str(tmp_path))
+
+        class Launcher:
+            def check(self, staging_dir: str | None) -> None: ...
+
+            def __call__(self, job: StageJob) -> None:
+                directory.write_text("failure-1.json", json.dumps(note))
+                raise OSError("exit status 1")
+
+        planned = batch(RANGE)
+        with pytest.raises(KafkaOffsetsError) as raised:
+            staged.launch(Launcher(), job(planned, directory), planned, directory)
+        return raised.value
+
+    def test_an_error_of_this_package_is_raised_as_it_is(self, tmp_path: Path) -> None:
+        error = self.reported(tmp_path, error="TransformError", message="it returned None")
+        assert (type(error), str(error)) == (TransformError, "it returned None")
+
+    def test_a_record_is_named(self, tmp_path: Path) -> None:
+        error = self.reported(
+            tmp_path, error="RecordError", message="…", reason="no JSON", topic="orders", partition=0, offset=12
+        )
+        assert isinstance(error, RecordError)
+        assert (error.topic, error.partition, error.offset) == ("orders", 0, 12)
+
+    @pytest.mark.parametrize(
+        "name", ["annotations", "Callable", "FromTheFutureError", "VerificationError", "KafkaOffsetsError"]
+    )
+    def test_any_other_name_is_a_staging_error(self, tmp_path: Path, name: str) -> None:
+        error = self.reported(tmp_path, error=name, message="something")
+        assert (type(error), str(error)) == (StagingError, f"{name}: something")
+
+
+class TestTheDirectoryOfAUser:
+    @pytest.fixture(autouse=True)
+    def of_this_test(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def test_a_user_without_a_name_has_one(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def unnamed(uid: int) -> NoReturn:
+            raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+        for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(pwd, "getpwuid", unnamed)
+        root = Path(staged.staging_root(None).path)
+        assert root.parent == tmp_path
+        assert stat.S_IMODE(root.stat().st_mode) == 0o700
+
+    def test_one_that_others_may_write_to_is_refused(self) -> None:
+        Path(staged.staging_root(None).path).chmod(0o777)
+        with pytest.raises(ConfigurationError, match="belongs to another user, or others may write to it"):
+            staged.staging_root(None)

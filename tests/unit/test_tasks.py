@@ -16,6 +16,7 @@ from airflow_kafka_offsets.offsets import Slice
 from airflow_kafka_offsets.spark.dead_letters import dead_letters
 from airflow_kafka_offsets.spark.job import Manifest, SliceRead, StageJob, TargetColumns
 from airflow_kafka_offsets.spark.progress import Progress
+from airflow_kafka_offsets.spark.slice_notes import SliceNotes
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 from airflow_kafka_offsets.spark.tasks import SliceReader
 from tests.unit.fake_consumer import FakeConsumer, FakeMessage, Step, end_of_log
@@ -51,8 +52,10 @@ def rows_of(job: StageJob, script: Iterable[Step]) -> list[dict[str, Any]]:
 
 
 def note(job: StageJob, kind: str = "slice") -> SliceRead:
-    (found,) = StagingDirectory(job.staging_uri).notes(f"{kind}-")
-    return SliceRead(**found)
+    notes = SliceNotes(StagingDirectory(job.staging_uri))
+    ((index, read),) = (notes.progress(frozenset({0})) if kind == "progress" else notes.find().finished).items()
+    assert index == 0
+    return read
 
 
 def good(first: int, end: int, **fields: Any) -> list[FakeMessage]:
@@ -156,7 +159,7 @@ class TestBadRecords:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         one = job(tmp_path, on_bad_record="dead_letter")
-        progress = Progress(one, StagingDirectory(one.staging_uri))
+        progress = Progress(one, SliceNotes(StagingDirectory(one.staging_uri)))
         rows_of(one, [good(10, 20)])
         progress.report()
         assert "dead" not in capsys.readouterr().out
