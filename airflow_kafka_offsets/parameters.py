@@ -51,7 +51,7 @@ def check_untemplated(given: Mapping[str, Any], rules: Mapping[str, Rule], templ
         # Not only text: a sink has a name and a connection.
         if name in given and _TEMPLATE in repr(given[name]):
             raise ConfigurationError(
-                f"{name} is not templated, and {name}={given[name]!r} would stay as it is; templated are {', '.join(templated)}"
+                f"{name} is not templated, and {name}={given[name]!r} would stay as it is; templated are {', '.join(templated) or 'none'}"
             )
 
 
@@ -65,6 +65,10 @@ def _one_of(*words: str) -> Rule:
 
 def _is_name(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
 
 
 def _are_topics(value: Any) -> bool:
@@ -124,4 +128,17 @@ REWIND_RULES = OPERATOR_RULES | {
     "abandon_open_batch": _FLAG,
     "new_group": _FLAG,
     "new_cluster": _FLAG,
+}
+LAG_RULES = {
+    "group_id": _NAME,
+    "topics": Rule("a text or a list of texts", lambda value: isinstance(value, str) or _are_texts(value)),
+    "offsets_conn_id": _NAME,
+    "per_partition": _FLAG,
+    "allow_incomplete": _FLAG,
+    "poll_interval": _DURATION,
+    "rearm_after": _DURATION,
+    "isolation_level": _RULES["isolation_level"],
+    "offsets_schema": _or_none(_TEXT),
+    "offsets_prefix": _TEXT,
+    "kafka_conn_id": _NAME,
 }
