@@ -1,4 +1,4 @@
-"""Every parameter has a name, a type, a default and words: the signature of each class says the first three, one class the last."""
+"""Signatures name every parameter, and one class describes each: no parameter is missing, and defaults agree."""
 
 from __future__ import annotations
 
@@ -40,14 +40,9 @@ def parameters(of: Any) -> dict[str, Parameter]:
     """Return the parameters of ours: an operator hands others to Airflow's own classes."""
     return {
         name: parameter
-        for name, parameter in signature(of.__init__ if isinstance(of, type) else of).parameters.items()
+        for name, parameter in signature(of).parameters.items()
         if name != "self" and parameter.kind is not Parameter.VAR_KEYWORD
     }
-
-
-def default(parameter: Parameter) -> Any:
-    """Return the default; a dataclass makes that of a mutable type anew."""
-    return parameter.default
 
 
 def described(of: type) -> dict[str, str]:
@@ -92,7 +87,6 @@ def test_every_parameter_is_named_and_typed(of: type) -> None:
 def test_defaults_agree_with_the_class_that_describes_them(of: type) -> None:
     for name, other in referred(of).items():
         mine, theirs = parameters(of)[name], parameters(other)[name]
-        # Only the task of a load waits for the topics by itself; all else is the same.
         assert (name, mine.default) == (name, theirs.default)
         assert mine.annotation.removeprefix("parameters.").removeprefix("planning.").removeprefix("bounds.") in (
             theirs.annotation,
@@ -101,7 +95,7 @@ def test_defaults_agree_with_the_class_that_describes_them(of: type) -> None:
 
 
 @pytest.mark.parametrize("of", OPERATORS, ids=lambda of: of.__name__)
-def test_what_is_templated_is_said(of: Any) -> None:
+def test_the_docs_mark_what_is_templated(of: Any) -> None:
     templated = {name for name, words in described(of).items() if words.endswith("(templated)")}
     of_others = {name for name, other in referred(of).items() if name in other.template_fields}  # type: ignore[attr-defined]
 
@@ -126,7 +120,7 @@ def test_a_replay_has_those_of_a_pipeline_and_of_the_function() -> None:
 
 
 @pytest.mark.parametrize("of", [KafkaLagSensor, KafkaLagTrigger, KafkaLagEventTrigger], ids=lambda of: of.__name__)
-def test_whoever_watches_the_lag_has_the_options_of_a_watch(of: type) -> None:
+def test_sensor_and_triggers_have_the_options_of_a_watch(of: Any) -> None:
     own = {KafkaLagSensor: {"deferrable"}, KafkaLagTrigger: {"first_look"}, KafkaLagEventTrigger: {"rearm_after"}}[of]
     names = {field.name for field in fields(LagWatch)}
     # A sensor of Airflow's has `poke_interval`.
