@@ -25,6 +25,7 @@ _EXPORTS = {
     "KafkaReplayPlanOperator": "airflow_kafka_offsets.operators.replay",
     "KafkaRewindOperator": "airflow_kafka_offsets.operators.rewind",
     "KafkaVerifyOperator": "airflow_kafka_offsets.operators.verify",
+    "LoadOptions": "airflow_kafka_offsets.pipeline",
     "LoadResult": "airflow_kafka_offsets.attempt",
     "OfBatch": "airflow_kafka_offsets.replay_bounds",
     "Offsets": "airflow_kafka_offsets.replay_bounds",
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.operators.replay import KafkaReplayPlanOperator as KafkaReplayPlanOperator
     from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator as KafkaRewindOperator
     from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator as KafkaVerifyOperator
+    from airflow_kafka_offsets.pipeline import LoadOptions as LoadOptions
     from airflow_kafka_offsets.pipeline import Pipeline as Pipeline
     from airflow_kafka_offsets.preview import Preview as Preview
     from airflow_kafka_offsets.replay_bounds import Between as Between

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
@@ -27,12 +27,12 @@ from airflow_kafka_offsets.exceptions import (
 from airflow_kafka_offsets.holding import claimed
 from airflow_kafka_offsets.instants import instant
 from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Batch, Claim, ReplayClaim, TaskRun
+from airflow_kafka_offsets.ledger import Batch, Claim, ReplayClaim, Tables, TaskRun
 from airflow_kafka_offsets.listing import listed
 from airflow_kafka_offsets.metrics import Commit
 from airflow_kafka_offsets.mirror import mirror_after_commit
 from airflow_kafka_offsets.offsets import Gap, TopicPartition
-from airflow_kafka_offsets.pipeline import Pipeline
+from airflow_kafka_offsets.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.sinks.staged_rows import StagedRows
 from airflow_kafka_offsets.spark.dead_letters import dead_letters, too_many
 from airflow_kafka_offsets.staged import Launcher, Staged
@@ -52,6 +52,7 @@ class Planned(NamedTuple):
 
 def load(
     pipeline: Pipeline,
+    options: LoadOptions | None = None,
     *,
     kafka_config: Mapping[str, Any],
     engine: Engine,
@@ -63,6 +64,7 @@ def load(
 
     Safe to run again at any time, and from two places at once: every offset is loaded exactly once.
 
+    :param options: where the load begins, how far it goes, and how; None is `LoadOptions()`
     :param kafka_config: librdkafka configuration
     :param engine: the database of the target and the positions
     :param launcher: how Spark is started, for example `SessionLauncher(spark)`
@@ -70,7 +72,9 @@ def load(
     :param on_commit: is told of every batch that was committed; where it raises, that is logged, and the load goes on
     :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether loading again can help
     """
+    options = options or LoadOptions()
     columns = pipeline.check()
+    options.check()
     launcher.check(pipeline.staging_dir)
     run = run or TaskRun.of_this_process()
     cluster = Cluster(kafka_config, isolation_level=pipeline.isolation_level)
@@ -79,7 +83,7 @@ def load(
         ledger.create_missing(engine, pipeline.tables)
         target = pipeline.sink.prepare(engine, None if pipeline.transform else columns)
         clean_up(engine, pipeline.tables, pipeline.staging_dir, older_than=pipeline.staging_retention)
-        with claimed(pipeline, engine, run, cluster_id) as claim:
+        with claimed(pipeline, options, engine, run, cluster_id) as claim:
             return _batch_by_batch(
                 Attempt(
                     pipeline=pipeline,
@@ -92,37 +96,39 @@ def load(
                     target=target,
                     fingerprint=staged.fingerprint(pipeline, columns),
                     on_commit=on_commit,
-                )
+                ),
+                options,
             )
 
 
-def _batch_by_batch(attempt: Attempt) -> LoadResult:
-    budget, begun = attempt.pipeline.time_budget, time.monotonic()
+def _batch_by_batch(attempt: Attempt, options: LoadOptions) -> LoadResult:
+    budget, begun = options.time_budget, time.monotonic()
     result = LoadResult()
     while True:
         began = time.monotonic()
-        planned = plan(attempt)
+        planned = plan(attempt, options)
         if planned is None:
             if not result.batches:
                 # Positions that were stored without a batch, or that an earlier load could not mirror.
-                mirror_after_commit(attempt.cluster, attempt.engine, attempt.pipeline)
+                mirror_after_commit(attempt.cluster, options.mirror_to, attempt.engine, attempt.pipeline)
             return result
         try:
             work = planned.work or stage(attempt, planned.batch)
         except DataLossError:
-            if not _given_up_as_expired(attempt, planned.batch):
+            if not _given_up_as_expired(attempt, options, planned.batch):
                 raise
             continue
         rows = commit(attempt, planned.batch, work, began)
+        mirror_after_commit(attempt.cluster, options.mirror_to, attempt.engine, attempt.pipeline)
         result += LoadResult((planned.batch.batch_id,), work.records, rows, work.dead_letters)
         if budget is not None and time.monotonic() - begun >= budget.total_seconds():
-            complete = not decide(attempt).ranges
+            complete = not decide(attempt, options).ranges
             if not complete:
                 log.info("The time budget of %s is spent: what is left is loaded by the next run", budget)
             return replace(result, complete=complete)
 
 
-def plan(attempt: Attempt) -> Planned | None:
+def plan(attempt: Attempt, options: LoadOptions) -> Planned | None:
     """The batch to do next: the open one, whoever planned it, else a new one, written ahead; None where nothing is new.
 
     :raises ForeignBatchError: the group's batches are those of another load
@@ -130,12 +136,12 @@ def plan(attempt: Attempt) -> Planned | None:
     """
     pipeline, claim = attempt.pipeline, attempt.claim
     batch = ledger.open_batch(attempt.engine, pipeline.tables, claim.group_id)
-    planned = _resumed(attempt, batch) if batch is not None else None
+    planned = _resumed(attempt, options, batch) if batch is not None else None
     if planned is not None:
         return planned
     ledger.keep_to_table(attempt.engine, pipeline.tables, claim, pipeline.topics, pipeline.sink.name)
     generation = ledger.generation(attempt.engine, pipeline.tables, claim.group_id)
-    decided = decide(attempt)
+    decided = decide(attempt, options)
     log_gaps(decided.gaps)
     if not decided.ranges and not decided.initial:
         log.info("Nothing to load for group %r in %s", pipeline.group_id, ", ".join(pipeline.topics))
@@ -152,7 +158,7 @@ def plan(attempt: Attempt) -> Planned | None:
         )
     except RewoundError as rewound:
         log.info("%s", rewound)
-        return plan(attempt)
+        return plan(attempt, options)
     if batch is None:
         log.info("Nothing to load yet for group %r; it begins at %s", pipeline.group_id, begun(decided))
         return None
@@ -167,15 +173,27 @@ def plan(attempt: Attempt) -> Planned | None:
     return Planned(batch)
 
 
-def decide(attempt: Attempt) -> planning.Plan:
+def decide(attempt: Attempt, options: LoadOptions) -> planning.Plan:
     """What a new batch of this task instance would load, now; nothing is written."""
-    targets = ledger.captured_targets(attempt.engine, attempt.pipeline.tables, attempt.claim)
-    return dry_run(attempt.pipeline, attempt.engine, attempt.cluster, targets)
+    pipeline = attempt.pipeline
+    return dry_run(
+        pipeline.group_id,
+        pipeline.topics,
+        options,
+        engine=attempt.engine,
+        tables=pipeline.tables,
+        cluster=attempt.cluster,
+        targets=ledger.captured_targets(attempt.engine, pipeline.tables, attempt.claim),
+    )
 
 
 def dry_run(
-    pipeline: Pipeline,
+    group_id: str,
+    topics: Sequence[str],
+    options: LoadOptions,
+    *,
     engine: Engine,
+    tables: Tables,
     cluster: Cluster,
     targets: Mapping[TopicPartition, int] | None = None,
     given_up: Batch | None = None,
@@ -187,23 +205,21 @@ def dry_run(
     :raises PlanningError: where the stored positions and the logs do not fit together
     """
     # Positions first, then the ends of the logs: the other way round, lag could come out negative.
-    positions = ledger.positions(engine, pipeline.tables, pipeline.group_id)
+    positions = ledger.positions(engine, tables, group_id)
     if given_up is not None:
         positions |= ledger.positions_begun(given_up, positions)
-    logs = cluster.logs(pipeline.topics)
-    if targets is None and pipeline.until is not None:
-        targets = bounds.targets_until(cluster, instant("until", pipeline.until), logs)
-    start = bounds.first_offsets(cluster, pipeline.start, lambda: ledger.now(engine), logs, positions)
+    logs = cluster.logs(topics)
+    if targets is None and options.until is not None:
+        targets = bounds.targets_until(cluster, instant("until", options.until), logs)
+    start = bounds.first_offsets(cluster, options.start, lambda: ledger.now(engine), logs, positions)
     return planning.decide(
         positions,
         bounds.reaching(cluster, logs, positions, start),
         start=start,
-        on_data_loss=pipeline.on_data_loss,
-        max_records=pipeline.max_records,
-        max_bytes=pipeline.max_bytes,
-        bytes_per_offset=(
-            ledger.bytes_per_offset(engine, pipeline.tables, pipeline.group_id) if pipeline.max_bytes else None
-        ),
+        on_data_loss=options.on_data_loss,
+        max_records=options.max_records,
+        max_bytes=options.max_bytes,
+        bytes_per_offset=ledger.bytes_per_offset(engine, tables, group_id) if options.max_bytes else None,
         targets=targets,
     )
 
@@ -223,9 +239,7 @@ def stage(attempt: Attempt, batch: Batch) -> Staged:
         # An attempt that was killed while it staged: its files are of no use to anybody.
         staged.remove_attempt(batch.batch_id, batch.staging_uri, pipeline.staging_dir)
     # A replay holds no group, and has no lease that could run out.
-    lease = (
-        ledger.Heartbeat(engine, pipeline.tables, claim, pipeline.lease) if isinstance(claim, Claim) else nullcontext()
-    )
+    lease = ledger.Heartbeat(engine, pipeline.tables, claim) if isinstance(claim, Claim) else nullcontext()
     with lease:
         work = staged.launch(attempt.launcher, job, batch, directory)
     # Records of a topic that was made anew while Spark read would go under the old topic's name.
@@ -256,7 +270,7 @@ def commit(attempt: Attempt, batch: Batch, work: Staged, began: float) -> int:
         ledger.write_dead_letters(conn, pipeline.tables, batch, dead_letters(work.directory, work.manifest))
         return pipeline.sink.write(conn, rows)
 
-    count = ledger.commit(engine, pipeline.tables, claim, batch, work.reads, write, lease=pipeline.lease)
+    count = ledger.commit(engine, pipeline.tables, claim, batch, work.reads, write)
     log.info(
         "Committed batch %d of group %r: %s records, %s rows into %s%s in %.1f s; %s: %s",
         batch.batch_id,
@@ -272,8 +286,6 @@ def commit(attempt: Attempt, batch: Batch, work: Staged, began: float) -> int:
         else shown(batch),
     )
     staged.remove_attempt(batch.batch_id, work.directory.uri, pipeline.staging_dir)
-    if isinstance(claim, Claim):
-        mirror_after_commit(attempt.cluster, engine, pipeline)
     if attempt.on_commit is not None:
         _tell(attempt.on_commit, attempt, batch, work, count, began)
     return count
@@ -294,7 +306,7 @@ def _tell(on_commit: OnCommit, attempt: Attempt, batch: Batch, work: Staged, row
         log.exception("Telling of batch %d of group %r failed", batch.batch_id, batch.group_id)
 
 
-def _resumed(attempt: Attempt, batch: Batch) -> Planned | None:
+def _resumed(attempt: Attempt, options: LoadOptions, batch: Batch) -> Planned | None:
     """The group's open batch, where it is this pipeline's to finish and can still be finished as it was planned.
 
     :return: None where its records are gone, the user chose to skip such, and the batch was given up for that
@@ -318,20 +330,20 @@ def _resumed(attempt: Attempt, batch: Batch) -> Planned | None:
             batch.batch_id,
         )
     work = staged.find(batch, attempt.fingerprint)
-    if work is None and _given_up_as_expired(attempt, batch):
+    if work is None and _given_up_as_expired(attempt, options, batch):
         return None
     told = "committing its files" if work is not None else "finishing it first"
     log.info("Batch %d of group %r is %s by an earlier try: %s", batch.batch_id, batch.group_id, batch.state, told)
     return Planned(batch, work)
 
 
-def _given_up_as_expired(attempt: Attempt, batch: Batch) -> bool:
+def _given_up_as_expired(attempt: Attempt, options: LoadOptions, batch: Batch) -> bool:
     """Abandon a batch whose records are gone, where the user chose to skip such.
 
     :raises PlanningError: they are gone, and the user did not; or the log is another one
     """
     pipeline = attempt.pipeline
-    if planning.check_open(batch.ranges, attempt.cluster.logs(pipeline.topics), pipeline.on_data_loss):
+    if planning.check_open(batch.ranges, attempt.cluster.logs(pipeline.topics), options.on_data_loss):
         return False
     log.warning("Batch %d of group %r is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
     ledger.abandon(attempt.engine, pipeline.tables, attempt.claim, batch, EXPIRED)

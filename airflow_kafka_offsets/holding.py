@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from airflow_kafka_offsets import ledger
 from airflow_kafka_offsets.exceptions import FencedError, GroupBusyError, LedgerError
 from airflow_kafka_offsets.ledger import Claim, TaskRun
-from airflow_kafka_offsets.pipeline import Pipeline
+from airflow_kafka_offsets.pipeline import LoadOptions, Pipeline
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ _BUSY_LOG_SECONDS = 60.0
 
 
 @contextmanager
-def claimed(pipeline: Pipeline, engine: Engine, run: TaskRun, cluster_id: str) -> Iterator[Claim]:
+def claimed(pipeline: Pipeline, options: LoadOptions, engine: Engine, run: TaskRun, cluster_id: str) -> Iterator[Claim]:
     """Hold a pipeline's group for as long as the block lasts; where another run holds it, wait as `on_busy` says.
 
     :raises GroupBusyError: another run holds it, and is not to be waited for
@@ -32,11 +32,11 @@ def claimed(pipeline: Pipeline, engine: Engine, run: TaskRun, cluster_id: str) -
     while True:
         try:
             claim = ledger.claim(
-                engine, pipeline.tables, pipeline.group_id, run, cluster_id=cluster_id, lease=pipeline.lease
+                engine, pipeline.tables, pipeline.group_id, run, cluster_id=cluster_id, lease=options.lease
             )
             break
         except GroupBusyError as busy:
-            if pipeline.on_busy == "fail":
+            if options.on_busy == "fail":
                 raise
             if time.monotonic() >= next_log:
                 log.info("%s. Waiting for it", busy)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets import parameters
 from airflow_kafka_offsets.lag import LagReport
 from airflow_kafka_offsets.metrics import Stats, emit_lag
 from airflow_kafka_offsets.thresholds import Require, Thresholds
@@ -15,6 +15,9 @@ from airflow_kafka_offsets.thresholds import Require, Thresholds
 if TYPE_CHECKING:
     from airflow_kafka_offsets.bounds import Start
     from airflow_kafka_offsets.lag_report import LagQuestion
+
+TEMPLATED = ("group_id", "topics")
+"""What a sensor renders, and a watch therefore checks when it looks."""
 
 _COMMITTED_BY = "committed-by:"
 
@@ -36,7 +39,8 @@ class Judged(NamedTuple):
 class LagWatch:
     """A group whose lag is watched. Names of connections only: what these say is read by the process that watches.
 
-    The parameters are those of `KafkaLagSensor`.
+    As for `KafkaLagSensor`: `group_id`, `topics`, `offsets_conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`, `require`,
+    `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `offsets_schema`, `offsets_prefix`, `kafka_conn_id`.
 
     :param poll_interval: from one look to the next
     :raises ConfigurationError: the thresholds or the interval can mean nothing
@@ -60,15 +64,14 @@ class LagWatch:
     kafka_conn_id: str = "kafka_default"
 
     def __post_init__(self) -> None:
-        interval = self.poll_interval
-        if not isinstance(interval, timedelta) or interval <= timedelta(0):
-            raise ConfigurationError(f"poll_interval must be a positive timedelta; got poll_interval={interval!r}")
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in TEMPLATED}
+        parameters.check_untemplated(given, parameters.LAG_RULES, TEMPLATED)
         self._thresholds()  # refuses bad ones
 
     def as_kwargs(self) -> dict[str, Any]:
         """The same as parameters that Airflow can store."""
         start = self.start
-        return {one.name: getattr(self, one.name) for one in fields(self)} | {
+        return {field.name: getattr(self, field.name) for field in fields(self)} | {
             "topics": [self.topics] if isinstance(self.topics, str) else list(self.topics),
             "start": start if isinstance(start, (str, datetime, timedelta)) else _COMMITTED_BY + start.group_id,
         }
@@ -99,4 +102,4 @@ class LagWatch:
         return Judged(True, told, {"group_id": self.group_id, "met": met, "report": report.summary()})
 
     def _thresholds(self) -> Thresholds:
-        return Thresholds(**{one.name: getattr(self, one.name) for one in fields(Thresholds)})
+        return Thresholds(**{field.name: getattr(self, field.name) for field in fields(Thresholds)})

@@ -94,12 +94,11 @@ def mirror_stored(
     return done
 
 
-def mirror_after_commit(cluster: Cluster, engine: Engine, pipeline: Pipeline) -> None:
-    """Mirror a pipeline's positions where it asks for that, in at most `AFTER_COMMIT_SECONDS`.
+def mirror_after_commit(cluster: Cluster, kafka_group: str | None, engine: Engine, pipeline: Pipeline) -> None:
+    """Mirror a pipeline's positions to a consumer group where one is named, in at most `AFTER_COMMIT_SECONDS`.
 
     Whatever goes wrong is a warning: the rows and the positions are committed, and the next load mirrors again.
     """
-    kafka_group = pipeline.mirror_to
     if kafka_group is None:
         return
     positions: Positions = {}

@@ -13,16 +13,16 @@ from typing import Any
 
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import ledger, replay_bounds, staged
+from airflow_kafka_offsets import ledger, parameters, replay_bounds, staged
 from airflow_kafka_offsets.attempt import Attempt, LoadResult, OnCommit
 from airflow_kafka_offsets.batch import EXPIRED, commit, log_gaps, shown, stage
 from airflow_kafka_offsets.cleanup import clean_up
-from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
+from airflow_kafka_offsets.exceptions import DataLossError
 from airflow_kafka_offsets.holding import fenced_first
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.ledger import Batch, Recipe, Replay, ReplayBatch, ReplayClaim, TaskRun
 from airflow_kafka_offsets.pipeline import Pipeline
-from airflow_kafka_offsets.planning import Plan
+from airflow_kafka_offsets.planning import OnDataLoss, Plan
 from airflow_kafka_offsets.replay_bounds import Bounds
 from airflow_kafka_offsets.staged import Launcher
 
@@ -36,6 +36,8 @@ def replay(
     kafka_config: Mapping[str, Any],
     engine: Engine,
     launcher: Launcher,
+    max_records: int | None = None,
+    on_data_loss: OnDataLoss = "fail",
     replace: bool = False,
     reason: str | None = None,
     who: str | None = None,
@@ -50,12 +52,13 @@ def replay(
     The tries of one task instance share the offsets that its first try planned: what one of them has committed is not done
     again. Two runs that ask for the same append it twice.
 
-    :param pipeline: of the load whose records are replayed, with its own sink or another. `start`, `on_busy`, `lease` and
-        `mirror_to` mean nothing here; `until`, `max_bytes` and `time_budget` are refused
+    :param pipeline: of the load whose records are replayed, with its own sink or another
     :param bounds: `Offsets`, `Between`, `OfBatch`, or a mapping such as `{"orders": {0: (10, 20)}}`
     :param kafka_config: librdkafka configuration
     :param engine: the database of the target and the history
     :param launcher: how Spark is started, for example `SessionLauncher(spark)`
+    :param max_records: the most offsets of one batch; more than that is replayed in several, one after the other
+    :param on_data_loss: fail, or skip records of the range that are gone, and record the gap
     :param replace: remove the rows and dead letters that the group's batches left of these offsets, in the transaction that
         writes the new ones
     :param reason: for the history
@@ -68,7 +71,7 @@ def replay(
     :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether running it again can help
     """
     columns = pipeline.check()
-    _check_options(pipeline)
+    parameters.check({"max_records": max_records, "on_data_loss": on_data_loss, "replace": replace})
     bounds = replay_bounds.check(bounds, pipeline.topics)
     launcher.check(pipeline.staging_dir)
     cluster = Cluster(kafka_config, isolation_level=pipeline.isolation_level)
@@ -91,7 +94,7 @@ def replay(
         batches = ledger.take_replay(engine, pipeline.tables, wanted, cluster_id=cluster_id)
         clean_up(engine, pipeline.tables, pipeline.staging_dir, older_than=pipeline.staging_retention)
         if not batches:
-            batches = _planned(pipeline, bounds, wanted, cluster, engine, cluster_id)
+            batches = _planned(pipeline, bounds, wanted, cluster, engine, cluster_id, max_records, on_data_loss)
         result = LoadResult()
         for one in batches:
             if one.claim is None:
@@ -112,23 +115,21 @@ def replay(
                     ),
                     one.batch,
                     one.claim,
+                    on_data_loss,
                 )
             result += done
         return result
 
 
-def _check_options(pipeline: Pipeline) -> None:
-    options = {"until": pipeline.until, "max_bytes": pipeline.max_bytes, "time_budget": pipeline.time_budget}
-    for name, value in options.items():
-        if value is not None:
-            raise ConfigurationError(
-                f"{name} says how far a load goes, and a replay goes as far as its bounds; got {name}={value!r}. Leave it out; "
-                "max_records splits a replay into batches."
-            )
-
-
 def _planned(
-    pipeline: Pipeline, bounds: Bounds, wanted: Replay, cluster: Cluster, engine: Engine, cluster_id: str
+    pipeline: Pipeline,
+    bounds: Bounds,
+    wanted: Replay,
+    cluster: Cluster,
+    engine: Engine,
+    cluster_id: str,
+    max_records: int | None,
+    on_data_loss: OnDataLoss,
 ) -> list[ReplayBatch]:
     """Plan all batches of a replay, and write them ahead."""
     ranges, logs = replay_bounds.resolve(
@@ -141,9 +142,9 @@ def _planned(
         log.info("Nothing to replay for group %r: no offsets within %s", pipeline.group_id, wanted.scenario)
         return []
     # All at once first: an error names every partition, and not only those of the first part.
-    replay_bounds.fit(ranges, logs, pipeline.on_data_loss)
-    parts = -(-sum(map(len, ranges)) // (pipeline.max_records or sum(map(len, ranges))))
-    plans = [replay_bounds.fit(part, logs, pipeline.on_data_loss) for part in replay_bounds.cut(ranges, parts)]
+    replay_bounds.fit(ranges, logs, on_data_loss)
+    parts = -(-sum(map(len, ranges)) // (max_records or sum(map(len, ranges))))
+    plans = [replay_bounds.fit(part, logs, on_data_loss) for part in replay_bounds.cut(ranges, parts)]
     batches = ledger.record_replay(engine, pipeline.tables, wanted, plans, cluster_id=cluster_id)
     for one in batches:
         log_gaps(one.batch.gaps)
@@ -158,17 +159,17 @@ def _planned(
     return batches
 
 
-def _finished(attempt: Attempt, batch: Batch, claim: ReplayClaim) -> LoadResult:
+def _finished(attempt: Attempt, batch: Batch, claim: ReplayClaim, on_data_loss: OnDataLoss) -> LoadResult:
     """Stage and commit an open batch, whichever try planned it."""
     began = time.monotonic()
     with fenced_first(lambda: claim.check(attempt.engine, attempt.pipeline.tables)):
         work = staged.find(batch, attempt.fingerprint)
-        again = _planned_again(attempt, batch, claim) if work is None else None
+        again = _planned_again(attempt, batch, claim, on_data_loss) if work is None else None
         if work is None and again is None:
             try:
                 work = stage(attempt, batch)
             except DataLossError:
-                again = _planned_again(attempt, batch, claim)
+                again = _planned_again(attempt, batch, claim, on_data_loss)
                 if again is None:
                     raise
         if work is not None:
@@ -176,10 +177,10 @@ def _finished(attempt: Attempt, batch: Batch, claim: ReplayClaim) -> LoadResult:
             return LoadResult((batch.batch_id,), work.records, rows, work.dead_letters)
     assert again is not None
     assert again.claim is not None
-    return _finished(replaced(attempt, claim=again.claim), again.batch, again.claim)
+    return _finished(replaced(attempt, claim=again.claim), again.batch, again.claim, on_data_loss)
 
 
-def _planned_again(attempt: Attempt, batch: Batch, claim: ReplayClaim) -> ReplayBatch | None:
+def _planned_again(attempt: Attempt, batch: Batch, claim: ReplayClaim, on_data_loss: OnDataLoss) -> ReplayBatch | None:
     """Plan an open batch anew where records of it are gone meanwhile, and the user chose to skip such.
 
     :return: None where all of it is there
@@ -188,13 +189,13 @@ def _planned_again(attempt: Attempt, batch: Batch, claim: ReplayClaim) -> Replay
     """
     pipeline = attempt.pipeline
     logs = attempt.cluster.logs(sorted({one.topic for one in batch.ranges}))
-    plan: Plan = replay_bounds.fit(batch.ranges, logs, pipeline.on_data_loss)
+    plan: Plan = replay_bounds.fit(batch.ranges, logs, on_data_loss)
     # The commit asks again; here it spares Spark's time.
     with attempt.engine.connect() as conn:
         ledger.refuse_double(conn, pipeline.tables, claim.replay, batch.ranges)
     if not plan.gaps:
         return None
-    plan = replay_bounds.fit(replay_bounds.wanted(batch), logs, pipeline.on_data_loss)
+    plan = replay_bounds.fit(replay_bounds.wanted(batch), logs, on_data_loss)
     log.warning("Batch %d, a replay for group %r, is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
     again = ledger.plan_again(attempt.engine, pipeline.tables, claim, plan, EXPIRED)
     log_gaps(again.batch.gaps)

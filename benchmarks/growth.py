@@ -24,7 +24,7 @@ import psutil
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import Json, Pipeline, SessionLauncher, SqlTable, load
+from airflow_kafka_offsets import Json, LoadOptions, Pipeline, SessionLauncher, SqlTable, load
 from airflow_kafka_offsets.attempt import OnCommit
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.spark.job import StageJob
@@ -225,7 +225,8 @@ def _load(
     **options: Any,
 ) -> None:
     load(
-        Pipeline(group_id=group_id, topics=topics, value_format=Json(COLUMNS), sink=SqlTable("orders"), **options),
+        Pipeline(group_id=group_id, topics=topics, value_format=Json(COLUMNS), sink=SqlTable("orders")),
+        LoadOptions(**options),
         kafka_config={"bootstrap.servers": bootstrap_servers},
         engine=engine,
         launcher=launcher,

@@ -6,7 +6,7 @@ A replay commits rows alone, and never moves a position.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -35,15 +35,12 @@ def commit(
     batch: Batch,
     reads: Mapping[TopicPartition, RangeRead],
     write: Callable[[Connection], int],
-    *,
-    lease: timedelta,
 ) -> int:
     """Write the rows and close the batch, in one transaction; that of a load moves the positions to the ends of the ranges.
 
     :param reads: what reading each range showed
     :param write: writes all the rows over the connection it is given, and returns how many; may be called several times,
         each time in a new transaction that holds nothing of the one before (see `transact`)
-    :param lease: the lease begins anew with the commit: nobody could renew it while the group's row was locked
     :return: the number of rows
     :raises FencedError: a later attempt took over
     :raises PositionConflictError: a stored position is not where its range starts
@@ -65,7 +62,8 @@ def commit(
         if isinstance(claim, Claim):
             stored = stored_positions(conn, tables, claim.group_id)
             set_positions(conn, tables, claim.group_id, batch.batch_id, batch.ranges, stored, reads, now)
-            update_claimed(conn, tables, claim, lease_expires_at=now + lease)
+            # The lease begins anew: nobody could renew it while the group's row was locked.
+            update_claimed(conn, tables, claim, lease_expires_at=now + claim.lease)
         _close(conn, tables, batch, reads, rows, now)
         return rows
 

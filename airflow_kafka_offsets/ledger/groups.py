@@ -84,11 +84,15 @@ class Fence(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to write for a group, until somebody claims it with a higher epoch."""
+    """The right to write for a group, until somebody claims it with a higher epoch.
+
+    :param lease: how long others believe, by the database's clock, that this attempt lives, unless it renews
+    """
 
     group_id: str
     epoch: int
     owner: TaskRun
+    lease: timedelta
 
     def lock(self, conn: Connection, tables: Tables) -> None:
         """Lock the group's row, and make sure that nobody claimed the group since.
@@ -107,7 +111,7 @@ def claim(engine: Engine, tables: Tables, group_id: str, owner: TaskRun, *, clus
     """Take the group for this attempt.
 
     :param cluster_id: the id of the Kafka cluster; remembered at the first claim, compared at every later one
-    :param lease: how long others believe, by the database's clock, that this attempt lives, unless it renews
+    :param lease: of the claim
     :raises GroupBusyError: another run holds an unexpired lease, or is committing
     :raises ClusterChangedError: the group's positions belong to another cluster
     :raises LedgerError: the user may not write to the state tables
@@ -143,7 +147,7 @@ def _claim(conn: Connection, tables: Tables, group_id: str, owner: TaskRun, clus
     )
     if claimed.rowcount != 1:  # only where the database knows no FOR UPDATE
         raise GroupBusyError(f"Group {group_id!r} was claimed by another run at the same moment")
-    return Claim(group_id, row.epoch + 1, owner)
+    return Claim(group_id, row.epoch + 1, owner, lease)
 
 
 def generation(engine: Engine, tables: Tables, group_id: str) -> int:
@@ -177,13 +181,13 @@ def cluster_of(conn: Connection, tables: Tables, group_id: str) -> str | None:
     return cluster_id
 
 
-def renew(engine: Engine, tables: Tables, held: Claim, lease: timedelta) -> bool:
+def renew(engine: Engine, tables: Tables, held: Claim) -> bool:
     """Say that the attempt lives.
 
     :return: False where a later attempt took the group over
     """
     return transact(
-        engine, lambda conn: update_claimed(conn, tables, held, lease_expires_at=database_now(conn) + lease)
+        engine, lambda conn: update_claimed(conn, tables, held, lease_expires_at=database_now(conn) + held.lease)
     )
 
 

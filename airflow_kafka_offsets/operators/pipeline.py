@@ -1,12 +1,12 @@
-"""What the operators that run a pipeline on Spark share."""
+"""What operators share: a group with its connections and state tables, and a pipeline that runs on Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 from jinja2 import UndefinedError
@@ -18,13 +18,17 @@ from airflow_kafka_offsets.retry_policy import KafkaOffsetsRetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
 
     from airflow.sdk import Context
     from jinja2 import Environment
+    from sqlalchemy.engine import Engine
 
     from airflow_kafka_offsets.attempt import LoadResult
     from airflow_kafka_offsets.formats import ValueFormat
     from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
+    from airflow_kafka_offsets.ledger import Tables
+    from airflow_kafka_offsets.parameters import OnBadRecord
     from airflow_kafka_offsets.pipeline import Pipeline
     from airflow_kafka_offsets.sinks import SqlTable
 
@@ -35,64 +39,33 @@ NO_INTERVAL = (
 )
 
 
-class PipelineOperator(BaseOperator):
-    """Records of topics into a SQL table. What the parameters mean is said by the operators themselves.
+class GroupOperator(BaseOperator):
+    """Work for a group, whose state tables are in a SQL database and whose records are in Kafka.
 
-    :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
+    A subclass calls `check_parameters` at the end of its `__init__`. Its tasks have `KafkaOffsetsRetryPolicy`, unless they are
+    given another policy.
     """
 
-    template_fields: Sequence[str] = ("group_id", "topics", "transform", "staging_dir", "spark_conf")
+    parameter_rules: ClassVar[Mapping[str, parameters.Rule]] = parameters.OPERATOR_RULES
 
     def __init__(
         self,
         *,
         group_id: str,
-        topics: Sequence[str],
-        value_format: ValueFormat,
-        sink: SqlTable,
-        transform: str | None = None,
-        max_records: int | None = None,
-        on_data_loss: str = "fail",
-        on_bad_record: str = "fail",
-        max_dead_letters: int | None = 1000,
-        isolation_level: str = "read_committed",
-        staging_dir: str | None = None,
-        spark_conf: dict[str, Any] | None = None,
-        slice_offsets: int = 250_000,
-        staging_retention: timedelta = timedelta(days=7),
-        idle_timeout: timedelta = timedelta(seconds=120),
-        offsets_schema: str | None = None,
-        offsets_prefix: str = "",
-        kafka_conn_id: str = "kafka_default",
-        spark_conn_id: str = "spark_default",
+        isolation_level: str,
+        offsets_schema: str | None,
+        offsets_prefix: str,
+        kafka_conn_id: str | None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         if self.retry_policy is None:
             self.retry_policy = KafkaOffsetsRetryPolicy()
         self.group_id = group_id
-        self.topics = topics
-        self.value_format = value_format
-        self.sink = sink
-        self.transform: Any = transform
-        self.max_records = max_records
-        self.on_data_loss = on_data_loss
-        self.on_bad_record = on_bad_record
-        self.max_dead_letters = max_dead_letters
         self.isolation_level = isolation_level
-        self.staging_dir = staging_dir
-        self.spark_conf = spark_conf
-        self.slice_offsets = slice_offsets
-        self.staging_retention = staging_retention
-        self.idle_timeout = idle_timeout
         self.offsets_schema = offsets_schema
         self.offsets_prefix = offsets_prefix
         self.kafka_conn_id = kafka_conn_id
-        self.spark_conn_id = spark_conn_id
-        self._launcher: SparkSubmitLauncher | None = None
-        self.check_parameters()
-        if sink.conn_id is None:
-            raise ConfigurationError(f"The sink {sink.name!r} has no conn_id: name the connection of its database")
 
     def check_parameters(self) -> None:
         """Refuse what cannot work, as far as it needs no rendering.
@@ -100,10 +73,85 @@ class PipelineOperator(BaseOperator):
         :raises ConfigurationError: names the parameter and the value received
         """
         given = {name: value for name, value in vars(self).items() if name not in self.template_fields}
+        parameters.check_untemplated(given, self.parameter_rules, self.template_fields)
+        sink = given.get("sink")
+        if sink is not None and sink.conn_id is None:
+            raise ConfigurationError(f"The sink {sink.name!r} has no conn_id: name the connection of its database")
+
+    @property
+    def tables(self) -> Tables:
+        """The state tables."""
+        # Here and not above, as below: DAG files are parsed every few seconds.
+        from airflow_kafka_offsets.ledger import Tables
+
+        return Tables(self.offsets_schema, self.offsets_prefix)
+
+    def kafka_config(self) -> dict[str, Any]:
+        """Return the librdkafka configuration of the connection."""
+        from airflow_kafka_offsets.hooks.kafka import kafka_config
+
+        assert self.kafka_conn_id is not None  # an operator that may do without Kafka asks first
+        return kafka_config(self.kafka_conn_id)
+
+    @contextmanager
+    def database(self, conn_id: str | None) -> Iterator[Engine]:
+        """Open the database of a connection for as long as the block lasts."""
+        from airflow_kafka_offsets.hooks.database import database_engine
+
+        assert conn_id is not None  # see `check_parameters`
+        engine = database_engine(conn_id)
+        try:
+            yield engine
+        finally:
+            engine.dispose()
+
+
+class PipelineOperator(GroupOperator):
+    """Turn records of topics into rows of a SQL table. `KafkaBatchOperator` says what the parameters mean."""
+
+    template_fields: Sequence[str] = ("group_id", "topics", "transform", "staging_dir", "spark_conf")
+
+    def __init__(
+        self,
+        *,
+        topics: Sequence[str],
+        value_format: ValueFormat,
+        sink: SqlTable,
+        transform: str | None,
+        on_bad_record: OnBadRecord,
+        max_dead_letters: int | None,
+        staging_dir: str | None,
+        spark_conf: dict[str, Any] | None,
+        slice_offsets: int,
+        staging_retention: timedelta,
+        idle_timeout: timedelta,
+        spark_conn_id: str,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.topics = topics
+        self.value_format = value_format
+        self.sink = sink
+        self.transform: Any = transform
+        self.on_bad_record = on_bad_record
+        self.max_dead_letters = max_dead_letters
+        self.staging_dir = staging_dir
+        self.spark_conf = spark_conf
+        self.slice_offsets = slice_offsets
+        self.staging_retention = staging_retention
+        self.idle_timeout = idle_timeout
+        self.spark_conn_id = spark_conn_id
+        self._launcher: SparkSubmitLauncher | None = None
+
+    def check_parameters(self) -> None:
+        """Refuse what cannot work, as far as it needs no rendering.
+
+        :raises ConfigurationError: names the parameter and the value received
+        """
+        super().check_parameters()
         if callable(self.transform):
             # Airflow would call it with the context, as it does with every function in a templated field.
-            given["transform"] = self.transform
-        parameters.check(given)
+            parameters.check({"transform": self.transform})
 
     def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
         """Render.
@@ -122,12 +170,8 @@ class PipelineOperator(BaseOperator):
         if self._launcher is not None:
             self._launcher.on_kill()
 
-    def pipeline(self, **options: Any) -> Pipeline:
-        """What the parameters say.
-
-        :param options: of the pipeline, beside the shared ones
-        """
-        from airflow_kafka_offsets.ledger import Tables
+    def pipeline(self) -> Pipeline:
+        """Return what the parameters say about rows."""
         from airflow_kafka_offsets.pipeline import Pipeline
 
         return Pipeline(
@@ -136,30 +180,25 @@ class PipelineOperator(BaseOperator):
             value_format=self.value_format,
             sink=self.sink,
             transform=self.transform,
-            max_records=self.max_records,
-            on_data_loss=self.on_data_loss,  # type: ignore[arg-type]
-            on_bad_record=self.on_bad_record,  # type: ignore[arg-type]
+            on_bad_record=self.on_bad_record,
             max_dead_letters=self.max_dead_letters,
             isolation_level=self.isolation_level,
             slice_offsets=self.slice_offsets,
             staging_dir=self.staging_dir or None,
             staging_retention=self.staging_retention,
             idle_timeout=self.idle_timeout,
-            tables=Tables(self.offsets_schema, self.offsets_prefix),
-            **options,
+            tables=self.tables,
         )
 
     def run_on_spark(
-        self, context: Context, work: Callable[..., LoadResult], pipeline: Pipeline, *arguments: Any, **options: Any
+        self, context: Context, work: Callable[..., LoadResult], *arguments: Any, **options: Any
     ) -> dict[str, Any]:
-        """Call `load` or `replay` with what the connections lead to.
+        """Call `load` or `replay` with the pipeline and with what the connections lead to.
 
         :return: the fields of `LoadResult`, for XCom
         """
         from airflow.sdk.observability import stats
 
-        from airflow_kafka_offsets.hooks.database import database_engine
-        from airflow_kafka_offsets.hooks.kafka import kafka_config
         from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
         from airflow_kafka_offsets.metrics import emit_commit
 
@@ -167,12 +206,10 @@ class PipelineOperator(BaseOperator):
         self._launcher = SparkSubmitLauncher(
             self.spark_conn_id, conf=self.spark_conf, name=f"{run.dag_id}.{run.task_id}"
         )
-        config = kafka_config(self.kafka_conn_id)
-        assert pipeline.sink.conn_id is not None  # see `__init__`
-        engine = database_engine(pipeline.sink.conn_id)
-        try:
+        config = self.kafka_config()
+        with self.database(self.sink.conn_id) as engine:
             result = work(
-                pipeline,
+                self.pipeline(),
                 *arguments,
                 kafka_config=config,
                 engine=engine,
@@ -181,8 +218,6 @@ class PipelineOperator(BaseOperator):
                 on_commit=partial(emit_commit, stats),
                 **options,
             )
-        finally:
-            engine.dispose()
         return asdict(result) | {"batches": list(result.batches)}
 
 

@@ -11,7 +11,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_kafka_offsets.lag_watch import LagWatch
+from airflow_kafka_offsets.lag_watch import TEMPLATED, LagWatch
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -54,10 +54,11 @@ class KafkaLagSensor(BaseSensorOperator):
     :param offsets_prefix: put before the names of the state tables
     :param kafka_conn_id: connection of the Kafka provider
     :param kwargs: of every sensor: `poke_interval`, `timeout`, `mode`, `soft_fail`, …
-    :raises ConfigurationError: the thresholds can mean nothing, or contradict each other; raised when the DAG is parsed
+    :raises ConfigurationError: the thresholds can mean nothing or contradict each other, or another parameter that is not templated cannot
+        work; raised when the DAG is parsed
     """
 
-    template_fields: Sequence[str] = ("group_id", "topics")
+    template_fields: Sequence[str] = TEMPLATED
 
     def __init__(
         self,
@@ -170,7 +171,7 @@ class KafkaLagSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=bool(judged.met), xcom_value=judged.payload)
 
     def _watched(self) -> LagWatch:
-        names = {one.name for one in fields(LagWatch)} - {"poll_interval"}
+        names = {field.name for field in fields(LagWatch)} - {"poll_interval"}
         return LagWatch(
             **{name: getattr(self, name) for name in names},
             poll_interval=timedelta(seconds=max(self.poke_interval, _SHORTEST_SECONDS)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.session import SessionLauncher
 from devstack.kafka import KafkaBroker
 from tests.integration.inline import InlineLauncher
+from tests.integration.pipelines import pipeline_and_options
 
 COLUMNS = Json("id BIGINT NOT NULL, name STRING")
 
@@ -116,12 +117,15 @@ class Loader:
         return {"bootstrap.servers": self.kafka.bootstrap_servers}
 
     def pipeline(self, topics: Sequence[str], **options: Any) -> Pipeline:
-        defaults: dict[str, Any] = {"group_id": "loader", "value_format": COLUMNS, "sink": SqlTable("target")}
-        return Pipeline(topics=tuple(topics), **(defaults | options))
+        return Pipeline(**self.parameters(topics, options))
+
+    def parameters(self, topics: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+        defaults = {"group_id": "loader", "value_format": COLUMNS, "sink": SqlTable("target")}
+        return {"topics": tuple(topics)} | defaults | dict(options)
 
     def __call__(self, *topics: str, run: TaskRun | None = None, **options: Any) -> LoadResult:
         return load(
-            self.pipeline(topics, **options),
+            *pipeline_and_options(self.parameters(topics, options)),
             kafka_config=self.config,
             engine=self.engine,
             launcher=self.launcher,

@@ -27,6 +27,7 @@ from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 from airflow_kafka_offsets.spark.tasks import SliceReader
 from tests.integration.inline import InlineLauncher
+from tests.integration.pipelines import pipeline_and_options
 
 # Children are forked from a server that has imported everything and runs nothing: that takes milliseconds, and no thread or
 # Kafka client of the test's process is copied.
@@ -51,7 +52,7 @@ _commit_module = import_module("airflow_kafka_offsets.ledger.commit")
 class Load:
     """What to load, as plain data.
 
-    :param options: of the pipeline, over group `loader`, table `target` and the columns of the tests
+    :param options: of the pipeline and of the load, over group `loader`, table `target` and the columns of the tests
     """
 
     url: str
@@ -61,18 +62,17 @@ class Load:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> LoadResult:
-        return self._call(batch.load)
+        pipeline, options = pipeline_and_options(self._parameters())
+        return self._call(batch.load, pipeline, options)
+
+    def _parameters(self) -> dict[str, Any]:
+        defaults = {"group_id": "loader", "value_format": _COLUMNS, "sink": SqlTable("target")}
+        return {"topics": self.topics} | defaults | self.options
 
     def _call(self, work: Callable[..., LoadResult], *arguments: Any, **options: Any) -> LoadResult:
         engine = sa.create_engine(self.url, hide_parameters=True)
-        defaults: dict[str, Any] = {
-            "group_id": "loader",
-            "value_format": _COLUMNS,
-            "sink": SqlTable("target"),
-        }
         try:
             return work(
-                Pipeline(topics=self.topics, **(defaults | self.options)),
                 *arguments,
                 kafka_config={"bootstrap.servers": self.bootstrap_servers},
                 engine=engine,
@@ -95,7 +95,7 @@ class Replay(Load):
     replace: bool = False
 
     def __call__(self) -> LoadResult:
-        return self._call(replaying.replay, self.bounds, replace=self.replace)
+        return self._call(replaying.replay, Pipeline(**self._parameters()), self.bounds, replace=self.replace)
 
 
 def _before(owner: Any, name: str) -> Callable[[Callable[[], None]], None]:

@@ -283,7 +283,7 @@ class TestLoad:
             kafka.kill()
 
             begun = time.monotonic()
-            mirror_after_commit(cluster, postgres_engine, loader.pipeline(["orders"], mirror_to=group))
+            mirror_after_commit(cluster, group, postgres_engine, loader.pipeline(["orders"]))
 
             assert time.monotonic() - begun < AFTER_COMMIT_SECONDS + 3
             (warning,) = warnings(caplog)
@@ -297,7 +297,7 @@ class TestLoad:
     ) -> None:
         broken = sa.create_engine("sqlite:////nowhere/at/all.db")
 
-        mirror_after_commit(cluster, broken, inline_loader.pipeline(["orders"], mirror_to=group))
+        mirror_after_commit(cluster, group, broken, inline_loader.pipeline(["orders"]))
 
         (warning,) = warnings(caplog)
         assert f"consumer group '{group}' in Kafka (they could not be read)" in warning

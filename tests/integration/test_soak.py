@@ -38,7 +38,7 @@ from airflow_kafka_offsets.exceptions import DataLossError, TopicRecreatedError
 from airflow_kafka_offsets.formats import Json
 from airflow_kafka_offsets.instants import milliseconds
 from airflow_kafka_offsets.ledger import TaskRun
-from airflow_kafka_offsets.pipeline import Pipeline
+from airflow_kafka_offsets.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.verification import verify
 from devstack.kafka import KafkaBroker
@@ -278,11 +278,10 @@ class Machine(RuleBasedStateMachine):
             sink=SqlTable(self.table),
             staging_dir=str(self.staging),
             on_bad_record="dead_letter",
-            lease=timedelta(seconds=1),
-            **options,
         )
         return load(
             pipeline,
+            LoadOptions(lease=timedelta(seconds=1), **options),
             kafka_config={"bootstrap.servers": self.kafka.bootstrap_servers},
             engine=self.engine,
             launcher=WORLD.spark_launcher if spark else InlineLauncher(),

@@ -74,7 +74,7 @@ class Warehouse:
             return end_rows
 
         end_rows = batch.offsets
-        commit(self.engine, self.tables, held, batch, reads, write, lease=timedelta(minutes=1))  # type: ignore[arg-type]
+        commit(self.engine, self.tables, held, batch, reads, write)  # type: ignore[arg-type]
 
     def replay(self, target: str, start: int, end: int, *, replace: bool = False, run: TaskRun = REPLAYER) -> int:
         wanted = Replay(

@@ -51,7 +51,7 @@ def test_what_outlives_a_poll_is_little_for_the_garbage_collector() -> None:
             NOW,
             True,
             "cluster",
-            stored=[("orders", p, g, None, None, None, None, None, None) for p in range(PARTITIONS)],
+            stored=[("orders", p, g, None, None, None, None) for p in range(PARTITIONS)],
         )
         for g in range(GROUPS)
     ]

@@ -92,9 +92,8 @@ class Database:
         batch: Batch,
         reads: dict[TopicPartition, RangeRead] | None = None,
         write: Callable[[Connection], int] | None = None,
-        lease: timedelta = MINUTE,
     ) -> int:
-        return commit(self.engine, self.tables, held, batch, reads or {}, write or self.write_a_row, lease=lease)
+        return commit(self.engine, self.tables, held, batch, reads or {}, write or self.write_a_row)
 
     def load(self, held: Claim, plan: Plan = FIRST_LOAD) -> Batch:
         batch = self.plan(held, plan)
@@ -287,7 +286,7 @@ class TestLease:
     def test_renewing_makes_it_longer(self, db: Database) -> None:
         held = db.claim(lease=MINUTE)
         before = db.lease_ends()
-        assert renew(db.engine, db.tables, held, 2 * MINUTE) is True
+        assert renew(db.engine, db.tables, replace(held, lease=2 * MINUTE)) is True
         after = db.lease_ends()
         assert before is not None
         assert after is not None
@@ -297,7 +296,7 @@ class TestLease:
         first = db.claim(FIRST_TRY)
         db.claim(SECOND_TRY)
         before = db.dump()
-        assert renew(db.engine, db.tables, first, MINUTE) is False
+        assert renew(db.engine, db.tables, first) is False
         assert db.dump() == before
 
     def test_releasing_lets_another_run_in_at_once(self, db: Database) -> None:
@@ -312,13 +311,13 @@ class TestLease:
             db.claim(OTHER_RUN)
 
     def test_a_heartbeat_renews_it_while_the_attempt_works(self, db: Database) -> None:
-        held = db.claim()
+        held = db.claim(lease=timedelta(milliseconds=30))
         db.change("UPDATE consumer_groups SET lease_expires_at = '2000-01-01 00:00:00.000000'")
-        with Heartbeat(db.engine, db.tables, held, timedelta(milliseconds=30)):
+        with Heartbeat(db.engine, db.tables, held):
             until(lambda: (db.lease_ends() or "") > "2001")
 
     def test_a_heartbeat_ends_with_its_block(self, db: Database) -> None:
-        with Heartbeat(db.engine, db.tables, db.claim(), timedelta(milliseconds=3)) as heartbeat:
+        with Heartbeat(db.engine, db.tables, db.claim(lease=timedelta(milliseconds=3))) as heartbeat:
             pass
         assert not heartbeat._thread.is_alive()
 
@@ -329,18 +328,18 @@ class TestLease:
         db.claim(SECOND_TRY)
         with (
             caplog.at_level(logging.WARNING),
-            Heartbeat(db.engine, db.tables, first, timedelta(milliseconds=3)) as beat,
+            Heartbeat(db.engine, db.tables, replace(first, lease=timedelta(milliseconds=3))) as beat,
         ):
             until(lambda: not beat._thread.is_alive())
         assert f"Group '{GROUP}' was taken over by a later attempt" in caplog.text
 
     @pytest.mark.usefixtures("impatient")
     def test_a_heartbeat_outlives_a_renewal_that_fails(self, db: Database, caplog: pytest.LogCaptureFixture) -> None:
-        held = db.claim()
+        held = db.claim(lease=timedelta(milliseconds=30))
         with (
             caplog.at_level(logging.WARNING),
             closing(sqlite3.connect(db.path, isolation_level=None)) as writer,
-            Heartbeat(db.engine, db.tables, held, timedelta(milliseconds=30)),
+            Heartbeat(db.engine, db.tables, held),
         ):
             writer.execute("BEGIN IMMEDIATE")
             until(lambda: "could not be renewed" in caplog.text)
@@ -668,7 +667,7 @@ class TestCommit:
     def test_the_lease_begins_anew_with_the_commit(self, db: Database) -> None:
         held = db.claim(lease=MINUTE)
         before = db.lease_ends()
-        db.commit(held, db.plan(held), lease=60 * MINUTE)
+        db.commit(replace(held, lease=60 * MINUTE), db.plan(held))
         after = db.lease_ends()
         assert before is not None
         assert after is not None
@@ -835,7 +834,7 @@ class TestInTheWay:
             "begin_staging": lambda: begin_staging(empty.engine, empty.tables, held, batch, "/staging/2", RECIPE),
             "mark_staged": lambda: mark_staged(empty.engine, empty.tables, held, batch, 1),
             "abandon": lambda: abandon(empty.engine, empty.tables, held, batch, "a reason"),
-            "renew": lambda: renew(empty.engine, empty.tables, held, MINUTE),
+            "renew": lambda: renew(empty.engine, empty.tables, held),
             "release": lambda: release(empty.engine, empty.tables, held),
         }
         lost = self.lose(empty.engine, "INSERT INTO more_" if step == "init" else "UPDATE consumer_groups", 1)

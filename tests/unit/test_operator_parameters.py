@@ -9,12 +9,22 @@ import pytest
 from airflow.sdk import DAG
 from jinja2 import UndefinedError
 
-from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaReplayOperator, SqlTable, replay_bounds
+from airflow_kafka_offsets import (
+    Json,
+    KafkaBatchOperator,
+    KafkaLagEventTrigger,
+    KafkaLagSensor,
+    KafkaReplayOperator,
+    KafkaReplayPlanOperator,
+    KafkaRewindOperator,
+    KafkaVerifyOperator,
+    SqlTable,
+    replay_bounds,
+)
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks import kafka
 from airflow_kafka_offsets.offsets import OffsetRange, PartitionLog
 from airflow_kafka_offsets.operators.pipeline import PipelineOperator
-from airflow_kafka_offsets.operators.replay import KafkaReplayPlanOperator
 
 GIVEN: dict[str, Any] = {
     "task_id": "load",
@@ -68,6 +78,69 @@ def test_what_a_load_refuses(name: str, value: Any, told: str) -> None:
 def test_a_replay_replaces_only_where_it_is_told_so() -> None:
     with pytest.raises(ConfigurationError, match="replace must be True or False; got replace='no'"):
         KafkaReplayOperator(**GIVEN, replace="no")  # type: ignore[arg-type]
+
+
+GROUP: dict[str, Any] = {"task_id": "task", "group_id": "group"}
+SINK = SqlTable("target", conn_id="warehouse")
+LAG: dict[str, Any] = GROUP | {"offsets_conn_id": "warehouse", "min_lag": 1}
+
+
+@pytest.mark.parametrize(
+    ("operator", "given", "told"),
+    [
+        (KafkaVerifyOperator, {"sink": "target"}, "sink must be a SqlTable(…); got sink='target'"),
+        (KafkaVerifyOperator, {"sink": SqlTable("target")}, "The sink 'target' has no conn_id"),
+        (KafkaVerifyOperator, {"sink": SINK, "kafka_conn_id": ""}, "got kafka_conn_id=''"),
+        (KafkaVerifyOperator, {"sink": SINK, "isolation_level": "all"}, "got isolation_level='all'"),
+        (KafkaRewindOperator, {"replace": "target"}, "replace must be a SqlTable(…), or None; got replace='target'"),
+        (KafkaRewindOperator, {"abandon_open_batch": "no"}, "abandon_open_batch must be True or False"),
+        (KafkaRewindOperator, {"new_cluster": 1}, "new_cluster must be True or False; got new_cluster=1"),
+        (KafkaRewindOperator, {"offsets_conn_id": None}, "got offsets_conn_id=None"),
+        (KafkaReplayPlanOperator, {"conn_id": 5}, "got conn_id=5"),
+        (KafkaReplayPlanOperator, {"offsets_prefix": None}, "offsets_prefix must be a text; got offsets_prefix=None"),
+        (KafkaLagSensor, {"kafka_conn_id": None}, "got kafka_conn_id=None"),
+        (KafkaLagSensor, {"isolation_level": "all"}, "got isolation_level='all'"),
+        (KafkaLagSensor, {"per_partition": "no"}, "per_partition must be True or False; got per_partition='no'"),
+    ],
+)
+def test_what_the_others_refuse(operator: Any, given: dict[str, Any], told: str) -> None:
+    needed = {
+        KafkaVerifyOperator: GROUP,
+        KafkaRewindOperator: GROUP | {"scenario": "undo", "offsets_conn_id": "warehouse"},
+        KafkaReplayPlanOperator: GROUP | {"topics": ["orders"], "parts": 2},
+        KafkaLagSensor: LAG,
+    }
+    with pytest.raises(ConfigurationError, match=re.escape(told)):
+        operator(**needed[operator] | given)
+
+
+TEMPLATE = "{{ params.of_the_run }}"
+
+
+@pytest.mark.parametrize(
+    ("operator", "given", "name"),
+    [
+        (KafkaBatchOperator, GIVEN | {"kafka_conn_id": TEMPLATE}, "kafka_conn_id"),
+        (KafkaBatchOperator, GIVEN | {"spark_conn_id": TEMPLATE}, "spark_conn_id"),
+        (KafkaBatchOperator, GIVEN | {"sink": SqlTable(TEMPLATE, conn_id="warehouse")}, "sink"),
+        (KafkaReplayOperator, GIVEN | {"offsets_schema": TEMPLATE}, "offsets_schema"),
+        (KafkaReplayPlanOperator, GROUP | {"topics": ["orders"], "parts": 2, "conn_id": TEMPLATE}, "conn_id"),
+        (KafkaRewindOperator, GROUP | {"scenario": "undo", "offsets_conn_id": TEMPLATE}, "offsets_conn_id"),
+        (KafkaVerifyOperator, GROUP | {"sink": SINK, "offsets_prefix": TEMPLATE}, "offsets_prefix"),
+        (KafkaLagSensor, LAG | {"offsets_conn_id": TEMPLATE}, "offsets_conn_id"),
+    ],
+)
+def test_a_template_that_airflow_does_not_render_is_refused(operator: Any, given: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{name} is not templated, .* templated are group_id"):
+        operator(**given)
+
+
+@pytest.mark.parametrize("name", ["group_id", "topics", "offsets_conn_id"])
+def test_nothing_of_an_event_trigger_is_templated(name: str) -> None:
+    given: dict[str, Any] = {"group_id": "group", "offsets_conn_id": "warehouse", "min_lag": 1, name: TEMPLATE}
+
+    with pytest.raises(ConfigurationError, match=f"^{name} is not templated"):
+        KafkaLagEventTrigger(**given)
 
 
 def test_what_is_templated_is_left_to_the_run() -> None:

@@ -40,6 +40,7 @@ def test_the_public_names_are_these() -> None:
         "KafkaReplayPlanOperator",
         "KafkaRewindOperator",
         "KafkaVerifyOperator",
+        "LoadOptions",
         "LoadResult",
         "OfBatch",
         "Offsets",

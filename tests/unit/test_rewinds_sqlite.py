@@ -142,7 +142,7 @@ class Warehouse:
                 )
             return len(rows)
 
-        return commit(self.engine, self.tables, held, batch, reads, write, lease=MINUTE)
+        return commit(self.engine, self.tables, held, batch, reads, write)
 
     def load(
         self,
@@ -601,7 +601,7 @@ class TestOpenBatch:
         loaded.commit(held, batch)
         assert planned.claim is not None
         with pytest.raises(PositionConflictError, match="not open any more"):
-            commit(loaded.engine, loaded.tables, planned.claim, planned.batch, {}, lambda conn: 0, lease=MINUTE)
+            commit(loaded.engine, loaded.tables, planned.claim, planned.batch, {}, lambda conn: 0)
         assert loaded.positions()[T0] == 30
 
 
@@ -906,7 +906,7 @@ class TestReplace:
             rows = [dict(zip(table.columns.keys(), (*T0, offset, batch.batch_id), strict=True)) for offset in range(5)]
             return conn.execute(table.insert(), rows).rowcount
 
-        commit(db.engine, db.tables, held, batch, {T0: RangeRead(5)}, write, lease=MINUTE)
+        commit(db.engine, db.tables, held, batch, {T0: RangeRead(5)}, write)
         batch_id = db.rewind("to-offset", 2, target=SqlTable(name))
 
         assert past.removed_by(db.engine, db.tables, batch_id) == (3, 0)
@@ -933,7 +933,7 @@ class TestReplace:
             return 10
 
         assert planned.claim is not None
-        commit(loaded.engine, loaded.tables, planned.claim, planned.batch, {T0: RangeRead(10)}, write, lease=MINUTE)
+        commit(loaded.engine, loaded.tables, planned.claim, planned.batch, {T0: RangeRead(10)}, write)
 
         assert loaded.output() == sorted([*range(20), *range(15, 20)])
         loaded.verify()
