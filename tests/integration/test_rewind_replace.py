@@ -1,4 +1,4 @@
-"""Rewinds that also take back what was loaded, and those of positions that are read ahead of: exactly what is reopened."""
+"""Rewinds that also take back what was loaded: exactly what is reopened."""
 
 from __future__ import annotations
 
