@@ -9,7 +9,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -238,10 +237,7 @@ def stage(attempt: Attempt, batch: Batch) -> Staged:
     if batch.staging_uri is not None:
         # An attempt that was killed while it staged: its files are of no use to anybody.
         staged.remove_attempt(batch.batch_id, batch.staging_uri, pipeline.staging_dir)
-    # A replay holds no group, and has no lease that could run out.
-    lease = ledger.Heartbeat(engine, pipeline.tables, claim) if isinstance(claim, Claim) else nullcontext()
-    with lease:
-        work = staged.launch(attempt.launcher, job, batch, directory)
+    work = staged.launch(attempt.launcher, job, batch, directory)
     # Records of a topic that was made anew while Spark read would go under the old topic's name.
     identity.check_ranges(batch.ranges, attempt.cluster.logs(pipeline.topics))
     ledger.mark_staged(engine, pipeline.tables, claim, batch, work.records)

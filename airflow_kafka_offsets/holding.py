@@ -23,7 +23,9 @@ _BUSY_LOG_SECONDS = 60.0
 
 @contextmanager
 def claimed(pipeline: Pipeline, options: LoadOptions, engine: Engine, run: TaskRun, cluster_id: str) -> Iterator[Claim]:
-    """Hold a pipeline's group for as long as the block lasts; where another run holds it, wait as `on_busy` says.
+    """Hold a pipeline's group, and renew its lease, for as long as the block lasts.
+
+    Where another run holds the group, wait as `on_busy` says.
 
     :raises GroupBusyError: another run holds it, and is not to be waited for
     :raises FencedError: a later attempt took the group over meanwhile, whatever else went wrong for that
@@ -43,7 +45,11 @@ def claimed(pipeline: Pipeline, options: LoadOptions, engine: Engine, run: TaskR
                 next_log = time.monotonic() + _BUSY_LOG_SECONDS
             time.sleep(_BUSY_POLL_SECONDS)
     try:
-        with fenced_first(lambda: ledger.check_claim(engine, pipeline.tables, claim)):
+        # From the claim to the release: planning asks Kafka, and a commit may write for longer than a lease lasts.
+        with (
+            ledger.Heartbeat(engine, pipeline.tables, claim, pipeline.lease),
+            fenced_first(lambda: ledger.check_claim(engine, pipeline.tables, claim)),
+        ):
             yield claim
     finally:
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ from airflow_kafka_offsets.offsets import TopicPartition
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks import SqlTable
+
+_ROWS_AT_ONCE = 1_000
 
 TOPIC, PARTITION, OFFSET = "_kafka_topic", "_kafka_partition", "_kafka_offset"
 
@@ -61,25 +64,32 @@ def history(conn: Connection, tables: Tables, group_id: str, target: Output) -> 
 
     In the order of their ids; read as they are taken.
     """
-    parts = [
-        _tagged(kind, conn.execute(query))
-        for kind, query in (
-            (_BATCH, _batches(tables, group_id, target.name, same_table_names(conn, target.name))),
-            (_RANGE, _of_group(tables, tables.offset_ranges, group_id)),
-            (_GAP, _of_group(tables, tables.offset_gaps, group_id)),
-            (_ROWS, _row_tallies(tables, target, group_id)),
-            (_DEAD_LETTERS, _dead_letter_tallies(tables, group_id)),
-            (_REPLACED, _replaced(tables, group_id)),
-            (_AFTER, _committed_later(tables, group_id)),
-            (_WHOLLY_REPLACED, _wholly_replaced(tables, group_id)),
-        )
-        if query is not None
-    ]
-    for batch_id, found in groupby(heapq.merge(*parts, key=_batch_id), key=_batch_id):
-        sorted_out: list[list[Any]] = [[] for _ in range(8)]
-        for _, kind, row in found:
-            sorted_out[kind].append(row)
-        yield _batch_record(batch_id, *sorted_out)
+    queries = (
+        (_BATCH, _batches(tables, group_id, target.name, same_table_names(conn, target.name))),
+        (_RANGE, _of_group(tables, tables.offset_ranges, group_id)),
+        (_GAP, _of_group(tables, tables.offset_gaps, group_id)),
+        (_ROWS, _row_tallies(tables, target, group_id)),
+        (_DEAD_LETTERS, _dead_letter_tallies(tables, group_id)),
+        (_REPLACED, _replaced(tables, group_id)),
+        (_AFTER, _committed_later(tables, group_id)),
+        (_WHOLLY_REPLACED, _wholly_replaced(tables, group_id)),
+    )
+    # Open side by side: other drivers have one result at a time, unless the client holds all of its rows.
+    options = {"yield_per": _ROWS_AT_ONCE} if conn.dialect.name in ("postgresql", "sqlite") else {}
+    if conn.dialect.name == "postgresql":
+        # All rows are read: plans for the first ones alone, as cursors have by default, would be slow.
+        conn.exec_driver_sql("SET LOCAL cursor_tuple_fraction = 1")
+    with ExitStack() as results:
+        parts = [
+            _tagged(kind, results.enter_context(conn.execute(query, execution_options=options)))
+            for kind, query in queries
+            if query is not None
+        ]
+        for batch_id, found in groupby(heapq.merge(*parts, key=_batch_id), key=_batch_id):
+            sorted_out: list[list[Any]] = [[] for _ in range(8)]
+            for _, kind, row in found:
+                sorted_out[kind].append(row)
+            yield _batch_record(batch_id, *sorted_out)
 
 
 def _batches(tables: Tables, group_id: str, target: str, names: Sequence[str]) -> sa.Select[Any]:

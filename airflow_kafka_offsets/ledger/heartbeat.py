@@ -1,4 +1,4 @@
-"""Keeps a claim's lease alive while the attempt works."""
+"""Renews the lease of a claim while its attempt is running."""
 
 from __future__ import annotations
 

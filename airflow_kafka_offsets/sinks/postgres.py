@@ -19,8 +19,6 @@ from airflow_kafka_offsets.ledger.connection import is_outage
 from airflow_kafka_offsets.sinks.columns import without_placeholders
 from airflow_kafka_offsets.sinks.staged_rows import Column, StagedRows
 
-_LINE = re.compile(r"^COPY .*, line (\d+)", re.MULTILINE)
-
 # Types whose binary form is what pgpq makes of the Arrow type that `columns.wire_type` chose.
 _BINARY = (
     sa.Boolean,
@@ -68,13 +66,25 @@ def copy_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows
             raise raised from None
         # Not the details, which quote the row. And not as the cause either, which would be logged with them.
         words = error.diag.message_primary or str(error)
-        line = _LINE.search(error.diag.context or "")
+        line = _failed_line(error.diag.context or "", table.name)
         if line is None:  # found before the first row, as missing columns are, or after the last, as foreign keys
             raise TargetError(f"Nothing was written into {table.fullname!r}: {words}") from None
-        row = int(line.group(1)) - 1 if binary else _row_of(int(line.group(1)), rows.batches(columns))
+        row = line - 1 if binary else _row_of(line, rows.batches(columns))
         raise rows.rejected(row, f"the database refuses its row: {words}") from None
     finally:
         cursor.close()
+
+
+def _failed_line(context: str, table: str) -> int | None:
+    """Return the line that COPY failed at; None where the context names none.
+
+    Postgres writes the context in the language of `lc_messages`, which only a superuser may change: "COPY orders, line 3" is
+    "COPY orders, Zeile 3" or "ordersのCOPY、行 3" elsewhere. It begins with the table's name, and the first number is the line's.
+
+    :param table: its name without the schema
+    """
+    found = re.search(rf"^(?:COPY )?{re.escape(table)}(?:[,，、]|\s*の|\s*복사)[^\d\n]*(\d+)", context, re.MULTILINE)
+    return int(found.group(1)) if found is not None else None
 
 
 def _without_details(error: psycopg.Error) -> psycopg.Error:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from airflow.sdk import RetryAction
@@ -28,7 +29,7 @@ from airflow_kafka_offsets.exceptions import (
     VerificationError,
 )
 from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Tables
+from airflow_kafka_offsets.ledger import Tables, TaskRun
 from airflow_kafka_offsets.offsets import PartitionLog
 from airflow_kafka_offsets.offsets import TopicPartition as Partition
 from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
@@ -528,3 +529,19 @@ def test_the_operator_says_what_it_needs_and_is_not_retried_in_vain() -> None:
     assert operator.retry_policy.evaluate(error, 1, 3).action is RetryAction.FAIL
     with pytest.raises(ConfigurationError, match="The sink 'target' has no conn_id"):
         operator.execute({})
+
+
+def test_a_long_history_is_not_held_in_memory(postgres_engine: Engine) -> None:
+    tables = Tables()
+    ledger.init(postgres_engine, tables)
+    ledger.claim(postgres_engine, tables, "loader", TaskRun("run"), cluster_id="cluster", lease=timedelta(minutes=1))
+    held: list[str] = []
+
+    @sa.event.listens_for(postgres_engine, "after_cursor_execute")
+    def after(conn: object, cursor: object, statement: str, *_: object) -> None:
+        if "ORDER BY" in statement and not isinstance(cursor, psycopg.ServerCursor):
+            held.append(statement)
+
+    verify("loader", sink=SqlTable("target"), engine=postgres_engine)
+
+    assert held == [], "the client fetched all rows of these at once"
