@@ -14,6 +14,9 @@ from devstack.postgres import PostgresServer
 from devstack.spark import SparkStandalone
 from devstack.topics import create_topic
 
+# What helpers assert is explained as what tests assert.
+pytest.register_assert_rewrite("tests.support")
+
 _HOME = pytest.StashKey[AirflowHome]()
 
 

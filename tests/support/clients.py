@@ -69,7 +69,9 @@ def commit_to_kafka(kafka: Kafka, group: str, topic: str, offsets: dict[int, int
 
 def more_partitions(kafka: Kafka, topic: str, count: int) -> None:
     """Raise the number of a topic's partitions, and wait until the product sees them."""
-    admin(kafka).create_partitions([NewPartitions(topic, count)])[topic].result(30)
+    # A client that is not referred to any more takes its open requests with it.
+    client = admin(kafka)
+    client.create_partitions([NewPartitions(topic, count)])[topic].result(30)
     cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers})
     wait_until(lambda: len(cluster.logs([topic])) == count, 30, "the new partitions")
 

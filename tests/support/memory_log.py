@@ -287,6 +287,8 @@ class MemoryAdmin:
 
     def delete_records(self, partitions: Iterable[Any], **options: Any) -> dict[Any, Future[Any]]:
         def delete(one: Any) -> Any:
+            if one.topic not in self._log.topics:
+                raise _failure(KafkaError._NOENT, "Failed to query partition leaders: No leaders found")
             return SimpleNamespace(low_watermark=self._log.delete_records(one.topic, one.partition, one.offset))
 
         return _answers(partitions, delete)
