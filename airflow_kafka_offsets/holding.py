@@ -47,7 +47,7 @@ def claimed(pipeline: Pipeline, options: LoadOptions, engine: Engine, run: TaskR
     try:
         # From the claim to the release: planning asks Kafka, and a commit may write for longer than a lease lasts.
         with (
-            ledger.Heartbeat(engine, pipeline.tables, claim, pipeline.lease),
+            ledger.Heartbeat(engine, pipeline.tables, claim),
             fenced_first(lambda: ledger.check_claim(engine, pipeline.tables, claim)),
         ):
             yield claim

@@ -14,6 +14,9 @@ from devstack.postgres import PostgresServer
 from devstack.spark import SparkStandalone
 from devstack.topics import create_topic
 
+# What helpers assert is explained as what tests assert.
+pytest.register_assert_rewrite("tests.support")
+
 _HOME = pytest.StashKey[AirflowHome]()
 
 
@@ -45,10 +48,16 @@ def airflow_home(pytestconfig: pytest.Config) -> AirflowHome:
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[KafkaBroker]:
+def broker() -> Iterator[KafkaBroker]:
     """A broker for the whole session. Tests that stop, kill or freeze a broker start one of their own."""
     with KafkaBroker() as broker:
         yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka(broker: KafkaBroker) -> KafkaBroker:
+    """The session's broker; modules may take a log in memory in its place."""
+    return broker
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +99,7 @@ def topic(kafka: KafkaBroker, _unique_name: Callable[[str], str]) -> TopicFactor
 
 @pytest.fixture
 def database(postgres: PostgresServer, _unique_name: Callable[[str], str]) -> Iterator[str]:
-    """The SQLAlchemy URL of a new and empty database of the session's Postgres."""
-    name = _unique_name("database")
-    yield postgres.create_database(name)
-    postgres.drop_database(name)
+    """The SQLAlchemy URL of an empty database of the session's Postgres."""
+    name = postgres.borrow_database(_unique_name("database"))
+    yield postgres.url(name)
+    postgres.give_back_database(name)

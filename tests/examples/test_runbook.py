@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from airflow.utils import yaml
-from confluent_kafka import Producer
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.batch import load
@@ -33,7 +32,7 @@ from devstack.topics import create_topic, delete_records, delete_topic
 from tests.integration.command_line import CommandLine, Done, database_connection, kafka_connection
 from tests.integration.conftest import engine, rows  # noqa: F401 - a fixture
 from tests.integration.inline import InlineLauncher
-from tests.integration.test_planning_cases import commit_to_kafka
+from tests.support.clients import commit_to_kafka, producer
 
 RUNBOOK = Path(__file__).resolve().parents[2] / "docs" / "runbook.md"
 COLUMNS = "id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), created TIMESTAMP"
@@ -81,11 +80,11 @@ class Orders:
 
     def produce(self, partition: int, first: int, count: int, day: datetime, cents: int = 1250) -> None:
         """Orders with ids from `first` on, whose timestamps are of a day."""
-        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers})
+        writer = producer(self.kafka)
         for number in range(first, first + count):
             value = order_json(number, "somebody", cents, day.isoformat())
-            producer.produce("orders", value, partition=partition, timestamp=milliseconds(day))
-        assert producer.flush(30) == 0
+            writer.produce("orders", value, partition=partition, timestamp=milliseconds(day))
+        assert writer.flush(30) == 0
 
     def placed(self) -> Placed:
         """How many rows there are of each partition and offset."""

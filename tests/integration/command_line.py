@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from sqlalchemy.engine import Engine
 
-from devstack.kafka import KafkaBroker
+from tests.support.clients import Kafka
 
 
 class Done(NamedTuple):
@@ -64,6 +64,6 @@ def database_connection(engine: Engine) -> str:
     return engine.url.set(drivername="postgres").render_as_string(hide_password=False)
 
 
-def kafka_connection(kafka: KafkaBroker, **config: Any) -> str:
+def kafka_connection(kafka: Kafka, **config: Any) -> str:
     """A connection of the Kafka provider's."""
     return json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": kafka.bootstrap_servers, **config}})

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import Engine
 
@@ -23,9 +22,10 @@ from airflow_kafka_offsets.pipeline import Pipeline
 from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.session import SessionLauncher
-from devstack.kafka import KafkaBroker
 from tests.integration.inline import InlineLauncher
 from tests.integration.pipelines import pipeline_and_options
+from tests.support.clients import Kafka
+from tests.support.memory_log import MemoryLog
 
 COLUMNS = Json("id BIGINT NOT NULL, name STRING")
 
@@ -47,6 +47,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if item.path.stem in _SQLITE_BY_SOAK and parameters.get("engine") == "sqlite":
             item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture
+def log(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kafka:
+    """A log in memory; for a test that is marked `broker`, the session's broker.
+
+    A module whose matrix is not about the broker has it for its `kafka`.
+    """
+    if request.node.get_closest_marker("broker"):
+        kafka: Kafka = request.getfixturevalue("broker")
+        return kafka
+    return MemoryLog().install(monkeypatch)
 
 
 @pytest.fixture(scope="session")
@@ -108,7 +120,7 @@ def postgres_engine(database: str) -> Iterator[Engine]:
 class Loader:
     """Loads topics into the table `target` of an engine, as a script would."""
 
-    kafka: KafkaBroker
+    kafka: Kafka
     engine: Engine
     launcher: Any  # a CountingLauncher, or one that needs no Spark
 
@@ -134,46 +146,19 @@ class Loader:
 
 
 @pytest.fixture
-def loader(kafka: KafkaBroker, engine: Engine, launcher: CountingLauncher) -> Loader:
+def loader(kafka: Kafka, engine: Engine, launcher: CountingLauncher) -> Loader:
     return Loader(kafka, engine, launcher)
 
 
 @pytest.fixture
-def postgres_loader(kafka: KafkaBroker, postgres_engine: Engine, launcher: CountingLauncher) -> Loader:
+def postgres_loader(kafka: Kafka, postgres_engine: Engine, launcher: CountingLauncher) -> Loader:
     return Loader(kafka, postgres_engine, launcher)
 
 
 @pytest.fixture
-def inline_loader(kafka: KafkaBroker, engine: Engine) -> Loader:
+def inline_loader(kafka: Kafka, engine: Engine) -> Loader:
     """For what Spark has no part in: its work is done in this process."""
     return Loader(kafka, engine, InlineLauncher())
-
-
-def produce(
-    kafka: KafkaBroker,
-    topic: str,
-    values: Sequence[bytes | None],
-    partition: int = 0,
-    *,
-    timestamp: int = 0,
-    **config: Any,
-) -> None:
-    """Write records to one partition, in order, and wait until the broker has them.
-
-    :param timestamp: in milliseconds since 1970; 0 is now
-    """
-    errors: list[object] = []
-
-    def note(error: object, _: object) -> None:
-        if error is not None:
-            errors.append(error)
-
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, **config})
-    for value in values:
-        producer.produce(topic, value, partition=partition, timestamp=timestamp, on_delivery=note)
-        producer.poll(0)
-    assert producer.flush(30) == 0
-    assert errors == []
 
 
 def names(first: int, count: int) -> list[bytes]:

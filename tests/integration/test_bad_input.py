@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import sqlalchemy as sa
-from confluent_kafka.admin import AdminClient
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import ledger
@@ -43,8 +42,10 @@ from devstack.kafka import KafkaBroker
 from devstack.process import free_port, wait_until
 from devstack.topics import create_topic
 from tests.integration.command_line import database_connection, kafka_connection
-from tests.integration.conftest import Loader, TopicFactory, names, positions, produce, rows
+from tests.integration.conftest import Loader, TopicFactory, names, positions, rows
 from tests.integration.inline import InlineLauncher
+from tests.support import clients
+from tests.support.clients import produce
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -494,7 +495,7 @@ def test_a_recreated_topic_is_an_error_even_when_its_log_covers_the_position(  #
     name = topic()
     produce(kafka, name, names(0, 5))
     loader(name)
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin = clients.admin(kafka)
     admin.delete_topics([name])[name].result()
     wait_until(lambda: name not in admin.list_topics(timeout=5).topics, 30, "the topic to be gone")
     create_topic(kafka.bootstrap_servers, name, 1, {})

@@ -13,8 +13,9 @@ from devstack.kafka import KafkaBroker
 from devstack.topics import delete_topic
 from tests.conftest import TopicFactory
 from tests.integration.command_line import database_connection, kafka_connection
-from tests.integration.conftest import Loader, names, produce
+from tests.integration.conftest import Loader, names
 from tests.integration.inline import InlineLauncher
+from tests.support.clients import produce
 
 
 def test_data_notes_and_failures_go_where_a_shell_expects_them(

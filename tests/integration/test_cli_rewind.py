@@ -23,12 +23,19 @@ from devstack.topics import delete_records
 from tests.conftest import TopicFactory
 from tests.integration.airflow_runs import airflow_uri
 from tests.integration.command_line import CommandLine, Done, database_connection, kafka_connection
-from tests.integration.conftest import Loader, names, positions, produce, rows
+from tests.integration.conftest import Loader, names, positions, rows
 from tests.integration.inline import InlineLauncher
-from tests.integration.test_planning_cases import commit_to_kafka, produce_at
+from tests.integration.test_planning_cases import produce_at
+from tests.support.clients import Kafka, commit_to_kafka, produce
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
 
 
 class Rewinds:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from airflow.utils import yaml
-from confluent_kafka import Producer
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import ledger
@@ -26,10 +25,17 @@ from devstack.kafka import KafkaBroker
 from devstack.topics import delete_records, delete_topic
 from tests.conftest import TopicFactory
 from tests.integration.command_line import CommandLine, Done, database_connection, kafka_connection
-from tests.integration.conftest import Loader, names, produce, rows
+from tests.integration.conftest import Loader, names, rows
+from tests.support.clients import Kafka, produce, producer
 
 DB = ("--conn-id", "warehouse")
 FORMATS = ("table", "json", "yaml", "plain")
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
 
 
 @pytest.fixture
@@ -205,16 +211,16 @@ class TestShow:
         name = topic()
         produce(kafka, name, names(0, 7))
         inline_loader(name)
-        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name})
-        producer.init_transactions()
-        producer.begin_transaction()
-        producer.produce(name, b"{}")
-        producer.produce(name, b"{}")
-        producer.flush()
+        writer = producer(kafka, **{"transactional.id": name})
+        writer.init_transactions()
+        writer.begin_transaction()
+        writer.produce(name, b"{}")
+        writer.produce(name, b"{}")
+        writer.flush()
 
         committed = data(cli, "show", "loader")
         everything = data(cli, "show", "loader", "--isolation-level", "read_uncommitted")
-        producer.abort_transaction()
+        writer.abort_transaction()
 
         assert (committed[0]["lag"], everything[0]["lag"]) == (0, 2)
 
@@ -733,18 +739,18 @@ class TestFailures:
 
 def produce_at(kafka: KafkaBroker, topic: str, timestamps_ms: Sequence[int]) -> None:
     """Records with timestamps of their own."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    writer = producer(kafka)
     for number, timestamp_ms in enumerate(timestamps_ms):
-        producer.produce(topic, names(number, 1)[0], timestamp=timestamp_ms)
-        producer.flush(30)
+        writer.produce(topic, names(number, 1)[0], timestamp=timestamp_ms)
+        writer.flush(30)
 
 
 def keyed(kafka: KafkaBroker, topic: str, count: int) -> None:
     """Records with different keys, as a compacted topic wants them."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    writer = producer(kafka)
     for number in range(count):
-        producer.produce(topic, names(number, 1)[0], key=str(number))
-    assert producer.flush(30) == 0
+        writer.produce(topic, names(number, 1)[0], key=str(number))
+    assert writer.flush(30) == 0
 
 
 def everything(engine: Engine) -> dict[str, list[tuple[Any, ...]]]:

@@ -19,7 +19,8 @@ from airflow_kafka_offsets import ledger
 from airflow_kafka_offsets.ledger import Tables
 from devstack.kafka import KafkaBroker
 from tests.integration.airflow_runs import Runs, airflow_runs, airflow_uri, locked, waits_for_a_lock
-from tests.integration.conftest import TopicFactory, assert_exactly_once, names, positions, produce, rows
+from tests.integration.conftest import TopicFactory, assert_exactly_once, names, positions, rows
+from tests.support.clients import produce
 
 RECORDS = 3000
 

@@ -21,8 +21,9 @@ from airflow_kafka_offsets.verification import verify
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.proxy import PostgresProxy
-from tests.integration.conftest import Loader, TopicFactory, assert_exactly_once, names, positions, produce, rows
+from tests.integration.conftest import Loader, TopicFactory, assert_exactly_once, names, positions, rows
 from tests.integration.dying_load import POINTS, DyingLoad, Load
+from tests.support.clients import produce
 
 RUN = TaskRun("run-1", "dag", "task", -1, 1)
 NEXT_RUN = TaskRun("run-2", "dag", "task", -1, 1)

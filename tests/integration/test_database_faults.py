@@ -46,9 +46,9 @@ from tests.integration.conftest import (
     assert_exactly_once,
     names,
     positions,
-    produce,
     rows,
 )
+from tests.support.clients import produce
 
 RUN = TaskRun("run-1", dag_id="dag", task_id="task", map_index=-1, try_number=1)
 TIMEOUT = 120.0

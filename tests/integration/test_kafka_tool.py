@@ -31,9 +31,8 @@ from devstack.postgres import PostgresServer
 from devstack.process import wait_until
 from devstack.topics import create_topic, delete_records
 from tests.conftest import TopicFactory
-from tests.integration.conftest import names, produce
-from tests.integration.test_planning_cases import commit_to_kafka
-from tests.integration.test_transactions import Transactions
+from tests.integration.conftest import names
+from tests.support.clients import Transactions, commit_to_kafka, produce
 
 Offsets = dict[tuple[str, int], int]
 

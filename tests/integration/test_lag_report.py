@@ -22,11 +22,17 @@ from devstack.kafka import KafkaBroker
 from devstack.kafka_cluster import KafkaCluster
 from devstack.topics import create_topic
 from tests.conftest import TopicFactory
-from tests.integration.conftest import Loader, names, produce
+from tests.integration.conftest import Loader, names
 from tests.integration.inline import InlineLauncher
-from tests.integration.test_rewind import more_partitions
+from tests.support.clients import Kafka, more_partitions, produce
 
 MICROSECONDS = 1_772_366_400_000_000
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
 
 
 def timed(loader: Loader, topic: str, start: Start = "earliest") -> LagReport:
@@ -38,9 +44,9 @@ def timed(loader: Loader, topic: str, start: Start = "earliest") -> LagReport:
 def test_L08_a_partition_without_a_leader_is_an_entry_with_an_error(postgres_engine: Engine) -> None:
     with KafkaCluster() as kafka:
         create_topic(kafka.bootstrap_servers, "lonely", 2, replicas=[[3], [2]])
-        loader: Any = Loader(kafka, postgres_engine, InlineLauncher())  # type: ignore[arg-type]
+        loader: Any = Loader(kafka, postgres_engine, InlineLauncher())
         loader("lonely")
-        produce(kafka, "lonely", names(0, 4), 1)  # type: ignore[arg-type]
+        produce(kafka, "lonely", names(0, 4), 1)
         kafka.brokers[3].kill()
         kafka.wait_for_leader(-1, "lonely", 0)
         config = {"bootstrap.servers": kafka.brokers[2].bootstrap_servers}
@@ -96,7 +102,7 @@ def test_a_new_partition_that_is_named_alone_counts_from_its_beginning(
 ) -> None:
     name, other = topic(), topic()
     inline_loader(name)
-    more_partitions(inline_loader, name, 2)
+    more_partitions(inline_loader.kafka, name, 2)
     produce(inline_loader.kafka, name, names(0, 4), 1)
     question = LagQuestion("loader", {name: frozenset({1}), other: None}, start)
 

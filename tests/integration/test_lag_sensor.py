@@ -15,7 +15,8 @@ from airflow_kafka_offsets.triggers.lag import KafkaLagEventTrigger
 from devstack.process import free_port
 from tests.conftest import TopicFactory
 from tests.integration.command_line import database_connection, kafka_connection
-from tests.integration.conftest import Loader, names, produce
+from tests.integration.conftest import Loader, names
+from tests.support.clients import produce
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "at least one of min_lag, max_lag, max_delay and min_headroom; got none"),

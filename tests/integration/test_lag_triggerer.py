@@ -21,9 +21,10 @@ from devstack.postgres import PostgresServer
 from devstack.process import wait_until
 from devstack.topics import create_topic
 from tests.integration.airflow_runs import DAGS, airflow_uri
-from tests.integration.conftest import Loader, names, produce
+from tests.integration.conftest import Loader, names
 from tests.integration.inline import InlineLauncher
 from tests.integration.statsd import metrics
+from tests.support.clients import produce
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "example_dags"
 WAITED = "waited_for"

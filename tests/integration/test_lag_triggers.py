@@ -33,8 +33,9 @@ from devstack.process import wait_until
 from devstack.topics import create_topic, delete_records, delete_topic
 from tests.conftest import TopicFactory
 from tests.integration.command_line import database_connection, kafka_connection
-from tests.integration.conftest import Loader, names, produce
+from tests.integration.conftest import Loader, names
 from tests.integration.inline import InlineLauncher
+from tests.support.clients import produce
 
 POLL = timedelta(seconds=0.1)
 SECONDS = 60.0

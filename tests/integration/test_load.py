@@ -25,9 +25,10 @@ from tests.integration.conftest import (
     assert_exactly_once,
     names,
     positions,
-    produce,
     rows,
 )
+from tests.support import clients
+from tests.support.clients import produce
 
 RUN = TaskRun("run-1", dag_id="dag", task_id="task", map_index=-1, try_number=1)
 
@@ -401,13 +402,12 @@ def test_skipped_records_are_a_gap_in_the_ledger(  # P08
     loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
     from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import AdminClient
 
     name = topic()
     produce(kafka, name, names(0, 10))
     loader(name)
     produce(kafka, name, names(10, 20))
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin = clients.admin(kafka)
     for future in admin.delete_records([TopicPartition(name, 0, 20)]).values():
         future.result()
 
@@ -426,13 +426,12 @@ def test_an_expired_log_without_records_moves_over_the_gap_without_spark(
     loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
     from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import AdminClient
 
     name = topic()
     produce(kafka, name, names(0, 10))
     loader(name, max_records=10)
     produce(kafka, name, names(10, 10))
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin = clients.admin(kafka)
     for future in admin.delete_records([TopicPartition(name, 0, 20)]).values():
         future.result()
     launched = len(loader.launcher.jobs)

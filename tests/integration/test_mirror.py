@@ -15,7 +15,6 @@ from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
-    AdminClient,
     ResourcePatternType,
     ResourceType,
 )
@@ -32,9 +31,11 @@ from devstack.kafka import QUICK_START, KafkaBroker
 from devstack.process import wait_until
 from devstack.topics import create_topic, delete_topic
 from tests.integration.airflow_runs import airflow_runs, airflow_uri
-from tests.integration.conftest import Loader, TopicFactory, assert_exactly_once, names, positions, produce
+from tests.integration.conftest import Loader, TopicFactory, assert_exactly_once, names, positions
 from tests.integration.inline import InlineLauncher
-from tests.integration.test_transactions import Transactions, end
+from tests.integration.test_transactions import end
+from tests.support import clients
+from tests.support.clients import Transactions, produce
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def group(topic: TopicFactory) -> str:
 
 def committed(kafka: KafkaBroker, group: str) -> dict[tuple[str, int], int]:
     """All that a group committed, as a client sees it that knows nothing of the package."""
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin = clients.admin(kafka)
     answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
     return {(one.topic, one.partition): one.offset for one in answer.topic_partitions}
 
@@ -325,7 +326,7 @@ class TestMirror:
             group, {TopicPartition(name, 0): Position(1, leader_epoch=4), TopicPartition(name, 1): Position(2)}
         )
 
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin = clients.admin(kafka)
         answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
         assert sorted((one.partition, one.offset, one.leader_epoch) for one in answer.topic_partitions) == [
             (0, 1, 4),
@@ -480,7 +481,7 @@ def guarded() -> Iterator[KafkaBroker]:
     with KafkaBroker(config=settings) as broker:
         for name in ("orders", "secret"):
             create_topic(broker.bootstrap_servers, name)
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin = clients.admin(broker)
         denied = [(ResourceType.TOPIC, "secret"), (ResourceType.GROUP, "theirs")]
         rules = [
             AclBinding(

@@ -19,7 +19,8 @@ from devstack.kafka import KafkaBroker
 from devstack.process import free_port
 from devstack.spark import SparkStandalone
 from tests.integration.airflow_runs import DAGS, Runs, airflow_runs, airflow_uri, locked, waits_for_a_lock
-from tests.integration.conftest import Loader, TopicFactory, assert_exactly_once, names, positions, produce, rows
+from tests.integration.conftest import Loader, TopicFactory, assert_exactly_once, names, positions, rows
+from tests.support.clients import produce
 
 CANARY = "canary-4f1d"
 

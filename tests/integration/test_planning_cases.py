@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import NewPartitions, NewTopic
 
 from airflow_kafka_offsets.bounds import CommittedBy, Start
 from airflow_kafka_offsets.exceptions import (
@@ -38,31 +37,32 @@ from airflow_kafka_offsets.verification import verify
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from devstack.topics import create_topic, delete_records, delete_topic
-from tests.integration.conftest import Loader, TopicFactory, assert_exactly_once, names, positions, produce, rows
+from tests.integration.conftest import Loader, TopicFactory, assert_exactly_once, names, positions, rows
 from tests.integration.inline import Fails, InlineLauncher
 from tests.integration.rewinds import Rewinder
-from tests.integration.test_transactions import Transactions
+from tests.support import clients
+from tests.support.clients import Kafka, Transactions, commit_to_kafka, produce, producer
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 KEPT = {"retention_ms": "-1"}  # records of that day would expire at once
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
 
 
 def at(minutes: float) -> datetime:
     return NOON + timedelta(minutes=minutes)
 
 
-def produce_at(kafka: KafkaBroker, topic: str, minutes: Sequence[float], *, first: int = 0, partition: int = 0) -> None:
+def produce_at(kafka: Kafka, topic: str, minutes: Sequence[float], *, first: int = 0, partition: int = 0) -> None:
     """Records with ids from `first` on, whose timestamps are so many minutes after noon."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    writer = producer(kafka)
     for number, value in zip(minutes, names(first, len(minutes)), strict=True):
-        producer.produce(topic, value, partition=partition, timestamp=milliseconds(at(number)))
-    assert producer.flush(30) == 0
-
-
-def commit_to_kafka(kafka: KafkaBroker, group: str, topic: str, offsets: dict[int, int]) -> None:
-    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group})
-    consumer.commit(offsets=[TopicPartition(topic, *one) for one in offsets.items()], asynchronous=False)
-    consumer.close()
+        writer.produce(topic, value, partition=partition, timestamp=milliseconds(at(number)))
+    assert writer.flush(30) == 0
 
 
 def left_open(loader: Loader, *topics: str, **options: Any) -> int:
@@ -400,7 +400,7 @@ class TestIdentity:
         cluster = Cluster(inline_loader.config)
         assert list(cluster.logs([name])) == [Partition(name, 0)]
         inline_loader(name, start="latest")
-        admin = AdminClient(inline_loader.config)
+        admin = clients.admin(inline_loader.kafka)
         admin.create_partitions([NewPartitions(name, 3)])[name].result()
 
         def three() -> bool:
@@ -441,7 +441,7 @@ class TestIdentity:
             inline_loader(name)
 
     def test_a_topic_that_was_just_made_can_be_planned(self, inline_loader: Loader) -> None:  # P17
-        admin = AdminClient(inline_loader.config)
+        admin = clients.admin(inline_loader.kafka)
         for number in range(5):
             name = f"just-made-{inline_loader.engine.dialect.name}-{number}"
             admin.create_topics([NewTopic(name, 8, 1)])
@@ -547,12 +547,12 @@ class TestDeadLetters:
     def test_bad_records_are_set_aside_with_the_batch(self, inline_loader: Loader, topic: TopicFactory) -> None:
         name = topic(partitions=2, **KEPT)
         kafka = inline_loader.kafka
-        producer = Producer(inline_loader.config)
+        writer = producer(inline_loader.kafka)
         for number, value in enumerate([*names(0, 3), *self.BAD, *names(3, 2)]):
-            producer.produce(
+            writer.produce(
                 name, value, key=b"key", partition=0, headers=[("h", b"1"), ("h", None)], timestamp=1_000 + number
             )
-        assert producer.flush(30) == 0
+        assert writer.flush(30) == 0
         produce(kafka, name, names(10, 5), 1)
 
         result = inline_loader(name, on_bad_record="dead_letter")

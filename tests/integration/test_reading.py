@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_offsets.exceptions import DataLossError, LogTruncatedError, RecordError, UnknownTopicError
 from airflow_kafka_offsets.formats import Json, Raw, ValueFormat, row_columns
@@ -23,7 +22,9 @@ from airflow_kafka_offsets.spark.read import consumer_config, read
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 from airflow_kafka_offsets.spark.tasks import SliceReader
 from devstack.kafka import KafkaBroker
-from tests.integration.conftest import TopicFactory, names, produce
+from tests.integration.conftest import TopicFactory, names
+from tests.support import clients
+from tests.support.clients import produce
 
 NOON = 1_700_000_000_000
 
@@ -213,7 +214,7 @@ class TestAStartThatTheLogDoesNotHold:
     def test_before_its_beginning(self, kafka: KafkaBroker, topic: TopicFactory) -> None:
         name = topic()
         produce(kafka, name, names(0, 10))
-        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        admin = clients.admin(kafka)
         admin.delete_records([TopicPartition(name, 0, 6)])[TopicPartition(name, 0)].result()
 
         with pytest.raises(DataLossError, match=rf"{name}\[0\]: offsets 5\.\.10 were planned, .* does not hold them"):
@@ -230,7 +231,7 @@ def test_a_topic_that_is_deleted_while_it_is_read_is_named_soon(
     batches = read(Slice(0, name, 0, 0, 20), config(kafka), idle_timeout=20)
     assert next(batches).num_rows == 10
 
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin = clients.admin(kafka)
     admin.delete_topics([name])[name].result()
 
     with pytest.raises(UnknownTopicError, match=rf"{name}\[0\]: .* at offset 10 of 0\.\.20"):

@@ -34,11 +34,17 @@ from tests.integration.conftest import (
     assert_exactly_once,
     names,
     positions,
-    produce,
     rows,
 )
 from tests.integration.inline import Fails
 from tests.integration.rewinds import Rewinder
+from tests.support.clients import Kafka, produce
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
 
 
 class Dies(CountingLauncher):

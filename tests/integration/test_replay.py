@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import Producer
 
 from airflow_kafka_offsets import Between, OfBatch, replay
 from airflow_kafka_offsets.attempt import LoadResult
@@ -33,13 +32,20 @@ from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.verification import verify
 from devstack.topics import create_topic, delete_records, delete_topic
-from tests.integration.conftest import Loader, TopicFactory, names, positions, produce, rows
+from tests.integration.conftest import Loader, TopicFactory, names, positions, rows
 from tests.integration.dying_load import REPLAY_POINTS, DyingLoad, Load, Replay
 from tests.integration.inline import InlineLauncher
 from tests.integration.rewinds import TARGET, Rewinder
+from tests.support.clients import Kafka, produce, producer
 
 RUN = TaskRun("run-1", "dag", "task", -1, 1)
 ELSEWHERE = SqlTable("elsewhere")
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
 
 
 @dataclass
@@ -521,11 +527,11 @@ class TestBounds:
         name = topic(retention_ms="-1")
         noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
         minutes = [0, 1, 2, 9, 3, 4, 5]
-        producer = Producer({"bootstrap.servers": replayer.loader.kafka.bootstrap_servers})
+        writer = producer(replayer.loader.kafka)
         for minute, value in zip(minutes, names(0, len(minutes)), strict=True):
             at = int((noon + timedelta(minutes=minute)).timestamp() * 1000)
-            producer.produce(name, value, partition=0, timestamp=at)
-        assert producer.flush(30) == 0
+            writer.produce(name, value, partition=0, timestamp=at)
+        assert writer.flush(30) == 0
 
         replayer(name, Between("2026-01-01T12:02:00Z", noon + timedelta(minutes=4)))
 

@@ -13,8 +13,9 @@ from airflow_kafka_offsets.operators.replay import KafkaReplayPlanOperator
 from devstack.kafka import KafkaBroker
 from tests.integration.airflow_runs import airflow_runs, airflow_uri
 from tests.integration.command_line import kafka_connection
-from tests.integration.conftest import Loader, TopicFactory, names, positions, produce, rows
+from tests.integration.conftest import Loader, TopicFactory, names, positions, rows
 from tests.integration.inline import InlineLauncher
+from tests.support.clients import produce
 
 
 @pytest.mark.long

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from confluent_kafka.admin import AdminClient, NewPartitions
 
 from airflow_kafka_offsets import rewind
 from airflow_kafka_offsets.exceptions import (
@@ -36,12 +35,18 @@ from airflow_kafka_offsets.scenarios import Scenario, parse_scope, write_offsets
 from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import KafkaBroker
-from devstack.process import wait_until
 from devstack.topics import create_topic, delete_records, delete_topic
-from tests.integration.conftest import Loader, TopicFactory, names, positions, produce, rows
+from tests.integration.conftest import Loader, TopicFactory, names, positions, rows
 from tests.integration.inline import InlineLauncher
 from tests.integration.rewinds import TARGET, Rewinder, once, only
-from tests.integration.test_planning_cases import at, commit_to_kafka, produce_at
+from tests.integration.test_planning_cases import at, produce_at
+from tests.support.clients import Kafka, commit_to_kafka, more_partitions, produce
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
 
 
 @pytest.fixture
@@ -700,7 +705,7 @@ class TestIdentity:
         name, kafka = topic(), rewinder.loader.kafka
         produce(kafka, name, names(0, 10))
         rewinder.loader(name)
-        more_partitions(rewinder.loader, name, 3)
+        more_partitions(kafka, name, 3)
         produce(kafka, name, names(10, 10), 2)
 
         current = rewinder.preview("to-current")
@@ -860,12 +865,6 @@ def test_the_preview_of_another_cluster_refuses_what_would_leave_positions_behin
     moved("from-file", {TopicPartition(name, 0): 2, TopicPartition(name, 1): 0}, new_cluster=True)
     assert moved.positions(name) == {0: 2, 1: 0}
     moved.prove()
-
-
-def more_partitions(loader: Loader, topic: str, count: int) -> None:
-    admin = AdminClient(loader.config)
-    admin.create_partitions([NewPartitions(topic, count)])[topic].result()
-    wait_until(lambda: len(Cluster(loader.config).logs([topic])) == count, 30, "the new partitions")
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,12 @@ from airflow_kafka_offsets.rewind import Rewound, execute_rewind
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.proxy import PostgresProxy
-from tests.integration.conftest import Loader, TopicFactory, names, produce, rows
+from tests.integration.conftest import Loader, TopicFactory, names, rows
 from tests.integration.dying_rewind import DyingRewind, Rewind
 from tests.integration.inline import InlineLauncher
 from tests.integration.rewinds import TARGET, Rewinder, once
-from tests.integration.test_rewind import left_open, more_partitions
+from tests.integration.test_rewind import left_open
+from tests.support.clients import more_partitions, produce
 
 RUN = TaskRun("run-1", "dag", "rewind", -1, 1)
 NEXT_TRY = replace(RUN, try_number=2)
@@ -51,7 +52,7 @@ def make_rewind(loader: Loader, name: str) -> Rewind:
     for partition in range(2):
         produce(loader.kafka, name, [*names(0, 6), b"{not json", *names(7, 3)], partition)
     loader(name, on_bad_record="dead_letter")
-    more_partitions(loader, name, 3)
+    more_partitions(loader.kafka, name, 3)
     produce(loader.kafka, name, names(0, 10), 2)
     produce(loader.kafka, name, names(10, 5), 1)
     batch = left_open(rewinder, name)

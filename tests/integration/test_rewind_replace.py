@@ -16,11 +16,18 @@ from airflow_kafka_offsets.rewind import executed_by
 from airflow_kafka_offsets.scenarios import Scenario
 from airflow_kafka_offsets.sinks import SqlTable
 from devstack.topics import create_topic, delete_topic
-from tests.integration.conftest import Loader, TopicFactory, names, produce, rows
+from tests.integration.conftest import Loader, TopicFactory, names, rows
 from tests.integration.rewinds import TARGET, Rewinder, once, only
+from tests.support.clients import Kafka, produce
 
 STEPS = 40
 SEED = 20261121
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
 
 
 @pytest.fixture

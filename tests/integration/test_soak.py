@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka.admin import NewPartitions
 from hypothesis import HealthCheck, Phase, note, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -48,6 +48,7 @@ from devstack.topics import create_topic
 from tests.integration.conftest import names, rows
 from tests.integration.dying_load import POINTS, DyingLoad, Load
 from tests.integration.inline import InlineLauncher
+from tests.support import clients
 
 STEPS = int(os.environ.get("SOAK_STEPS", "20"))
 SEED = int(os.environ.get("SOAK_SEED", "1"))
@@ -99,7 +100,7 @@ class Machine(RuleBasedStateMachine):
         self.engine = sa.create_engine(self.url, hide_parameters=True)
         self.directory = Path(tempfile.mkdtemp(prefix="soak-"))
         self.staging = Path(tempfile.mkdtemp(dir=self.directory))
-        self.admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers})
+        self.admin = clients.admin(self.kafka)
         self.new_producers()
         self.topic = f"soak-{os.urandom(6).hex()}"
         self.group = 0

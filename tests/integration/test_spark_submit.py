@@ -22,7 +22,8 @@ from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from devstack.topics import create_topic
 from tests.conftest import TopicFactory
-from tests.integration.conftest import Loader, names, positions, produce, rows
+from tests.integration.conftest import Loader, names, positions, rows
+from tests.support.clients import produce
 
 
 def connect(monkeypatch: pytest.MonkeyPatch, **connection: object) -> None:

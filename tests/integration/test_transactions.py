@@ -3,40 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import Producer
 
 from airflow_kafka_offsets.kafka import Cluster
 from airflow_kafka_offsets.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.spark.read import consumer_config, read
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
-from tests.integration.conftest import Loader, TopicFactory, names, positions, produce, rows
-
-
-class Transactions:
-    """A transactional producer that writes to partition 0 of one topic."""
-
-    def __init__(self, kafka: KafkaBroker, topic: str) -> None:
-        self._topic = topic
-        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic})
-        self._producer.init_transactions(30)
-
-    def begin(self, values: list[bytes]) -> None:
-        self._producer.begin_transaction()
-        for value in values:
-            self._producer.produce(self._topic, value, partition=0)
-        assert self._producer.flush(30) == 0
-
-    def commit(self, values: list[bytes]) -> None:
-        self.begin(values)
-        self._producer.commit_transaction(30)
-
-    def abort(self, values: list[bytes]) -> None:
-        self.begin(values)
-        self._producer.abort_transaction(30)
-
-    def end(self) -> None:
-        self._producer.commit_transaction(30)
+from tests.integration.conftest import Loader, TopicFactory, names, positions, rows
+from tests.support.clients import Transactions, produce, producer
 
 
 @pytest.fixture
@@ -133,12 +107,12 @@ def test_compaction_leaves_holes_that_are_read_over(loader: Loader, kafka: Kafka
     name = topic(
         cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.01", max_compaction_lag_ms="100"
     )
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    writer = producer(kafka)
 
     def write(first: int, count: int) -> None:
         for value in names(first, count):
-            producer.produce(name, value, key=b"one key", partition=0)
-        assert producer.flush(30) == 0
+            writer.produce(name, value, key=b"one key", partition=0)
+        assert writer.flush(30) == 0
 
     def kept() -> int:
         # A record rolls the segment before it, and so makes that one compactable.

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import Producer
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import (
@@ -25,9 +24,10 @@ from airflow_kafka_offsets.sinks import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.verification import verify
 from devstack.kafka import KafkaBroker
-from tests.integration.conftest import COLUMNS, Loader, TopicFactory, names, positions, produce, rows
+from tests.integration.conftest import COLUMNS, Loader, TopicFactory, names, positions, rows
 from tests.integration.inline import InlineLauncher
 from tests.integration.rewinds import Rewinder
+from tests.support.clients import Kafka, produce, producer
 
 KEYED: dict[str, Any] = {"sink": SqlTable("target", upsert_key=("id",))}
 
@@ -36,6 +36,12 @@ ORIGIN = "_kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT"
 
 SQLITE = pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 POSTGRES = pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
 
 
 def record(key: object, name: str) -> bytes:
@@ -54,10 +60,10 @@ def held(engine: Engine) -> list[tuple[Any, ...]]:
 
 def produce_at(kafka: KafkaBroker, topic: str, partition: int, values: Sequence[tuple[bytes, int]]) -> None:
     """Records with timestamps of their own, in milliseconds."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    writer = producer(kafka)
     for value, timestamp in values:
-        producer.produce(topic, value, partition=partition, timestamp=timestamp)
-    assert producer.flush(30) == 0
+        writer.produce(topic, value, partition=partition, timestamp=timestamp)
+    assert writer.flush(30) == 0
 
 
 class Interrupted(InlineLauncher):

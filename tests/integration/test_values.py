@@ -14,11 +14,18 @@ from airflow_kafka_offsets.exceptions import RecordError
 from airflow_kafka_offsets.formats import Json
 from airflow_kafka_offsets.sinks import SqlTable, insert, sql_table
 from devstack.kafka import KafkaBroker
-from tests.integration.conftest import Loader, TopicFactory, positions, produce, rows
+from tests.integration.conftest import Loader, TopicFactory, positions, rows
 from tests.integration.inline import InlineLauncher
+from tests.support.clients import Kafka, produce
 
 POSTGRES = pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
 SQLITE = pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
 
 
 def record(**fields: object) -> bytes:

@@ -1,6 +1,7 @@
 """`verify` proves what loads leave, and names what is wrong with it, on both kinds of database."""
 
 from __future__ import annotations
+from datetime import timedelta
 
 import contextlib
 import json
@@ -15,7 +16,6 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from airflow.sdk import RetryAction
-from confluent_kafka import Producer
 from pyspark.sql import DataFrame
 from sqlalchemy.engine import Engine
 
@@ -40,14 +40,21 @@ from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.topics import delete_records
 from tests.integration.airflow_runs import DAGS, airflow_uri
-from tests.integration.conftest import Loader, TopicFactory, names, produce
+from tests.integration.conftest import Loader, TopicFactory, names
 from tests.integration.inline import InlineLauncher
 from tests.integration.rewinds import Rewinder
+from tests.support.clients import Kafka, produce, producer
 
 ON_ONE = pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 """For what the kind of database has no part in."""
 
 LEFT_OUT: dict[str, Any] = {"on_bad_record": "dead_letter"}
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
 
 
 def verified(loader: Loader, **options: Any) -> Coverage:
@@ -66,10 +73,10 @@ def do(engine: Engine, *statements: str) -> None:
 
 def produce_at(kafka: KafkaBroker, topic: str, timestamps: Sequence[int]) -> None:
     """Records of partition 0 with timestamps of their own, in milliseconds."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    writer = producer(kafka)
     for value, timestamp in zip(names(0, len(timestamps)), timestamps, strict=True):
-        producer.produce(topic, value, partition=0, timestamp=timestamp)
-    assert producer.flush(30) == 0
+        writer.produce(topic, value, partition=0, timestamp=timestamp)
+    assert writer.flush(30) == 0
 
 
 @pytest.fixture

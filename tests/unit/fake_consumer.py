@@ -13,42 +13,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from airflow_kafka_offsets.spark import patience
 from airflow_kafka_offsets.spark import read as read_module
+from tests.support.messages import FakeMessage
 
 TIMED_OUT = KafkaException(KafkaError(KafkaError._TRANSPORT))
-
-
-@dataclass(frozen=True)
-class FakeMessage:
-    at: int
-    body: bytes | None = b"{}"
-    name: bytes | None = None
-    timestamp_ms: int = -1
-    fields: list[tuple[str, bytes | None]] | None = None
-    problem: KafkaError | None = None
-
-    def offset(self) -> int:
-        return self.at
-
-    def value(self) -> bytes | None:
-        return self.body
-
-    def key(self) -> bytes | None:
-        return self.name
-
-    def timestamp(self) -> tuple[int, int]:
-        return (0 if self.timestamp_ms < 0 else 1, self.timestamp_ms)
-
-    def headers(self) -> list[tuple[str, bytes | None]] | None:
-        return self.fields
-
-    def topic(self) -> str:
-        return "orders"
-
-    def partition(self) -> int:
-        return 0
-
-    def error(self) -> KafkaError | None:
-        return self.problem
 
 
 def failure(code: int, text: str | None = None, offset: int = -1001) -> FakeMessage:

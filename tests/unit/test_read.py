@@ -25,7 +25,8 @@ from airflow_kafka_offsets.exceptions import (
 from airflow_kafka_offsets.offsets import Slice
 from airflow_kafka_offsets.spark import read as read_module
 from airflow_kafka_offsets.spark.read import read
-from tests.unit.fake_consumer import TIMED_OUT, FakeConsumer, FakeMessage, Step, end_of_log, failure
+from tests.support.messages import FakeMessage
+from tests.unit.fake_consumer import TIMED_OUT, FakeConsumer, Step, end_of_log, failure
 
 ONE = Slice(0, "orders", 0, 10, 20, leader_epoch=3)
 LAST_MS = 253_402_300_799_999

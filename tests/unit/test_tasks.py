@@ -19,7 +19,8 @@ from airflow_kafka_offsets.spark.progress import Progress
 from airflow_kafka_offsets.spark.slice_notes import SliceNotes
 from airflow_kafka_offsets.spark.staging import StagingDirectory
 from airflow_kafka_offsets.spark.tasks import SliceReader
-from tests.unit.fake_consumer import FakeConsumer, FakeMessage, Step, end_of_log
+from tests.support.messages import FakeMessage
+from tests.unit.fake_consumer import FakeConsumer, Step, end_of_log
 
 TEN = Slice(0, "orders", 3, 10, 20)
 
