@@ -1,7 +1,6 @@
 """`verify` proves what loads leave, and names what is wrong with it, on both kinds of database."""
 
 from __future__ import annotations
-from datetime import timedelta
 
 import contextlib
 import json
@@ -10,6 +9,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import psycopg

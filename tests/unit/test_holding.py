@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import Json, Pipeline, SqlTable
+from airflow_kafka_offsets import Json, LoadOptions, Pipeline, SqlTable
 from airflow_kafka_offsets.exceptions import GroupBusyError
 from airflow_kafka_offsets.holding import claimed
 from airflow_kafka_offsets.ledger import Tables, TaskRun, init
@@ -23,9 +23,8 @@ PIPELINE = Pipeline(
     topics=("orders",),
     value_format=Json("id BIGINT"),
     sink=SqlTable("output"),
-    lease=LEASE,
-    on_busy="fail",
 )
+OPTIONS = LoadOptions(lease=LEASE, on_busy="fail")
 
 
 @dataclass
@@ -55,18 +54,18 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_the_lease_is_renewed_whatever_the_attempt_does(db: Database) -> None:
     """Also while it plans or commits, and not while Spark is running alone."""
-    with claimed(PIPELINE, db.engine, RUN, "cluster"):
+    with claimed(PIPELINE, OPTIONS, db.engine, RUN, "cluster"):
         _, first = db.lease()
         assert first is not None
         until(lambda: (db.lease()[1] or "") > first)
-        with pytest.raises(GroupBusyError), claimed(PIPELINE, db.engine, OTHER_RUN, "cluster"):
+        with pytest.raises(GroupBusyError), claimed(PIPELINE, OPTIONS, db.engine, OTHER_RUN, "cluster"):
             pytest.fail("the group is held")
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("no")], ids=["done", "failed"])
 def test_it_is_not_renewed_after_the_release(db: Database, error: Exception | None) -> None:
     def hold() -> None:
-        with claimed(PIPELINE, db.engine, RUN, "cluster"):
+        with claimed(PIPELINE, OPTIONS, db.engine, RUN, "cluster"):
             assert "lease-loader" in names()
             if error is not None:
                 raise error
