@@ -55,7 +55,8 @@ def test_the_process_is_kept_while_it_runs(monkeypatch: pytest.MonkeyPatch, tmp_
     submit.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     hook = SparkSubmitHook(conn_id="spark_default")
-    assert vars(hook)["_submit_sp"] is None
+    before = hook._submit_sp
+    assert before is None
     hook.submit("application.py")
     assert isinstance(hook._submit_sp, subprocess.Popen), changed("_submit_sp is no process")
     assert hook._submit_sp.stdout is not None
