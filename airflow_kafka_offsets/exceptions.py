@@ -43,10 +43,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from airflow_kafka_offsets.coverage import Violation
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Something that must not be if every record was loaded exactly once.
+
+    :param words: what, where, and what it means
+    :param offset: the first that is concerned
+    """
+
+    words: str
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    batch_id: int | None = None
 
 
 class KafkaOffsetsError(Exception):
@@ -187,7 +200,7 @@ class RewindConflictError(LedgerError):
     """Positions have moved since the preview of a rewind was made, or since the rewind that is to be undone."""
 
 
-class RewoundError(LedgerError):
+class PositionsMovedError(LedgerError):
     """The positions were rewound while a batch was planned from the old ones: it has to be planned again."""
 
     retriable = True

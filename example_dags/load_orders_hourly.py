@@ -9,7 +9,9 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG, CronDataIntervalTimetable
 
-from airflow_kafka_offsets import Json, KafkaBatchOperator, SqlTable
+from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 with DAG(
     dag_id="load_orders_hourly",

@@ -11,7 +11,9 @@ from datetime import datetime
 
 from airflow.sdk import DAG, Param
 
-from airflow_kafka_offsets import Json, KafkaReplayOperator, KafkaReplayPlanOperator, SqlTable
+from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.operators.replay import KafkaReplayOperator, KafkaReplayPlanOperator
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 with DAG(
     dag_id="replay_orders",

@@ -11,7 +11,8 @@ from datetime import datetime
 
 from airflow.sdk import DAG, Param
 
-from airflow_kafka_offsets import KafkaRewindOperator, SqlTable
+from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 with DAG(
     dag_id="rewind_orders",

@@ -9,8 +9,8 @@ from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.cli.command import command, database
 from airflow_kafka_offsets.cli.output import note
+from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.ledger import install
-from airflow_kafka_offsets.ledger.connection import is_outage, said
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION
 
 
@@ -25,7 +25,7 @@ def init(args: Namespace) -> None:
                 if not is_outage(error):
                     raise
                 note(
-                    f"The database cannot be asked: {said(error)}. These are the statements for one without state tables"
+                    f"The database cannot be asked: {database_message(error)}. These are the statements for one without state tables"
                 )
                 text = tables.ddl(engine.dialect)
             sys.stdout.write(text)
@@ -34,7 +34,7 @@ def init(args: Namespace) -> None:
             return
         with engine.connect() as conn:
             before = install.stored_version(conn, tables)
-        changed = install.init(engine, tables)
+        changed = install.initialize(engine, tables)
     if not changed:
         outcome = "are there already, and fit this version,"
     elif before is None:

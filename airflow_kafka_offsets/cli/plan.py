@@ -7,20 +7,25 @@ from collections.abc import Iterator
 
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import ledger, parameters, planning
-from airflow_kafka_offsets.batch import dry_run
-from airflow_kafka_offsets.caps import UNKNOWN_RECORD_BYTES
 from airflow_kafka_offsets.cli.command import Database, cluster, command, database, topics_begun
 from airflow_kafka_offsets.cli.output import note, show
+from airflow_kafka_offsets.core import planning
+from airflow_kafka_offsets.core.caps import UNKNOWN_RECORD_BYTES
+from airflow_kafka_offsets.core.log_identity import check_cluster
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, split
+from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.identity import check_cluster
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Batch, Tables, overview
-from airflow_kafka_offsets.ledger.group_states import group_states
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.lag.group_states import group_states
+from airflow_kafka_offsets.ledger.batch_rows import Batch
+from airflow_kafka_offsets.ledger.batches import open_batch
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import check_installed
-from airflow_kafka_offsets.offsets import Gap, OffsetRange, split
-from airflow_kafka_offsets.pipeline import LoadOptions
+from airflow_kafka_offsets.ledger.overview import Row
+from airflow_kafka_offsets.ledger.record_sizes import bytes_per_offset
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.loading.pipeline import LoadOptions
+from airflow_kafka_offsets.loading.plan import dry_run
 
 
 @command("plan")
@@ -30,7 +35,7 @@ def plan(args: Namespace) -> None:
     with database(args) as (engine, tables):
         options = _options(args)
         topics = _topics(args, engine, tables, asked)
-        batch = ledger.open_batch(engine, tables, args.group)
+        batch = open_batch(engine, tables, args.group)
         if batch is not None and _is_finished_first(batch, options, asked):
             note(
                 f"Group {args.group!r} has the open batch {batch.batch_id} ({batch.state}): a load finishes it first, and plans "
@@ -41,7 +46,7 @@ def plan(args: Namespace) -> None:
             decided = dry_run(args.group, topics, options, engine=engine, tables=tables, cluster=asked, given_up=batch)
             batch = None
             ranges, gaps = (*decided.ranges, *decided.initial), decided.gaps
-        sizes = ledger.bytes_per_offset(engine, tables, args.group)
+        sizes = bytes_per_offset(engine, tables, args.group)
     rows = list(_rows(ranges, gaps, batch, sizes, args.slice_offsets))
     show(rows, args.output)
     offsets = sum(row["offsets"] for row in rows)
@@ -62,7 +67,7 @@ def _options(args: Namespace) -> LoadOptions:
     :raises ConfigurationError: an option cannot work
     """
     named = {"group_id": args.group, "isolation_level": args.isolation_level, "slice_offsets": args.slice_offsets}
-    parameters.check(named | ({"topics": args.topics} if args.topics else {}))
+    check(named | ({"topics": args.topics} if args.topics else {}))
     options = LoadOptions(
         start=args.start,
         until=args.until,
@@ -117,7 +122,7 @@ def _rows(
     batch: Batch | None,
     sizes: dict[str, float],
     slice_offsets: int,
-) -> Iterator[overview.Row]:
+) -> Iterator[Row]:
     skipped = {(gap.topic, gap.partition): gap.end - gap.start for gap in gaps}
     for one in sorted(ranges, key=lambda one: one.topic_partition):
         yield {

@@ -20,7 +20,9 @@ from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import write_job
 
 _OLDEST_JAVA = 17
+
 _QUICK_START = "-XX:TieredStopAtLevel=1"
+
 # For a transform of no more rows than these, optimized code is not worth its compilation; of three times as many it is as good.
 _FEW = 1_000_000
 

@@ -9,9 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.ledger.groups import TaskRun
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.offsets import Gap, OffsetRange, TopicPartition
+from airflow_kafka_offsets.ledger.task_run import TaskRun
 
 OPEN_STATES = ("planned", "staged")
 

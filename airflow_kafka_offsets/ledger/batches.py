@@ -11,7 +11,10 @@ from dataclasses import asdict
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.exceptions import RewoundError
+from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.planning import Plan
+from airflow_kafka_offsets.database.transactions import database_now
+from airflow_kafka_offsets.exceptions import PositionsMovedError
 from airflow_kafka_offsets.ledger.batch_rows import (
     OPEN_STATES,
     Batch,
@@ -22,13 +25,11 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     insert_ranges,
     of_task_instance,
 )
-from airflow_kafka_offsets.ledger.connection import database_now
-from airflow_kafka_offsets.ledger.double_loads import refuse_replayed
-from airflow_kafka_offsets.ledger.groups import Fence, stored_generation, transact_claimed
-from airflow_kafka_offsets.ledger.starts import keep_starts, store_starts
+from airflow_kafka_offsets.ledger.claims import Fence, transact_claimed
+from airflow_kafka_offsets.ledger.first_positions import keep_first_positions, store_first_positions
+from airflow_kafka_offsets.ledger.groups import stored_generation
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.offsets import TopicPartition
-from airflow_kafka_offsets.planning import Plan
+from airflow_kafka_offsets.replaying.double_loads import refuse_replayed
 
 
 def open_batch(engine: Engine, tables: Tables, group_id: str) -> Batch | None:
@@ -98,7 +99,7 @@ def abandon(engine: Engine, tables: Tables, claim: Fence, batch: Batch, reason: 
     """
 
     def give_up(conn: Connection) -> dict[str, object]:
-        keep_starts(conn, tables, claim.group_id, batch.batch_id)
+        keep_first_positions(conn, tables, claim.group_id, batch.batch_id)
         return {"state": "abandoned", "reason": reason}
 
     _update_open(engine, tables, claim, batch, give_up)
@@ -160,7 +161,7 @@ def _write_plan(
     :return: the id of the batch to load, or None
     """
     if stored_generation(conn, tables, claim.group_id) != generation:
-        raise RewoundError(
+        raise PositionsMovedError(
             f"The positions of group {claim.group_id!r} were rewound while a batch was planned from the old ones. Nothing was "
             "written; plan again."
         )
@@ -168,7 +169,7 @@ def _write_plan(
         refuse_replayed(conn, tables, claim.group_id, recipe.target_table, plan.ranges)
     now = database_now(conn)
     if plan.initial:
-        store_starts(conn, tables, claim.group_id, claim.owner, generation, recipe, plan.initial, now)
+        store_first_positions(conn, tables, claim.group_id, claim.owner, generation, recipe, plan.initial, now)
     if not plan.ranges:
         return None
     batch_id = insert_batch(
@@ -185,3 +186,13 @@ def _write_plan(
     insert_ranges(conn, tables, batch_id, plan.ranges)
     insert_gaps(conn, tables, batch_id, plan.gaps)
     return batch_id
+
+
+def open_batch_of(conn: Connection, tables: Tables, group_id: str) -> int | None:
+    """The group's load that is planned or staged."""
+    batches = tables.offset_batches.c
+    return conn.scalar(
+        sa.select(batches.batch_id).where(
+            batches.consumer_group == group_id, batches.kind == "load", batches.state.in_(OPEN_STATES)
+        )
+    )

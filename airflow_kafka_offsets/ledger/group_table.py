@@ -1,8 +1,4 @@
-"""Which table a group loads into: the one answer for loads, replays, rewinds and `verify`.
-
-It is the table of the group's latest load that was not abandoned; before the first, that of its latest `start`. A load into
-another one is refused, because positions say what is in the first. A table that was renamed is followed: see `keep_to_table`.
-"""
+"""Which table a group loads into."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.exceptions import ForeignBatchError
-from airflow_kafka_offsets.ledger.groups import Fence, transact_claimed
+from airflow_kafka_offsets.ledger.claims import Fence, transact_claimed
 from airflow_kafka_offsets.ledger.tables import Tables
 
 log = logging.getLogger(__name__)

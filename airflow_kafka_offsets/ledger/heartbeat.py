@@ -10,7 +10,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_kafka_offsets.exceptions import LedgerError
-from airflow_kafka_offsets.ledger.groups import Claim, renew
+from airflow_kafka_offsets.ledger.claims import Claim, renew_lease
 from airflow_kafka_offsets.ledger.tables import Tables
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Heartbeat:
     def _run(self) -> None:
         while not self._stop.wait(self._claim.lease.total_seconds() / 3):
             try:
-                if not renew(self._engine, self._tables, self._claim):
+                if not renew_lease(self._engine, self._tables, self._claim):
                     log.warning(
                         "Group %r was taken over by a later attempt; this one will not be able to commit",
                         self._claim.group_id,

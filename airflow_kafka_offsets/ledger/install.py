@@ -6,17 +6,19 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from airflow_kafka_offsets.database.errors import database_message, is_outage, sqlstate
+from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
-from airflow_kafka_offsets.ledger.connection import is_outage, said, sqlstate, transact
 from airflow_kafka_offsets.ledger.migrations import upgrade, upgrade_statements
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables, sql_text
 
 # Elsewhere each statement of DDL is a transaction of its own.
 _BEGIN = {"postgresql": "BEGIN", "sqlite": "BEGIN IMMEDIATE"}
+
 _NO_SUCH_SCHEMA = "3F000"
 
 
-def init(engine: Engine, tables: Tables) -> bool:
+def initialize(engine: Engine, tables: Tables) -> bool:
     """Create the state tables where they are missing, and raise those of an earlier version to the current one, step by step.
 
     Idempotent, and safe when two processes do it at once. An upgrade is one transaction where the database allows DDL in one
@@ -96,13 +98,13 @@ def _failed(
 ) -> LedgerError | DatabaseUnavailableError:
     if is_outage(error):
         return DatabaseUnavailableError(
-            f"The state tables could not be {done} in database {engine.url.database!r}: {said(error)}. Nothing was "
+            f"The state tables could not be {done} in database {engine.url.database!r}: {database_message(error)}. Nothing was "
             "written; run the task again when the database has what it lacked."
         )
     where = f"schema {tables.metadata.schema!r}" if tables.metadata.schema else "the default schema"
     return LedgerError(
         f"The state tables cannot be {done} in {where} of database {engine.url.database!r} "
-        f"as user {engine.url.username!r}: {said(error)}. {way_out}, or let somebody "
+        f"as user {engine.url.username!r}: {database_message(error)}. {way_out}, or let somebody "
         f"who may run DDL apply the output of 'airflow kafka-offsets init --show-sql'."
     )
 

@@ -14,11 +14,12 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import ExecutableDDLElement
 from sqlalchemy.sql.compiler import DDLCompiler
 
+from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import LedgerError
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.listing import listed
 
 _AHEAD = ("ahead_offset", "ahead_before_ms")
+
 _LOADED = ("loaded_offset", "loaded_before_ms")
 
 
@@ -148,7 +149,7 @@ def _check_2(conn: Connection, tables: Tables) -> None:
     if groups:
         raise LedgerError(
             f"The state tables cannot be upgraded to schema version 2: records after the positions of group "
-            f"{listed(map(repr, sorted(groups)))} are loaded already (lateness), which version 2 does not store, so that "
+            f"{first_few(map(repr, sorted(groups)))} are loaded already (lateness), which version 2 does not store, so that "
             "they would be loaded again. Nothing was changed. With the installed version of airflow-kafka-offsets before the "
             "upgrade, run a load without until for each of these groups, which moves the positions past those records; then "
             "run 'airflow kafka-offsets init' again"

@@ -9,8 +9,8 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_kafka_offsets.core.offsets import OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.offsets import OffsetRange, Position, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class RangeRead:
     dead_letters: int = 0
 
 
-def positions(engine: Engine, tables: Tables, group_id: str) -> dict[TopicPartition, Position]:
+def read_positions(engine: Engine, tables: Tables, group_id: str) -> dict[TopicPartition, Position]:
     """The stored positions of a group."""
     with engine.connect() as conn:
         return stored_positions(conn, tables, group_id)

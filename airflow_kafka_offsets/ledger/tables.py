@@ -17,6 +17,7 @@ from sqlalchemy.types import TypeDecorator
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 SCHEMA_VERSION = 2
+
 NAME_LENGTH = 250
 """The most characters of a group's name, and of other names."""
 

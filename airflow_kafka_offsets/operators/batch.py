@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
-from airflow_kafka_offsets.operators.pipeline import NO_INTERVAL, PipelineOperator
+from airflow_kafka_offsets.operators.base import NO_INTERVAL, PipelineOperator
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow.sdk import Context
 
-    from airflow_kafka_offsets.bounds import Start
-    from airflow_kafka_offsets.formats import ValueFormat
-    from airflow_kafka_offsets.parameters import OnBadRecord
-    from airflow_kafka_offsets.planning import OnDataLoss
-    from airflow_kafka_offsets.sinks import SqlTable
+    from airflow_kafka_offsets.core.planning import OnDataLoss
+    from airflow_kafka_offsets.core.start import Start
+    from airflow_kafka_offsets.formats.value_formats import ValueFormat
+    from airflow_kafka_offsets.loading.parameters import OnBadRecord
+    from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 
 class KafkaBatchOperator(PipelineOperator):
@@ -134,8 +134,8 @@ class KafkaBatchOperator(PipelineOperator):
         :return: `batches` (ids), `records`, `rows`, `dead_letters` and `complete`, for XCom
         """
         # Here and not above: DAG files are parsed every few seconds.
-        from airflow_kafka_offsets.batch import load
-        from airflow_kafka_offsets.pipeline import LoadOptions
+        from airflow_kafka_offsets.loading.load import load
+        from airflow_kafka_offsets.loading.pipeline import LoadOptions
 
         if self.until == "None" and context.get("data_interval_end") is None:
             raise ConfigurationError(f"until is rendered to {self.until!r}: {NO_INTERVAL}")

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_offsets.operators.pipeline import GroupOperator, PipelineOperator, topics_of
+from airflow_kafka_offsets.operators.base import GroupOperator, PipelineOperator, topics_of
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow.sdk import Context
 
-    from airflow_kafka_offsets.formats import ValueFormat
-    from airflow_kafka_offsets.parameters import OnBadRecord
-    from airflow_kafka_offsets.planning import OnDataLoss
-    from airflow_kafka_offsets.replay_bounds import Bounds
-    from airflow_kafka_offsets.sinks import SqlTable
+    from airflow_kafka_offsets.core.planning import OnDataLoss
+    from airflow_kafka_offsets.formats.value_formats import ValueFormat
+    from airflow_kafka_offsets.loading.parameters import OnBadRecord
+    from airflow_kafka_offsets.replaying.bounds import Bounds
+    from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
     OffsetsGiven = Mapping[str, Mapping[Any, Any]] | Sequence[Mapping[str, Any]] | str
 
@@ -127,7 +127,7 @@ class KafkaReplayOperator(PipelineOperator):
         :return: `batches` (ids), `records`, `rows` and `dead_letters` of all tries, for XCom
         """
         # Here and not above: DAG files are parsed every few seconds.
-        from airflow_kafka_offsets.replaying import replay
+        from airflow_kafka_offsets.replaying.replay import replay
 
         return self.run_on_spark(
             context,
@@ -198,21 +198,27 @@ class KafkaReplayPlanOperator(GroupOperator):
         :return: the parts, each for the parameter `offsets` of one mapped `KafkaReplayOperator`; none where there is nothing
         """
         # Here and not above: DAG files are parsed every few seconds.
+        from airflow_kafka_offsets.core.text import first_few
         from airflow_kafka_offsets.exceptions import ConfigurationError
-        from airflow_kafka_offsets.kafka import Cluster
-        from airflow_kafka_offsets.listing import listed
-        from airflow_kafka_offsets.replay_bounds import OfBatch, as_json, check, cut, resolve
+        from airflow_kafka_offsets.kafka.cluster import Cluster
+        from airflow_kafka_offsets.replaying.bounds import (
+            BatchBounds,
+            bounds_as_json,
+            check_bounds,
+            cut_into_parts,
+            resolve_bounds,
+        )
 
         topics = topics_of(self.topics)
         if not str(self.parts).strip().isdecimal():
             raise ConfigurationError(f"parts must be a whole number of at least 1; got parts={self.parts!r}")
-        bounds = check(_bounds(self.offsets, self.since, self.until, self.batch_id), topics)
-        if isinstance(bounds, OfBatch) and self.conn_id is None:
+        bounds = check_bounds(_bounds(self.offsets, self.since, self.until, self.batch_id), topics)
+        if isinstance(bounds, BatchBounds) and self.conn_id is None:
             raise ConfigurationError("batch_id needs conn_id, the connection of the database that holds the history")
         cluster = Cluster(self.kafka_config(), isolation_level=self.isolation_level)
-        ranges, logs = resolve(bounds, topics, cluster, self._batch)
-        parts = [as_json(part, logs) for part in cut(ranges, int(self.parts))]
-        self.log.info("%s offsets in %d parts: %s", f"{sum(map(len, ranges)):,}", len(parts), listed(ranges))
+        ranges, logs = resolve_bounds(bounds, topics, cluster, self._batch)
+        parts = [bounds_as_json(part, logs) for part in cut_into_parts(ranges, int(self.parts))]
+        self.log.info("%s offsets in %d parts: %s", f"{sum(map(len, ranges)):,}", len(parts), first_few(ranges))
         return parts
 
     def _batch(self, batch_id: int) -> Any:
@@ -233,7 +239,7 @@ def _bounds(
     :raises ConfigurationError: there is none, or more than one
     """
     from airflow_kafka_offsets.exceptions import ConfigurationError
-    from airflow_kafka_offsets.replay_bounds import Between, OfBatch, Offsets
+    from airflow_kafka_offsets.replaying.bounds import BatchBounds, OffsetBounds, TimeBounds
 
     given = [name for name, one in (("offsets", offsets), ("since", since), ("batch_id", batch_id)) if one]
     if len(given) != 1 or (until and not since):
@@ -242,10 +248,10 @@ def _bounds(
             f"got offsets={offsets!r}, since={since!r}, until={until!r}, batch_id={batch_id!r}"
         )
     if since:
-        return Between(since, until or None)
+        return TimeBounds(since, until or None)
     if batch_id:
         if not str(batch_id).isdecimal():
             raise ConfigurationError(f"A batch is known by its number; got batch_id={batch_id!r}")
-        return OfBatch(int(batch_id))
+        return BatchBounds(int(batch_id))
     assert offsets is not None
-    return Offsets(offsets)
+    return OffsetBounds(offsets)

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_offsets import parameters
-from airflow_kafka_offsets.operators.pipeline import GroupOperator
-from airflow_kafka_offsets.operators.task_run import task_run
+from airflow_kafka_offsets.operators.base import GroupOperator, task_run
+from airflow_kafka_offsets.operators.parameters import REWIND_RULES
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kafka_offsets.sinks import SqlTable
+    from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 
 class KafkaRewindOperator(GroupOperator):
@@ -45,7 +44,7 @@ class KafkaRewindOperator(GroupOperator):
     """
 
     template_fields: Sequence[str] = ("group_id", "scenario", "value", "scope", "preview_only", "reason")
-    parameter_rules = parameters.REWIND_RULES
+    parameter_rules = REWIND_RULES
 
     def __init__(
         self,
@@ -93,9 +92,10 @@ class KafkaRewindOperator(GroupOperator):
         :return: the preview, `executed`, and the fields of `Rewound`, for XCom
         """
         # Here and not above: DAG files are parsed every few seconds.
-        from airflow_kafka_offsets.ledger import outages_told
-        from airflow_kafka_offsets.rewind import Rewound, execute_rewind, executed_by, preview_rewind
-        from airflow_kafka_offsets.scenarios import Scenario, parse_scope
+        from airflow_kafka_offsets.core.scope import parse_scope
+        from airflow_kafka_offsets.database.errors import translated_errors
+        from airflow_kafka_offsets.rewinding.rewind import RewindResult, execute_rewind, executed_by, preview_rewind
+        from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
         preview_only = _truth("preview_only", self.preview_only)
         # A template without a value renders to nothing.
@@ -106,7 +106,7 @@ class KafkaRewindOperator(GroupOperator):
         config = self.kafka_config()
         with (
             self.database(self.offsets_conn_id) as engine,
-            outages_told(f"Group {self.group_id!r} was not rewound", "Run the task again."),
+            translated_errors(f"Group {self.group_id!r} was not rewound", "Run the task again."),
         ):
             done = executed_by(
                 run, self.group_id, scenario, engine=engine, tables=self.tables, scope=scope, replace=self.replace
@@ -131,7 +131,7 @@ class KafkaRewindOperator(GroupOperator):
             if self.replace is not None:
                 preview.refuse_replace()
             if preview_only:
-                return preview.as_dict() | {"executed": False} | asdict(Rewound(None))
+                return preview.as_dict() | {"executed": False} | asdict(RewindResult(None))
             rewound = execute_rewind(
                 preview,
                 engine=engine,

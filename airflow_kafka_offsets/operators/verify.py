@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_offsets import parameters
-from airflow_kafka_offsets.operators.pipeline import GroupOperator
+from airflow_kafka_offsets.operators.base import GroupOperator
+from airflow_kafka_offsets.operators.parameters import VERIFY_RULES
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kafka_offsets.sinks import SqlTable
+    from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 
 class KafkaVerifyOperator(GroupOperator):
@@ -33,7 +33,7 @@ class KafkaVerifyOperator(GroupOperator):
     """
 
     template_fields: Sequence[str] = ("group_id",)
-    parameter_rules = parameters.VERIFY_RULES
+    parameter_rules = VERIFY_RULES
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class KafkaVerifyOperator(GroupOperator):
         :return: the fields of `Coverage`, for XCom
         """
         # Here and not above: DAG files are parsed every few seconds.
-        from airflow_kafka_offsets.verification import verify
+        from airflow_kafka_offsets.verification.verify import verify
 
         config = self.kafka_config() if self.kafka_conn_id is not None else None
         with self.database(self.sink.conn_id) as engine:

@@ -11,17 +11,18 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_kafka_offsets.lag_watch import TEMPLATED, LagWatch
+from airflow_kafka_offsets.lag.watch_options import TEMPLATED, LagWatch
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kafka_offsets.bounds import Start
-    from airflow_kafka_offsets.thresholds import Require
+    from airflow_kafka_offsets.core.start import Start
+    from airflow_kafka_offsets.lag.thresholds import Require
 
 
 # A question to Kafka that takes longer is asked again at the next look.
 _KAFKA_SECONDS = 30.0
+
 # A sensor may look without a pause; a triggerer is not to.
 _SHORTEST_SECONDS = 1.0
 
@@ -142,12 +143,13 @@ class KafkaLagSensor(BaseSensorOperator):
         # Here and not above: DAG files are parsed every few seconds.
         from airflow.sdk.observability import stats
 
+        from airflow_kafka_offsets.database.errors import translated_errors
         from airflow_kafka_offsets.exceptions import KafkaOffsetsError
         from airflow_kafka_offsets.hooks.database import database_engine
         from airflow_kafka_offsets.hooks.kafka import kafka_config
-        from airflow_kafka_offsets.kafka import Cluster
-        from airflow_kafka_offsets.lag_report import lag_report
-        from airflow_kafka_offsets.ledger import Tables, outages_told
+        from airflow_kafka_offsets.kafka.cluster import Cluster
+        from airflow_kafka_offsets.lag.measure import measure_lag
+        from airflow_kafka_offsets.ledger.tables import Tables
 
         watched = self._watched()
         try:
@@ -156,9 +158,9 @@ class KafkaLagSensor(BaseSensorOperator):
             cluster = Cluster(config, isolation_level=self.isolation_level, timeout=_KAFKA_SECONDS)
             engine = database_engine(self.offsets_conn_id)
             try:
-                with outages_told(f"The database of connection {self.offsets_conn_id!r} could not be read", ""):
+                with translated_errors(f"The database of connection {self.offsets_conn_id!r} could not be read", ""):
                     tables = Tables(self.offsets_schema, self.offsets_prefix)
-                    report = lag_report(engine, tables, cluster, question, new_group=True)
+                    report = measure_lag(engine, tables, cluster, question, new_group=True)
             finally:
                 engine.dispose()
         except KafkaOffsetsError as error:

@@ -12,10 +12,11 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from airflow_kafka_offsets.spark.job import SliceRead
-from airflow_kafka_offsets.spark.staging import StagingDirectory
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import SliceRead
 
 _PROGRESS = re.compile(r"progress-([0-9]+)\.json")
+
 _SLICE = re.compile(r"slice-([0-9]+)-[0-9a-f]+\.json")
 
 

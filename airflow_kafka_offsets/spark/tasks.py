@@ -11,15 +11,20 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError
-from airflow_kafka_offsets.offsets import Slice
-from airflow_kafka_offsets.spark.dead_letters import DeadLetterFile
-from airflow_kafka_offsets.spark.decode import DECODERS, sift_json
-from airflow_kafka_offsets.spark.job import SliceRead, StagedFile, StageJob
+from airflow_kafka_offsets.formats.decoder import decode_raw
+from airflow_kafka_offsets.formats.json_decoder import decode_json, sift_json
+from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.slice_notes import write_progress, write_slice
-from airflow_kafka_offsets.spark.staging import StagingDirectory
+from airflow_kafka_offsets.staging.dead_letters import DeadLetterFile
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import SliceRead, StagedFile
+
+DECODERS = {"json": decode_json, "raw": decode_raw}
 
 RESULT_DDL = "name STRING, row_count BIGINT, byte_count BIGINT"
+
 _RESULT = pa.schema([("name", pa.string()), ("row_count", pa.int64()), ("byte_count", pa.int64())])
 
 
@@ -53,7 +58,7 @@ class SliceReader:
 
     def _slice(self, one: Slice, staging: StagingDirectory) -> Iterator[pa.RecordBatch]:
         # Imported where a slice is read: the driver needs no Kafka client.
-        from airflow_kafka_offsets.spark.read import consumer_config, read
+        from airflow_kafka_offsets.kafka.reader import consumer_config, read
 
         job = self._job
         config = consumer_config(job.kafka_config, job.group_id, job.isolation_level)

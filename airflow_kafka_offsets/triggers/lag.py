@@ -13,16 +13,17 @@ from weakref import WeakKeyDictionary
 from airflow.observability import stats
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
-from airflow_kafka_offsets import parameters
-from airflow_kafka_offsets.lag_watch import Judged, LagWatch
-from airflow_kafka_offsets.metrics import emit_poll
-from airflow_kafka_offsets.rearming import Edge
+from airflow_kafka_offsets.core.parameters import check_untemplated
+from airflow_kafka_offsets.hooks.metrics import emit_poll
+from airflow_kafka_offsets.lag.rearming import Edge
+from airflow_kafka_offsets.lag.watch_options import LAG_RULES, Judged, LagWatch
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.bounds import Start
-    from airflow_kafka_offsets.lag_report import LagQuestion
-    from airflow_kafka_offsets.thresholds import Require
-    from airflow_kafka_offsets.watch import Look, StateTables, Watch
+    from airflow_kafka_offsets.core.start import Start
+    from airflow_kafka_offsets.lag.measure import LagQuestion
+    from airflow_kafka_offsets.lag.shared_poll import Look, StateTables, Watch
+    from airflow_kafka_offsets.lag.thresholds import Require
+
 
 # A question to Kafka that takes longer is asked again at the next poll.
 _KAFKA_SECONDS = 10.0
@@ -43,8 +44,8 @@ def prepare(watched: LagWatch) -> Prepared:
     """Read the parameters, and import whatever a watch needs: it takes long, and would hold up all triggers."""
     from airflow_kafka_offsets.hooks.database import database_engine
     from airflow_kafka_offsets.hooks.kafka import kafka_config
-    from airflow_kafka_offsets.kafka import Cluster
-    from airflow_kafka_offsets.watch import StateTables, Watch
+    from airflow_kafka_offsets.kafka.cluster import Cluster
+    from airflow_kafka_offsets.lag.shared_poll import StateTables, Watch
 
     def open_cluster() -> Cluster:
         config = kafka_config(watched.kafka_conn_id)
@@ -196,7 +197,7 @@ class KafkaLagEventTrigger(BaseEventTrigger):
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         given = {"group_id": group_id, "topics": topics, "rearm_after": rearm_after}
-        parameters.check_untemplated(given, parameters.LAG_RULES, ())
+        check_untemplated(given, LAG_RULES, ())
         self.rearm_after = rearm_after
         self.watched = LagWatch(
             group_id=group_id,

@@ -20,12 +20,12 @@ import sqlalchemy as sa
 from airflow.utils import yaml
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.batch import load
+from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
-from airflow_kafka_offsets.formats import Json
-from airflow_kafka_offsets.instants import milliseconds
-from airflow_kafka_offsets.pipeline import LoadOptions, Pipeline
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.loading.load import load
+from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.kafka import KafkaBroker
 from devstack.orders import order_json
 from devstack.topics import create_topic, delete_records, delete_topic
@@ -180,7 +180,7 @@ def airflow(
     # Files that commands write and read.
     monkeypatch.chdir(tmp_path)
     # What Spark does to a replay from the command line is tested in test_cli_rewind.py.
-    monkeypatch.setattr("airflow_kafka_offsets.cli.replay.SparkSubmitLauncher", lambda *_, **__: InlineLauncher())
+    monkeypatch.setattr("airflow_kafka_offsets.hooks.spark.SparkSubmitLauncher", lambda *_, **__: InlineLauncher())
     return CommandLine(
         monkeypatch,
         capsys,

@@ -14,14 +14,15 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.attempt import LoadResult
-from airflow_kafka_offsets.batch import load
-from airflow_kafka_offsets.formats import Json
-from airflow_kafka_offsets.ledger import Tables, TaskRun
-from airflow_kafka_offsets.pipeline import Pipeline
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.loading.load import load
+from airflow_kafka_offsets.loading.pipeline import Pipeline
+from airflow_kafka_offsets.loading.result import LoadResult
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.session import SessionLauncher
+from airflow_kafka_offsets.spark.session_launcher import SessionLauncher
 from tests.integration.inline import InlineLauncher
 from tests.integration.pipelines import pipeline_and_options
 from tests.support.clients import Kafka

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from airflow_kafka_offsets.pipeline import LoadOptions, Pipeline
+from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 
 _OF_A_LOAD = {field.name for field in fields(LoadOptions)}
 

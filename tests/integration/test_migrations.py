@@ -10,13 +10,15 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import ledger
+from airflow_kafka_offsets.core.offsets import OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.exceptions import LedgerError
-from airflow_kafka_offsets.ledger import Tables, install
-from airflow_kafka_offsets.ledger.group_states import group_states
+from airflow_kafka_offsets.lag.group_states import group_states
+from airflow_kafka_offsets.ledger import install
+from airflow_kafka_offsets.ledger.batches import open_batch
+from airflow_kafka_offsets.ledger.install import create_missing, initialize
 from airflow_kafka_offsets.ledger.migrations import MIGRATIONS
-from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION
-from airflow_kafka_offsets.offsets import OffsetRange, Position, TopicPartition
+from airflow_kafka_offsets.ledger.positions import read_positions
+from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
 from tests.integration.command_line import CommandLine, database_connection
 
 DATA = Path(__file__).parent / "data"
@@ -137,20 +139,20 @@ def test_the_steps_lead_to_the_current_version_one_by_one() -> None:
 def test_every_row_is_kept(old: Engine) -> None:
     wanted = upgraded(old)
 
-    assert ledger.init(old, Tables()) is True
+    assert initialize(old, Tables()) is True
 
     assert contents(old) == wanted
-    assert ledger.positions(old, Tables(), "loader") == {T0: Position(20), T1: Position(5, "id", 4)}
-    again = ledger.init(old, Tables())
+    assert read_positions(old, Tables(), "loader") == {T0: Position(20), T1: Position(5, "id", 4)}
+    again = initialize(old, Tables())
     assert (again, contents(old)) == (False, wanted)
 
 
 def test_they_are_what_a_new_database_gets(old: Engine) -> None:
-    ledger.init(old, Tables())
+    initialize(old, Tables())
     found = structure(old)
     Tables().metadata.drop_all(old)
 
-    assert ledger.init(old, Tables()) is True
+    assert initialize(old, Tables()) is True
 
     assert structure(old) == found
 
@@ -159,9 +161,9 @@ def test_a_batch_that_is_open_is_finished_with_the_new_tables(old: Engine) -> No
     batch(old, 3, "planned", target_table="target")
     offset_range(old, 3, T0, 20, 25)
 
-    ledger.init(old, Tables())
+    initialize(old, Tables())
 
-    still_open = ledger.open_batch(old, Tables(), "loader")
+    still_open = open_batch(old, Tables(), "loader")
     assert still_open is not None
     assert still_open.ranges == (OffsetRange(*T0, 20, 25, 25),)
 
@@ -175,7 +177,7 @@ class TestRecordsThatAreLoadedAhead:
         with pytest.raises(
             LedgerError, match=r"of group 'daily', 'hourly' are loaded already.*run a load without until"
         ):
-            ledger.init(old, Tables())
+            initialize(old, Tables())
         with pytest.raises(LedgerError, match="of group 'daily', 'hourly' are loaded already"):
             install.statements(old, Tables())
 
@@ -186,13 +188,13 @@ class TestRecordsThatAreLoadedAhead:
         offset_range(old, 3, T0, 0, 10, ahead_offset=14, ahead_before_ms=5_000)
 
         with pytest.raises(LedgerError, match="of group 'hourly' are loaded already"):
-            ledger.init(old, Tables())
+            initialize(old, Tables())
 
     @pytest.mark.parametrize("offset", [14, 15])
     def test_those_that_the_position_has_passed_are_none(self, old: Engine, offset: int) -> None:
         position(old, T0, offset, "hourly", ahead_offset=14, ahead_before_ms=5_000)
 
-        assert ledger.init(old, Tables()) is True
+        assert initialize(old, Tables()) is True
 
 
 class TestOtherVersions:
@@ -201,7 +203,7 @@ class TestOtherVersions:
         told = rf"schema version 1, this package works with {SCHEMA_VERSION}.*'airflow kafka-offsets init'"
 
         with pytest.raises(LedgerError, match=told):
-            ledger.create_missing(old, Tables())
+            create_missing(old, Tables())
         with old.connect() as conn:
             with pytest.raises(LedgerError, match=told):
                 install.check_installed(conn, Tables())
@@ -211,11 +213,11 @@ class TestOtherVersions:
         assert contents(old) == before
 
     def test_a_newer_one_is_refused_by_init_too(self, engine: Engine) -> None:
-        ledger.init(engine, Tables())
+        initialize(engine, Tables())
         with engine.begin() as conn:
             conn.exec_driver_sql(f"UPDATE offsets_schema_version SET version = {SCHEMA_VERSION + 1}")
 
-        for refused in (ledger.init, ledger.create_missing, install.statements):
+        for refused in (initialize, create_missing, install.statements):
             with pytest.raises(LedgerError, match=f"schema version {SCHEMA_VERSION + 1}, this package works with"):
                 refused(engine, Tables())
 
@@ -237,7 +239,7 @@ class TestPrintedStatements:
     @pytest.mark.parametrize("prefix", ["select ", "100%", "or\"der's", ":name"])
     def test_odd_names_stay_names(self, engine: Engine, prefix: str) -> None:
         tables = Tables(prefix=prefix)
-        ledger.init(engine, tables)
+        initialize(engine, tables)
         current = structure(engine)
         names = ('"' + (prefix + table).replace('"', '""') + '"' for table in ("consumed_offsets", "offset_ranges"))
         version_1 = "".join(
@@ -246,7 +248,7 @@ class TestPrintedStatements:
             for column in ("ahead_offset", "ahead_before_ms")
         )
         for way in (
-            lambda: ledger.init(engine, tables),
+            lambda: initialize(engine, tables),
             lambda: run_script(engine, install.statements(engine, tables)),
         ):
             run_script(engine, version_1)
@@ -289,7 +291,7 @@ class TestCommand:
         assert done.stdout == install.statements(old, Tables())
         assert done.stdout.count("DROP COLUMN") == 6
         assert contents(old) == before
-        ledger.init(old, Tables())
+        initialize(old, Tables())
         current = cli("init", "--conn-id", "warehouse", "--show-sql")
         assert (current.status, current.stdout) == (0, "")
         assert f"have schema version {SCHEMA_VERSION} already: there is nothing to run" in current.stderr
@@ -314,7 +316,7 @@ def test_a_step_that_fails_leaves_nothing_of_itself(old: Engine) -> None:
     before = structure(old), contents(old)
 
     with pytest.raises(LedgerError, match=r"cannot be upgraded .*--show-sql"):
-        ledger.init(old, Tables())
+        initialize(old, Tables())
 
     assert (structure(old), contents(old)) == before
 
@@ -324,7 +326,7 @@ def test_of_two_processes_at_once_one_does_it(old: Engine) -> None:
 
     def init() -> bool:
         start.wait()
-        return ledger.init(old, Tables())
+        return initialize(old, Tables())
 
     with ThreadPoolExecutor(2) as threads:
         done = [future.result() for future in [threads.submit(init), threads.submit(init)]]
@@ -340,7 +342,7 @@ def test_a_load_that_is_being_committed_is_waited_for(old: Engine) -> None:
         pytest.skip("the writer that comes second waits at BEGIN")
     with ThreadPoolExecutor(1) as thread, old.connect() as load, load.begin():
         load.exec_driver_sql("UPDATE consumed_offsets SET ahead_offset = 99, ahead_before_ms = 5 WHERE partition = 0")
-        upgrade = thread.submit(ledger.init, old, Tables())
+        upgrade = thread.submit(initialize, old, Tables())
         with old.connect() as conn:
             while not conn.exec_driver_sql("SELECT count(*) FROM pg_locks WHERE NOT granted").scalar_one():
                 assert not upgrade.done(), upgrade.result()

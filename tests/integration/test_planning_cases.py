@@ -13,7 +13,9 @@ import pytest
 import sqlalchemy as sa
 from confluent_kafka.admin import NewPartitions, NewTopic
 
-from airflow_kafka_offsets.bounds import CommittedBy, Start
+from airflow_kafka_offsets.core.instants import milliseconds
+from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
+from airflow_kafka_offsets.core.start import CommittedBy, Start
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DataLossError,
@@ -26,14 +28,13 @@ from airflow_kafka_offsets.exceptions import (
     TopicRecreatedError,
     UnknownTopicError,
 )
-from airflow_kafka_offsets.instants import milliseconds
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Tables, TaskRun
-from airflow_kafka_offsets.offsets import TopicPartition as Partition
-from airflow_kafka_offsets.rewind import abandon_batch
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.rewinding.rewind import abandon_batch
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.verification import verify
+from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from devstack.topics import create_topic, delete_records, delete_topic

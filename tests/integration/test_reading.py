@@ -10,17 +10,19 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
+from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
 from airflow_kafka_offsets.exceptions import DataLossError, LogTruncatedError, RecordError, UnknownTopicError
-from airflow_kafka_offsets.formats import Json, Raw, ValueFormat, row_columns
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.offsets import Slice
-from airflow_kafka_offsets.offsets import TopicPartition as Partition
-from airflow_kafka_offsets.spark import patience
-from airflow_kafka_offsets.spark.dead_letters import dead_letters
-from airflow_kafka_offsets.spark.job import Manifest, SliceRead, StageJob, TargetColumns
-from airflow_kafka_offsets.spark.read import consumer_config, read
-from airflow_kafka_offsets.spark.staging import StagingDirectory
+from airflow_kafka_offsets.formats.value_formats import Json, Raw, ValueFormat, row_columns
+from airflow_kafka_offsets.kafka import read_errors
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.kafka.reader import consumer_config, read
+from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.tasks import SliceReader
+from airflow_kafka_offsets.staging.dead_letters import dead_letters
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
 from devstack.kafka import KafkaBroker
 from tests.integration.conftest import TopicFactory, names
 from tests.support import clients
@@ -224,7 +226,7 @@ class TestAStartThatTheLogDoesNotHold:
 def test_a_topic_that_is_deleted_while_it_is_read_is_named_soon(
     kafka: KafkaBroker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "_UNKNOWN_SECONDS", 1.0)
+    monkeypatch.setattr(read_errors, "_UNKNOWN_SECONDS", 1.0)
     name = topic()
     produce(kafka, name, names(0, 10))
     # Left to itself the client would doubt the news for half a minute.

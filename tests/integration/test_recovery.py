@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import DataFrame
 
+from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DataLossError,
@@ -18,13 +19,12 @@ from airflow_kafka_offsets.exceptions import (
     TopicRecreatedError,
     TransformError,
 )
-from airflow_kafka_offsets.formats import Json, Raw
-from airflow_kafka_offsets.offsets import Slice
-from airflow_kafka_offsets.rewind import abandon_batch
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.formats.value_formats import Json, Raw
+from airflow_kafka_offsets.kafka.reader import consumer_config, read
+from airflow_kafka_offsets.rewinding.rewind import abandon_batch
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.read import consumer_config, read
-from airflow_kafka_offsets.verification import verify
+from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
 from devstack.topics import create_topic, delete_records, delete_topic
 from tests.integration.conftest import (

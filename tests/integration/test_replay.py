@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import Between, OfBatch, replay
-from airflow_kafka_offsets.attempt import LoadResult
+from airflow_kafka_offsets.core.planning import OnDataLoss
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     ConfigurationError,
@@ -25,12 +24,15 @@ from airflow_kafka_offsets.exceptions import (
     TopicRecreatedError,
     VerificationError,
 )
-from airflow_kafka_offsets.ledger import Tables, TaskRun
-from airflow_kafka_offsets.planning import OnDataLoss
-from airflow_kafka_offsets.rewind import abandon_batch
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.loading.result import LoadResult
+from airflow_kafka_offsets.replaying.bounds import BatchBounds, TimeBounds
+from airflow_kafka_offsets.replaying.replay import replay
+from airflow_kafka_offsets.rewinding.rewind import abandon_batch
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.verification import verify
+from airflow_kafka_offsets.verification.verify import verify
 from devstack.topics import create_topic, delete_records, delete_topic
 from tests.integration.conftest import Loader, TopicFactory, names, positions, rows
 from tests.integration.dying_load import REPLAY_POINTS, DyingLoad, Load, Replay
@@ -533,16 +535,16 @@ class TestBounds:
             writer.produce(name, value, partition=0, timestamp=at)
         assert writer.flush(30) == 0
 
-        replayer(name, Between("2026-01-01T12:02:00Z", noon + timedelta(minutes=4)))
+        replayer(name, TimeBounds("2026-01-01T12:02:00Z", noon + timedelta(minutes=4)))
 
         # Up to the first record at or after the bound: by offsets, whatever lies behind it.
         assert offsets(replayer.loader, "elsewhere") == {0: [2]}
-        replayer(name, Between("2026-01-01T12:05:00"), sink=SqlTable("other"))
+        replayer(name, TimeBounds("2026-01-01T12:05:00"), sink=SqlTable("other"))
         assert offsets(replayer.loader, "other") == {0: [3, 4, 5, 6]}
-        assert replayer(name, Between("2026-01-01T13:00:00"), sink=SqlTable("other")) == LoadResult()
+        assert replayer(name, TimeBounds("2026-01-01T13:00:00"), sink=SqlTable("other")) == LoadResult()
 
     def test_the_tries_of_a_task_instance_share_the_end_of_the_log(self, replayer: Replayer, orders: str) -> None:
-        bounds = Between("2026-01-01")
+        bounds = TimeBounds("2026-01-01")
         with pytest.raises(StagingError):
             replayer(orders, bounds, run=RUN, launcher=Interrupted(die))
         produce(replayer.loader.kafka, orders, names(500, 5), 0)
@@ -555,7 +557,7 @@ class TestBounds:
         produce(replayer.loader.kafka, orders, names(500, 5), 0)
         replayer.loader(orders)
 
-        replayer(orders, OfBatch(2), sink=SqlTable("target"), replace=True)
+        replayer(orders, BatchBounds(2), sink=SqlTable("target"), replace=True)
 
         assert rows(replayer.loader.engine, "SELECT _batch_id, count(*) FROM target GROUP BY 1 ORDER BY 1") == [
             (1, 40),
@@ -565,7 +567,7 @@ class TestBounds:
 
     def test_a_batch_of_another_group_is_not_known(self, replayer: Replayer, orders: str) -> None:
         with pytest.raises(ConfigurationError, match="Group 'other' has no batch 1"):
-            replayer(orders, OfBatch(1), group_id="other")
+            replayer(orders, BatchBounds(1), group_id="other")
 
     def test_a_batch_of_an_earlier_topic_is_refused(self, replayer: Replayer, orders: str) -> None:
         servers = replayer.loader.kafka.bootstrap_servers
@@ -575,7 +577,7 @@ class TestBounds:
         produce(replayer.loader.kafka, orders, names(950, 30), 1)
 
         with pytest.raises(TopicRecreatedError):
-            replayer(orders, OfBatch(1))
+            replayer(orders, BatchBounds(1))
 
     def test_what_is_not_in_kafka_is_an_error(self, replayer: Replayer, orders: str) -> None:
         with pytest.raises(

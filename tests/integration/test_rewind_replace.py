@@ -9,12 +9,13 @@ from collections import Counter
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import replay
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError, RewindConflictError
-from airflow_kafka_offsets.ledger import TaskRun, replacement
-from airflow_kafka_offsets.rewind import executed_by
-from airflow_kafka_offsets.scenarios import Scenario
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.replaying.replay import replay
+from airflow_kafka_offsets.rewinding.rewind import executed_by
+from airflow_kafka_offsets.rewinding.scenarios import Scenario
+from airflow_kafka_offsets.sinks import sink
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.topics import create_topic, delete_topic
 from tests.integration.conftest import Loader, TopicFactory, names, rows
 from tests.integration.rewinds import TARGET, Rewinder, once, only
@@ -224,7 +225,7 @@ class TestReplace:
         name = topic()
         produce(rewinder.loader.kafka, name, [*names(0, 11), b"{not json"])
         rewinder.loader(name, max_records=4, on_bad_record="dead_letter")
-        monkeypatch.setattr(replacement, "_MOST_BOUND", most)
+        monkeypatch.setattr(sink, "_MOST_BOUND", most)
         plans: list[str] = []
 
         def explain(

@@ -33,14 +33,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from airflow_kafka_offsets.batch import load
+from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.exceptions import DataLossError, TopicRecreatedError
-from airflow_kafka_offsets.formats import Json
-from airflow_kafka_offsets.instants import milliseconds
-from airflow_kafka_offsets.ledger import TaskRun
-from airflow_kafka_offsets.pipeline import LoadOptions, Pipeline
-from airflow_kafka_offsets.sinks import SqlTable
-from airflow_kafka_offsets.verification import verify
+from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.loading.load import load
+from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.process import wait_until
@@ -384,8 +384,8 @@ class Machine(RuleBasedStateMachine):
 
     def wait_for_the_end(self, partition: int) -> None:
         """Until the broker shows committed readers what was written."""
-        from airflow_kafka_offsets.kafka import Cluster
-        from airflow_kafka_offsets.offsets import TopicPartition as Partition
+        from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
+        from airflow_kafka_offsets.kafka.cluster import Cluster
 
         cluster = Cluster({"bootstrap.servers": self.kafka.bootstrap_servers})
         end = self.logs[partition].end

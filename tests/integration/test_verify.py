@@ -19,23 +19,26 @@ from airflow.sdk import RetryAction
 from pyspark.sql import DataFrame
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import ledger
-from airflow_kafka_offsets.coverage import Coverage, Violation
+from airflow_kafka_offsets.core.offsets import PartitionLog
+from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     ConfigurationError,
     LedgerError,
     TopicRecreatedError,
     VerificationError,
+    Violation,
 )
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Tables, TaskRun
-from airflow_kafka_offsets.offsets import PartitionLog
-from airflow_kafka_offsets.offsets import TopicPartition as Partition
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.ledger.claims import claim_group
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy
 from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
-from airflow_kafka_offsets.retry_policy import KafkaOffsetsRetryPolicy
-from airflow_kafka_offsets.sinks import SqlTable
-from airflow_kafka_offsets.verification import verify
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.verification.findings import Coverage
+from airflow_kafka_offsets.verification.verify import verify
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.topics import delete_records
@@ -497,7 +500,7 @@ def test_state_tables_are_needed_and_not_made(engine: Engine) -> None:
         verify("loader", sink=SqlTable("target"), engine=engine)
     assert sa.inspect(engine).get_table_names() == []
 
-    ledger.init(engine, Tables())
+    initialize(engine, Tables())
     with pytest.raises(ConfigurationError, match="know no group 'loader'; they know none"):
         verify("loader", sink=SqlTable("target"), engine=engine)
     do(engine, "UPDATE offsets_schema_version SET version = 99")
@@ -540,8 +543,8 @@ def test_the_operator_says_what_it_needs_and_is_not_retried_in_vain() -> None:
 
 def test_a_long_history_is_not_held_in_memory(postgres_engine: Engine) -> None:
     tables = Tables()
-    ledger.init(postgres_engine, tables)
-    ledger.claim(postgres_engine, tables, "loader", TaskRun("run"), cluster_id="cluster", lease=timedelta(minutes=1))
+    initialize(postgres_engine, tables)
+    claim_group(postgres_engine, tables, "loader", TaskRun("run"), cluster_id="cluster", lease=timedelta(minutes=1))
     held: list[str] = []
 
     @sa.event.listens_for(postgres_engine, "after_cursor_execute")

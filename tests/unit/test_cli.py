@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_offsets.bounds import CommittedBy
 from airflow_kafka_offsets.cli.arguments import duration
 from airflow_kafka_offsets.cli.output import show
+from airflow_kafka_offsets.core.start import CommittedBy
 from scripts.command_reference import DOCUMENT, commands, reference
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 
-from airflow_kafka_offsets import client_config
-from airflow_kafka_offsets.client_config import check_config
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.kafka import config
+from airflow_kafka_offsets.kafka.config import check_config
 
 SERVERS = {"bootstrap.servers": "broker:9092"}
 
@@ -90,7 +90,7 @@ def suppress_other_errors(key: str) -> Iterator[None]:
             pytest.fail(f"librdkafka has no {key}")
 
 
-@pytest.mark.parametrize("key", sorted(client_config._ALLOWED))
+@pytest.mark.parametrize("key", sorted(config._ALLOWED))
 def test_a_property_that_passes_is_one_of_librdkafka(key: str) -> None:
     """A misspelled one would never be of use. Where the client takes the value, it knows the property, too."""
     client = Producer if key in ("partitioner", "transactional.id") else Consumer

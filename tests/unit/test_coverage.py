@@ -9,21 +9,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.coverage import (
-    BatchRecord,
-    Detail,
-    Findings,
-    LoadedRange,
-    Replaced,
-    Span,
-    Tally,
-    Violation,
-)
-from airflow_kafka_offsets.exceptions import VerificationError
-from airflow_kafka_offsets.offsets import Gap, OffsetRange, PartitionLog, Position, Slice, TopicPartition
-from airflow_kafka_offsets.proof import prove
-from airflow_kafka_offsets.rewinding import PartitionRewind, decide
-from airflow_kafka_offsets.scenarios import Scenario
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, Position, Slice, TopicPartition
+from airflow_kafka_offsets.exceptions import VerificationError, Violation
+from airflow_kafka_offsets.rewinding.decision import PartitionRewind, decide
+from airflow_kafka_offsets.rewinding.scenarios import Scenario
+from airflow_kafka_offsets.verification.facts import BatchRecord, Detail, LoadedRange, Replaced, RowCount
+from airflow_kafka_offsets.verification.findings import Findings, Span
+from airflow_kafka_offsets.verification.proof import prove
 
 T0 = TopicPartition("t", 0)
 ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"
@@ -42,8 +34,8 @@ def only(found: Findings) -> Violation:
     return found.violations[0]
 
 
-def tally(offsets: list[int], tp: TopicPartition = T0) -> Tally:
-    return Tally(*tp, len(offsets), len(set(offsets)), min(offsets), max(offsets))
+def tally(offsets: list[int], tp: TopicPartition = T0) -> RowCount:
+    return RowCount(*tp, len(offsets), len(set(offsets)), min(offsets), max(offsets))
 
 
 def loaded(
@@ -134,7 +126,7 @@ def draw_commit(
         letters += [tally(aside, tp)] if aside else []
         model.positions[tp] = Position(one.end, one.topic_id)
     if has_transform and draw(st.booleans()):  # it dropped the columns
-        rows = [Tally(None, None, sum(row.count for row in rows))] if rows else []
+        rows = [RowCount(None, None, sum(row.count for row in rows))] if rows else []
     return BatchRecord(
         batch_id,
         state="committed",
@@ -303,7 +295,7 @@ class Step:
         )
 
 
-def tallies(places: list[tuple[TopicPartition, int]]) -> tuple[Tally, ...]:
+def tallies(places: list[tuple[TopicPartition, int]]) -> tuple[RowCount, ...]:
     return tuple(
         tally([offset for at, offset in places if at == tp], tp) for tp in sorted({place for place, _ in places})
     )
@@ -913,7 +905,7 @@ def test_rows_of_a_partition_that_the_batch_did_not_load_are_named() -> None:
 
 
 def test_rows_without_an_offset_are_told_where_others_have_one() -> None:
-    batch = replace(SECOND, rows=(*SECOND.rows, Tally(None, None, 2)))
+    batch = replace(SECOND, rows=(*SECOND.rows, RowCount(None, None, 2)))
 
     violation = only(proved([FIRST, batch], AT_15))
 
@@ -923,13 +915,13 @@ def test_rows_without_an_offset_are_told_where_others_have_one() -> None:
 
 
 def test_rows_older_than_the_columns_are_only_counted() -> None:
-    older = replace(FIRST, rows=(Tally(None, None, 10),))
+    older = replace(FIRST, rows=(RowCount(None, None, 10),))
 
     found = proved([older, SECOND], AT_15)
 
     assert found.violations == []
     assert found.spans == [Span("t", 0, 10, 15, 2, 2)]
-    fewer = replace(FIRST, rows=(Tally(None, None, 9),))
+    fewer = replace(FIRST, rows=(RowCount(None, None, 9),))
     assert "holds 9 rows of batch 1, which wrote 10" in only(proved([fewer, SECOND], AT_15)).words
 
 
@@ -951,7 +943,7 @@ def test_a_transform_decides_how_many_rows_but_not_their_offsets() -> None:
 
 @pytest.mark.parametrize(("count", "violations"), [(10, 0), (9, 1)])
 def test_with_the_batch_alone_rows_are_counted(count: int, violations: int) -> None:
-    batch = replace(FIRST, rows=(Tally(None, None, count),))
+    batch = replace(FIRST, rows=(RowCount(None, None, count),))
 
     found = proved([batch], {T0: Position(10, ID)}, "batches")
 

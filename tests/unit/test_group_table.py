@@ -11,26 +11,20 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
+from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.exceptions import DoubleLoadError, FencedError, ForeignBatchError
-from airflow_kafka_offsets.ledger import (
-    Batch,
-    Claim,
-    RangeRead,
-    Recipe,
-    Replay,
-    Tables,
-    TaskRun,
-    abandon,
-    claim,
-    commit,
-    init,
-    keep_to_table,
-    record_plan,
-    record_replay,
-)
-from airflow_kafka_offsets.ledger.group_table import GroupTable, group_table, loads_into
-from airflow_kafka_offsets.offsets import OffsetRange, TopicPartition
-from airflow_kafka_offsets.planning import Plan
+from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
+from airflow_kafka_offsets.ledger.batches import abandon, record_plan
+from airflow_kafka_offsets.ledger.claims import Claim, claim_group
+from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
+from airflow_kafka_offsets.ledger.group_table import GroupTable, group_table, keep_to_table, loads_into
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.positions import RangeRead
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.replaying.replay_batches import record_replay
+from airflow_kafka_offsets.replaying.request import Replay
 
 GROUP, CLUSTER, TOPIC_ID = "loader", "MkU3OEVBNTcwNTJENDM2Qg", "vVZ4aDWLQP2NkY0pxyHJYA"
 RUN = TaskRun("run-1", "dag", "load", -1, 1)
@@ -43,7 +37,7 @@ class Warehouse:
     def __init__(self, path: Path) -> None:
         self.engine = sa.create_engine(f"sqlite:///{path}")
         self.tables = Tables()
-        init(self.engine, self.tables)
+        initialize(self.engine, self.tables)
         self.change("CREATE TABLE old (id INTEGER)")
         self.change("CREATE TABLE new (id INTEGER)")
 
@@ -52,7 +46,7 @@ class Warehouse:
             conn.exec_driver_sql(statement)
 
     def claim(self) -> Claim:
-        return claim(self.engine, self.tables, GROUP, RUN, cluster_id=CLUSTER, lease=timedelta(minutes=1))
+        return claim_group(self.engine, self.tables, GROUP, RUN, cluster_id=CLUSTER, lease=timedelta(minutes=1))
 
     def start(self, target: str) -> None:
         """Store where the group begins, as a first load does with `start="latest"`."""
@@ -74,7 +68,7 @@ class Warehouse:
             return end_rows
 
         end_rows = batch.offsets
-        commit(self.engine, self.tables, held, batch, reads, write)  # type: ignore[arg-type]
+        commit_batch(self.engine, self.tables, held, batch, reads, write)  # type: ignore[arg-type]
 
     def replay(self, target: str, start: int, end: int, *, replace: bool = False, run: TaskRun = REPLAYER) -> int:
         wanted = Replay(

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.attempt import Attempt
-from airflow_kafka_offsets.formats import Json, Raw, row_columns
-from airflow_kafka_offsets.offsets import Slice
-from airflow_kafka_offsets.spark.job import Manifest, SliceRead, StagedFile, StageJob, TargetColumns
+from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.formats.value_formats import Json, Raw, row_columns
+from airflow_kafka_offsets.loading.context import LoadContext
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead, StagedFile
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
 
 COLUMNS = row_columns(Json("id BIGINT NOT NULL, price DECIMAL(10,2), `größe x` ARRAY<STRUCT<a: TIMESTAMP_NTZ>>"))
 
@@ -58,8 +60,8 @@ def test_columns_keep_their_types_and_what_may_be_null() -> None:
     assert not columns.field("id").nullable
 
 
-@pytest.mark.parametrize("kind", [StageJob, Attempt])
-def test_secrets_are_not_in_the_text_of_what_holds_them(kind: type[StageJob] | type[Attempt]) -> None:
+@pytest.mark.parametrize("kind", [StageJob, LoadContext])
+def test_secrets_are_not_in_the_text_of_what_holds_them(kind: type[StageJob] | type[LoadContext]) -> None:
     values: dict[str, Any] = dict.fromkeys((attribute.name for attribute in fields(kind)), "public")
     text = repr(kind(**values | {"kafka_config": {"sasl.password": "5ecret"}}))
     assert "public" in text

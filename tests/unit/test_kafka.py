@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
+from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.offsets import TopicPartition
+from airflow_kafka_offsets.kafka.cluster import Cluster
 
 DAY = {"cleanup.policy": "delete", "retention.ms": "86400000", "retention.bytes": "-1"}
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow_kafka_offsets.kafka import PartialLogs, TimedOffset
-from airflow_kafka_offsets.lag_report import LagPolls, LagQuestion
-from airflow_kafka_offsets.lag_watch import LagWatch
-from airflow_kafka_offsets.ledger.group_states import GroupState
-from airflow_kafka_offsets.offsets import PartitionLog, TopicPartition
+from airflow_kafka_offsets.core.offsets import PartitionLog, TopicPartition
+from airflow_kafka_offsets.kafka.cluster import PartialLogs, TimedOffset
+from airflow_kafka_offsets.lag.group_states import GroupState
+from airflow_kafka_offsets.lag.measure import LagPolls, LagQuestion
+from airflow_kafka_offsets.lag.watch_options import LagWatch
 from airflow_kafka_offsets.triggers.lag import prepare
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,22 +9,19 @@ import pytest
 from airflow.sdk import DAG
 from jinja2 import UndefinedError
 
-from airflow_kafka_offsets import (
-    Json,
-    KafkaBatchOperator,
-    KafkaLagEventTrigger,
-    KafkaLagSensor,
-    KafkaReplayOperator,
-    KafkaReplayPlanOperator,
-    KafkaRewindOperator,
-    KafkaVerifyOperator,
-    SqlTable,
-    replay_bounds,
-)
+from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.formats.value_formats import Json
 from airflow_kafka_offsets.hooks import kafka
-from airflow_kafka_offsets.offsets import OffsetRange, PartitionLog
-from airflow_kafka_offsets.operators.pipeline import PipelineOperator
+from airflow_kafka_offsets.operators.base import PipelineOperator
+from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
+from airflow_kafka_offsets.operators.replay import KafkaReplayOperator, KafkaReplayPlanOperator
+from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
+from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
+from airflow_kafka_offsets.replaying import bounds
+from airflow_kafka_offsets.sensors.lag import KafkaLagSensor
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.triggers.lag import KafkaLagEventTrigger
 
 GIVEN: dict[str, Any] = {
     "task_id": "load",
@@ -176,7 +173,7 @@ def test_the_plan_of_a_replay_logs_the_first_of_its_ranges(
     ranges = [OffsetRange("orders", partition, 0, 10, 10) for partition in range(1000)]
     logs = {one.topic_partition: PartitionLog(0, 10) for one in ranges}
     monkeypatch.setattr(kafka, "kafka_config", lambda conn_id: {"bootstrap.servers": "127.0.0.1:1"})
-    monkeypatch.setattr(replay_bounds, "resolve", lambda *_: (ranges, logs))
+    monkeypatch.setattr(bounds, "resolve_bounds", lambda *_: (ranges, logs))
     operator = KafkaReplayPlanOperator(
         task_id="plan", group_id="group", topics=["orders"], parts=2, offsets={"orders": {0: [0, 10]}}
     )

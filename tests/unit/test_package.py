@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 import airflow_kafka_offsets
-from airflow_kafka_offsets.formats import Json, row_columns
-from airflow_kafka_offsets.offsets import Slice
-from airflow_kafka_offsets.spark.job import StageJob, TargetColumns
+from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.formats.value_formats import Json, row_columns
+from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import JobFiles, write_job, write_package
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
 
 JOB = StageJob(
     batch_id=1,
@@ -125,7 +126,7 @@ def modules(archive: Path) -> dict[str, str | None]:
 class TestPackage:
     def test_all_of_this_package_comes_from_the_archive(self, modules: dict[str, str | None], archive: Path) -> None:
         ours = {name: file for name, file in modules.items() if name.split(".")[0] == "airflow_kafka_offsets"}
-        assert "airflow_kafka_offsets.spark.application" in ours
+        assert "airflow_kafka_offsets.spark.driver" in ours
         assert all(file and file.startswith(f"{archive}/") for file in ours.values()), ours
 
     @pytest.mark.parametrize("absent", ["airflow", "sqlalchemy", "sqlglot", "pyspark"])

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats import Json, Raw
-from airflow_kafka_offsets.pipeline import LoadOptions, Pipeline
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.formats.value_formats import Json, Raw
+from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 PIPELINE = Pipeline(group_id="group", topics=("orders",), value_format=Json("id BIGINT"), sink=SqlTable("target"))
 

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.caps import UNKNOWN_RECORD_BYTES, share
+from airflow_kafka_offsets.core.caps import UNKNOWN_RECORD_BYTES, share
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, Position, TopicPartition, split
+from airflow_kafka_offsets.core.planning import First, OnDataLoss, Plan, Start, check_open, decide
 from airflow_kafka_offsets.exceptions import (
     DataLossError,
     KafkaOffsetsError,
@@ -17,15 +19,6 @@ from airflow_kafka_offsets.exceptions import (
     PlanningError,
     TopicRecreatedError,
 )
-from airflow_kafka_offsets.offsets import (
-    Gap,
-    OffsetRange,
-    PartitionLog,
-    Position,
-    TopicPartition,
-    split,
-)
-from airflow_kafka_offsets.planning import First, OnDataLoss, Plan, Start, check_open, decide
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"

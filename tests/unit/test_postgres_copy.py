@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_kafka_offsets.sinks.postgres import _failed_line
+from airflow_kafka_offsets.sinks.sql.postgres_copy import _failed_line
 
 
 @pytest.mark.parametrize(

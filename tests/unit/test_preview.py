@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.core.offsets import MAX_INT64, Position
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.offsets import Position
-from airflow_kafka_offsets.preview import Preview
-from airflow_kafka_offsets.rewinding import PartitionRewind
-from airflow_kafka_offsets.scenarios import MOST
+from airflow_kafka_offsets.rewinding.decision import PartitionRewind
+from airflow_kafka_offsets.rewinding.preview import RewindPreview
 
 ID = "vVZ4aDWLQP2NkY0pxyHJYA"
 MOVED_BACK = PartitionRewind("orders", 0, 20, 500, Position(100, ID, 3), Position(20, ID, 4), True, "clamped")
@@ -25,7 +24,7 @@ MOVED_ON = PartitionRewind(
 CHOSEN = PartitionRewind("orders", 2, 0, 500, None, Position(0, ID, 4))
 GONE = PartitionRewind("orders", 9, None, None, Position(5, ID), None, note="gone")
 SAME = PartitionRewind("returns", 0, 50, 60, Position(10, ID), Position(10, ID))
-PREVIEW = Preview(
+PREVIEW = RewindPreview(
     'søren\'s group, "x"',
     "MkU3OEVBNTcwNTJENDM2Qg",
     4,
@@ -37,7 +36,7 @@ PREVIEW = Preview(
 )
 
 
-def saved(preview: Preview = PREVIEW) -> dict[str, Any]:
+def saved(preview: RewindPreview = PREVIEW) -> dict[str, Any]:
     """As JSON holds it."""
     found: dict[str, Any] = json.loads(json.dumps(preview.as_dict()))
     return found
@@ -45,7 +44,7 @@ def saved(preview: Preview = PREVIEW) -> dict[str, Any]:
 
 def refused(changed: object) -> str:
     with pytest.raises(ConfigurationError) as raised:
-        Preview.from_json(json.dumps(changed))
+        RewindPreview.from_json(json.dumps(changed))
     return str(raised.value)
 
 
@@ -74,14 +73,14 @@ def partitions(draw: st.DrawFn, partition: int) -> PartitionRewind:
     ends = (beginning, end) if draw(st.integers(0, 5)) else (None, None)
     flags = (draw(st.booleans()), draw(words))
     loaded_to = None
-    if new is not None and new.offset < MOST:
-        loaded_to = draw(st.none() | st.integers(new.offset + 1, MOST))
+    if new is not None and new.offset < MAX_INT64:
+        loaded_to = draw(st.none() | st.integers(new.offset + 1, MAX_INT64))
     return PartitionRewind(draw(words), partition, ends[0], ends[1], old, new, *flags, skipped, loaded_to)
 
 
 @st.composite
-def previews(draw: st.DrawFn) -> Preview:
-    return Preview(
+def previews(draw: st.DrawFn) -> RewindPreview:
+    return RewindPreview(
         draw(words),
         draw(words),
         draw(counts),
@@ -95,10 +94,10 @@ def previews(draw: st.DrawFn) -> Preview:
 
 
 @given(previews())
-def test_what_is_saved_is_read_again(preview: Preview) -> None:
-    assert Preview.from_dict(preview.as_dict()) == preview
-    assert Preview.from_json(json.dumps(preview.as_dict())) == preview
-    assert Preview.from_json(json.dumps(preview.as_dict(), indent=1, sort_keys=True)) == preview
+def test_what_is_saved_is_read_again(preview: RewindPreview) -> None:
+    assert RewindPreview.from_dict(preview.as_dict()) == preview
+    assert RewindPreview.from_json(json.dumps(preview.as_dict())) == preview
+    assert RewindPreview.from_json(json.dumps(preview.as_dict(), indent=1, sort_keys=True)) == preview
 
 
 def test_it_is_plain_data_that_names_what_will_be_done() -> None:
@@ -132,7 +131,7 @@ def test_it_knows_what_changes() -> None:
 )
 def test_what_is_no_json_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="this is none"):
-        Preview.from_json(text)
+        RewindPreview.from_json(text)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +225,7 @@ def test_whatever_is_changed_is_refused(changes: list[tuple[tuple[Any, ...], Any
         except (LookupError, TypeError):  # an earlier change took the place away
             continue
     if json.dumps(changed) == json.dumps(saved()):
-        assert Preview.from_json(json.dumps(changed)) == PREVIEW
+        assert RewindPreview.from_json(json.dumps(changed)) == PREVIEW
     else:
         refused(changed)
 
@@ -234,7 +233,7 @@ def test_whatever_is_changed_is_refused(changes: list[tuple[tuple[Any, ...], Any
 @given(plain)
 def test_any_other_json_is_refused(anything: object) -> None:
     with pytest.raises(ConfigurationError):
-        Preview.from_json(json.dumps(anything))
+        RewindPreview.from_json(json.dumps(anything))
 
 
 @given(st.integers(0, 10_000), st.text(st.sampled_from('0123456789",:{}[]nulte-.\\ '), max_size=4))
@@ -242,7 +241,7 @@ def test_any_text_in_the_middle_is_refused_or_means_the_same(at: int, text: str)
     whole = json.dumps(PREVIEW.as_dict())
     at %= len(whole)
     try:
-        read = Preview.from_json(whole[:at] + text + whole[at + len(text) :])
+        read = RewindPreview.from_json(whole[:at] + text + whole[at + len(text) :])
     except ConfigurationError:
         return
     assert read == PREVIEW

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DataLossError,
@@ -22,9 +23,8 @@ from airflow_kafka_offsets.exceptions import (
     RecordError,
     UnknownTopicError,
 )
-from airflow_kafka_offsets.offsets import Slice
-from airflow_kafka_offsets.spark import read as read_module
-from airflow_kafka_offsets.spark.read import read
+from airflow_kafka_offsets.kafka import reader as read_module
+from airflow_kafka_offsets.kafka.reader import read
 from tests.support.messages import FakeMessage
 from tests.unit.fake_consumer import TIMED_OUT, FakeConsumer, Step, end_of_log, failure
 

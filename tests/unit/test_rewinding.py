@@ -7,10 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.core.scope import Scope, partitions_in
 from airflow_kafka_offsets.exceptions import NoPositionError, TopicRecreatedError, UnknownTopicError
-from airflow_kafka_offsets.offsets import PartitionLog, Position, TopicPartition
-from airflow_kafka_offsets.rewinding import PartitionRewind, decide, partitions_in
-from airflow_kafka_offsets.scenarios import Scenario, Scope, read_offsets, write_offsets
+from airflow_kafka_offsets.rewinding.decision import PartitionRewind, decide
+from airflow_kafka_offsets.rewinding.offsets_file import read_offsets, write_offsets
+from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
 ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from airflow_kafka_offsets.spark import session
-from airflow_kafka_offsets.spark.session import SessionLauncher
+from airflow_kafka_offsets.spark import session_launcher
+from airflow_kafka_offsets.spark.session_launcher import SessionLauncher
 from tests.unit.test_package import JOB
 
 
@@ -57,7 +57,7 @@ class SubclassOfRemoteSession(RemoteSession):
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The sessions that jobs ran in."""
     ran: list[Any] = []
-    monkeypatch.setattr(session, "run", lambda spark, job: ran.append(spark))
+    monkeypatch.setattr(session_launcher, "run", lambda spark, job: ran.append(spark))
     return ran
 
 

@@ -10,20 +10,15 @@ from typing import Any
 import pytest
 
 import airflow_kafka_offsets
-from airflow_kafka_offsets import (
-    KafkaBatchOperator,
-    KafkaLagEventTrigger,
-    KafkaLagSensor,
-    KafkaLagTrigger,
-    KafkaReplayOperator,
-    KafkaReplayPlanOperator,
-    KafkaRewindOperator,
-    KafkaVerifyOperator,
-    LoadOptions,
-    Pipeline,
-    replay,
-)
-from airflow_kafka_offsets.lag_watch import LagWatch
+from airflow_kafka_offsets.lag.watch_options import LagWatch
+from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
+from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
+from airflow_kafka_offsets.operators.replay import KafkaReplayOperator, KafkaReplayPlanOperator
+from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
+from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
+from airflow_kafka_offsets.replaying.replay import replay
+from airflow_kafka_offsets.sensors.lag import KafkaLagSensor
+from airflow_kafka_offsets.triggers.lag import KafkaLagEventTrigger, KafkaLagTrigger
 
 OPERATORS = [
     KafkaBatchOperator,

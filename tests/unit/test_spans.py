@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets import spans
-from airflow_kafka_offsets.spans import Span, first_common, intersect, merge, subtract
+from airflow_kafka_offsets.core import spans
+from airflow_kafka_offsets.core.spans import Span, first_common, intersect, merge, subtract
 
 SPANS = st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda ends: (min(ends), max(ends)))
 LISTS = st.lists(SPANS, max_size=6)

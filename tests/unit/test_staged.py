@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from airflow_kafka_offsets import staged
+from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     KafkaOffsetsError,
@@ -27,13 +27,18 @@ from airflow_kafka_offsets.exceptions import (
     StagingError,
     TransformError,
 )
-from airflow_kafka_offsets.formats import Json, row_columns
-from airflow_kafka_offsets.ledger import Batch, RangeRead
-from airflow_kafka_offsets.offsets import OffsetRange, TopicPartition
-from airflow_kafka_offsets.pipeline import Pipeline
-from airflow_kafka_offsets.sinks import SqlTable
-from airflow_kafka_offsets.spark.job import MANIFEST, Manifest, SliceRead, StagedFile, StageJob, TargetColumns
-from airflow_kafka_offsets.spark.staging import StagingDirectory
+from airflow_kafka_offsets.formats.value_formats import Json, row_columns
+from airflow_kafka_offsets.ledger.batch_rows import Batch
+from airflow_kafka_offsets.ledger.positions import RangeRead
+from airflow_kafka_offsets.loading.pipeline import Pipeline
+from airflow_kafka_offsets.loading.stage import launch_application, make_job
+from airflow_kafka_offsets.loading.staged_batch import Staged, find_staged, fingerprint
+from airflow_kafka_offsets.loading.staging_area import make_staging_directory, remove_attempt, staging_root
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead, StagedFile
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
 
 ORDERS = TopicPartition("orders", 0)
 RANGE = OffsetRange("orders", 0, 10, 30, 30)
@@ -41,7 +46,7 @@ PIPELINE = Pipeline(
     group_id="group", topics=("orders",), value_format=Json("id BIGINT"), sink=SqlTable("target"), slice_offsets=10
 )
 COLUMNS = row_columns(PIPELINE.value_format)
-WANTED = staged.fingerprint(PIPELINE, COLUMNS)
+WANTED = fingerprint(PIPELINE, COLUMNS)
 
 
 def batch(*ranges: OffsetRange, **fields: Any) -> Batch:
@@ -53,10 +58,10 @@ def read(start: int, end: int, records: int | None = 5, **fields: Any) -> SliceR
 
 
 def job(planned: Batch, directory: StagingDirectory, pipeline: Pipeline = PIPELINE) -> StageJob:
-    return staged.make_job(pipeline, {}, planned, COLUMNS, TargetColumns("target", None), directory, WANTED)
+    return make_job(pipeline, {}, planned, COLUMNS, TargetColumns("target", None), directory, WANTED)
 
 
-def launched(tmp_path: Path, planned: Batch, *reads: SliceRead) -> staged.Staged:
+def launched(tmp_path: Path, planned: Batch, *reads: SliceRead) -> Staged:
     """What a launcher left whose slices read this."""
 
     class Launcher:
@@ -66,7 +71,7 @@ def launched(tmp_path: Path, planned: Batch, *reads: SliceRead) -> staged.Staged
             directory.write_text(MANIFEST, Manifest(1, WANTED, (), reads).to_json())
 
     directory = StagingDirectory(str(tmp_path))
-    return staged.launch(Launcher(), job(planned, directory), planned, directory)
+    return launch_application(Launcher(), job(planned, directory), planned, directory)
 
 
 class TestWhatTheSlicesOfARangeShow:
@@ -144,10 +149,10 @@ class TestTheFingerprintOfATransform:
     @pytest.mark.parametrize("name", ["plain", "part", "parts", "wrapped", "Cleaner", "cleaner", "method", "built_in"])
     def test_it_changes_with_its_module(self, module: Path, name: str) -> None:
         pipeline = replace(PIPELINE, transform=f"{module.stem}.{name}")
-        before = staged.fingerprint(pipeline, COLUMNS)
-        assert staged.fingerprint(pipeline, COLUMNS) == before
+        before = fingerprint(pipeline, COLUMNS)
+        assert fingerprint(pipeline, COLUMNS) == before
         module.write_text(f"{module.read_text()}# changed\n")
-        assert staged.fingerprint(pipeline, COLUMNS) != before
+        assert fingerprint(pipeline, COLUMNS) != before
 
     def test_it_changes_with_the_module_that_a_partial_takes_its_function_from(
         self, module: Path, monkeypatch: pytest.MonkeyPatch
@@ -156,17 +161,17 @@ class TestTheFingerprintOfATransform:
         monkeypatch.setitem(sys.modules, other.__name__, other)
         other.clean = partial(import_module(module.stem).add, column="b")  # type: ignore[attr-defined]
         pipeline = replace(PIPELINE, transform=f"{other.__name__}.clean")
-        before = staged.fingerprint(pipeline, COLUMNS)
+        before = fingerprint(pipeline, COLUMNS)
         module.write_text(f"{module.read_text()}# changed\n")
-        assert staged.fingerprint(pipeline, COLUMNS) != before
+        assert fingerprint(pipeline, COLUMNS) != before
 
 
 class TestFilesOfAnEarlierTry:
-    def found(self, tmp_path: Path, wanted: str = WANTED) -> staged.Staged | None:
+    def found(self, tmp_path: Path, wanted: str = WANTED) -> Staged | None:
         planned = replace(batch(RANGE), state="staged", staging_uri=str(tmp_path))
         reads = (read(10, 30, dead_letters=1, dead_letters_file="dead-0-f00d.arrow"),)
         StagingDirectory(str(tmp_path)).write_text(MANIFEST, Manifest(1, WANTED, (), reads).to_json())
-        return staged.find(planned, wanted)
+        return find_staged(planned, wanted)
 
     def test_they_are_taken_where_they_are_complete(self, tmp_path: Path) -> None:
         (tmp_path / "dead-0-f00d.arrow").write_bytes(b"letters")
@@ -179,7 +184,7 @@ class TestFilesOfAnEarlierTry:
 
     def test_they_are_not_where_bad_records_are_treated_otherwise(self, tmp_path: Path) -> None:
         (tmp_path / "dead-0-f00d.arrow").write_bytes(b"letters")
-        other = staged.fingerprint(replace(PIPELINE, on_bad_record="dead_letter"), COLUMNS)
+        other = fingerprint(replace(PIPELINE, on_bad_record="dead_letter"), COLUMNS)
         assert self.found(tmp_path, other) is None
 
 
@@ -198,7 +203,7 @@ class TestFilesOfAnEarlierTryThatCannotBeRead:
     def refused(self, uri: str, caplog: pytest.LogCaptureFixture) -> str:
         """The warning, of which there is one."""
         planned = replace(batch(RANGE), state="staged", staging_uri=uri)
-        assert staged.find(planned, WANTED) is None
+        assert find_staged(planned, WANTED) is None
         (record,) = caplog.records
         assert record.levelname == "WARNING"
         assert f"batch 1 in {uri} cannot be read: staging it anew" in record.getMessage()
@@ -246,9 +251,9 @@ class TestWhatIsDeleted:
     @pytest.mark.parametrize("spelled", ["{}", "{}/", "file://{}"])
     def test_the_directory_of_an_attempt(self, tmp_path: Path, spelled: str) -> None:
         staging_dir = spelled.format(tmp_path)
-        directory = staged.make_directory(batch(RANGE), staging_dir)
+        directory = make_staging_directory(batch(RANGE), staging_dir)
         directory.write_text(MANIFEST, "{}")
-        staged.remove_attempt(1, directory.uri, staging_dir)
+        remove_attempt(1, directory.uri, staging_dir)
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize(
@@ -276,7 +281,7 @@ class TestWhatIsDeleted:
                 (parent / name).mkdir(parents=True)
         before = sorted(tmp_path.rglob("*"))
         uri = named.format(root=root, other=other)
-        staged.remove_attempt(1, uri, str(root))
+        remove_attempt(1, uri, str(root))
         assert sorted(tmp_path.rglob("*")) == before
         (message,) = caplog.messages
         assert f"The staging directory {uri} of batch 1 is left as it is" in message
@@ -296,7 +301,7 @@ class TestWhatTheApplicationReports:
 
         planned = batch(RANGE)
         with pytest.raises(KafkaOffsetsError) as raised:
-            staged.launch(Launcher(), job(planned, directory), planned, directory)
+            launch_application(Launcher(), job(planned, directory), planned, directory)
         return raised.value
 
     def test_an_error_of_this_package_is_raised_as_it_is(self, tmp_path: Path) -> None:
@@ -330,11 +335,11 @@ class TestTheDirectoryOfAUser:
         for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(pwd, "getpwuid", unnamed)
-        root = Path(staged.staging_root(None).path)
+        root = Path(staging_root(None).path)
         assert root.parent == tmp_path
         assert stat.S_IMODE(root.stat().st_mode) == 0o700
 
     def test_one_that_others_may_write_to_is_refused(self) -> None:
-        Path(staged.staging_root(None).path).chmod(0o777)
+        Path(staging_root(None).path).chmod(0o777)
         with pytest.raises(ConfigurationError, match="belongs to another user, or others may write to it"):
-            staged.staging_root(None)
+            staging_root(None)

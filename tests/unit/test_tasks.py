@@ -10,15 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import DeadLetterError, RecordError
-from airflow_kafka_offsets.formats import Json, Raw, row_columns
-from airflow_kafka_offsets.offsets import Slice
-from airflow_kafka_offsets.spark.dead_letters import dead_letters
-from airflow_kafka_offsets.spark.job import Manifest, SliceRead, StageJob, TargetColumns
+from airflow_kafka_offsets.formats.value_formats import Json, Raw, row_columns
+from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.progress import Progress
 from airflow_kafka_offsets.spark.slice_notes import SliceNotes
-from airflow_kafka_offsets.spark.staging import StagingDirectory
 from airflow_kafka_offsets.spark.tasks import SliceReader
+from airflow_kafka_offsets.staging.dead_letters import dead_letters
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
 from tests.support.messages import FakeMessage
 from tests.unit.fake_consumer import FakeConsumer, Step, end_of_log
 

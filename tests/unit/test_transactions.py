@@ -20,9 +20,10 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.engine.result import SimpleResultMetaData
 from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
 
+from airflow_kafka_offsets.database import transactions
+from airflow_kafka_offsets.database.errors import is_outage
+from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import CommitUnknownError, ConfigurationError, DatabaseBusyError, FencedError
-from airflow_kafka_offsets.ledger import connection
-from airflow_kafka_offsets.ledger.connection import database_now, is_outage, transact
 
 
 class DriverError(Exception):
@@ -88,7 +89,7 @@ def output(tmp_path: Path) -> Iterator[Output]:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses that were asked for; nobody waits for them."""
     asked: list[float] = []
-    monkeypatch.setattr(connection, "sleep", asked.append)
+    monkeypatch.setattr(transactions, "sleep", asked.append)
     return asked
 
 
@@ -253,7 +254,7 @@ class TestBrokenConnection:
 
 class TestSqlite:
     def test_a_reader_that_keeps_the_commit_out_is_told(self, output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(connection, "_SQLITE_PATIENCE_MS", 20)
+        monkeypatch.setattr(transactions, "_SQLITE_PATIENCE_MS", 20)
         with closing(sqlite3.connect(output.path, isolation_level=None)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT * FROM output").fetchall()
