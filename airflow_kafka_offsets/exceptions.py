@@ -28,7 +28,7 @@
     * `ForeignBatchError`: the group's batches are those of a load of other topics, or into another table
     * `OpenBatchError`: a batch is open that starts at positions which are to be moved
     * `RewindConflictError`: positions have moved since the preview of a rewind was made, or since the rewind that is to be undone
-    * `RewoundError` (retriable): the positions were rewound while a batch was planned from the old ones
+    * `PositionsMovedError` (retriable): the positions were rewound while a batch was planned from the old ones
     * `FencedError`: a later attempt took the group over; this one can never commit
     * `PositionConflictError`: a stored position is not where the batch starts
     * `OlderLedgerError`: the target holds rows of batches that the state tables do not know

@@ -24,6 +24,7 @@ from airflow_kafka_offsets.ledger.install import check_installed
 from airflow_kafka_offsets.ledger.overview import Row
 from airflow_kafka_offsets.ledger.record_sizes import bytes_per_offset
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
 from airflow_kafka_offsets.loading.plan import dry_run
 
@@ -67,7 +68,7 @@ def _options(args: Namespace) -> LoadOptions:
     :raises ConfigurationError: an option cannot work
     """
     named = {"group_id": args.group, "isolation_level": args.isolation_level, "slice_offsets": args.slice_offsets}
-    check(named | ({"topics": args.topics} if args.topics else {}))
+    check(named | ({"topics": args.topics} if args.topics else {}), PIPELINE_RULES)
     options = LoadOptions(
         start=args.start,
         until=args.until,

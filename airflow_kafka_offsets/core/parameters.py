@@ -50,18 +50,25 @@ def check_untemplated(given: Mapping[str, Any], rules: Mapping[str, Rule], templ
 
 
 def or_none(rule: Rule, meaning: str = "") -> Rule:
+    """Return the rule that also allows None.
+
+    :param meaning: of None, for the error
+    """
     return Rule(f"{rule.expected}, or None{meaning}", lambda value: value is None or rule.fits(value))
 
 
 def one_of(*words: str) -> Rule:
+    """Return the rule that allows some words and nothing else."""
     return Rule(f"one of {', '.join(words)}", lambda value: value in words)
 
 
 def is_name(value: Any) -> bool:
+    """Return whether a value is text that is not blank."""
     return isinstance(value, str) and bool(value.strip())
 
 
 def are_texts(value: Any) -> bool:
+    """Return whether a value is a list of texts."""
     return isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
 
 

@@ -17,11 +17,15 @@ def first_few(items: Iterable[object], *, between: str = ", ", most: int = 10) -
 
 
 def is_unsigned(value: object) -> bool:
+    """Return whether a value is an integer that the database can hold as an offset."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_INT64
 
 
 def parse_unsigned(text: str) -> int:
-    """What int() takes beyond digits, such as "1_0" and "+1", is a slip in a file of offsets."""
+    """Read an offset that a user wrote: digits only. "1_0" and "+1", which int() accepts, are mistakes.
+
+    :raises ValueError: it is none
+    """
     if not (text.isascii() and text.isdigit()) or int(text) > MAX_INT64:
         raise ValueError(text)
     return int(text)

@@ -69,5 +69,6 @@ def sqlstate(error: DBAPIError) -> str | None:
 
 
 def mysql_number(error: DBAPIError) -> object:
+    """Return the number of a MySQL error, or None."""
     arguments = getattr(error.orig, "args", ())
     return arguments[0] if arguments else None

@@ -37,10 +37,15 @@ class BadRecord(NamedTuple):
 
 
 def record_error(reason: str, batch: pa.RecordBatch, row: int, one: Slice) -> RecordError:
+    """Return the error that names a record.
+
+    :param row: its place in the batch
+    """
     return RecordError(reason, topic=one.topic, partition=one.partition, offset=batch.column("offset")[row].as_py())
 
 
 def origin_arrays(batch: pa.RecordBatch, one: Slice) -> list[pa.Array]:
+    """Return the arrays of the columns that say where each record came from."""
     return [
         pa.repeat(pa.scalar(one.topic), batch.num_rows),
         pa.repeat(pa.scalar(one.partition, pa.int32()), batch.num_rows),

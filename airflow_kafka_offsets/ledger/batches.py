@@ -74,7 +74,7 @@ def record_plan(
     :param generation: of the group, read before the positions that the plan is decided from
     :param upsert: whether the sink knows a row by a key, so that it is there once however often it is loaded
     :return: the open batch; None where the plan loads nothing
-    :raises RewoundError: the positions were rewound since
+    :raises PositionsMovedError: the positions were rewound since
     :raises DoubleLoadError: a replay has appended records to the table that the group would load into it again
     """
     batch_id = transact_claimed(

@@ -89,6 +89,7 @@ def wait_for_group(conn: Connection, tables: Tables, group_id: str, cluster_id: 
 
 
 def group_row(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tuple[object, ...]]:
+    """Return the row of a group that exists."""
     groups = tables.consumer_groups
     return conn.execute(sa.select(groups).where(groups.c.group_id == group_id)).one()
 

@@ -8,12 +8,13 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from airflow_kafka_offsets.core import parameters, planning
+from airflow_kafka_offsets.core import planning
+from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.core.start import Start, check_start, check_until
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.value_formats import ValueFormat, row_columns
 from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Tables
-from airflow_kafka_offsets.loading.parameters import OnBadRecord, OnBusy
+from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord, OnBusy
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.transforms import load_transform
 
@@ -50,7 +51,7 @@ class Pipeline:
         :raises ConfigurationError: a parameter is wrong; says which value was received
         :raises TransformError: the transform cannot be imported
         """
-        parameters.check(vars(self))
+        check(vars(self), PIPELINE_RULES)
         if len(self.group_id) > NAME_LENGTH or "\0" in self.group_id:
             raise ConfigurationError(
                 f"group_id must have at most {NAME_LENGTH} characters, and no NUL among them; got {len(self.group_id)}, which begin "
@@ -90,7 +91,7 @@ class LoadOptions:
 
         :raises ConfigurationError: an option is wrong; says which value was received
         """
-        parameters.check(vars(self))
+        check(vars(self), PIPELINE_RULES)
         check_start(self.start)
         check_until(self.until)
 

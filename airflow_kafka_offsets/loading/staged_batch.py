@@ -122,6 +122,10 @@ def _source_files(transform: str) -> list[Path]:
 
 
 def read_staged(directory: StagingDirectory, batch: Batch) -> Staged:
+    """Read the manifest of a batch, and check that the planned ranges were staged.
+
+    :raises StagingError: the directory holds another batch, or other offsets
+    """
     manifest = Manifest.from_json(directory.read_text(MANIFEST))
     if manifest.batch_id != batch.batch_id:
         raise StagingError(f"{directory.uri} holds batch {manifest.batch_id}, not batch {batch.batch_id}")

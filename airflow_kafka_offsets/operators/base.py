@@ -153,7 +153,7 @@ class PipelineOperator(GroupOperator):
         super().check_parameters()
         if callable(self.transform):
             # Airflow would call it with the context, as it does with every function in a templated field.
-            check({"transform": self.transform})
+            check({"transform": self.transform}, self.parameter_rules)
 
     def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
         """Render.

@@ -222,10 +222,10 @@ class KafkaReplayPlanOperator(GroupOperator):
         return parts
 
     def _batch(self, batch_id: int) -> Any:
-        from airflow_kafka_offsets import ledger
+        from airflow_kafka_offsets.replaying.replay_batches import batch_of
 
         with self.database(self.conn_id) as engine:
-            return ledger.batch_of(engine, self.tables, self.group_id, batch_id)
+            return batch_of(engine, self.tables, self.group_id, batch_id)
 
 
 def _bounds(

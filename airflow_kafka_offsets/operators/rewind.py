@@ -89,7 +89,7 @@ class KafkaRewindOperator(GroupOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Rewind, or preview it.
 
-        :return: the preview, `executed`, and the fields of `Rewound`, for XCom
+        :return: the preview, `executed`, and the fields of `RewindResult`, for XCom
         """
         # Here and not above: DAG files are parsed every few seconds.
         from airflow_kafka_offsets.core.scope import parse_scope

@@ -25,6 +25,7 @@ from airflow_kafka_offsets.loading import staged_batch
 from airflow_kafka_offsets.loading.claiming import prefer_fenced_error
 from airflow_kafka_offsets.loading.commit import commit
 from airflow_kafka_offsets.loading.context import LoadContext, format_ranges
+from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.plan import EXPIRED, log_gaps
 from airflow_kafka_offsets.loading.result import LoadResult, OnCommit
@@ -79,7 +80,7 @@ def replay(
     again. Two runs that ask for the same append it twice.
 
     :param pipeline: of the load whose records are replayed, with its own sink or another
-    :param bounds: `Offsets`, `Between`, `OfBatch`, or a mapping such as `{"orders": {0: (10, 20)}}`
+    :param bounds: `OffsetBounds`, `TimeBounds`, `BatchBounds`, or a mapping such as `{"orders": {0: (10, 20)}}`
     :param kafka_config: librdkafka configuration
     :param engine: the database of the target and the history
     :param launcher: how Spark is started, for example `SessionLauncher(spark)`
@@ -97,7 +98,7 @@ def replay(
     :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether running it again can help
     """
     columns = pipeline.check()
-    check({"max_records": max_records, "on_data_loss": on_data_loss, "replace": replace})
+    check({"max_records": max_records, "on_data_loss": on_data_loss, "replace": replace}, PIPELINE_RULES)
     bounds = check_bounds(bounds, pipeline.topics)
     launcher.check(pipeline.staging_dir)
     cluster = Cluster(kafka_config, isolation_level=pipeline.isolation_level)

@@ -12,7 +12,7 @@ from airflow_kafka_offsets.spark.job import StageJob
 _APPLICATION = """\
 import sys
 
-from airflow_kafka_offsets.spark.driver import main
+from airflow_kafka_offsets.spark.main import main
 
 sys.exit(main(sys.argv[1]))
 """

@@ -68,6 +68,10 @@ def check_columns(columns: list[str], target: TargetColumns, transform: str) -> 
 
 
 def apply_transform(transform: Transform, rows: DataFrame, job: StageJob) -> DataFrame:
+    """Call the transform.
+
+    :raises TransformError: it raised, or did not return a DataFrame
+    """
     _pickle_by_value(transform)
     try:
         result = transform(rows)

@@ -79,4 +79,5 @@ class Manifest:
 
 
 def from_dicts(kind: type[Any], items: Sequence[dict[str, Any]]) -> tuple[Any, ...]:
+    """Build one object for each mapping of its fields."""
     return tuple(kind(**item) for item in items)

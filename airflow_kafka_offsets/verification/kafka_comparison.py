@@ -107,6 +107,7 @@ class KafkaComparison:
 
 
 def consumer_config(kafka_config: Mapping[str, Any], group_id: str, isolation_level: str) -> dict[str, Any]:
+    """Return the configuration of a consumer as loads use it."""
     # Imported where Kafka is asked.
     from airflow_kafka_offsets.kafka.reader import consumer_config
 

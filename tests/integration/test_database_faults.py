@@ -35,6 +35,7 @@ from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.sinks.sql import insert, postgres_copy
+from airflow_kafka_offsets.sinks.sql import table as sql_table
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.rows import Column, StagedRows

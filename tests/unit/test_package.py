@@ -71,8 +71,8 @@ class TestJob:
     def test_the_application_runs_the_job_of_the_directory_it_is_given(self, written: JobFiles) -> None:
         code = (
             "import runpy, sys\n"
-            "from airflow_kafka_offsets.spark import application\n"
-            "application.main = lambda directory: print('job in', directory) or 7\n"
+            "from airflow_kafka_offsets.spark import main\n"
+            "main.main = lambda directory: print('job in', directory) or 7\n"
             f"sys.argv = ['application.py', {str(written.directory)!r}]\n"
             f"runpy.run_path({str(written.application)!r}, run_name='__main__')\n"
         )
