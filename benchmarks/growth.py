@@ -24,15 +24,12 @@ import psutil
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Json, Pipeline, SessionLauncher, SqlTable, load
 from airflow_kafka_offsets.exceptions import StagingError
-from airflow_kafka_offsets.formats.value_formats import Json
-from airflow_kafka_offsets.loading.load import load
-from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
+from airflow_kafka_offsets.loading.pipeline import LoadOptions
 from airflow_kafka_offsets.loading.result import OnCommit
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.launcher import Launcher
-from airflow_kafka_offsets.spark.session_launcher import SessionLauncher
 from benchmarks import machine
 from benchmarks.datasets import COLUMNS, Dataset
 from benchmarks.lag import create_topics

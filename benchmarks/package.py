@@ -9,11 +9,9 @@ from pathlib import Path
 import sqlalchemy as sa
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets import Json, Pipeline, SqlTable
+from airflow_kafka_offsets import load as load_batches
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
-from airflow_kafka_offsets.loading.load import load as load_batches
-from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from benchmarks.datasets import COLUMNS
 from benchmarks.load import Load
 

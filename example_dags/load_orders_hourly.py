@@ -9,9 +9,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG, CronDataIntervalTimetable
 
-from airflow_kafka_offsets.formats.value_formats import Json
-from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets import Json, KafkaBatchOperator, SqlTable
 
 with DAG(
     dag_id="load_orders_hourly",

@@ -10,10 +10,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG, Asset, AssetWatcher
 
-from airflow_kafka_offsets.formats.value_formats import Json
-from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.triggers.lag import KafkaLagEventTrigger
+from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaLagEventTrigger, SqlTable
 
 orders = Asset(
     "orders_to_load",

@@ -11,9 +11,7 @@ from datetime import datetime
 
 from airflow.sdk import DAG, Param
 
-from airflow_kafka_offsets.formats.value_formats import Json
-from airflow_kafka_offsets.operators.replay import KafkaReplayOperator, KafkaReplayPlanOperator
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets import Json, KafkaReplayOperator, KafkaReplayPlanOperator, SqlTable
 
 with DAG(
     dag_id="replay_orders",

@@ -11,8 +11,7 @@ from datetime import datetime
 
 from airflow.sdk import DAG, Param
 
-from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets import KafkaRewindOperator, SqlTable
 
 with DAG(
     dag_id="rewind_orders",

@@ -9,10 +9,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets.formats.value_formats import Json
-from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
-from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaVerifyOperator, SqlTable
 
 with DAG(
     dag_id="transform_orders",

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import BatchBounds, TimeBounds, replay
 from airflow_kafka_offsets.core.planning import OnDataLoss
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
@@ -27,8 +28,6 @@ from airflow_kafka_offsets.exceptions import (
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.loading.result import LoadResult
-from airflow_kafka_offsets.replaying.bounds import BatchBounds, TimeBounds
-from airflow_kafka_offsets.replaying.replay import replay
 from airflow_kafka_offsets.rewinding.rewind import abandon_batch
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob

@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import replay
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError, RewindConflictError
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.replaying.replay import replay
 from airflow_kafka_offsets.rewinding.rewind import executed_by
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks import sink

@@ -9,18 +9,16 @@ import pytest
 from airflow.sdk import DAG
 from jinja2 import UndefinedError
 
+from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaReplayOperator, SqlTable
 from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.value_formats import Json
 from airflow_kafka_offsets.hooks import kafka
 from airflow_kafka_offsets.operators.base import PipelineOperator
-from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
-from airflow_kafka_offsets.operators.replay import KafkaReplayOperator, KafkaReplayPlanOperator
+from airflow_kafka_offsets.operators.replay import KafkaReplayPlanOperator
 from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
 from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
 from airflow_kafka_offsets.replaying import bounds
 from airflow_kafka_offsets.sensors.lag import KafkaLagSensor
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.triggers.lag import KafkaLagEventTrigger
 
 GIVEN: dict[str, Any] = {

@@ -6,7 +6,14 @@ import pytest
 from airflow.sdk import RetryAction
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from airflow_kafka_offsets import exceptions
+from airflow_kafka_offsets import (
+    KafkaBatchOperator,
+    KafkaOffsetsRetryPolicy,
+    KafkaVerifyOperator,
+    Raw,
+    SqlTable,
+    exceptions,
+)
 from airflow_kafka_offsets.exceptions import (
     DatabaseUnavailableError,
     DataLossError,
@@ -15,11 +22,6 @@ from airflow_kafka_offsets.exceptions import (
     KafkaUnavailableError,
     RecordError,
 )
-from airflow_kafka_offsets.formats.value_formats import Raw
-from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
-from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy
-from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 KINDS = sorted(
     (kind for kind in vars(exceptions).values() if inspect.isclass(kind) and issubclass(kind, KafkaOffsetsError)),

@@ -9,9 +9,7 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets.formats.value_formats import Json
-from airflow_kafka_offsets.operators.replay import KafkaReplayOperator, KafkaReplayPlanOperator
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets import Json, KafkaReplayOperator, KafkaReplayPlanOperator, SqlTable
 
 OPTIONS: dict[str, Any] = json.loads(os.environ.get("REPLAY_UNDER_TEST", '{"topic": "none", "plan": {}, "replay": {}}'))
 COMMON: dict[str, Any] = {"group_id": "loader", "topics": [OPTIONS["topic"]]}

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets.sensors.lag import KafkaLagSensor
+from airflow_kafka_offsets import KafkaLagSensor
 
 TOPIC = os.environ.get("LAG_UNDER_TEST", "topic")
 MET: dict[str, Any] = {"max_delay": timedelta(seconds=4), "poke_interval": 1, "timeout": 120}
