@@ -15,7 +15,7 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "BatchBounds": "airflow_kafka_offsets.replaying.bounds",
     "CommittedBy": "airflow_kafka_offsets.core.start",
-    "Json": "airflow_kafka_offsets.formats.value_formats",
+    "Json": "airflow_kafka_offsets.formats.json_format",
     "KafkaBatchOperator": "airflow_kafka_offsets.operators.batch",
     "KafkaLagEventTrigger": "airflow_kafka_offsets.triggers.lag",
     "KafkaLagSensor": "airflow_kafka_offsets.sensors.lag",
@@ -29,7 +29,7 @@ _EXPORTS = {
     "LoadResult": "airflow_kafka_offsets.loading.result",
     "OffsetBounds": "airflow_kafka_offsets.replaying.bounds",
     "Pipeline": "airflow_kafka_offsets.loading.pipeline",
-    "Raw": "airflow_kafka_offsets.formats.value_formats",
+    "Raw": "airflow_kafka_offsets.formats.raw",
     "RewindPreview": "airflow_kafka_offsets.rewinding.preview",
     "RewindResult": "airflow_kafka_offsets.rewinding.rewind",
     "Scenario": "airflow_kafka_offsets.rewinding.scenarios",
@@ -50,8 +50,8 @@ __all__ = ["__version__", *_EXPORTS]
 if TYPE_CHECKING:
     from airflow_kafka_offsets.core.scope import parse_scope as parse_scope
     from airflow_kafka_offsets.core.start import CommittedBy as CommittedBy
-    from airflow_kafka_offsets.formats.value_formats import Json as Json
-    from airflow_kafka_offsets.formats.value_formats import Raw as Raw
+    from airflow_kafka_offsets.formats.json_format import Json as Json
+    from airflow_kafka_offsets.formats.raw import Raw as Raw
     from airflow_kafka_offsets.loading.load import load as load
     from airflow_kafka_offsets.loading.pipeline import LoadOptions as LoadOptions
     from airflow_kafka_offsets.loading.pipeline import Pipeline as Pipeline

@@ -9,7 +9,8 @@ from dataclasses import asdict
 from airflow_kafka_offsets.cli.command import command, database
 from airflow_kafka_offsets.cli.output import show
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.value_formats import Json, Raw
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.hooks.kafka import kafka_config
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.loading.pipeline import Pipeline

@@ -1,28 +1,17 @@
-"""The columns that say where a row came from: topic, partition, offset, timestamp and batch."""
+"""Names of the columns that say where a row came from: topic, partition, offset and timestamp of its record, and its batch."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+TOPIC = "_kafka_topic"
+PARTITION = "_kafka_partition"
+OFFSET = "_kafka_offset"
+TIMESTAMP = "_kafka_timestamp"
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
+RECORD = (TOPIC, PARTITION, OFFSET)
+"""The columns that name the record."""
 
 BATCH_ID = "_batch_id"
 """The column that a commit adds: the batch a row belongs to."""
 
 RESERVED_PREFIX = "_kafka_"
-
-
-def audit_columns() -> pa.Schema:
-    """The columns that say where a row came from; they follow the declared ones."""
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            pa.field("_kafka_topic", pa.string()),
-            pa.field("_kafka_partition", pa.int32()),
-            pa.field("_kafka_offset", pa.int64()),
-            pa.field("_kafka_timestamp", pa.timestamp("us", "UTC")),
-        ]
-    )
+"""What the names of columns start with that this package adds to those of the format."""

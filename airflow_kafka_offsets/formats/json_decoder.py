@@ -1,4 +1,7 @@
-"""Record batches as read from Kafka to rows with the declared columns, in Arrow."""
+"""Decode JSON records to the declared columns, all records of a batch in one pass of Arrow's own reader.
+
+Knows nothing of topics, offsets and dead letters.
+"""
 
 from __future__ import annotations
 
@@ -9,41 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.formats.decoder import BadRecord, origin_arrays, record_error
-
-
-def decode_json(batch: pa.RecordBatch, one: Slice, columns: pa.Schema) -> pa.RecordBatch:
-    """Decode one JSON object a record, all records of a batch in one pass of Arrow's own reader.
-
-    :param batch: what `read` yields; never empty
-    :param columns: the declared columns, then the audit columns
-    :raises RecordError: naming the first record that is not an object with the declared types
-    """
-    good: list[pa.RecordBatch] = []
-    for part in _parts(batch, one, columns, _Layout(columns)):
-        if isinstance(part, BadRecord):
-            raise record_error(part.reason, batch, part.row, one)
-        good.append(part)
-    return _concatenated(good, columns)
-
-
-def sift_json(batch: pa.RecordBatch, one: Slice, columns: pa.Schema) -> tuple[pa.RecordBatch, list[BadRecord]]:
-    """Decode as `decode_json` does, and set records aside that do not decode.
-
-    :param batch: what `read` yields; never empty
-    :param columns: the declared columns, then the audit columns
-    :return: the rows of the other records, and what was set aside; both in the order of the records
-    """
-    good: list[pa.RecordBatch] = []
-    bad: list[BadRecord] = []
-    for part in _parts(batch, one, columns, _Layout(columns)):
-        if isinstance(part, BadRecord):
-            bad.append(part)
-        else:
-            good.append(part)
-    return _concatenated(good, columns), bad
-
+from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
 
 # So few records are judged one by one: bad ones come together, and most attempts are those with a handful of records.
 _FEW = 8
@@ -65,73 +34,79 @@ class _UndecodableError(Exception):
         super().__init__(reason)
 
 
-class _Layout:
-    """The declared columns, and what Arrow's JSON reader is told of them.
+class JsonDecoder:
+    """Decodes one JSON object a record.
 
-    The reader takes dates from numbers only, so they come as text. It takes timestamps with up to six digits after the
-    second, which is quick; Java's Instant has nine. The second way takes timestamps as text, too.
+    Arrow's JSON reader takes dates from numbers only, so they are read as text. It takes timestamps with up to six digits after
+    the second, which is quick; Java's Instant has nine. The second way reads timestamps as text, too.
+
+    :param columns: the declared columns
     """
 
     def __init__(self, columns: pa.Schema) -> None:
-        self.declared = list(columns)[:-4]
-        kinds = [_readable(pa.struct(self.declared), as_text) for as_text in (pa.types.is_date, pa.types.is_temporal)]
-        self.ways = [_parse_options(kind) for kind in (kinds[:1] if kinds[0] == kinds[1] else kinds)]
+        self._columns = columns
+        kinds = [_readable(pa.struct(list(columns)), as_text) for as_text in (pa.types.is_date, pa.types.is_temporal)]
+        self._ways = [_parse_options(kind) for kind in (kinds[:1] if kinds[0] == kinds[1] else kinds)]
 
+    def __call__(self, records: pa.RecordBatch) -> Decoded:
+        """Decode records; see `Decoder`."""
+        good: list[pa.RecordBatch] = []
+        bad: list[BadRecord] = []
+        for part in self._parts(records.column("value")):
+            if isinstance(part, BadRecord):
+                bad.append(part)
+            else:
+                good.append(part)
+        return Decoded(self._concatenated(good), bad)
 
-def _parts(
-    batch: pa.RecordBatch, one: Slice, columns: pa.Schema, layout: _Layout, first: int = 0
-) -> Iterator[pa.RecordBatch | BadRecord]:
-    """Decode a batch in as few parts as its bad records allow, in the order of the records.
+    def _parts(self, values: pa.Array, first: int = 0) -> Iterator[pa.RecordBatch | BadRecord]:
+        """Decode values in as few parts as the bad ones among them allow, in their order.
 
-    What fails in a batch is judged alone in the end, so that no record depends on its neighbours. Halving finds it, in
-    fewer attempts than there are records, or hardly more where all of them are bad.
+        What fails in a batch is judged alone in the end, so that no record depends on its neighbours. Halving finds it, in
+        fewer attempts than there are records, or hardly more where all of them are bad.
 
-    :param first: the place of the batch's first record, for those that are bad
-    """
-    try:
-        decoded = _decode(batch.column("value"), layout)
-    except _UndecodableError as error:
-        if batch.num_rows == 1:
-            reason = str(error)
-            yield BadRecord(first, reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}…")
-            return
-    else:
-        yield pa.RecordBatch.from_arrays([*decoded, *origin_arrays(batch, one)], schema=columns)
-        return
-    step = 1 if batch.num_rows <= _FEW else -(-batch.num_rows // 2)
-    for start in range(0, batch.num_rows, step):
-        yield from _parts(batch.slice(start, step), one, columns, layout, first + start)
+        :param first: the place of the first value in the batch
+        """
+        try:
+            yield self._decode(values)
+        except _UndecodableError as error:
+            if len(values) == 1:
+                reason = str(error)
+                yield BadRecord(first, reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}…")
+                return
+            step = 1 if len(values) <= _FEW else -(-len(values) // 2)
+            for start in range(0, len(values), step):
+                yield from self._parts(values.slice(start, step), first + start)
 
+    def _concatenated(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:
+            return pa.RecordBatch.from_pylist([], schema=self._columns)
+        together = zip(*(part.columns for part in parts), strict=True)
+        return pa.RecordBatch.from_arrays([pa.concat_arrays(arrays) for arrays in together], schema=self._columns)
 
-def _concatenated(parts: Sequence[pa.RecordBatch], columns: pa.Schema) -> pa.RecordBatch:
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return pa.RecordBatch.from_pylist([], schema=columns)
-    together = zip(*(part.columns for part in parts), strict=True)
-    return pa.RecordBatch.from_arrays([pa.concat_arrays(arrays) for arrays in together], schema=columns)
+    def _decode(self, values: pa.Array) -> pa.RecordBatch:
+        """Decode values in one pass.
 
-
-def _decode(values: pa.Array, layout: _Layout) -> list[pa.Array]:
-    """
-    :param values: binary; null is a tombstone, and gives a row of nulls
-    :return: an array for each declared field
-    :raises _UndecodableError: with the reason, which is that of a record only if there is just one
-    """
-    # Every value is wrapped into an object of its own line. A value that is not exactly one JSON value then breaks its
-    # own line, and can neither swallow its neighbour nor count as two: what follows it is always `}` and a new `{`.
-    lines = pc.binary_join_element_wise(
-        b'{"v":', values, b"}\n", b"", null_handling="replace", null_replacement=b"null"
-    )
-    text = lines.buffers()[2]
-    quick, *slow = layout.ways
-    try:
-        rows = _read(text, len(values), quick)
-    except _UndecodableError as error:
-        if error.is_syntax or not slow:
-            raise
-        rows = _read(text, len(values), slow[0])
-    return [_declared_column(column, field) for column, field in zip(rows.flatten(), layout.declared, strict=True)]
+        :param values: binary; null is a tombstone, and gives a row of nulls
+        :raises _UndecodableError: with the reason, which is that of a record only if there is just one
+        """
+        # Every value is wrapped into an object of its own line. A value that is not exactly one JSON value then breaks its
+        # own line, and can neither swallow its neighbour nor count as two: what follows it is always `}` and a new `{`.
+        lines = pc.binary_join_element_wise(
+            b'{"v":', values, b"}\n", b"", null_handling="replace", null_replacement=b"null"
+        )
+        text = lines.buffers()[2]
+        quick, *slow = self._ways
+        try:
+            rows = _read(text, len(values), quick)
+        except _UndecodableError as error:
+            if error.is_syntax or not slow:
+                raise
+            rows = _read(text, len(values), slow[0])
+        arrays = [_declared_column(column, field) for column, field in zip(rows.flatten(), self._columns, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
 
 
 def _readable(kind: pa.DataType, as_text: Callable[[pa.DataType], bool]) -> pa.DataType:

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from airflow_kafka_offsets.core.parameters import COUNT, DURATION, FLAG, NAME, TEXT, Rule, is_name, one_of, or_none
 from airflow_kafka_offsets.core.planning import OnDataLoss
-from airflow_kafka_offsets.formats.value_formats import ValueFormat
+from airflow_kafka_offsets.formats.record_format import RecordFormat
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 OnBadRecord = Literal["fail", "dead_letter"]
@@ -22,10 +22,15 @@ def _are_topics(value: Any) -> bool:
 
 SINK = Rule("a SqlTable(…)", lambda value: isinstance(value, SqlTable))
 
+
+def _is_format(value: Any) -> bool:
+    return isinstance(value, RecordFormat) and not isinstance(value, type)
+
+
 PIPELINE_RULES = {
     "group_id": NAME,
     "topics": Rule("a list of different topic names", _are_topics),
-    "value_format": Rule("Json(…) or Raw(…)", lambda value: isinstance(value, ValueFormat)),
+    "value_format": Rule("a format, such as Json(…) or Raw(…)", _is_format),
     "sink": SINK,
     "transform": or_none(Rule("the import path of a function, 'package.module.function'", TEXT.fits)),
     "max_records": or_none(COUNT, " for no limit"),

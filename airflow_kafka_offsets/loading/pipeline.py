@@ -12,7 +12,8 @@ from airflow_kafka_offsets.core import planning
 from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.core.start import Start, check_start, check_until
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.value_formats import ValueFormat, row_columns
+from airflow_kafka_offsets.formats.record_format import RecordFormat
+from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Tables
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord, OnBusy
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -32,7 +33,7 @@ class Pipeline:
 
     group_id: str
     topics: tuple[str, ...]
-    value_format: ValueFormat
+    value_format: RecordFormat
     sink: SqlTable
     transform: str | None = None
     on_bad_record: OnBadRecord = "fail"

@@ -70,7 +70,7 @@ def make_job(
         slices=tuple(split(batch.ranges, pipeline.slice_offsets)),
         kafka_config=kafka_config,
         isolation_level=pipeline.isolation_level,
-        value_format=pipeline.value_format.kind,
+        value_format=pipeline.value_format,
         columns=columns,
         columns_ddl=spark_ddl(columns),
         transform=pipeline.transform,

@@ -94,9 +94,9 @@ def _holds_files(directory: StagingDirectory, manifest: Manifest) -> bool:
 
 
 def fingerprint(pipeline: Pipeline, columns: pa.Schema) -> str:
-    """Of everything in a pipeline that decides what the rows of a range are, the transform's code included."""
+    """Return a digest of everything in a pipeline that decides what rows a range becomes, the transform's code included."""
     decides = [
-        pipeline.value_format.kind,
+        pipeline.value_format.fingerprint(),
         spark_ddl(columns),
         pipeline.isolation_level,
         pipeline.transform,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from sqlalchemy.engine import Engine
 
-    from airflow_kafka_offsets.formats.value_formats import ValueFormat
+    from airflow_kafka_offsets.formats.record_format import RecordFormat
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
     from airflow_kafka_offsets.loading.result import LoadResult
     from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -117,7 +117,7 @@ class PipelineOperator(GroupOperator):
         self,
         *,
         topics: Sequence[str],
-        value_format: ValueFormat,
+        value_format: RecordFormat,
         sink: SqlTable,
         transform: str | None,
         on_bad_record: OnBadRecord,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.core.planning import OnDataLoss
     from airflow_kafka_offsets.core.start import Start
-    from airflow_kafka_offsets.formats.value_formats import ValueFormat
+    from airflow_kafka_offsets.formats.record_format import RecordFormat
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
     from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
@@ -71,7 +71,7 @@ class KafkaBatchOperator(PipelineOperator):
         *,
         group_id: str,
         topics: Sequence[str],
-        value_format: ValueFormat,
+        value_format: RecordFormat,
         sink: SqlTable,
         transform: str | None = None,
         start: Start = "earliest",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_kafka_offsets.core.planning import OnDataLoss
-    from airflow_kafka_offsets.formats.value_formats import ValueFormat
+    from airflow_kafka_offsets.formats.record_format import RecordFormat
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
     from airflow_kafka_offsets.replaying.bounds import Bounds
     from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -66,7 +66,7 @@ class KafkaReplayOperator(PipelineOperator):
         *,
         group_id: str,
         topics: Sequence[str],
-        value_format: ValueFormat,
+        value_format: RecordFormat,
         sink: SqlTable,
         offsets: OffsetsGiven | None = None,
         since: str | datetime | None = None,

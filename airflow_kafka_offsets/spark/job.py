@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import Slice, pack
+from airflow_kafka_offsets.formats.record_format import RecordFormat, from_plain, to_plain
 from airflow_kafka_offsets.staging.manifest import from_dicts
 from airflow_kafka_offsets.staging.target_columns import TargetColumns
 
@@ -20,7 +21,7 @@ class StageJob:
     """One attempt to stage a batch.
 
     :param kafka_config: librdkafka configuration; holds secrets, and travels in a file that only its owner can read
-    :param value_format: `json` or `raw`
+    :param value_format: how the value of a record is decoded
     :param columns: the decoded columns with the audit columns, as Arrow sees them
     :param columns_ddl: the same columns as Spark sees them
     :param transform: `package.module.function` from DataFrame to DataFrame, or None
@@ -39,7 +40,7 @@ class StageJob:
     slices: tuple[Slice, ...]
     kafka_config: Mapping[str, Any] = field(repr=False)
     isolation_level: str
-    value_format: str
+    value_format: RecordFormat
     columns: pa.Schema
     columns_ddl: str
     transform: str | None
@@ -67,6 +68,7 @@ class StageJob:
         plain = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         plain["slices"] = [asdict(one) for one in self.slices]
         plain["target"] = asdict(self.target)
+        plain["value_format"] = to_plain(self.value_format)
         plain["kafka_config"] = dict(self.kafka_config)
         plain["columns"] = base64.b64encode(self.columns.serialize().to_pybytes()).decode()
         return json.dumps(plain)
@@ -79,6 +81,7 @@ class StageJob:
         plain["target"] = TargetColumns(
             plain["target"]["table"], None if known is None else tuple(known), tuple(plain["target"]["required"])
         )
+        plain["value_format"] = from_plain(plain["value_format"])
         plain["columns"] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(plain["columns"])))
         plain["python_path"] = tuple(plain["python_path"])
         return cls(**plain)

@@ -13,15 +13,13 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError
-from airflow_kafka_offsets.formats.decoder import decode_raw
-from airflow_kafka_offsets.formats.json_decoder import decode_json, sift_json
+from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder
+from airflow_kafka_offsets.formats.row_columns import add_origin, format_columns
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.slice_notes import write_progress, write_slice
 from airflow_kafka_offsets.staging.dead_letters import DeadLetterFile
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import SliceRead, StagedFile
-
-DECODERS = {"json": decode_json, "raw": decode_raw}
 
 RESULT_DDL = "name STRING, row_count BIGINT, byte_count BIGINT"
 
@@ -56,31 +54,46 @@ class SliceReader:
             leave_failure(staging, error)
             raise
 
-    def _slice(self, one: Slice, staging: StagingDirectory) -> Iterator[pa.RecordBatch]:
+    def _slice(self, slice_: Slice, staging: StagingDirectory) -> Iterator[pa.RecordBatch]:
         # Imported where a slice is read: the driver needs no Kafka client.
         from airflow_kafka_offsets.kafka.reader import consumer_config, read
 
         job = self._job
         config = consumer_config(job.kafka_config, job.group_id, job.isolation_level)
-        with_headers = self._sets_aside or (job.value_format == "raw" and "headers" in job.columns.names)
-        seen = _Seen(one, staging, job.progress_interval)
-        with DeadLetterFile(staging, one, job.max_dead_letters) as dead:
-            for batch in read(one, config, with_headers=with_headers, idle_timeout=job.idle_timeout):
-                yield self._rows(batch, one, dead)
-                seen.add(batch, dead)
-        seen.finish(dead)
+        decode = job.value_format.decoder(format_columns(job.columns))
+        # Dead letters hold the headers.
+        with_headers = job.value_format.reads_headers or job.on_bad_record == "dead_letter"
+        seen = _Seen(slice_, staging, job.progress_interval)
+        with DeadLetterFile(staging, slice_, job.max_dead_letters) as dead_letters:
+            for records in read(slice_, config, with_headers=with_headers, idle_timeout=job.idle_timeout):
+                rows, bad = decode_rows(records, decode, slice_)
+                if bad and job.on_bad_record == "fail":
+                    raise record_error(records, bad[0], slice_)
+                dead_letters.add(records, bad)
+                yield rows
+                seen.add(records, dead_letters)
+        seen.finish(dead_letters)
 
-    @property
-    def _sets_aside(self) -> bool:
-        # Bytes decode always; headers that are asked for and cannot be read fail in either case.
-        return self._job.on_bad_record == "dead_letter" and self._job.value_format == "json"
 
-    def _rows(self, batch: pa.RecordBatch, one: Slice, dead: DeadLetterFile) -> pa.RecordBatch:
-        if not self._sets_aside:
-            return DECODERS[self._job.value_format](batch, one, self._job.columns)
-        rows, bad = sift_json(batch, one, self._job.columns)
-        dead.add(batch, bad)
-        return rows
+def decode_rows(records: pa.RecordBatch, decode: Decoder, slice_: Slice) -> Decoded:
+    """Decode records to rows that say which record they came from.
+
+    :param records: what `kafka.reader.read` yields
+    """
+    rows, bad = decode(records)
+    good = records
+    if bad:
+        is_good = [True] * records.num_rows
+        for record in bad:
+            is_good[record.row] = False
+        good = records.filter(pa.array(is_good))
+    return Decoded(add_origin(rows, good, slice_.topic, slice_.partition), bad)
+
+
+def record_error(records: pa.RecordBatch, bad: BadRecord, slice_: Slice) -> RecordError:
+    """Return the error that names a bad record."""
+    offset = records.column("offset")[bad.row].as_py()
+    return RecordError(bad.reason, topic=slice_.topic, partition=slice_.partition, offset=offset)
 
 
 class Stager:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import DeadLetterError, StagingError
-from airflow_kafka_offsets.formats.decoder import BadRecord
+from airflow_kafka_offsets.formats.record_format import BadRecord
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 

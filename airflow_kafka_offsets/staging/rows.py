@@ -9,13 +9,10 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_kafka_offsets.core.origin import BATCH_ID
+from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.exceptions import RecordError, StagingError, TargetError
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
-
-ORIGIN = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
-"""The columns that name the record which a row came from."""
 
 
 class StagedRows:
@@ -111,9 +108,9 @@ def _repeated(number: int, count: int) -> pa.Array:
 
 
 def _rejected(batch: pa.RecordBatch, row: int, reason: str) -> RecordError | TargetError:
-    if not set(ORIGIN) <= set(batch.schema.names):
+    if not set(RECORD) <= set(batch.schema.names):
         return TargetError(
             f"The database refuses a row: {reason}. The transform drops the columns that say which record"
         )
-    topic, partition, offset = (batch.column(name)[row].as_py() for name in ORIGIN)
+    topic, partition, offset = (batch.column(name)[row].as_py() for name in RECORD)
     return RecordError(reason, topic=topic, partition=partition, offset=offset)

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.loading.load import load
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.sql.table import SqlTable

@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.kafka import reader
 from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.loading import claiming, load

@@ -28,7 +28,7 @@ from airflow_kafka_offsets.exceptions import (
     TransformError,
     UnknownTopicError,
 )
-from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.hooks.spark import check_java
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.install import initialize

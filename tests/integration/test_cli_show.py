@@ -14,7 +14,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import StagingError
-from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.claims import claim_group
 from airflow_kafka_offsets.ledger.install import initialize

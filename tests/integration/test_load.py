@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from pyspark.sql import DataFrame
 
 from airflow_kafka_offsets.exceptions import DataLossError, RecordError, StagingError, TargetError, TransformError
-from airflow_kafka_offsets.formats.value_formats import Json, Raw
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun

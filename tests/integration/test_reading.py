@@ -13,7 +13,10 @@ from confluent_kafka import Producer, TopicPartition
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
 from airflow_kafka_offsets.exceptions import DataLossError, LogTruncatedError, RecordError, UnknownTopicError
-from airflow_kafka_offsets.formats.value_formats import Json, Raw, ValueFormat, row_columns
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.raw import Raw
+from airflow_kafka_offsets.formats.record_format import RecordFormat
+from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.kafka import read_errors
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
@@ -50,7 +53,7 @@ def offsets(kafka: KafkaBroker, one: Slice) -> list[int]:
 
 
 def rows_and_note(
-    kafka: KafkaBroker, directory: Path, one: Slice, value_format: ValueFormat, **options: Any
+    kafka: KafkaBroker, directory: Path, one: Slice, value_format: RecordFormat, **options: Any
 ) -> tuple[list[dict[str, Any]], SliceRead]:
     """What a Spark task makes of a slice."""
     job = StageJob(
@@ -59,7 +62,7 @@ def rows_and_note(
         slices=(one,),
         kafka_config={"bootstrap.servers": kafka.bootstrap_servers},
         isolation_level="read_committed",
-        value_format=value_format.kind,
+        value_format=value_format,
         columns=row_columns(value_format),
         columns_ddl="",
         transform=None,

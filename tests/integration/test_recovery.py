@@ -19,7 +19,8 @@ from airflow_kafka_offsets.exceptions import (
     TopicRecreatedError,
     TransformError,
 )
-from airflow_kafka_offsets.formats.value_formats import Json, Raw
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from airflow_kafka_offsets.rewinding.rewind import abandon_batch
 from airflow_kafka_offsets.sinks.sql.table import SqlTable

@@ -35,7 +35,7 @@ from hypothesis.stateful import (
 
 from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.exceptions import DataLossError, TopicRecreatedError
-from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.loading.load import load
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline

@@ -18,7 +18,7 @@ from airflow_kafka_offsets.exceptions import (
     TargetError,
     VerificationError,
 )
-from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob

@@ -8,7 +8,8 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeEngine
 
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.formats.value_formats import Json, row_columns
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.sinks.sql.column_types import created_table, is_added, match, required, wire_type
 from airflow_kafka_offsets.staging.rows import Column
 

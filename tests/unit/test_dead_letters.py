@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import StagingError
-from airflow_kafka_offsets.formats.decoder import BadRecord
+from airflow_kafka_offsets.formats.record_format import BadRecord
 from airflow_kafka_offsets.staging.dead_letters import SCHEMA, DeadLetterFile, dead_letters
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead

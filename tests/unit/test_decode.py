@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import RecordError
-from airflow_kafka_offsets.formats.decoder import BadRecord, decode_raw
-from airflow_kafka_offsets.formats.json_decoder import decode_json, sift_json
-from airflow_kafka_offsets.formats.value_formats import Json, Raw, row_columns
-from airflow_kafka_offsets.spark.tasks import DECODERS
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.raw import Raw
+from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, RecordFormat
+from airflow_kafka_offsets.formats.row_columns import format_columns, row_columns
+from airflow_kafka_offsets.spark.tasks import decode_rows, record_error
 
 FIRST_OFFSET = 1000
 # Offsets are not counts: every second one holds a record here, as after compaction or in transactions.
@@ -46,11 +47,9 @@ def slice_of(values: Sequence[bytes | None]) -> Slice:
 
 def decode(ddl: str, *values: bytes | None) -> list[Row]:
     """Rows with all their columns."""
-    columns = row_columns(Json(ddl))
-    decoded = decode_json(record_batch(values), slice_of(values), columns)
-    assert decoded.schema == columns
-    decoded.validate(full=True)
-    rows: list[Row] = decoded.to_pylist()
+    rows, bad = sifted(ddl, *values)
+    if bad:
+        raise record_error(record_batch(values), bad[0], slice_of(values))
     return rows
 
 
@@ -86,8 +85,7 @@ class TestAuditColumns:
     def test_a_record_without_a_timestamp_has_none(self) -> None:
         times = pa.array([None, BEGUN], pa.timestamp("us", "UTC"))
         batch = record_batch([b"{}", b"{}"], timestamp=times)
-        decoded = decode_json(batch, slice_of([b"{}", b"{}"]), row_columns(Json("a INT")))
-        assert decoded.column("_kafka_timestamp").to_pylist() == [None, BEGUN]
+        assert decoded_as(Json("a INT"), batch).rows.column("_kafka_timestamp").to_pylist() == [None, BEGUN]
 
 
 class TestValues:
@@ -413,11 +411,18 @@ class TestFirstBadRecord:
 
 def sifted(ddl: str, *values: bytes | None) -> tuple[list[Row], list[BadRecord]]:
     """The rows with all their columns, and what was set aside."""
-    columns = row_columns(Json(ddl))
-    rows, bad = sift_json(record_batch(values), slice_of(values), columns)
-    assert rows.schema == columns
-    rows.validate(full=True)
-    return rows.to_pylist(), bad
+    rows, bad = decoded_as(Json(ddl), record_batch(values))
+    return rows.to_pylist(), list(bad)
+
+
+def decoded_as(record_format: RecordFormat, records: pa.RecordBatch) -> Decoded:
+    """What a task makes of records."""
+    columns = row_columns(record_format)
+    decode = record_format.decoder(format_columns(columns))
+    decoded = decode_rows(records, decode, slice_of([None] * records.num_rows))
+    assert decoded.rows.schema == columns
+    decoded.rows.validate(full=True)
+    return decoded
 
 
 class TestSettingBadRecordsAside:
@@ -474,8 +479,7 @@ class TestRaw:
         values = [b"\x00\xff", None, b""]
         keys = [None, b"k", b""]
         batch = record_batch(values, key=pa.array(keys, pa.binary()))
-        decoded = decode_raw(batch, slice_of(values), row_columns(Raw()))
-        assert decoded.schema == row_columns(Raw())
+        decoded = decoded_as(Raw(), batch).rows
         assert decoded.column("value").to_pylist() == values
         assert decoded.column("key").to_pylist() == keys
         assert decoded.column("_kafka_offset").to_pylist() == [1000, 1002, 1004]
@@ -484,11 +488,21 @@ class TestRaw:
         kind = row_columns(Raw(headers=True)).field("headers").type
         headers = [[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], []]
         batch = record_batch([b"x", b"y"], key=pa.array([None, None], pa.binary()), headers=pa.array(headers, kind))
-        decoded = decode_raw(batch, slice_of([b"x", b"y"]), row_columns(Raw(headers=True)))
+        decoded = decoded_as(Raw(headers=True), batch).rows
         assert decoded.column("headers").to_pylist() == headers
 
-    def test_each_format_has_its_decoder(self) -> None:
-        assert {"json": decode_json, "raw": decode_raw} == DECODERS
+    def test_a_record_whose_headers_cannot_be_read_is_bad_where_they_are_asked_for(self) -> None:
+        kind = row_columns(Raw(headers=True)).field("headers").type
+        batch = record_batch(
+            [b"x", b"y", b"z"],
+            key=pa.array([None] * 3, pa.binary()),
+            headers=pa.array([[], None, []], kind),
+        )
+        rows, bad = decoded_as(Raw(headers=True), batch)
+        assert bad == [BadRecord(1, "the key of a header is not UTF-8")]
+        assert rows.column("value").to_pylist() == [b"x", b"z"]
+        assert rows.column("_kafka_offset").to_pylist() == [1000, 1004]
+        assert decoded_as(Raw(), batch).bad == ()
 
 
 # Whole batches against single records.

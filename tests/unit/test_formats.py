@@ -1,13 +1,17 @@
 """Value formats: which columns a record becomes."""
 
+import json
 from dataclasses import FrozenInstanceError
+from importlib import import_module
 
 import pyarrow as pa
 import pytest
 
-from airflow_kafka_offsets.core.origin import audit_columns
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.value_formats import Json, Raw, ValueFormat, row_columns
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.raw import Raw
+from airflow_kafka_offsets.formats.record_format import FORMATS, RecordFormat, from_plain, to_plain
+from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS, row_columns
 
 
 def test_json_has_the_declared_columns() -> None:
@@ -24,9 +28,15 @@ def test_raw_with_headers_has_the_shape_of_sparks_own_kafka_source() -> None:
     assert headers == pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
-@pytest.mark.parametrize(("value_format", "kind"), [(Json("id INT"), "json"), (Raw(), "raw")])
-def test_a_format_has_the_name_under_which_its_decoder_is_found(value_format: ValueFormat, kind: str) -> None:
-    assert value_format.kind == kind
+@pytest.mark.parametrize("value_format", [Json("id INT"), Raw(), Raw(headers=True)])
+def test_a_format_is_found_again_from_what_travels_to_the_driver(value_format: RecordFormat) -> None:
+    assert from_plain(json.loads(json.dumps(to_plain(value_format)))) == value_format
+
+
+def test_every_format_is_in_the_table_under_its_kind() -> None:
+    for kind, path in FORMATS.items():
+        module, _, name = path.partition(":")
+        assert getattr(import_module(module), name).kind == kind
 
 
 def test_a_format_is_plain_data_that_nobody_changes() -> None:
@@ -44,19 +54,22 @@ def test_a_mistake_in_the_ddl_is_found_when_the_columns_are_asked_for() -> None:
 
 
 def test_audit_columns_say_where_a_row_came_from() -> None:
-    assert audit_columns() == pa.schema(
-        [
-            ("_kafka_topic", pa.string()),
-            ("_kafka_partition", pa.int32()),
-            ("_kafka_offset", pa.int64()),
-            ("_kafka_timestamp", pa.timestamp("us", "UTC")),
-        ]
+    assert (
+        pa.schema(
+            [
+                ("_kafka_topic", pa.string()),
+                ("_kafka_partition", pa.int32()),
+                ("_kafka_offset", pa.int64()),
+                ("_kafka_timestamp", pa.timestamp("us", "UTC")),
+            ]
+        )
+        == ORIGIN_COLUMNS
     )
 
 
 @pytest.mark.parametrize("value_format", [Json("id INT NOT NULL, name STRING"), Raw(), Raw(headers=True)])
-def test_a_row_has_the_columns_of_its_format_and_then_the_audit_columns(value_format: ValueFormat) -> None:
-    assert list(row_columns(value_format)) == [*value_format.columns(), *audit_columns()]
+def test_a_row_has_the_columns_of_its_format_and_then_the_audit_columns(value_format: RecordFormat) -> None:
+    assert list(row_columns(value_format)) == [*value_format.columns(), *ORIGIN_COLUMNS]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import GroupBusyError
-from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun

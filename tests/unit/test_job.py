@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.formats.value_formats import Json, Raw, row_columns
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.raw import Raw
+from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead, StagedFile
@@ -26,7 +28,7 @@ JOB = StageJob(
     ),
     kafka_config={"bootstrap.servers": "a:1,b:2", "sasl.password": '"ü\\', "retries": 3, "ratio": 0.5, "on": True},
     isolation_level="read_committed",
-    value_format="json",
+    value_format=Json("id BIGINT"),
     columns=COLUMNS,
     columns_ddl="`id` BIGINT NOT NULL",
     transform="shop.orders.clean",
@@ -47,7 +49,7 @@ JOB = StageJob(
         replace(JOB, slices=(), python_path=(), kafka_config={}),
         replace(JOB, on_bad_record="dead_letter"),
         replace(JOB, task_offsets=12),
-        replace(JOB, value_format="raw", columns=row_columns(Raw(headers=True))),
+        replace(JOB, value_format=Raw(headers=True), columns=row_columns(Raw(headers=True))),
     ],
 )
 def test_a_job_survives_the_way_through_json(job: StageJob) -> None:

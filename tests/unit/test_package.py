@@ -13,7 +13,8 @@ import pytest
 
 import airflow_kafka_offsets
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.formats.value_formats import Json, row_columns
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import JobFiles, write_job, write_package
 from airflow_kafka_offsets.staging.target_columns import TargetColumns
@@ -24,7 +25,7 @@ JOB = StageJob(
     slices=(Slice(0, "orders", 0, 0, 10),),
     kafka_config={"bootstrap.servers": "broker:9092", "sasl.password": "5ecret"},
     isolation_level="read_committed",
-    value_format="json",
+    value_format=Json("id BIGINT"),
     columns=row_columns(Json("id INT")),
     columns_ddl="`id` INT",
     transform=None,

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.value_formats import Json, Raw
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
@@ -36,7 +37,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("topics", "abc", "a list of different topic names"),
     ("topics", ("a", "a"), "a list of different topic names"),
     ("topics", (None,), "a list of different topic names"),
-    ("value_format", "id BIGINT", "Json(…) or Raw(…)"),
+    ("value_format", "id BIGINT", "a format, such as Json(…) or Raw(…)"),
     ("sink", "target", "a SqlTable(…)"),
     ("transform", a_function, "the import path of a function, 'package.module.function', or None"),
     ("max_records", 0, "an int of at least 1, or None for no limit"),

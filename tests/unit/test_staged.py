@@ -27,7 +27,8 @@ from airflow_kafka_offsets.exceptions import (
     StagingError,
     TransformError,
 )
-from airflow_kafka_offsets.formats.value_formats import Json, row_columns
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.loading.pipeline import Pipeline

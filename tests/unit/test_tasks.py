@@ -12,7 +12,9 @@ import pytest
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import DeadLetterError, RecordError
-from airflow_kafka_offsets.formats.value_formats import Json, Raw, row_columns
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.raw import Raw
+from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.progress import Progress
 from airflow_kafka_offsets.spark.slice_notes import SliceNotes
@@ -34,7 +36,7 @@ def job(tmp_path: Path, one: Slice = TEN, **changes: Any) -> StageJob:
         slices=(one,),
         kafka_config={},
         isolation_level="read_committed",
-        value_format="json",
+        value_format=Json("id BIGINT"),
         columns=row_columns(Json("id BIGINT")),
         columns_ddl="`id` BIGINT",
         transform=None,
@@ -172,6 +174,6 @@ class TestBadRecords:
         assert printed.rstrip().endswith(", 3 dead letters")
 
     def test_a_raw_record_is_never_bad(self, tmp_path: Path) -> None:
-        one = job(tmp_path, on_bad_record="dead_letter", value_format="raw", columns=row_columns(Raw()))
+        one = job(tmp_path, on_bad_record="dead_letter", value_format=Raw(), columns=row_columns(Raw()))
         assert [row["value"] for row in rows_of(one, self.SCRIPT)][2] == b"{"
         assert note(one).dead_letters == 0

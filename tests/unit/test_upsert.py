@@ -12,9 +12,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mssql, mysql, postgresql, sqlite
 from sqlalchemy.engine import Connection, Dialect
 
-from airflow_kafka_offsets.core.origin import audit_columns
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
-from airflow_kafka_offsets.formats.value_formats import Json, row_columns
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS, row_columns
 from airflow_kafka_offsets.sinks.sql.column_types import created_table, without_placeholders
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.sinks.sql.upsert import check_key
@@ -24,7 +24,7 @@ from airflow_kafka_offsets.staging.rows import StagedRows
 
 SINK = SqlTable("target", upsert_key=("id",))
 
-COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string()), *audit_columns()])
+COLUMNS = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string()), *ORIGIN_COLUMNS])
 
 
 def row(key: int | None, name: str | None, offset: int | None, partition: int | None = 0) -> dict[str, Any]:

@@ -68,9 +68,9 @@ class SqlTable:
         :raises ConfigurationError: `upsert_key` does not fit the rows or the database, or the name is none, or
             begins with that of a schema
         """
+        from airflow_kafka_offsets.core.origin import RECORD
         from airflow_kafka_offsets.sinks.sql import upsert
         from airflow_kafka_offsets.sinks.sql.column_types import match, required
-        from airflow_kafka_offsets.staging.rows import ORIGIN
         from airflow_kafka_offsets.staging.target_columns import TargetColumns
 
         if not isinstance(self.table, str) or not self.table.strip():
@@ -91,7 +91,7 @@ class SqlTable:
         if self.upsert_key:
             with engine.connect() as conn:
                 upsert.check_target(conn, table, self.upsert_key)
-            needed += [name for name in dict.fromkeys((*self.upsert_key, *ORIGIN)) if name not in needed]
+            needed += [name for name in dict.fromkeys((*self.upsert_key, *RECORD)) if name not in needed]
         return TargetColumns(self.name, tuple(column.name for column in table.columns), tuple(needed))
 
     def write(self, conn: Connection, rows: StagedRows) -> int:

@@ -14,13 +14,14 @@ from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.schema import CreateIndex
 
-from airflow_kafka_offsets.core.origin import audit_columns
+from airflow_kafka_offsets.core.origin import RECORD
 from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
+from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.sql.column_types import add_column, without_placeholders
-from airflow_kafka_offsets.staging.rows import ORIGIN, Column, StagedRows
+from airflow_kafka_offsets.staging.rows import Column, StagedRows
 
-_TOPIC, _PARTITION, _OFFSET = ORIGIN
+_TOPIC, _PARTITION, _OFFSET = RECORD
 
 _TIMESTAMP = "_kafka_timestamp"
 
@@ -53,7 +54,7 @@ def check_key(dialect: Dialect, key: Sequence[str], columns: pa.Schema | None) -
         raise ConfigurationError(
             f"upsert_key names {_listed(unknown)}, which the rows do not hold; they hold {_listed(columns.names)}"
         )
-    dropped = [name for name in ORIGIN if name not in columns.names]
+    dropped = [name for name in RECORD if name not in columns.names]
     if dropped:
         raise TargetError(
             f"The transform drops {_listed(dropped)}: which row of a key is the newest could not be known. Keep these "
@@ -70,12 +71,11 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
     unknown = [name for name in key if name not in table.columns]
     if unknown:
         raise TargetError(f"Table {table.fullname!r} has no column {_listed(unknown)}, which upsert_key names: add it")
-    audit = audit_columns()
-    lacking = [name for name in ORIGIN if name not in table.columns]
+    lacking = [name for name in RECORD if name not in table.columns]
     if lacking:
         raise TargetError(
             f"Table {table.fullname!r} has no column {_listed(lacking)}: whether a row of it is newer than one with the same "
-            f"key could not be known. {'; '.join(add_column(table, audit.field(name), conn.dialect) for name in lacking)}; or append, "
+            f"key could not be known. {'; '.join(add_column(table, ORIGIN_COLUMNS.field(name), conn.dialect) for name in lacking)}; or append, "
             "without upsert_key"
         )
     if not _is_unique(conn, table, key):
@@ -155,14 +155,14 @@ class _Upsert:
         """
         found = self.conn.execute(
             sa.select(staged)
-            .where(sa.or_(*(staged.c[name].is_(None) for name in (*self.key, *ORIGIN))))
-            .order_by(*(staged.c[name].nulls_first() for name in ORIGIN))
+            .where(sa.or_(*(staged.c[name].is_(None) for name in (*self.key, *RECORD))))
+            .order_by(*(staged.c[name].nulls_first() for name in RECORD))
             .limit(1)
         ).one_or_none()
         if found is None:
             return
-        null = [name for name in (*self.key, *ORIGIN) if found._mapping[name] is None]
-        if set(null) & set(ORIGIN):
+        null = [name for name in (*self.key, *RECORD) if found._mapping[name] is None]
+        if set(null) & set(RECORD):
             raise TargetError(
                 f"The transform returns a row whose {_listed(null)} is null: which row of its key is the newest cannot be "
                 f"known. Nothing was written into {self.table.fullname!r}"
@@ -282,7 +282,7 @@ def _check_rights(conn: Connection, table: sa.Table) -> None:
 
 
 def _at(row: sa.Row[Any], reason: str) -> RecordError:
-    topic, partition, offset = (row._mapping[name] for name in ORIGIN)
+    topic, partition, offset = (row._mapping[name] for name in RECORD)
     return RecordError(reason, topic=topic, partition=partition, offset=offset)
 
 

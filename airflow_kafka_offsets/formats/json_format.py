@@ -1,0 +1,50 @@
+"""JSON records: one object a record, decoded to declared columns. What a DAG author writes; `json_decoder` does the work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_kafka_offsets.formats.record_format import Decoder
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """One JSON object a record, decoded to declared columns.
+
+    Fields that are not declared are ignored, missing fields are null, and a record with a null value (a tombstone)
+    becomes a row whose declared columns are all null. Dates and timestamps are ISO 8601 text; a timestamp without a
+    zone is UTC. A record with anything else that does not fit its declared type is bad.
+
+    One malformed form is not noticed: further fields after the object's end, as in `{"id": 1}, "x": 2`; they are ignored.
+
+    :param ddl: the columns as Spark DDL: `"id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2)"`
+    """
+
+    kind: ClassVar[str] = "json"
+    ddl: str
+
+    @property
+    def reads_headers(self) -> bool:
+        return False
+
+    def fingerprint(self) -> str:
+        return self.kind
+
+    def columns(self) -> pa.Schema:
+        """Return the declared columns as an Arrow schema.
+
+        :raises ConfigurationError: the DDL cannot be read, or names an unknown type, or a column twice
+        """
+        from airflow_kafka_offsets.formats.spark_ddl import parse_ddl
+
+        return parse_ddl(self.ddl)
+
+    def decoder(self, columns: pa.Schema) -> Decoder:
+        """Return a decoder of the declared columns."""
+        from airflow_kafka_offsets.formats.json_decoder import JsonDecoder
+
+        return JsonDecoder(columns)

@@ -1,0 +1,61 @@
+"""Records as they are, for DataFrame transforms that decode them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_kafka_offsets.formats.record_format import Decoded, Decoder
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """The record as it is: `key BINARY, value BINARY`, and `headers` with the shape of Spark's own Kafka source.
+
+    For formats that a DataFrame transform decodes.
+
+    :param headers: whether to read the headers; they are an array of (key STRING, value BINARY)
+    """
+
+    kind: ClassVar[str] = "raw"
+    headers: bool = False
+
+    @property
+    def reads_headers(self) -> bool:
+        return self.headers
+
+    def fingerprint(self) -> str:
+        return self.kind
+
+    def columns(self) -> pa.Schema:
+        """Return the columns as an Arrow schema."""
+        import pyarrow as pa
+
+        fields = [pa.field("key", pa.binary()), pa.field("value", pa.binary())]
+        if self.headers:
+            header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+            fields.append(pa.field("headers", pa.list_(header)))
+        return pa.schema(fields)
+
+    def decoder(self, columns: pa.Schema) -> Decoder:
+        """Return a decoder that passes key, value and headers on; a record with a header key that is not UTF-8 is bad."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
+
+        def passed_on(records: pa.RecordBatch) -> pa.RecordBatch:
+            return pa.RecordBatch.from_arrays([records.column(name) for name in columns.names], schema=columns)
+
+        def decode(records: pa.RecordBatch) -> Decoded:
+            # The reader has no headers for a record whose header keys cannot be read.
+            unread = records.column("headers").is_null() if self.headers else None
+            if unread is None or not pc.any(unread).as_py():
+                return Decoded(passed_on(records))
+            bad = [BadRecord(row, "the key of a header is not UTF-8") for row in pc.indices_nonzero(unread).to_pylist()]
+            return Decoded(passed_on(records.filter(pc.invert(unread))), bad)
+
+        return decode
