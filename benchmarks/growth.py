@@ -92,6 +92,8 @@ def _planned_in(kafka: KafkaBroker, engine: Engine, group_id: str, topics: Itera
             launched.append(time.monotonic())
             raise StagingError("only the plan was wanted")
 
+        def on_kill(self) -> None: ...
+
     begun = time.monotonic()
     try:
         _load(kafka.bootstrap_servers, engine, Stopwatch(), *topics, group_id=group_id)

@@ -161,10 +161,10 @@ def check_spark(checks: Checks, conn_id: str) -> None:
         return "new enough for Spark"
 
     def submit() -> str:
-        from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
+        from airflow_kafka_offsets.hooks.launchers import make_launcher
 
         # Whether a staging directory is needed, and is shared, is the load's business.
-        SparkSubmitLauncher(conn_id).check("any")
+        make_launcher(conn_id, name="doctor").check("any")
         return "on the PATH, client deploy mode"
 
     checks.run("PySpark", _pyspark, "pip install 'airflow-kafka-offsets[spark]'")

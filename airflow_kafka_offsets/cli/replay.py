@@ -12,7 +12,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.hooks.kafka import kafka_config
-from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
+from airflow_kafka_offsets.hooks.launchers import make_launcher
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.replaying.bounds import BatchBounds, Bounds, OffsetBounds, TimeBounds
 from airflow_kafka_offsets.replaying.replay import replay as replay_range
@@ -42,7 +42,7 @@ def replay(args: Namespace) -> None:
             _bounds(args),
             kafka_config=kafka_config(args.kafka_conn_id),
             engine=engine,
-            launcher=SparkSubmitLauncher(args.spark_conn_id, name=f"replay.{args.group}"),
+            launcher=make_launcher(args.spark_conn_id, name=f"replay.{args.group}"),
             max_records=args.max_records,
             on_data_loss=args.on_data_loss,
             replace=args.replace,

@@ -13,14 +13,13 @@ from jinja2 import UndefinedError
 
 from airflow_kafka_offsets.core.parameters import Rule, check, check_untemplated
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.operators.parameters import OPERATOR_RULES
 from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy
 
 if TYPE_CHECKING:
+    from airflow_kafka_offsets.ledger.task_run import TaskRun
+    from airflow_kafka_offsets.loading.pipeline import Pipeline
+    from airflow_kafka_offsets.ledger.tables import Tables
     from collections.abc import Callable
     from datetime import timedelta
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
     from airflow_kafka_offsets.loading.result import LoadResult
     from airflow_kafka_offsets.sinks.sql.table import SqlTable
+    from airflow_kafka_offsets.spark.launcher import Launcher
 
 
 NO_INTERVAL = (
@@ -143,7 +143,7 @@ class PipelineOperator(GroupOperator):
         self.staging_retention = staging_retention
         self.idle_timeout = idle_timeout
         self.spark_conn_id = spark_conn_id
-        self._launcher: SparkSubmitLauncher | None = None
+        self._launcher: Launcher | None = None
 
     def check_parameters(self) -> None:
         """Refuse what cannot work, as far as it needs no rendering.
@@ -201,13 +201,11 @@ class PipelineOperator(GroupOperator):
         """
         from airflow.sdk.observability import stats
 
+        from airflow_kafka_offsets.hooks.launchers import make_launcher
         from airflow_kafka_offsets.hooks.metrics import emit_commit
-        from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 
         run = task_run(context)
-        self._launcher = SparkSubmitLauncher(
-            self.spark_conn_id, conf=self.spark_conf, name=f"{run.dag_id}.{run.task_id}"
-        )
+        self._launcher = make_launcher(self.spark_conn_id, conf=self.spark_conf, name=f"{run.dag_id}.{run.task_id}")
         config = self.kafka_config()
         with self.database(self.sink.conn_id) as engine:
             result = work(

@@ -1,4 +1,4 @@
-"""What a launcher of the Spark application is."""
+"""What a launcher is: it runs the Spark application for one job. Launchers know nothing of batches, positions and targets."""
 
 from __future__ import annotations
 
@@ -17,4 +17,10 @@ class Launcher(Protocol):
         """
 
     def __call__(self, job: StageJob) -> None:
-        """Stage a job; raise where that fails."""
+        """Stage a job, and raise where that fails.
+
+        Where the application left an error in the staging directory, that one counts, whatever is raised here.
+        """
+
+    def on_kill(self) -> None:
+        """Stop the application, where one runs: Airflow stops the task."""

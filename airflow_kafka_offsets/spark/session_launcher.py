@@ -1,4 +1,4 @@
-"""Run the application inside a Spark session that exists already: a notebook, a script, Spark Connect."""
+"""Run the application inside a Spark session that exists already: in a notebook, a script, or over Spark Connect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SessionLauncher:
-    """Stages batches in a session of the caller's.
+    """Stages batches in a session that belongs to the caller.
 
     :param spark: any session; its executors need pyarrow and confluent-kafka, and get the rest from here
     """
@@ -29,14 +29,17 @@ class SessionLauncher:
         self._spark = spark
 
     def check(self, staging_dir: str | None) -> None:
-        """Nothing can be missing: the session runs, and whether it shares a directory with us only its owner knows."""
+        """Check nothing: the session runs, and only its owner knows whether its executors share a directory with this process."""
 
     def __call__(self, job: StageJob) -> None:
         _add_package(self._spark)
         run(self._spark, job)
 
+    def on_kill(self) -> None:
+        """Do nothing: the session belongs to the caller, who stops it."""
 
-# Those whose executors have this package. A context would take it once more with every batch.
+
+# Contexts whose executors have this package. A context would take it once more with every batch.
 _with_package: WeakSet[SparkContext] = WeakSet()
 
 
@@ -60,7 +63,7 @@ def _is_remote(spark: SparkSession) -> bool:
 
 @cache
 def _archive() -> Path:
-    """The archive of this process: Spark fetches it whenever an executor starts, as long as the session lives."""
+    """Return the archive of this process: Spark fetches it whenever an executor starts, as long as the session lives."""
     directory = tempfile.mkdtemp(prefix="kafka-offsets-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return write_package(Path(directory) / "airflow_kafka_offsets.zip")

@@ -180,7 +180,7 @@ def airflow(
     # Files that commands write and read.
     monkeypatch.chdir(tmp_path)
     # What Spark does to a replay from the command line is tested in test_cli_rewind.py.
-    monkeypatch.setattr("airflow_kafka_offsets.hooks.spark.SparkSubmitLauncher", lambda *_, **__: InlineLauncher())
+    monkeypatch.setattr("airflow_kafka_offsets.cli.replay.make_launcher", lambda *_, **__: InlineLauncher())
     return CommandLine(
         monkeypatch,
         capsys,

@@ -532,6 +532,9 @@ class StopsTheBroker:
         self._broker.stop()
         self._launcher(job)
 
+    def on_kill(self) -> None:
+        self._launcher.on_kill()
+
 
 def test_reading_that_stalls_says_where_and_why(postgres_loader: Loader) -> None:
     with KafkaBroker() as broker:
@@ -564,6 +567,9 @@ def test_spark_that_fails_for_its_own_reasons_is_a_staging_error(
 
         def __call__(self, job: object) -> None:
             raise RuntimeError("no room on the cluster")
+
+        def on_kill(self) -> None:
+            """Nothing runs."""
 
     with pytest.raises(StagingError, match=r"Spark did not stage batch 1: no room on the cluster"):
         load(

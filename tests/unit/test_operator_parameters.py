@@ -31,7 +31,11 @@ GIVEN: dict[str, Any] = {
 
 
 WRONG: list[tuple[str, Any, str]] = [
-    ("value_format", "id BIGINT", "value_format must be a format, such as Json(…) or Raw(…); got value_format='id BIGINT'"),
+    (
+        "value_format",
+        "id BIGINT",
+        "value_format must be a format, such as Json(…) or Raw(…); got value_format='id BIGINT'",
+    ),
     ("sink", "target", "sink must be a SqlTable(…); got sink='target'"),
     ("sink", SqlTable("target"), "The sink 'target' has no conn_id"),
     ("transform", len, "transform must be the import path of a function, 'package.module.function', or None; got "),

@@ -95,6 +95,18 @@ def test_it_imports_nothing_heavy(code: str) -> None:
     assert imported_by(code) & HEAVY == set()
 
 
+# The other names come from `load`, `replay` and `verify`, or are given to these by scripts.
+OF_A_DAG_FILE = {name for name in airflow_kafka_offsets.__all__ if name.startswith("Kafka")} | {
+    *("BatchBounds", "CommittedBy", "Json", "OffsetBounds", "Raw", "SqlTable", "TimeBounds")
+}
+
+
+def test_what_a_dag_file_imports_brings_nothing_heavy_beside_airflow() -> None:
+    with_airflow = imported_by("import airflow.sdk, airflow.triggers.base")
+    code = f"import airflow.sdk, airflow.triggers.base; from airflow_kafka_offsets import {', '.join(sorted(OF_A_DAG_FILE))}"
+    assert (imported_by(code) - with_airflow) & HEAVY == set()
+
+
 @pytest.fixture(scope="module")
 def info() -> dict[str, Any]:
     return get_provider_info()

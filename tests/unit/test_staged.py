@@ -68,6 +68,8 @@ def launched(tmp_path: Path, planned: Batch, *reads: SliceRead) -> Staged:
     class Launcher:
         def check(self, staging_dir: str | None) -> None: ...
 
+        def on_kill(self) -> None: ...
+
         def __call__(self, job: StageJob) -> None:
             directory.write_text(MANIFEST, Manifest(1, WANTED, (), reads).to_json())
 
@@ -295,6 +297,8 @@ class TestWhatTheApplicationReports:
 
         class Launcher:
             def check(self, staging_dir: str | None) -> None: ...
+
+            def on_kill(self) -> None: ...
 
             def __call__(self, job: StageJob) -> None:
                 directory.write_text("failure-1.json", json.dumps(note))
