@@ -13,9 +13,9 @@ from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.spark import SparkStandalone
 from devstack.topics import create_topic
+from tests.support.examples import register_profiles
 
-# What helpers assert is explained as what tests assert.
-pytest.register_assert_rewrite("tests.support")
+register_profiles(os.environ.get("HYPOTHESIS_PROFILE", "daily"))
 
 _HOME = pytest.StashKey[AirflowHome]()
 

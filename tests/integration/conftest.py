@@ -50,11 +50,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def log(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kafka:
-    """A log in memory; for a test that is marked `broker`, the session's broker.
+    """A log in memory; the session's broker for a test that is marked `broker`, and for loads with Spark, which reads in processes
+    of its own.
 
     A module whose matrix is not about the broker has it for its `kafka`.
     """
-    if request.node.get_closest_marker("broker"):
+    if request.node.get_closest_marker("broker") or "spark" in request.fixturenames:
         kafka: Kafka = request.getfixturevalue("broker")
         return kafka
     return MemoryLog().install(monkeypatch)
