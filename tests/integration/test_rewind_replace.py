@@ -46,6 +46,7 @@ def letters(rewinder: Rewinder) -> dict[int, int]:
 class TestReplace:
     VALUES = (*names(0, 3), b"{not json", *names(4, 3), b"[]", *names(8, 2))
 
+    @pytest.mark.broker
     def test_dead_letters_go_with_the_rows(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name = topic()
         produce(rewinder.loader.kafka, name, self.VALUES)
@@ -167,6 +168,7 @@ class TestReplace:
         assert rewinder.times(name) == once((0, 10))
         rewinder.prove()
 
+    @pytest.mark.broker
     def test_only_the_rows_of_the_topic_that_is_there_now_go(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name = topic()
         servers = rewinder.loader.kafka.bootstrap_servers
@@ -333,6 +335,7 @@ class TestReadAhead:
         assert rewinder.times(hour) == {0: 2, 1: 1, 2: 2, 3: 1, 4: 2, 5: 1, 6: 1}
         rewinder.prove()
 
+    @pytest.mark.broker
     def test_what_was_read_ahead_is_replaced(self, rewinder: Rewinder, hour: str) -> None:
         assert rewinder("to-earliest", replace=TARGET).rows_removed == 3
 

@@ -93,6 +93,7 @@ def two_batches(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) 
 # --- what loads leave ---
 
 
+@pytest.mark.broker
 def test_topics_batches_dead_letters_and_gaps_are_proved(
     inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
@@ -420,6 +421,7 @@ def test_a_table_that_is_gone_is_named(inline_loader: Loader, two_batches: str) 
         verified(inline_loader)
 
 
+@pytest.mark.broker
 def test_what_was_read_ahead_is_loaded_once(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
     name = topic(retention_ms=-1)
     # Up to 0.5 s of 1970: offsets 0 and 1, and the late one at 3.
@@ -479,6 +481,7 @@ def test_records_that_history_and_target_forgot_are_found_in_kafka(inline_loader
 
 
 @ON_ONE
+@pytest.mark.broker
 def test_retention_may_go_on_while_kafka_is_read(
     inline_loader: Loader, kafka: KafkaBroker, two_batches: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -537,6 +540,7 @@ def test_state_tables_are_needed_and_not_made(engine: Engine) -> None:
 # --- in Airflow ---
 
 
+@pytest.mark.broker
 def test_the_operator_hands_on_what_was_proved(
     postgres_engine: Engine, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
