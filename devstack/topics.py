@@ -1,6 +1,7 @@
 """Creating topics that can be used the moment we return."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
@@ -37,15 +38,19 @@ def create_topic(
             raise
         created = False
 
-    def answers() -> bool:
-        try:
-            known = _end_offsets(admin, topic)
-        except KafkaException:
-            return False
-        return len(known) == partitions or (not created and bool(known))
-
-    wait_until(answers, _READY_TIMEOUT, f"the leaders of the {partitions} partitions of topic {topic}")
+    wanted = partitions if created else 1
+    what = f"the leaders of the {partitions} partitions of topic {topic}"
+    wait_until(partial(_answers, admin, topic, wanted), _READY_TIMEOUT, what, interval=0.01)
     return created
+
+
+def create_topics(bootstrap_servers: str, topics: Sequence[str]) -> None:
+    """Create topics of one partition in one request, and wait until their leaders answer."""
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+    for created in admin.create_topics([NewTopic(topic, 1, replication_factor=1) for topic in topics]).values():
+        created.result(30)
+    for topic in topics:
+        wait_until(partial(_answers, admin, topic, 1), _READY_TIMEOUT, f"the leader of topic {topic}", interval=0.01)
 
 
 def delete_topic(bootstrap_servers: str, topic: str) -> None:
@@ -65,6 +70,14 @@ def delete_records(bootstrap_servers: str, topic: str, before: int, partition: i
 def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
     """End offset by partition; empty where the topic does not exist."""
     return _end_offsets(AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3}), topic)
+
+
+def _answers(admin: AdminClient, topic: str, partitions: int) -> bool:
+    """Whether so many partitions of a topic have leaders that answer."""
+    try:
+        return len(_end_offsets(admin, topic)) >= partitions
+    except KafkaException:
+        return False
 
 
 def _end_offsets(admin: AdminClient, topic: str) -> dict[int, int]:
