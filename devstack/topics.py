@@ -27,8 +27,7 @@ def create_topic(
     :param replicas: the brokers of each partition, its first leader first; one of Kafka's choice where it is None
     :return: False where the topic existed already; it is left as it is
     """
-    # log_level 3: errors, as we speak to brokers that just woke up or are about to go.
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+    admin = _admin(bootstrap_servers)
     placed = {"replication_factor": 1} if replicas is None else {"replica_assignment": replicas}
     created = True
     try:
@@ -46,7 +45,7 @@ def create_topic(
 
 def create_topics(bootstrap_servers: str, topics: Sequence[str]) -> None:
     """Create topics of one partition in one request, and wait until their leaders answer."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+    admin = _admin(bootstrap_servers)
     for created in admin.create_topics([NewTopic(topic, 1, replication_factor=1) for topic in topics]).values():
         created.result(30)
     for topic in topics:
@@ -55,21 +54,26 @@ def create_topics(bootstrap_servers: str, topics: Sequence[str]) -> None:
 
 def delete_topic(bootstrap_servers: str, topic: str) -> None:
     """Delete a topic, and wait until it is gone."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+    admin = _admin(bootstrap_servers)
     admin.delete_topics([topic])[topic].result(30)
     wait_until(lambda: topic not in admin.list_topics(timeout=5).topics, _READY_TIMEOUT, f"topic {topic} to be gone")
 
 
 def delete_records(bootstrap_servers: str, topic: str, before: int, partition: int = 0) -> None:
     """Move the beginning offset of a partition, as retention would."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+    admin = _admin(bootstrap_servers)
     for future in admin.delete_records([TopicPartition(topic, partition, before)]).values():
         future.result(30)
 
 
 def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
     """End offset by partition; empty where the topic does not exist."""
-    return _end_offsets(AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3}), topic)
+    return _end_offsets(_admin(bootstrap_servers), topic)
+
+
+def _admin(bootstrap_servers: str) -> AdminClient:
+    # Brokers that just woke up or are about to go refuse connections, of which the client would write on stderr.
+    return AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
 
 
 def _answers(admin: AdminClient, topic: str, partitions: int) -> bool:
