@@ -21,9 +21,10 @@ unit: setup ## the tests that need no server
 integration: setup ## the tests with a real broker, Postgres, Spark and Airflow
 	$(PYTEST) tests --ignore tests/unit $(PARALLEL)
 
-lint: setup ## check format and lint rules
+lint: setup ## check format, lint rules, and which packages may import which
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
+	.venv/bin/lint-imports
 
 format: setup ## format the code, and fix what can be fixed
 	$(PYTHON) -m ruff check --fix-only .

@@ -28,7 +28,7 @@
     * `ForeignBatchError`: the group's batches are those of a load of other topics, or into another table
     * `OpenBatchError`: a batch is open that starts at positions which are to be moved
     * `RewindConflictError`: positions have moved since the preview of a rewind was made, or since the rewind that is to be undone
-    * `RewoundError` (retriable): the positions were rewound while a batch was planned from the old ones
+    * `PositionsMovedError` (retriable): the positions were rewound while a batch was planned from the old ones
     * `FencedError`: a later attempt took the group over; this one can never commit
     * `PositionConflictError`: a stored position is not where the batch starts
     * `OlderLedgerError`: the target holds rows of batches that the state tables do not know
@@ -43,10 +43,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from airflow_kafka_offsets.coverage import Violation
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Something that must not be if every record was loaded exactly once.
+
+    :param words: what, where, and what it means
+    :param offset: the first that is concerned
+    """
+
+    words: str
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    batch_id: int | None = None
 
 
 class KafkaOffsetsError(Exception):
@@ -187,7 +200,7 @@ class RewindConflictError(LedgerError):
     """Positions have moved since the preview of a rewind was made, or since the rewind that is to be undone."""
 
 
-class RewoundError(LedgerError):
+class PositionsMovedError(LedgerError):
     """The positions were rewound while a batch was planned from the old ones: it has to be planned again."""
 
     retriable = True

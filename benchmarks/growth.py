@@ -25,10 +25,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import Json, Pipeline, SessionLauncher, SqlTable, load
-from airflow_kafka_offsets.attempt import OnCommit
 from airflow_kafka_offsets.exceptions import StagingError
+from airflow_kafka_offsets.loading.pipeline import LoadOptions
+from airflow_kafka_offsets.loading.result import OnCommit
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.staged import Launcher
+from airflow_kafka_offsets.spark.launcher import Launcher
 from benchmarks import machine
 from benchmarks.datasets import COLUMNS, Dataset
 from benchmarks.lag import create_topics
@@ -225,7 +226,8 @@ def _load(
     **options: Any,
 ) -> None:
     load(
-        Pipeline(group_id=group_id, topics=topics, value_format=Json(COLUMNS), sink=SqlTable("orders"), **options),
+        Pipeline(group_id=group_id, topics=topics, value_format=Json(COLUMNS), sink=SqlTable("orders")),
+        LoadOptions(**options),
         kafka_config={"bootstrap.servers": bootstrap_servers},
         engine=engine,
         launcher=launcher,

@@ -15,14 +15,14 @@ from functools import partial
 
 import sqlalchemy as sa
 
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.lag import Committed, evaluate
-from airflow_kafka_offsets.lag_report import LagQuestion, lag_report
-from airflow_kafka_offsets.ledger import Tables
-from airflow_kafka_offsets.offsets import PartitionLog, Position, TopicPartition
-from airflow_kafka_offsets.rewind import execute_rewind, preview_rewind
-from airflow_kafka_offsets.scenarios import Scenario
-from airflow_kafka_offsets.thresholds import Thresholds
+from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.lag.measure import LagQuestion, measure_lag
+from airflow_kafka_offsets.lag.report import Committed, evaluate
+from airflow_kafka_offsets.lag.thresholds import Thresholds
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.rewinding.rewind import execute_rewind, preview_rewind
+from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from benchmarks import machine
 from benchmarks.rewind import fill
 from devstack.kafka import KafkaBroker
@@ -58,7 +58,7 @@ def main() -> int:
             cluster = Cluster(config)
 
             def look(times: bool, group: str = group, cluster: Cluster = cluster, partitions: int = partitions) -> None:
-                report = lag_report(engine, Tables(), cluster, LagQuestion(group, times=times))
+                report = measure_lag(engine, Tables(), cluster, LagQuestion(group, times=times))
                 assert (len(report.partitions), report.lag) == (partitions, 10 * partitions)
 
             seconds = [

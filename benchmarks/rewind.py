@@ -18,10 +18,10 @@ import sqlalchemy as sa
 from confluent_kafka import Producer
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.ledger import Tables
-from airflow_kafka_offsets.preview import Preview
-from airflow_kafka_offsets.rewind import Rewound, execute_rewind, preview_rewind
-from airflow_kafka_offsets.scenarios import Scenario
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.rewind import RewindResult, execute_rewind, preview_rewind
+from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from benchmarks import machine
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
@@ -107,11 +107,11 @@ class Rewinds:
         sys.stdout.write(f"{told:64} {statistics.median(previews):6.2f} s    {statistics.median(executions):6.2f} s\n")
         sys.stdout.flush()
 
-    def _preview(self, scenario: Scenario, **options: Any) -> Preview:
+    def _preview(self, scenario: Scenario, **options: Any) -> RewindPreview:
         config = {"bootstrap.servers": self.kafka.bootstrap_servers}
         return preview_rewind(self.group, scenario, engine=self.engine, kafka_config=config, **options)
 
-    def _execute(self, preview: Preview) -> Rewound:
+    def _execute(self, preview: RewindPreview) -> RewindResult:
         return execute_rewind(preview, engine=self.engine)
 
 

@@ -39,9 +39,10 @@ def _subcommands() -> tuple[Any, ...]:
         _command(
             "init",
             "airflow_kafka_offsets.cli.init.init",
-            "Create the state tables",
-            "Create the tables that hold offsets and batch history in a database. Safe to run again. "
-            "With --show-sql the statements go to standard output, for somebody who may run DDL.",
+            "Create or upgrade the state tables",
+            "Create the tables that hold offsets and batch history in a database, or raise those of an earlier schema version to "
+            "the current one. Safe to run again. With --show-sql the statements that would run on that database go to standard "
+            "output, for somebody who may run DDL.",
             "init --conn-id warehouse --show-sql",
             *shared.DATABASE,
             argument(("--show-sql",), action="store_true", help="print the statements instead of running them"),

@@ -11,7 +11,8 @@ from airflow.cli.cli_config import ARG_OUTPUT
 from airflow.cli.cli_config import Arg as AirflowArg
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.bounds import Start
+    from airflow_kafka_offsets.core.start import Start
+
 
 argument: Any = AirflowArg  # Airflow does not annotate it
 
@@ -28,7 +29,7 @@ def positive(text: str) -> int:
 
 def duration(text: str) -> timedelta:
     """An ISO 8601 duration of weeks, days, hours, minutes and seconds, for argparse: `P1D`, `PT1H30M`."""
-    from airflow_kafka_offsets.instants import duration as read
+    from airflow_kafka_offsets.core.instants import duration as read
 
     with suppress(OverflowError):
         found = read(text)
@@ -46,7 +47,7 @@ def kafka_group(text: str) -> str:
 
 def start(text: str) -> Start:
     """Where a load begins, for argparse: a word, an instant, a duration back from now, or the commits of a group."""
-    from airflow_kafka_offsets.bounds import CommittedBy
+    from airflow_kafka_offsets.core.start import CommittedBy
 
     if text.startswith(_COMMITTED_BY):
         return CommittedBy(kafka_group(text.removeprefix(_COMMITTED_BY)))
@@ -54,20 +55,26 @@ def start(text: str) -> Start:
 
 
 GROUP = argument(("group",), metavar="GROUP", help="the group_id of the load")
+
 CONN_ID = argument(
     ("--conn-id",), required=True, help="the Airflow connection of the database that holds the positions"
 )
+
 SCHEMA = argument(("--schema",), default=None, help="the database schema of the state tables")
+
 PREFIX = argument(("--prefix",), default="", help="put before the names of the state tables")
+
 KAFKA_CONN_ID = argument(
     ("--kafka-conn-id",), default="kafka_default", help="the Airflow connection of Kafka (default: kafka_default)"
 )
+
 ISOLATION_LEVEL = argument(
     ("--isolation-level",),
     choices=("read_committed", "read_uncommitted"),
     default="read_committed",
     help="that of the load; decides where a log ends (default: read_committed)",
 )
+
 TOPICS = argument(
     ("--topic",),
     dest="topics",
@@ -75,6 +82,7 @@ TOPICS = argument(
     action="append",
     help="only this topic; may be given several times (default: the topics of the stored positions)",
 )
+
 START = argument(
     ("--start",),
     type=start,
@@ -84,6 +92,7 @@ START = argument(
         "from now (PT6H), or committed-by:GROUP for the commits of a consumer group of Kafka's (default: earliest)"
     ),
 )
+
 OUTPUT = ARG_OUTPUT
 
 DATABASE = (CONN_ID, SCHEMA, PREFIX)
@@ -94,12 +103,6 @@ LAG = (GROUP, *DATABASE, KAFKA_CONN_ID, TOPICS, START, ISOLATION_LEVEL, OUTPUT)
 PLAN = (
     *LAG,
     argument(("--until",), default=None, help="load up to the first record at or after this instant (ISO 8601)"),
-    argument(
-        ("--lateness",),
-        type=duration,
-        default=timedelta(0),
-        help="with --until, how far to read on for older records that arrived late (PT10M)",
-    ),
     argument(("--max-records",), type=positive, default=None, help="the most offsets of one batch"),
     argument(("--max-bytes",), type=positive, default=None, help="the most bytes of one batch, estimated"),
     argument(
@@ -118,6 +121,7 @@ PLAN = (
 """The options of a load that decide what it plans, named as they are there."""
 
 WHO = argument(("--who",), default=None, help="for the history (default: the user of this process)")
+
 REASON = argument(("--reason",), default=None, help="for the history: why")
 
 _MOVE = (

@@ -12,12 +12,13 @@ from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from airflow_kafka_offsets.database.errors import database_message
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.hooks.database import database_engine
 from airflow_kafka_offsets.hooks.kafka import kafka_config
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Tables, open_batch
-from airflow_kafka_offsets.ledger.connection import said
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.ledger.batches import open_batch
+from airflow_kafka_offsets.ledger.tables import Tables
 
 # A partition without a leader is waited for as long as that; somebody is waiting too.
 _PATIENCE_SECONDS = 10.0
@@ -42,18 +43,18 @@ def command(name: str) -> Callable[[Callable[[Namespace], None]], Callable[[Name
             try:
                 function(args)
             except (AirflowException, KafkaOffsetsError, SQLAlchemyError, ImportError) as error:
-                raise SystemExit(f"kafka-offsets {name}: {told(error)}") from error
+                raise SystemExit(f"kafka-offsets {name}: {reported_errors(error)}") from error
 
         return run
 
     return decorate
 
 
-def told(error: Exception) -> str:
+def reported_errors(error: Exception) -> str:
     """An error in one line: what happened and what to do, without statements, values and URLs."""
     if isinstance(error, DBAPIError):
         return (
-            f"the database says: {_one_line(said(error))}. 'airflow kafka-offsets doctor' with the same --conn-id, --schema and "
+            f"the database says: {_one_line(database_message(error))}. 'airflow kafka-offsets doctor' with the same --conn-id, --schema and "
             "--prefix tells what is missing"
         )
     if isinstance(error, SQLAlchemyError):

@@ -12,21 +12,28 @@ from airflow.sdk import BaseHook
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from airflow_kafka_offsets.cli.doctor import CheckFailedError, Checks, CheckSkipped
+from airflow_kafka_offsets.cli.checks import CheckFailedError, Checks, CheckSkipped
+from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.database.errors import STATE_RIGHTS, database_message, is_outage, sqlstate
+from airflow_kafka_offsets.database.transactions import transaction
 from airflow_kafka_offsets.hooks.database import database_engine
 from airflow_kafka_offsets.hooks.kafka import kafka_config
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Tables
-from airflow_kafka_offsets.ledger.connection import STATE_RIGHTS, is_outage, said, sqlstate, transaction
+from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.install import installed_version
-from airflow_kafka_offsets.listing import listed
+from airflow_kafka_offsets.ledger.tables import Tables
 
 _REQUIRED = ("airflow-kafka-offsets", "apache-airflow-core", "confluent-kafka", "pyarrow", "sqlalchemy")
+
 _KAFKA_PATIENCE_SECONDS = 10.0
+
 _CONNECT_SECONDS = 5.0
+
 _SHOWN = 5
+
 _INSUFFICIENT_PRIVILEGE = "42501"
+
 _NO_SUCH_SCHEMA = "3F000"
+
 # Elsewhere, DDL ends a transaction, so that it cannot be tried.
 _DDL_IN_TRANSACTIONS = ("postgresql", "sqlite")
 
@@ -203,7 +210,7 @@ def _state_tables(engine: Engine, tables: Tables) -> str:
                 raise
             schema = f", and USAGE on schema {tables.metadata.schema}" if tables.metadata.schema else ""
             raise CheckFailedError(
-                f"there, but this user may not read them: {said(error)}", f"GRANT {STATE_RIGHTS}{schema}"
+                f"there, but this user may not read them: {database_message(error)}", f"GRANT {STATE_RIGHTS}{schema}"
             ) from error
         inspector = sa.inspect(conn)
         missing = [
@@ -226,7 +233,9 @@ def _state_tables(engine: Engine, tables: Tables) -> str:
         if sqlstate(error) != _NO_SUCH_SCHEMA:
             raise
         name = engine.dialect.identifier_preparer.quote(tables.metadata.schema or "")
-        raise CheckFailedError(said(error), f"CREATE SCHEMA {name}, and grant USAGE and CREATE on it") from error
+        raise CheckFailedError(
+            database_message(error), f"CREATE SCHEMA {name}, and grant USAGE and CREATE on it"
+        ) from error
     return "not there yet; this user may create them, and the first load does"
 
 
@@ -240,12 +249,12 @@ def _rights(engine: Engine, tables: Tables) -> str:
             except DBAPIError as error:
                 if is_outage(error) and engine.dialect.name != "sqlite":
                     raise
-                missing.append(f"{right} on {table.fullname} ({said(error)})")
+                missing.append(f"{right} on {table.fullname} ({database_message(error)})")
     if engine.dialect.name == "postgresql" and not _may_number(engine, tables):
         missing.append(f"USAGE on the sequence of {tables.offset_batches.fullname}")
     if missing:
         raise CheckFailedError(
-            f"missing: {listed(missing, most=_SHOWN)}",
+            f"missing: {first_few(missing, most=_SHOWN)}",
             f"GRANT {STATE_RIGHTS}",
         )
     return "SELECT, INSERT, UPDATE and DELETE, each in a transaction that was committed"

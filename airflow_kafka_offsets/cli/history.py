@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from airflow_kafka_offsets.cli.command import command, database
 from airflow_kafka_offsets.cli.output import note, show
-from airflow_kafka_offsets.ledger import overview
+from airflow_kafka_offsets.ledger.overview import Row, batch_parts, batches
 
 _BATCH_COLUMNS = (
     "batch_id",
@@ -28,11 +28,11 @@ def history(args: Namespace) -> None:
     """Batches, the newest first; or ranges, gaps and replaced output of one."""
     with database(args) as (engine, tables), engine.connect() as conn:
         if args.batch is not None:
-            rows = overview.batch_parts(conn, tables, args.group, args.batch)
+            rows = batch_parts(conn, tables, args.group, args.batch)
             filled = [key for key in rows[0] if any(row[key] is not None for row in rows)] if rows else None
             show(rows, args.output, filled)
             return
-        rows = overview.batches(conn, tables, args.group, args.limit + 1)
+        rows = batches(conn, tables, args.group, args.limit + 1)
     shown = rows[: args.limit]
     if args.output in ("table", "plain"):
         show([row | {"by": _by(row)} for row in shown], args.output, _BATCH_COLUMNS)
@@ -42,7 +42,7 @@ def history(args: Namespace) -> None:
         note(f"Only the newest {args.limit:,} batches are shown; --limit shows more")
 
 
-def _by(row: overview.Row) -> str | None:
+def _by(row: Row) -> str | None:
     """Who did it, in one column."""
     task = "/".join(str(row[key]) for key in ("dag_id", "task_id", "run_id") if row[key] is not None)
     by: str | None = row["who"] or task or None

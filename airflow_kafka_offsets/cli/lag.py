@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from airflow_kafka_offsets.cli.command import cluster, command, database, topics_begun
 from airflow_kafka_offsets.cli.output import note, show
-from airflow_kafka_offsets.lag import LagReport
-from airflow_kafka_offsets.lag_report import LagQuestion, lag_report
-from airflow_kafka_offsets.listing import listed
+from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.lag.measure import LagQuestion, measure_lag
+from airflow_kafka_offsets.lag.report import LagReport
 
 
 @command("show")
@@ -70,10 +70,10 @@ def _report(args: Namespace) -> LagReport:
     asked = cluster(args)
     with database(args) as found:
         question = LagQuestion(args.group, dict.fromkeys(args.topics or ()), args.start, times=True)
-        report = lag_report(*found, asked, question)
+        report = measure_lag(*found, asked, question)
         if not report.partitions and (begun := topics_begun(found, args.group)):
             note(f"No position of group {args.group!r} is stored yet: these are the topics of its open batch")
-            report = lag_report(*found, asked, replace(question, scope=dict.fromkeys(begun)))
+            report = measure_lag(*found, asked, replace(question, scope=dict.fromkeys(begun)))
     return report
 
 
@@ -91,5 +91,5 @@ def _end(args: Namespace, name: str, report: LagReport) -> None:
     told = (" ".join(str(one.error).split()) for one in report.errors)
     raise SystemExit(
         f"kafka-offsets {name}: the lag of group {args.group!r} is incomplete, {len(report.errors)} of "
-        f"{len(report.partitions)} partitions have an error: {listed(told, most=1)}"
+        f"{len(report.partitions)} partitions have an error: {first_few(told, most=1)}"
     )

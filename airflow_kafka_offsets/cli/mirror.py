@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from airflow_kafka_offsets import ledger
 from airflow_kafka_offsets.cli.command import cluster, command, database
 from airflow_kafka_offsets.cli.output import note, show
+from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.exceptions import NoPositionError
-from airflow_kafka_offsets.identity import check_cluster
 from airflow_kafka_offsets.ledger.groups import cluster_of
-from airflow_kafka_offsets.mirror import mirror_stored
+from airflow_kafka_offsets.ledger.positions import read_positions
+from airflow_kafka_offsets.loading.mirror import mirror_stored
 
 
 @command("mirror")
@@ -25,7 +25,7 @@ def mirror(args: Namespace) -> None:
         with engine.connect() as conn:
             loaded_from = cluster_of(conn, tables, args.group)
         check_cluster(args.group, loaded_from, kafka.cluster_id())
-        done = mirror_stored(kafka, args.to, lambda: ledger.positions(engine, tables, args.group))
+        done = mirror_stored(kafka, args.to, lambda: read_positions(engine, tables, args.group))
     if not done.committed:
         raise NoPositionError(f"Nothing is stored of group {args.group!r} yet: there is nothing to mirror")
     show([{"group": args.group, "kafka_group": args.to, "partitions": done.committed}], args.output)

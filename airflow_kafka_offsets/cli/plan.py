@@ -7,22 +7,26 @@ from collections.abc import Iterator
 
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import ledger, planning
-from airflow_kafka_offsets.batch import dry_run
-from airflow_kafka_offsets.caps import UNKNOWN_RECORD_BYTES
 from airflow_kafka_offsets.cli.command import Database, cluster, command, database, topics_begun
 from airflow_kafka_offsets.cli.output import note, show
+from airflow_kafka_offsets.core import planning
+from airflow_kafka_offsets.core.caps import UNKNOWN_RECORD_BYTES
+from airflow_kafka_offsets.core.log_identity import check_cluster
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, split
+from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats import Raw
-from airflow_kafka_offsets.identity import check_cluster
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Batch, Tables, overview
-from airflow_kafka_offsets.ledger.group_states import group_states
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.lag.group_states import group_states
+from airflow_kafka_offsets.ledger.batch_rows import Batch
+from airflow_kafka_offsets.ledger.batches import open_batch
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import check_installed
-from airflow_kafka_offsets.offsets import Gap, OffsetRange, split
-from airflow_kafka_offsets.pipeline import Pipeline
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.ledger.overview import Row
+from airflow_kafka_offsets.ledger.record_sizes import bytes_per_offset
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
+from airflow_kafka_offsets.loading.pipeline import LoadOptions
+from airflow_kafka_offsets.loading.plan import dry_run
 
 
 @command("plan")
@@ -30,25 +34,25 @@ def plan(args: Namespace) -> None:
     """The open batch of a group; where there is none, the batch that a load would plan now."""
     asked = cluster(args)
     with database(args) as (engine, tables):
-        pipeline = _pipeline(args, engine, tables, asked)
-        pipeline.check()
-        batch = ledger.open_batch(engine, tables, args.group)
-        if batch is not None and _is_finished_first(batch, pipeline, asked):
+        options = _options(args)
+        topics = _topics(args, engine, tables, asked)
+        batch = open_batch(engine, tables, args.group)
+        if batch is not None and _is_finished_first(batch, options, asked):
             note(
                 f"Group {args.group!r} has the open batch {batch.batch_id} ({batch.state}): a load finishes it first, and plans "
                 "what is left after it. This is that batch"
             )
             ranges, gaps = batch.ranges, batch.gaps
         else:
-            decided = dry_run(pipeline, engine, asked, given_up=batch)
+            decided = dry_run(args.group, topics, options, engine=engine, tables=tables, cluster=asked, given_up=batch)
             batch = None
             ranges, gaps = (*decided.ranges, *decided.initial), decided.gaps
-        sizes = ledger.bytes_per_offset(engine, tables, args.group)
+        sizes = bytes_per_offset(engine, tables, args.group)
     rows = list(_rows(ranges, gaps, batch, sizes, args.slice_offsets))
     show(rows, args.output)
     offsets = sum(row["offsets"] for row in rows)
     if not offsets:
-        note(f"Nothing to load for group {args.group!r} in {', '.join(pipeline.topics)}")
+        note(f"Nothing to load for group {args.group!r} in {', '.join(topics)}")
         return
     skipped = sum(row["skipped"] for row in rows)
     note(
@@ -58,8 +62,26 @@ def plan(args: Namespace) -> None:
     )
 
 
-def _pipeline(args: Namespace, engine: Engine, tables: Tables, asked: Cluster) -> Pipeline:
-    """The load, as far as a plan depends on it: what becomes of the records has no part in that.
+def _options(args: Namespace) -> LoadOptions:
+    """Return what decides the ranges of a load.
+
+    :raises ConfigurationError: an option cannot work
+    """
+    named = {"group_id": args.group, "isolation_level": args.isolation_level, "slice_offsets": args.slice_offsets}
+    check(named | ({"topics": args.topics} if args.topics else {}), PIPELINE_RULES)
+    options = LoadOptions(
+        start=args.start,
+        until=args.until,
+        max_records=args.max_records,
+        max_bytes=args.max_bytes,
+        on_data_loss=args.on_data_loss,
+    )
+    options.check()
+    return options
+
+
+def _topics(args: Namespace, engine: Engine, tables: Tables, asked: Cluster) -> list[str]:
+    """Return the topics of the load: those that are named, else those that the state tables know of the group.
 
     :raises ConfigurationError: the group is not known, and no topics are named either
     """
@@ -77,24 +99,10 @@ def _pipeline(args: Namespace, engine: Engine, tables: Tables, asked: Cluster) -
         raise ConfigurationError(
             f"Nothing is stored of group {args.group!r} yet: name the topics of the load with --topic"
         )
-    return Pipeline(
-        group_id=args.group,
-        topics=tuple(topics),
-        value_format=Raw(),
-        sink=SqlTable(""),
-        start=args.start,
-        until=args.until,
-        lateness=args.lateness,
-        max_records=args.max_records,
-        max_bytes=args.max_bytes,
-        on_data_loss=args.on_data_loss,
-        isolation_level=args.isolation_level,
-        slice_offsets=args.slice_offsets,
-        tables=tables,
-    )
+    return topics
 
 
-def _is_finished_first(batch: Batch, pipeline: Pipeline, asked: Cluster) -> bool:
+def _is_finished_first(batch: Batch, options: LoadOptions, asked: Cluster) -> bool:
     """Whether a load would finish the open batch, and not give it up because its records expired.
 
     :raises PlanningError: they expired, and are not to be skipped; or the log is another one
@@ -103,7 +111,7 @@ def _is_finished_first(batch: Batch, pipeline: Pipeline, asked: Cluster) -> bool
     if batch.state == "staged":
         return True
     logs = asked.logs(sorted({one.topic for one in batch.ranges}))
-    if planning.check_open(batch.ranges, logs, pipeline.on_data_loss):
+    if planning.check_open(batch.ranges, logs, options.on_data_loss):
         return True
     note(f"The records of the open batch {batch.batch_id} expired: a load abandons it, and plans anew without them")
     return False
@@ -115,7 +123,7 @@ def _rows(
     batch: Batch | None,
     sizes: dict[str, float],
     slice_offsets: int,
-) -> Iterator[overview.Row]:
+) -> Iterator[Row]:
     skipped = {(gap.topic, gap.partition): gap.end - gap.start for gap in gaps}
     for one in sorted(ranges, key=lambda one: one.topic_partition):
         yield {

@@ -9,14 +9,14 @@ from dataclasses import asdict
 from airflow_kafka_offsets.cli.command import command, database
 from airflow_kafka_offsets.cli.output import show
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats import Json, Raw
+from airflow_kafka_offsets.formats.value_formats import Json, Raw
 from airflow_kafka_offsets.hooks.kafka import kafka_config
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
-from airflow_kafka_offsets.pipeline import Pipeline
-from airflow_kafka_offsets.replay_bounds import Between, Bounds, OfBatch, Offsets
-from airflow_kafka_offsets.replaying import replay as replay_range
-from airflow_kafka_offsets.rewind import current_user
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.loading.pipeline import Pipeline
+from airflow_kafka_offsets.replaying.bounds import BatchBounds, Bounds, OffsetBounds, TimeBounds
+from airflow_kafka_offsets.replaying.replay import replay as replay_range
+from airflow_kafka_offsets.rewinding.rewind import current_user
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 _OFFSETS = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<start>\d+)-(?P<end>\d+)", re.ASCII)
 
@@ -31,8 +31,6 @@ def replay(args: Namespace) -> None:
             value_format=Json(args.columns) if args.columns is not None else Raw(),
             sink=SqlTable(args.table, args.table_schema, upsert_key=tuple(args.upsert_key or ())),
             transform=args.transform,
-            max_records=args.max_records,
-            on_data_loss=args.on_data_loss,
             on_bad_record=args.on_bad_record,
             isolation_level=args.isolation_level,
             staging_dir=args.staging_dir,
@@ -44,6 +42,8 @@ def replay(args: Namespace) -> None:
             kafka_config=kafka_config(args.kafka_conn_id),
             engine=engine,
             launcher=SparkSubmitLauncher(args.spark_conn_id, name=f"replay.{args.group}"),
+            max_records=args.max_records,
+            on_data_loss=args.on_data_loss,
             replace=args.replace,
             reason=args.reason,
             who=args.who or current_user(),
@@ -60,11 +60,11 @@ def _bounds(args: Namespace) -> Bounds:
     if (args.offsets is not None) + between + (args.batch is not None) != 1:
         raise ConfigurationError("A replay takes either --offsets, or --since and --until, or --batch")
     if args.batch is not None:
-        return OfBatch(args.batch)
+        return BatchBounds(args.batch)
     if between:
         if args.since is None:
             raise ConfigurationError("--until needs --since: where the replay begins")
-        return Between(args.since, args.until)
+        return TimeBounds(args.since, args.until)
     ranges: dict[str, dict[int, tuple[int, int]]] = {}
     for text in args.offsets:
         found = _OFFSETS.fullmatch(text)
@@ -74,4 +74,4 @@ def _bounds(args: Namespace) -> Bounds:
         if int(found["partition"]) in partitions:
             raise ConfigurationError(f"--offsets names {found['topic']}[{found['partition']}] twice")
         partitions[int(found["partition"])] = (int(found["start"]), int(found["end"]))
-    return Offsets(ranges)
+    return OffsetBounds(ranges)

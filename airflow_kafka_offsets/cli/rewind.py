@@ -10,12 +10,13 @@ from typing import Any
 
 from airflow_kafka_offsets.cli.command import Database, command, database
 from airflow_kafka_offsets.cli.output import note, show
+from airflow_kafka_offsets.core.scope import parse_scope
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.kafka import kafka_config
-from airflow_kafka_offsets.preview import Preview
-from airflow_kafka_offsets.rewind import abandon_batch, execute_rewind, preview_rewind
-from airflow_kafka_offsets.scenarios import SCENARIOS, Scenario, parse_scope
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.rewind import abandon_batch, execute_rewind, preview_rewind
+from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 
 @command("rewind")
@@ -25,7 +26,7 @@ def rewind(args: Namespace) -> None:
         if args.preview is not None:
             if _chosen(args) or args.topics:
                 raise ConfigurationError("--preview says what is moved: leave out the scenario and the scope")
-            preview = Preview.from_json(_text(args.preview))
+            preview = RewindPreview.from_json(_text(args.preview))
             if preview.group_id != args.group:
                 raise ConfigurationError(f"The saved preview is of group {preview.group_id!r}, not of {args.group!r}")
         else:
@@ -65,7 +66,7 @@ def _scenario(args: Namespace) -> Scenario:
     return Scenario.of(name, _text(value) if name == "from-file" else value, group_id=args.group)
 
 
-def _preview(args: Namespace, scenario: Scenario, found: Database) -> Preview:
+def _preview(args: Namespace, scenario: Scenario, found: Database) -> RewindPreview:
     return preview_rewind(
         args.group,
         scenario,
@@ -79,7 +80,7 @@ def _preview(args: Namespace, scenario: Scenario, found: Database) -> Preview:
     )
 
 
-def _done(args: Namespace, preview: Preview, found: Database) -> None:
+def _done(args: Namespace, preview: RewindPreview, found: Database) -> None:
     """Show a preview, and execute it where that is asked."""
     target = None
     if args.replace is not None:
@@ -117,7 +118,7 @@ def _done(args: Namespace, preview: Preview, found: Database) -> None:
         note(f"{rewound.moved} positions were changed, as number {rewound.batch_id} of the history: {told}{removed}")
 
 
-def _show(preview: Preview, output: str) -> None:
+def _show(preview: RewindPreview, output: str) -> None:
     if output == "json":
         # What --preview reads.
         sys.stdout.write(json.dumps(preview.as_dict(), indent=2) + "\n")

@@ -9,9 +9,9 @@ from airflow_kafka_offsets.cli.command import command, database
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.exceptions import VerificationError
 from airflow_kafka_offsets.hooks.kafka import kafka_config
-from airflow_kafka_offsets.sinks import SqlTable
-from airflow_kafka_offsets.verification import unchecked
-from airflow_kafka_offsets.verification import verify as prove
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.verification.verify import unchecked
+from airflow_kafka_offsets.verification.verify import verify as prove
 
 
 @command("verify")

@@ -1,1 +1,1 @@
-"""Airflow's connections: how they become a Kafka configuration, a database engine and a Spark launcher."""
+"""Airflow connections as what the package works with."""

@@ -6,8 +6,8 @@ from typing import Any
 
 from airflow.sdk import BaseHook
 
-from airflow_kafka_offsets.client_config import check_config
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.kafka.config import check_config
 
 
 def kafka_config(conn_id: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,48 @@ from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import write_job
 
 _OLDEST_JAVA = 17
+
 _QUICK_START = "-XX:TieredStopAtLevel=1"
+
 # For a transform of no more rows than these, optimized code is not worth its compilation; of three times as many it is as good.
 _FEW = 1_000_000
 
 # Airflow's configuration, connections and variables, and what its processes tell each other. Any may hold a secret,
 # also those of sections that nobody knows here. AIRFLOW_HOME is none of them.
 _AIRFLOWS_OWN = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__", "_AIRFLOW_", "__AIRFLOW_")
+
+
+class _Hook(SparkSubmitHook):
+    """The provider's hook, with what is needed of its internals in one place: it has no public way to them.
+
+    :param defaults: Spark properties for a master, over which those of `conf` go
+    """
+
+    def __init__(
+        self, *, defaults: Callable[[str], Mapping[str, str]], conf: Mapping[str, Any], **arguments: Any
+    ) -> None:
+        super().__init__(**arguments)
+        # The constructor takes properties, too; but which ones depends on the master, which it finds out.
+        self._conf = {**defaults(self.master), **conf}
+
+    @property
+    def master(self) -> str:
+        return str(self._connection["master"])
+
+    @property
+    def deploy_mode(self) -> str | None:
+        deploy_mode: str | None = self._connection["deploy_mode"]
+        return deploy_mode
+
+    @property
+    def spark_binary_name(self) -> str:
+        return str(self._connection["spark_binary"])
+
+    def close(self) -> None:
+        """Wait for the end of spark-submit; the hook leaves the process and its pipe to the garbage collector."""
+        if self._submit_sp is not None:
+            self._submit_sp.wait()
+            self._submit_sp.stdout.close()
 
 
 class SparkSubmitLauncher:
@@ -41,7 +76,7 @@ class SparkSubmitLauncher:
         self._conn_id = conn_id
         self._conf = dict(conf or {})
         self.name = name
-        self._hook: SparkSubmitHook | None = None
+        self._hook: _Hook | None = None
 
     def check(self, staging_dir: str | None) -> None:
         """Find out before anything is planned whether Spark can be launched.
@@ -52,7 +87,7 @@ class SparkSubmitLauncher:
         # The hook swallows a missing connection, and would submit to YARN instead.
         connection = BaseHook.get_connection(self._conn_id)
         hook = self._make_hook()
-        master, deploy_mode = hook._connection["master"], hook._connection["deploy_mode"]
+        master, deploy_mode = hook.master, hook.deploy_mode
         if deploy_mode not in (None, "", "client"):
             raise ConfigurationError(
                 f"Connection {self._conn_id!r} has deploy-mode {deploy_mode!r}; this package submits in client mode, in "
@@ -63,9 +98,9 @@ class SparkSubmitLauncher:
                 f"Connection {connection.conn_id!r} leads to the cluster {master}: set staging_dir to a location that the "
                 "workers and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared file system)"
             )
-        if shutil.which(hook._connection["spark_binary"], path=_environment()["PATH"]) is None:
+        if shutil.which(hook.spark_binary_name, path=_environment()["PATH"]) is None:
             raise ConfigurationError(
-                f"{hook._connection['spark_binary']} is not on the PATH: install the extra "
+                f"{hook.spark_binary_name} is not on the PATH: install the extra "
                 "'airflow-kafka-offsets[spark]' on the worker, or add your Spark distribution's bin directory"
             )
         check_java()
@@ -83,29 +118,29 @@ class SparkSubmitLauncher:
                 raise
             finally:
                 self._hook = None
-                # The hook leaves the process and its pipe to the garbage collector.
-                if hook._submit_sp is not None:
-                    hook._submit_sp.wait()
-                    hook._submit_sp.stdout.close()
+                hook.close()
 
     def on_kill(self) -> None:
         """Stop Spark when Airflow stops the task."""
         if self._hook is not None:
             self._hook.on_kill()
 
-    def _make_hook(self, **arguments: Any) -> SparkSubmitHook:
-        hook = SparkSubmitHook(conn_id=self._conn_id, name=self.name, **arguments)
-        defaults = {
-            # The submitting Python is the one that has this package and the transform.
-            "spark.pyspark.driver.python": sys.executable,
-            "spark.sql.session.timeZone": "UTC",
-            "spark.log.level": "WARN",
-        }
-        if hook._connection["master"].startswith("local"):
-            # One machine, one Python; and no web server for an application that lives for seconds.
-            defaults |= {"spark.pyspark.python": sys.executable, "spark.ui.enabled": "false"}
-        hook._conf = defaults | self._conf
-        return hook
+    def _make_hook(self, **arguments: Any) -> _Hook:
+        return _Hook(defaults=_default_properties, conf=self._conf, conn_id=self._conn_id, name=self.name, **arguments)
+
+
+def _default_properties(master: str) -> dict[str, str]:
+    """Return the Spark properties that this package sets."""
+    properties = {
+        # The submitting Python is the one that has this package and the transform.
+        "spark.pyspark.driver.python": sys.executable,
+        "spark.sql.session.timeZone": "UTC",
+        "spark.log.level": "WARN",
+    }
+    if master.startswith("local"):
+        # One machine, one Python; and no web server for an application that lives for seconds.
+        properties |= {"spark.pyspark.python": sys.executable, "spark.ui.enabled": "false"}
+    return properties
 
 
 def check_java() -> None:

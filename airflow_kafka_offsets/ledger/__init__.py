@@ -1,39 +1,6 @@
-"""The state in the user's database: who holds a group, its positions, and the history of its batches.
+"""The state tables: groups, claims, batches, positions and the commit. Airflow's metadata database is never touched."""
 
-Airflow's metadata database is never touched.
-"""
-
-from airflow_kafka_offsets.ledger.batch_rows import OPEN_STATES, Batch, Recipe
-from airflow_kafka_offsets.ledger.batches import (
-    abandon,
-    begin_staging,
-    captured_targets,
-    mark_staged,
-    open_batch,
-    record_plan,
-)
-from airflow_kafka_offsets.ledger.commit import commit
-from airflow_kafka_offsets.ledger.connection import now, outages_told
-from airflow_kafka_offsets.ledger.dead_letters import write_dead_letters
-from airflow_kafka_offsets.ledger.double_loads import refuse_double
-from airflow_kafka_offsets.ledger.groups import Claim, TaskRun, check_claim, claim, generation, release
-from airflow_kafka_offsets.ledger.heartbeat import Heartbeat
-from airflow_kafka_offsets.ledger.history import bytes_per_offset, refuse_other_table
-from airflow_kafka_offsets.ledger.install import init
-from airflow_kafka_offsets.ledger.positions import RangeRead, positions
-from airflow_kafka_offsets.ledger.replacement import replace_output
-from airflow_kafka_offsets.ledger.replays import (
-    Replay,
-    ReplayBatch,
-    ReplayClaim,
-    batch_of,
-    plan_again,
-    record_replay,
-    take_replay,
-)
-from airflow_kafka_offsets.ledger.starts import positions_begun
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.target_names import spellings
+from __future__ import annotations
 
 __all__ = [
     "OPEN_STATES",
@@ -55,8 +22,10 @@ __all__ = [
     "check_claim",
     "claim",
     "commit",
+    "create_missing",
     "generation",
     "init",
+    "keep_to_table",
     "mark_staged",
     "now",
     "open_batch",
@@ -67,10 +36,9 @@ __all__ = [
     "record_plan",
     "record_replay",
     "refuse_double",
-    "refuse_other_table",
     "release",
     "replace_output",
-    "spellings",
+    "same_table_names",
     "take_replay",
     "write_dead_letters",
 ]

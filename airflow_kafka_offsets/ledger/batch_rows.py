@@ -9,10 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.ledger.groups import TaskRun
-from airflow_kafka_offsets.ledger.positions import read_ahead
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.offsets import Gap, OffsetRange, TopicPartition
+from airflow_kafka_offsets.ledger.task_run import TaskRun
 
 OPEN_STATES = ("planned", "staged")
 
@@ -124,10 +123,6 @@ def insert_ranges(
                 "target_offset": one.target,
                 "leader_epoch": one.leader_epoch,
                 "end_epoch": one.end_epoch,
-                "loaded_offset": one.loaded.offset if one.loaded is not None else None,
-                "loaded_before_ms": one.loaded.before_ms if one.loaded is not None else None,
-                "ahead_offset": one.ahead.offset if one.ahead is not None else None,
-                "ahead_before_ms": one.ahead.before_ms if one.ahead is not None else None,
                 "replaced_from": replaced.get(one.topic_partition, nothing)[0] if replaced else None,
                 "replaced_to": replaced.get(one.topic_partition, nothing)[1] if replaced else None,
                 "how": one.how,
@@ -181,8 +176,6 @@ def as_range(row: Any) -> OffsetRange:
         topic_id=row.topic_id,
         how=row.how,
         leader_epoch=row.leader_epoch,
-        loaded=read_ahead(row.loaded_offset, row.loaded_before_ms),
-        ahead=read_ahead(row.ahead_offset, row.ahead_before_ms),
         end_epoch=row.end_epoch,
     )
 

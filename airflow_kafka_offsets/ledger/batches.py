@@ -11,7 +11,10 @@ from dataclasses import asdict
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.exceptions import RewoundError
+from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.planning import Plan
+from airflow_kafka_offsets.database.transactions import database_now
+from airflow_kafka_offsets.exceptions import PositionsMovedError
 from airflow_kafka_offsets.ledger.batch_rows import (
     OPEN_STATES,
     Batch,
@@ -22,13 +25,11 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     insert_ranges,
     of_task_instance,
 )
-from airflow_kafka_offsets.ledger.connection import database_now
-from airflow_kafka_offsets.ledger.groups import Fence, stored_generation, transact_claimed
-from airflow_kafka_offsets.ledger.positions import read_ahead
-from airflow_kafka_offsets.ledger.starts import keep_starts, store_starts
+from airflow_kafka_offsets.ledger.claims import Fence, transact_claimed
+from airflow_kafka_offsets.ledger.first_positions import keep_first_positions, store_first_positions
+from airflow_kafka_offsets.ledger.groups import stored_generation
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.offsets import Target, TopicPartition
-from airflow_kafka_offsets.planning import Plan
+from airflow_kafka_offsets.replaying.double_loads import refuse_replayed
 
 
 def open_batch(engine: Engine, tables: Tables, group_id: str) -> Batch | None:
@@ -43,8 +44,8 @@ def open_batch(engine: Engine, tables: Tables, group_id: str) -> Batch | None:
         return None if row is None else as_batch(conn, tables, row)
 
 
-def captured_targets(engine: Engine, tables: Tables, claim: Fence) -> dict[TopicPartition, Target] | None:
-    """The targets that this task instance captured with its first batch, or None where it has none yet."""
+def captured_targets(engine: Engine, tables: Tables, claim: Fence) -> dict[TopicPartition, int] | None:
+    """The offsets up to which to load, by partition, that this task instance captured with its first batch, or None where it has none yet."""
     batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
     mine = of_task_instance(tables, claim.group_id, claim.owner)
     with engine.connect() as conn:
@@ -52,16 +53,18 @@ def captured_targets(engine: Engine, tables: Tables, claim: Fence) -> dict[Topic
         if first is None:
             return None
         rows = conn.execute(sa.select(tables.offset_ranges).where(ranges.batch_id == first))
-        return {
-            TopicPartition(row.topic, row.partition): Target(
-                row.target_offset, read_ahead(row.ahead_offset, row.ahead_before_ms)
-            )
-            for row in rows
-        }
+        return {TopicPartition(row.topic, row.partition): row.target_offset for row in rows}
 
 
 def record_plan(
-    engine: Engine, tables: Tables, claim: Fence, plan: Plan, recipe: Recipe, generation: int
+    engine: Engine,
+    tables: Tables,
+    claim: Fence,
+    plan: Plan,
+    recipe: Recipe,
+    generation: int,
+    *,
+    upsert: bool = False,
 ) -> Batch | None:
     """Write a plan ahead of any work: from now on a retry, or the next run, replays exactly these ranges.
 
@@ -69,11 +72,13 @@ def record_plan(
     `start`, because nothing else will be done for them.
 
     :param generation: of the group, read before the positions that the plan is decided from
+    :param upsert: whether the sink knows a row by a key, so that it is there once however often it is loaded
     :return: the open batch; None where the plan loads nothing
-    :raises RewoundError: the positions were rewound since
+    :raises PositionsMovedError: the positions were rewound since
+    :raises DoubleLoadError: a replay has appended records to the table that the group would load into it again
     """
     batch_id = transact_claimed(
-        engine, tables, claim, lambda conn: _write_plan(conn, tables, claim, plan, recipe, generation)
+        engine, tables, claim, lambda conn: _write_plan(conn, tables, claim, plan, recipe, generation, upsert)
     )
     if batch_id is None:
         return None
@@ -94,7 +99,7 @@ def abandon(engine: Engine, tables: Tables, claim: Fence, batch: Batch, reason: 
     """
 
     def give_up(conn: Connection) -> dict[str, object]:
-        keep_starts(conn, tables, claim.group_id, batch.batch_id)
+        keep_first_positions(conn, tables, claim.group_id, batch.batch_id)
         return {"state": "abandoned", "reason": reason}
 
     _update_open(engine, tables, claim, batch, give_up)
@@ -150,19 +155,21 @@ def _update_open(
 
 
 def _write_plan(
-    conn: Connection, tables: Tables, claim: Fence, plan: Plan, recipe: Recipe, generation: int
+    conn: Connection, tables: Tables, claim: Fence, plan: Plan, recipe: Recipe, generation: int, upsert: bool
 ) -> int | None:
     """
     :return: the id of the batch to load, or None
     """
     if stored_generation(conn, tables, claim.group_id) != generation:
-        raise RewoundError(
+        raise PositionsMovedError(
             f"The positions of group {claim.group_id!r} were rewound while a batch was planned from the old ones. Nothing was "
             "written; plan again."
         )
+    if not upsert:
+        refuse_replayed(conn, tables, claim.group_id, recipe.target_table, plan.ranges)
     now = database_now(conn)
     if plan.initial:
-        store_starts(conn, tables, claim.group_id, claim.owner, generation, recipe, plan.initial, now)
+        store_first_positions(conn, tables, claim.group_id, claim.owner, generation, recipe, plan.initial, now)
     if not plan.ranges:
         return None
     batch_id = insert_batch(
@@ -179,3 +186,13 @@ def _write_plan(
     insert_ranges(conn, tables, batch_id, plan.ranges)
     insert_gaps(conn, tables, batch_id, plan.gaps)
     return batch_id
+
+
+def open_batch_of(conn: Connection, tables: Tables, group_id: str) -> int | None:
+    """The group's load that is planned or staged."""
+    batches = tables.offset_batches.c
+    return conn.scalar(
+        sa.select(batches.batch_id).where(
+            batches.consumer_group == group_id, batches.kind == "load", batches.state.in_(OPEN_STATES)
+        )
+    )

@@ -1,17 +1,16 @@
-"""Keeps a claim's lease alive while the attempt works."""
+"""Renews the lease of a claim while its attempt is running."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from datetime import timedelta
 from types import TracebackType
 
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_kafka_offsets.exceptions import LedgerError
-from airflow_kafka_offsets.ledger.groups import Claim, renew
+from airflow_kafka_offsets.ledger.claims import Claim, renew_lease
 from airflow_kafka_offsets.ledger.tables import Tables
 
 log = logging.getLogger(__name__)
@@ -24,11 +23,10 @@ class Heartbeat:
     keeps the data safe when it runs out. Only losing the group is final, and stops the renewals.
     """
 
-    def __init__(self, engine: Engine, tables: Tables, claim: Claim, lease: timedelta) -> None:
+    def __init__(self, engine: Engine, tables: Tables, claim: Claim) -> None:
         self._engine = engine
         self._tables = tables
         self._claim = claim
-        self._lease = lease
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"lease-{claim.group_id}", daemon=True)
 
@@ -43,9 +41,9 @@ class Heartbeat:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._stop.wait(self._lease.total_seconds() / 3):
+        while not self._stop.wait(self._claim.lease.total_seconds() / 3):
             try:
-                if not renew(self._engine, self._tables, self._claim, self._lease):
+                if not renew_lease(self._engine, self._tables, self._claim):
                     log.warning(
                         "Group %r was taken over by a later attempt; this one will not be able to commit",
                         self._claim.group_id,

@@ -1,4 +1,4 @@
-"""`init`: create the state tables, or find out that they are there and fit."""
+"""`init`: create the state tables, upgrade those of an earlier version, or find out that they are there and fit."""
 
 from __future__ import annotations
 
@@ -6,18 +6,42 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from airflow_kafka_offsets.database.errors import database_message, is_outage, sqlstate
+from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
-from airflow_kafka_offsets.ledger.connection import is_outage, said, sqlstate, transact
-from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
+from airflow_kafka_offsets.ledger.migrations import upgrade, upgrade_statements
+from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables, sql_text
+
+# Elsewhere each statement of DDL is a transaction of its own.
+_BEGIN = {"postgresql": "BEGIN", "sqlite": "BEGIN IMMEDIATE"}
 
 _NO_SUCH_SCHEMA = "3F000"
 
 
-def init(engine: Engine, tables: Tables) -> bool:
-    """Create the state tables where they are missing. Idempotent, and safe when two tasks do it at once.
+def initialize(engine: Engine, tables: Tables) -> bool:
+    """Create the state tables where they are missing, and raise those of an earlier version to the current one, step by step.
+
+    Idempotent, and safe when two processes do it at once. An upgrade is one transaction where the database allows DDL in one
+    (Postgres, SQLite); elsewhere an upgrade that was interrupted is finished by the next call.
+
+    :return: whether anything was done
+    :raises LedgerError: they cannot be created or upgraded, or are of a newer version than this package knows
+    :raises DatabaseUnavailableError: the database could not do it now, for want of room for example
+    """
+    with engine.connect() as conn:
+        version = stored_version(conn, tables)
+    if version is None:
+        return create_missing(engine, tables)
+    return version < SCHEMA_VERSION and _upgrade(engine, tables)
+
+
+def create_missing(engine: Engine, tables: Tables) -> bool:
+    """Create the state tables where they are missing, as every load does first; those of an earlier version are not upgraded.
+
+    Workers with the earlier version of this package may still use them: an upgrade is for the administrator to decide.
 
     :return: whether they were created now
-    :raises LedgerError: they cannot be created, or were made by a newer version of this package
+    :raises LedgerError: they cannot be created, or are of another version
     :raises DatabaseUnavailableError: the database could not do it now, for want of room for example
     """
     tables.check_names(engine.dialect)
@@ -29,20 +53,60 @@ def init(engine: Engine, tables: Tables) -> bool:
         # Two tasks of a first run create the tables at the same time: one of them loses, and finds the work done.
         if _is_installed(engine, tables):
             return False
-        if is_outage(error):
-            raise DatabaseUnavailableError(
-                f"The state tables could not be created in database {engine.url.database!r}: {said(error)}. Nothing was "
-                "written; run the task again when the database has what it lacked."
-            ) from error
-        where = f"schema {tables.metadata.schema!r}" if tables.metadata.schema else "the default schema"
         missing = sqlstate(error) == _NO_SUCH_SCHEMA
         mended = f"CREATE SCHEMA {tables.metadata.schema}, and grant" if missing else "Grant"
-        raise LedgerError(
-            f"The state tables cannot be created in {where} of database {engine.url.database!r} "
-            f"as user {engine.url.username!r}: {said(error)}. {mended} CREATE on the schema, or let somebody "
-            f"who may run DDL apply the output of 'airflow kafka-offsets init --show-sql'."
-        ) from error
+        raise _failed(engine, tables, error, "created", f"{mended} CREATE on the schema") from error
     return True
+
+
+def statements(engine: Engine, tables: Tables) -> str:
+    """Return the SQL that `init` would run on the database as it is, for users who may not run DDL; empty where nothing is to do.
+
+    :raises LedgerError: the tables cannot be upgraded, or are of a newer version than this package knows
+    """
+    with engine.connect() as conn:
+        version = stored_version(conn, tables)
+        if version is None:
+            return tables.ddl(engine.dialect)
+        text = sql_text(upgrade_statements(conn, tables, version), engine.dialect)
+    begin = _BEGIN.get(engine.dialect.name)
+    return f"{begin};\n\n{text}COMMIT;\n\n" if text and begin else text
+
+
+def _upgrade(engine: Engine, tables: Tables) -> bool:
+    def work(conn: Connection) -> bool:
+        # Another process may be at it; the lock is free when it is done. SQLite's transaction has its lock from the beginning.
+        conn.execute(sa.select(tables.schema_version).with_for_update()).all()
+        version = stored_version(conn, tables)
+        if version is None or version == SCHEMA_VERSION:
+            return False
+        upgrade(conn, tables, version)
+        return True
+
+    try:
+        return transact(engine, work)
+    except DBAPIError as error:
+        # Where DDL ends the transaction, another process may have done it meanwhile.
+        with engine.connect() as conn:
+            if stored_version(conn, tables) == SCHEMA_VERSION:
+                return False
+        raise _failed(engine, tables, error, "upgraded", "Run it as the owner of the tables") from error
+
+
+def _failed(
+    engine: Engine, tables: Tables, error: DBAPIError, done: str, way_out: str
+) -> LedgerError | DatabaseUnavailableError:
+    if is_outage(error):
+        return DatabaseUnavailableError(
+            f"The state tables could not be {done} in database {engine.url.database!r}: {database_message(error)}. Nothing was "
+            "written; run the task again when the database has what it lacked."
+        )
+    where = f"schema {tables.metadata.schema!r}" if tables.metadata.schema else "the default schema"
+    return LedgerError(
+        f"The state tables cannot be {done} in {where} of database {engine.url.database!r} "
+        f"as user {engine.url.username!r}: {database_message(error)}. {way_out}, or let somebody "
+        f"who may run DDL apply the output of 'airflow kafka-offsets init --show-sql'."
+    )
 
 
 def _create(conn: Connection, tables: Tables) -> None:
@@ -51,18 +115,32 @@ def _create(conn: Connection, tables: Tables) -> None:
         conn.execute(tables.schema_version.insert().values(version=SCHEMA_VERSION))
 
 
-def installed_version(conn: Connection, tables: Tables) -> int | None:
-    """The schema version of the state tables, which is this package's; None where they are not there.
+def stored_version(conn: Connection, tables: Tables) -> int | None:
+    """Return the schema version of the state tables, which may be an earlier one; None where they are not there.
 
-    :raises LedgerError: they are of another version
+    :raises LedgerError: they are of a newer version than this package knows
     """
     if not sa.inspect(conn).has_table(tables.schema_version.name, schema=tables.schema_version.schema):
         return None
     version = _version(conn, tables)
-    if version is not None and version != SCHEMA_VERSION:
+    if version is not None and version > SCHEMA_VERSION:
         raise LedgerError(
             f"The state tables have schema version {version}, this package works with {SCHEMA_VERSION}. "
             "Install the version of airflow-kafka-offsets that wrote them, or a newer one."
+        )
+    return version
+
+
+def installed_version(conn: Connection, tables: Tables) -> int | None:
+    """Return the schema version of the state tables, which is this package's; None where they are not there.
+
+    :raises LedgerError: they are of another version
+    """
+    version = stored_version(conn, tables)
+    if version is not None and version < SCHEMA_VERSION:
+        raise LedgerError(
+            f"The state tables have schema version {version}, this package works with {SCHEMA_VERSION}. Stop what uses them with "
+            "an earlier version of airflow-kafka-offsets, and upgrade them with 'airflow kafka-offsets init'."
         )
     return version
 

@@ -9,8 +9,8 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_kafka_offsets.core.offsets import OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.offsets import OffsetRange, Position, ReadAhead, TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class RangeRead:
     dead_letters: int = 0
 
 
-def positions(engine: Engine, tables: Tables, group_id: str) -> dict[TopicPartition, Position]:
+def read_positions(engine: Engine, tables: Tables, group_id: str) -> dict[TopicPartition, Position]:
     """The stored positions of a group."""
     with engine.connect() as conn:
         return stored_positions(conn, tables, group_id)
@@ -42,16 +42,9 @@ def stored_positions(conn: Connection, tables: Tables, group_id: str) -> dict[To
     offsets = tables.consumed_offsets
     rows = conn.execute(sa.select(offsets).where(offsets.c.consumer_group == group_id))
     return {
-        TopicPartition(row.topic, row.partition): Position(
-            row.offset_value, row.topic_id, row.leader_epoch, read_ahead(row.ahead_offset, row.ahead_before_ms)
-        )
+        TopicPartition(row.topic, row.partition): Position(row.offset_value, row.topic_id, row.leader_epoch)
         for row in rows
     }
-
-
-def read_ahead(offset: int | None, before_ms: int | None) -> ReadAhead | None:
-    """Two columns as one value: both are NULL, or none is."""
-    return None if offset is None or before_ms is None else ReadAhead(offset, before_ms)
 
 
 def set_positions(
@@ -70,13 +63,10 @@ def set_positions(
     for one in ranges:
         tp = one.topic_partition
         read = reads.get(tp, RangeRead(0))
-        ahead = one.ahead_after
         values: dict[str, object] = {
             "offset_value": one.end,
             "topic_id": one.topic_id,
             "leader_epoch": one.epoch_after,
-            "ahead_offset": ahead.offset if ahead is not None else None,
-            "ahead_before_ms": ahead.before_ms if ahead is not None else None,
             "batch_id": batch_id,
             "updated_at": now,
         }

@@ -5,16 +5,19 @@ What a row of each table means is said in `docs/state-tables.md`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.sql import ClauseElement
 from sqlalchemy.types import TypeDecorator
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+
 NAME_LENGTH = 250
 """The most characters of a group's name, and of other names."""
 
@@ -77,8 +80,6 @@ class Tables:
             sa.Column("offset_value", sa.BigInteger, nullable=False),
             sa.Column("topic_id", sa.String(40)),
             sa.Column("leader_epoch", sa.Integer),
-            sa.Column("ahead_offset", sa.BigInteger),
-            sa.Column("ahead_before_ms", sa.BigInteger),
             sa.Column("record_timestamp", UtcDateTime),
             sa.Column("batch_id", sa.BigInteger, nullable=False),
             sa.Column("updated_at", UtcDateTime, nullable=False),
@@ -130,10 +131,6 @@ class Tables:
             sa.Column("target_offset", sa.BigInteger, nullable=False),
             sa.Column("leader_epoch", sa.Integer),
             sa.Column("end_epoch", sa.Integer),
-            sa.Column("loaded_offset", sa.BigInteger),
-            sa.Column("loaded_before_ms", sa.BigInteger),
-            sa.Column("ahead_offset", sa.BigInteger),
-            sa.Column("ahead_before_ms", sa.BigInteger),
             sa.Column("replaced_from", sa.BigInteger),
             sa.Column("replaced_to", sa.BigInteger),
             sa.Column("records", sa.BigInteger),
@@ -197,18 +194,25 @@ class Tables:
 
     def ddl(self, dialect: Dialect) -> str:
         """The statements that `init` runs on an empty database, for users who may not run DDL themselves."""
-        statements: list[str] = []
         self.check_names(dialect)
-        # For a driver that formats statements, a % in a name would be doubled.
-        dialect = type(dialect)(paramstyle="named")  # type: ignore[call-arg]
+        statements: list[ClauseElement] = []
         partial = dialect.name in _PARTIAL_INDEX_DIALECTS
         for table in self.metadata.sorted_tables:
-            statements.append(str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)))
+            statements.append(CreateTable(table, if_not_exists=True))
             statements.extend(
-                str(CreateIndex(index, if_not_exists=partial).compile(dialect=dialect))
+                CreateIndex(index, if_not_exists=partial)
                 for index in sorted(table.indexes, key=lambda index: str(index.name))
                 if partial or index is not self._one_open
             )
-        insert = self.schema_version.insert().values(version=SCHEMA_VERSION)
-        statements.append(str(insert.compile(dialect=dialect, compile_kwargs={"literal_binds": True})))
-        return "".join(f"{statement.strip()};\n\n" for statement in statements)
+        statements.append(self.schema_version.insert().values(version=SCHEMA_VERSION))
+        return sql_text(statements, dialect)
+
+
+def sql_text(statements: Iterable[ClauseElement], dialect: Dialect) -> str:
+    """Return statements as text that a client of the database can run."""
+    # For a driver that formats statements, a % in a name would be doubled.
+    dialect = type(dialect)(paramstyle="named")  # type: ignore[call-arg]
+    return "".join(
+        f"{str(statement.compile(dialect=dialect, compile_kwargs={'literal_binds': True})).strip()};\n\n"
+        for statement in statements
+    )

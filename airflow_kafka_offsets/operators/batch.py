@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
-from airflow_kafka_offsets.operators.pipeline import NO_INTERVAL, PipelineOperator
+from airflow_kafka_offsets.operators.base import NO_INTERVAL, PipelineOperator
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from airflow.sdk import Context
 
-    from airflow_kafka_offsets.bounds import Start
+    from airflow_kafka_offsets.core.planning import OnDataLoss
+    from airflow_kafka_offsets.core.start import Start
+    from airflow_kafka_offsets.formats.value_formats import ValueFormat
+    from airflow_kafka_offsets.loading.parameters import OnBadRecord
+    from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 
 class KafkaBatchOperator(PipelineOperator):
@@ -36,8 +40,7 @@ class KafkaBatchOperator(PipelineOperator):
     :param start: where a topic without a position begins: `earliest`, `latest`, `none` to refuse, a timestamp (ISO 8601), a
         timedelta back from now, or `CommittedBy("group")`: where a consumer group of Kafka's stands (templated)
     :param until: load up to the first record at or after this instant, for example `{{ data_interval_end }}`, which a run that
-        an asset triggered has not (templated)
-    :param lateness: with `until`, how far to read on for older records that arrived late; newer ones are left to the next run
+        an asset triggered has not; older records that arrive after it are the next run's (templated)
     :param max_records: the most offsets of one batch; more than that is loaded in several
     :param max_bytes: the most bytes of keys and values of one batch, estimated from the batches before it
     :param time_budget: no batch is begun later than this after the load began; what is left is the next run's
@@ -66,30 +69,64 @@ class KafkaBatchOperator(PipelineOperator):
     def __init__(
         self,
         *,
+        group_id: str,
+        topics: Sequence[str],
+        value_format: ValueFormat,
+        sink: SqlTable,
+        transform: str | None = None,
         start: Start = "earliest",
         until: str | datetime | None = None,
-        lateness: timedelta = timedelta(0),
+        max_records: int | None = None,
         max_bytes: int | None = None,
         time_budget: timedelta | None = None,
-        on_busy: str = "wait",
+        on_data_loss: OnDataLoss = "fail",
+        on_bad_record: OnBadRecord = "fail",
+        max_dead_letters: int | None = 1000,
+        on_busy: Literal["wait", "skip", "fail"] = "wait",
+        isolation_level: str = "read_committed",
+        staging_dir: str | None = None,
+        spark_conf: dict[str, Any] | None = None,
+        slice_offsets: int = 250_000,
+        staging_retention: timedelta = timedelta(days=7),
+        idle_timeout: timedelta = timedelta(seconds=120),
         lease: timedelta = timedelta(seconds=60),
         mirror_to: str | None = None,
+        offsets_schema: str | None = None,
+        offsets_prefix: str = "",
+        kafka_conn_id: str = "kafka_default",
+        spark_conn_id: str = "spark_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(
+            group_id=group_id,
+            topics=topics,
+            value_format=value_format,
+            sink=sink,
+            transform=transform,
+            on_bad_record=on_bad_record,
+            max_dead_letters=max_dead_letters,
+            isolation_level=isolation_level,
+            staging_dir=staging_dir,
+            spark_conf=spark_conf,
+            slice_offsets=slice_offsets,
+            staging_retention=staging_retention,
+            idle_timeout=idle_timeout,
+            offsets_schema=offsets_schema,
+            offsets_prefix=offsets_prefix,
+            kafka_conn_id=kafka_conn_id,
+            spark_conn_id=spark_conn_id,
+            **kwargs,
+        )
         self.start = start
         self.until = until
-        self.lateness = lateness
+        self.max_records = max_records
         self.max_bytes = max_bytes
         self.time_budget = time_budget
+        self.on_data_loss = on_data_loss
         self.on_busy = on_busy
         self.lease = lease
         self.mirror_to = mirror_to
         self.check_parameters()
-        if on_busy not in ("wait", "skip", "fail"):
-            raise ConfigurationError(f"on_busy must be one of wait, skip, fail; got on_busy={on_busy!r}")
-        if lateness and until is None:
-            raise ConfigurationError(f"lateness={lateness!r} means nothing without until")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Load.
@@ -97,23 +134,24 @@ class KafkaBatchOperator(PipelineOperator):
         :return: `batches` (ids), `records`, `rows`, `dead_letters` and `complete`, for XCom
         """
         # Here and not above: DAG files are parsed every few seconds.
-        from airflow_kafka_offsets.batch import load
+        from airflow_kafka_offsets.loading.load import load
+        from airflow_kafka_offsets.loading.pipeline import LoadOptions
 
-        is_lost = self.until == "None" or (self.until == "" and self.lateness)
-        if is_lost and context.get("data_interval_end") is None:
+        if self.until == "None" and context.get("data_interval_end") is None:
             raise ConfigurationError(f"until is rendered to {self.until!r}: {NO_INTERVAL}")
-        pipeline = self.pipeline(
+        options = LoadOptions(
             start=self.start,
             until=self.until or None,  # a template may render to nothing
-            lateness=self.lateness,
+            max_records=self.max_records,
             max_bytes=self.max_bytes,
             time_budget=self.time_budget,
+            on_data_loss=self.on_data_loss,
             on_busy="fail" if self.on_busy == "skip" else self.on_busy,
             lease=self.lease,
             mirror_to=self.mirror_to,
         )
         try:
-            return self.run_on_spark(context, load, pipeline)
+            return self.run_on_spark(context, load, options)
         except GroupBusyError as busy:
             if self.on_busy == "skip":
                 raise AirflowSkipException(str(busy)) from busy

@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
-from airflow_kafka_offsets.operators.task_run import task_run
-from airflow_kafka_offsets.retry_policy import KafkaOffsetsRetryPolicy
+from airflow_kafka_offsets.operators.base import GroupOperator, task_run
+from airflow_kafka_offsets.operators.parameters import REWIND_RULES
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kafka_offsets.sinks import SqlTable
+    from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 
-class KafkaRewindOperator(BaseOperator):
+class KafkaRewindOperator(GroupOperator):
     """Move the stored positions of a group: preview, then all partitions in one transaction, with a row in the history.
 
     A retry, or a clear after success, does not rewind again: what a task instance did last is looked up in the history. With
     another scenario, value or scope, or with other rows to replace, it is another rewind. An error that no retry can help, such
     as an unknown partition or an open batch, fails the task at once.
+
+    As for `KafkaBatchOperator`: `offsets_schema`, `offsets_prefix`, `kafka_conn_id`.
 
     :param group_id: the group whose positions are moved (templated)
     :param scenario: where to, named as `kafka-consumer-groups --reset-offsets` names it: `to-earliest`, `to-latest`,
@@ -40,12 +40,11 @@ class KafkaRewindOperator(BaseOperator):
     :param new_group: whether the group may be one that nothing is stored of yet
     :param new_cluster: whether the group leaves the Kafka cluster that its positions belong to for that of `kafka_conn_id`
     :param isolation_level: that of the loads
-    :param offsets_schema: database schema of the state tables; None is the connection's default
-    :param offsets_prefix: put before the names of the state tables
-    :param kafka_conn_id: connection of the Kafka provider
+    :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
 
     template_fields: Sequence[str] = ("group_id", "scenario", "value", "scope", "preview_only", "reason")
+    parameter_rules = REWIND_RULES
 
     def __init__(
         self,
@@ -67,10 +66,14 @@ class KafkaRewindOperator(BaseOperator):
         kafka_conn_id: str = "kafka_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        if self.retry_policy is None:
-            self.retry_policy = KafkaOffsetsRetryPolicy()
-        self.group_id = group_id
+        super().__init__(
+            group_id=group_id,
+            isolation_level=isolation_level,
+            offsets_schema=offsets_schema,
+            offsets_prefix=offsets_prefix,
+            kafka_conn_id=kafka_conn_id,
+            **kwargs,
+        )
         self.scenario = scenario
         self.value = value
         self.scope = scope
@@ -81,70 +84,64 @@ class KafkaRewindOperator(BaseOperator):
         self.abandon_open_batch = abandon_open_batch
         self.new_group = new_group
         self.new_cluster = new_cluster
-        self.isolation_level = isolation_level
-        self.offsets_schema = offsets_schema
-        self.offsets_prefix = offsets_prefix
-        self.kafka_conn_id = kafka_conn_id
+        self.check_parameters()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Rewind, or preview it.
 
-        :return: the preview, `executed`, and the fields of `Rewound`, for XCom
+        :return: the preview, `executed`, and the fields of `RewindResult`, for XCom
         """
         # Here and not above: DAG files are parsed every few seconds.
-        from airflow_kafka_offsets.hooks.database import database_engine
-        from airflow_kafka_offsets.hooks.kafka import kafka_config
-        from airflow_kafka_offsets.ledger import Tables, outages_told
-        from airflow_kafka_offsets.rewind import Rewound, execute_rewind, executed_by, preview_rewind
-        from airflow_kafka_offsets.scenarios import Scenario, parse_scope
+        from airflow_kafka_offsets.core.scope import parse_scope
+        from airflow_kafka_offsets.database.errors import translated_errors
+        from airflow_kafka_offsets.rewinding.rewind import RewindResult, execute_rewind, executed_by, preview_rewind
+        from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
         preview_only = _truth("preview_only", self.preview_only)
         # A template without a value renders to nothing.
         value = None if self.value == "" else self.value
         scenario = Scenario.of(self.scenario, value, group_id=self.group_id)
         scope = parse_scope([one for one in ([self.scope] if isinstance(self.scope, str) else self.scope) if one != ""])
-        tables = Tables(self.offsets_schema, self.offsets_prefix)
         run = task_run(context)
-        config = kafka_config(self.kafka_conn_id)
-        engine = database_engine(self.offsets_conn_id)
-        try:
-            with outages_told(f"Group {self.group_id!r} was not rewound", "Run the task again."):
-                done = executed_by(
-                    run, self.group_id, scenario, engine=engine, tables=tables, scope=scope, replace=self.replace
-                )
-                if done is not None:
-                    preview, rewound = done
-                    self.log.info("This task instance has rewound group %r already: %s", self.group_id, rewound)
-                    return preview.as_dict() | {"executed": True} | asdict(rewound)
-                preview = preview_rewind(
-                    self.group_id,
-                    scenario,
-                    engine=engine,
-                    kafka_config=config,
-                    tables=tables,
-                    scope=scope,
-                    isolation_level=self.isolation_level,
-                    new_group=self.new_group,
-                    new_cluster=self.new_cluster,
-                )
-                for one in preview.changed:
-                    self.log.info("%s", one)
-                if self.replace is not None:
-                    preview.refuse_replace()
-                if preview_only:
-                    return preview.as_dict() | {"executed": False} | asdict(Rewound(None))
-                rewound = execute_rewind(
-                    preview,
-                    engine=engine,
-                    tables=tables,
-                    run=run,
-                    who=str(run),
-                    reason=self.reason or None,
-                    abandon=preview.open_batch if self.abandon_open_batch else None,
-                    replace=self.replace,
-                )
-        finally:
-            engine.dispose()
+        config = self.kafka_config()
+        with (
+            self.database(self.offsets_conn_id) as engine,
+            translated_errors(f"Group {self.group_id!r} was not rewound", "Run the task again."),
+        ):
+            done = executed_by(
+                run, self.group_id, scenario, engine=engine, tables=self.tables, scope=scope, replace=self.replace
+            )
+            if done is not None:
+                preview, rewound = done
+                self.log.info("This task instance has rewound group %r already: %s", self.group_id, rewound)
+                return preview.as_dict() | {"executed": True} | asdict(rewound)
+            preview = preview_rewind(
+                self.group_id,
+                scenario,
+                engine=engine,
+                kafka_config=config,
+                tables=self.tables,
+                scope=scope,
+                isolation_level=self.isolation_level,
+                new_group=self.new_group,
+                new_cluster=self.new_cluster,
+            )
+            for one in preview.changed:
+                self.log.info("%s", one)
+            if self.replace is not None:
+                preview.refuse_replace()
+            if preview_only:
+                return preview.as_dict() | {"executed": False} | asdict(RewindResult(None))
+            rewound = execute_rewind(
+                preview,
+                engine=engine,
+                tables=self.tables,
+                run=run,
+                who=str(run),
+                reason=self.reason or None,
+                abandon=preview.open_batch if self.abandon_open_batch else None,
+                replace=self.replace,
+            )
         return preview.as_dict() | {"executed": True} | asdict(rewound)
 
 

@@ -6,21 +6,22 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator
-
-from airflow_kafka_offsets.retry_policy import KafkaOffsetsRetryPolicy
+from airflow_kafka_offsets.operators.base import GroupOperator
+from airflow_kafka_offsets.operators.parameters import VERIFY_RULES
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kafka_offsets.sinks import SqlTable
+    from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 
-class KafkaVerifyOperator(BaseOperator):
+class KafkaVerifyOperator(GroupOperator):
     """Prove the coverage of a group: history, positions, rows and dead letters fit together without a hole or an overlap.
 
     Reads only, in one snapshot of the database; loads may run meanwhile. Where something is wrong, the task fails at once
     with an error that names the first violation.
+
+    As for `KafkaBatchOperator`: `offsets_schema`, `offsets_prefix`.
 
     :param group_id: the group to verify (templated)
     :param sink: the target that the group loads into; its database holds the positions. Where it has no column `_batch_id`,
@@ -28,11 +29,11 @@ class KafkaVerifyOperator(BaseOperator):
     :param kafka_conn_id: connection of the Kafka provider, to read again all records that Kafka still has and look for each
         in the target; None asks the database alone
     :param isolation_level: the one that the group is loaded with, for reading again
-    :param offsets_schema: database schema of the state tables; None is the connection's default
-    :param offsets_prefix: put before the names of the state tables
+    :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
 
     template_fields: Sequence[str] = ("group_id",)
+    parameter_rules = VERIFY_RULES
 
     def __init__(
         self,
@@ -45,15 +46,16 @@ class KafkaVerifyOperator(BaseOperator):
         offsets_prefix: str = "",
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
-        if self.retry_policy is None:
-            self.retry_policy = KafkaOffsetsRetryPolicy()
-        self.group_id = group_id
+        super().__init__(
+            group_id=group_id,
+            isolation_level=isolation_level,
+            offsets_schema=offsets_schema,
+            offsets_prefix=offsets_prefix,
+            kafka_conn_id=kafka_conn_id,
+            **kwargs,
+        )
         self.sink = sink
-        self.kafka_conn_id = kafka_conn_id
-        self.isolation_level = isolation_level
-        self.offsets_schema = offsets_schema
-        self.offsets_prefix = offsets_prefix
+        self.check_parameters()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Verify.
@@ -61,25 +63,16 @@ class KafkaVerifyOperator(BaseOperator):
         :return: the fields of `Coverage`, for XCom
         """
         # Here and not above: DAG files are parsed every few seconds.
-        from airflow_kafka_offsets.exceptions import ConfigurationError
-        from airflow_kafka_offsets.hooks.database import database_engine
-        from airflow_kafka_offsets.hooks.kafka import kafka_config
-        from airflow_kafka_offsets.ledger import Tables
-        from airflow_kafka_offsets.verification import verify
+        from airflow_kafka_offsets.verification.verify import verify
 
-        if self.sink.conn_id is None:
-            raise ConfigurationError(f"The sink {self.sink.name!r} has no conn_id: name the connection of its database")
-        config = kafka_config(self.kafka_conn_id) if self.kafka_conn_id is not None else None
-        engine = database_engine(self.sink.conn_id)
-        try:
+        config = self.kafka_config() if self.kafka_conn_id is not None else None
+        with self.database(self.sink.conn_id) as engine:
             coverage = verify(
                 self.group_id,
                 sink=self.sink,
                 engine=engine,
-                tables=Tables(self.offsets_schema, self.offsets_prefix),
+                tables=self.tables,
                 kafka_config=config,
                 isolation_level=self.isolation_level,
             )
-        finally:
-            engine.dispose()
         return asdict(coverage)

@@ -14,12 +14,13 @@ def positions(conn_id: str, group_id: str, schema: str | None = None, prefix: st
     :param prefix: what is put before the names of the state tables
     :return: the next offset to read, by topic and partition; empty for a group that is not known
     """
-    from airflow_kafka_offsets import ledger
     from airflow_kafka_offsets.hooks.database import database_engine
+    from airflow_kafka_offsets.ledger.positions import read_positions
+    from airflow_kafka_offsets.ledger.tables import Tables
 
     engine = database_engine(conn_id)
     try:
-        stored = ledger.positions(engine, ledger.Tables(schema, prefix), group_id)
+        stored = read_positions(engine, Tables(schema, prefix), group_id)
     finally:
         engine.dispose()
     found: dict[str, dict[int, int]] = {}

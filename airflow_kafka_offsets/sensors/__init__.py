@@ -1,1 +1,1 @@
-"""Sensors."""
+"""Airflow sensors."""

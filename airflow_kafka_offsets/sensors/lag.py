@@ -11,17 +11,18 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_kafka_offsets.lag_watch import LagWatch
+from airflow_kafka_offsets.lag.watch_options import TEMPLATED, LagWatch
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kafka_offsets.bounds import Start
-    from airflow_kafka_offsets.thresholds import Require
+    from airflow_kafka_offsets.core.start import Start
+    from airflow_kafka_offsets.lag.thresholds import Require
 
 
 # A question to Kafka that takes longer is asked again at the next look.
 _KAFKA_SECONDS = 30.0
+
 # A sensor may look without a pause; a triggerer is not to.
 _SHORTEST_SECONDS = 1.0
 
@@ -54,10 +55,11 @@ class KafkaLagSensor(BaseSensorOperator):
     :param offsets_prefix: put before the names of the state tables
     :param kafka_conn_id: connection of the Kafka provider
     :param kwargs: of every sensor: `poke_interval`, `timeout`, `mode`, `soft_fail`, …
-    :raises ConfigurationError: the thresholds can mean nothing, or contradict each other; raised when the DAG is parsed
+    :raises ConfigurationError: the thresholds can mean nothing or contradict each other, or another parameter that is not templated cannot
+        work; raised when the DAG is parsed
     """
 
-    template_fields: Sequence[str] = ("group_id", "topics")
+    template_fields: Sequence[str] = TEMPLATED
 
     def __init__(
         self,
@@ -141,12 +143,13 @@ class KafkaLagSensor(BaseSensorOperator):
         # Here and not above: DAG files are parsed every few seconds.
         from airflow.sdk.observability import stats
 
+        from airflow_kafka_offsets.database.errors import translated_errors
         from airflow_kafka_offsets.exceptions import KafkaOffsetsError
         from airflow_kafka_offsets.hooks.database import database_engine
         from airflow_kafka_offsets.hooks.kafka import kafka_config
-        from airflow_kafka_offsets.kafka import Cluster
-        from airflow_kafka_offsets.lag_report import lag_report
-        from airflow_kafka_offsets.ledger import Tables, outages_told
+        from airflow_kafka_offsets.kafka.cluster import Cluster
+        from airflow_kafka_offsets.lag.measure import measure_lag
+        from airflow_kafka_offsets.ledger.tables import Tables
 
         watched = self._watched()
         try:
@@ -155,9 +158,9 @@ class KafkaLagSensor(BaseSensorOperator):
             cluster = Cluster(config, isolation_level=self.isolation_level, timeout=_KAFKA_SECONDS)
             engine = database_engine(self.offsets_conn_id)
             try:
-                with outages_told(f"The database of connection {self.offsets_conn_id!r} could not be read", ""):
+                with translated_errors(f"The database of connection {self.offsets_conn_id!r} could not be read", ""):
                     tables = Tables(self.offsets_schema, self.offsets_prefix)
-                    report = lag_report(engine, tables, cluster, question, new_group=True)
+                    report = measure_lag(engine, tables, cluster, question, new_group=True)
             finally:
                 engine.dispose()
         except KafkaOffsetsError as error:
@@ -170,7 +173,7 @@ class KafkaLagSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=bool(judged.met), xcom_value=judged.payload)
 
     def _watched(self) -> LagWatch:
-        names = {one.name for one in fields(LagWatch)} - {"poll_interval"}
+        names = {field.name for field in fields(LagWatch)} - {"poll_interval"}
         return LagWatch(
             **{name: getattr(self, name) for name in names},
             poll_interval=timedelta(seconds=max(self.poke_interval, _SHORTEST_SECONDS)),

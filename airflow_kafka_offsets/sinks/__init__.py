@@ -1,5 +1,5 @@
-"""What a commit does with staged rows: one module a sink."""
+"""Where rows go."""
 
-from airflow_kafka_offsets.sinks.sql_table import SqlTable
+from __future__ import annotations
 
 __all__ = ["SqlTable"]

@@ -4,29 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import pyarrow as pa
 
-from airflow_kafka_offsets.offsets import ReadAhead, Slice, pack
-
-MANIFEST = "manifest.json"
-
-
-@dataclass(frozen=True)
-class TargetColumns:
-    """What the sink needs of a transform's result, known before Spark starts.
-
-    :param table: the target's name, for messages
-    :param known: every column of the target, or None where it does not exist yet
-    :param required: columns that the target cannot fill by itself
-    """
-
-    table: str
-    known: tuple[str, ...] | None
-    required: tuple[str, ...] = ()
+from airflow_kafka_offsets.core.offsets import Slice, pack
+from airflow_kafka_offsets.staging.manifest import from_dicts
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
 
 
 @dataclass(frozen=True)
@@ -51,7 +37,7 @@ class StageJob:
     batch_id: int
     group_id: str
     slices: tuple[Slice, ...]
-    kafka_config: Mapping[str, Any]
+    kafka_config: Mapping[str, Any] = field(repr=False)
     isolation_level: str
     value_format: str
     columns: pa.Schema
@@ -78,7 +64,7 @@ class StageJob:
         return pack(self.slices, self.task_offsets)
 
     def to_json(self) -> str:
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         plain["slices"] = [asdict(one) for one in self.slices]
         plain["target"] = asdict(self.target)
         plain["kafka_config"] = dict(self.kafka_config)
@@ -89,84 +75,10 @@ class StageJob:
     def from_json(cls, text: str) -> StageJob:
         plain = json.loads(text)
         known = plain["target"]["known"]
-        plain["slices"] = tuple(map(_slice, plain["slices"]))
+        plain["slices"] = from_dicts(Slice, plain["slices"])
         plain["target"] = TargetColumns(
             plain["target"]["table"], None if known is None else tuple(known), tuple(plain["target"]["required"])
         )
         plain["columns"] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(plain["columns"])))
         plain["python_path"] = tuple(plain["python_path"])
         return cls(**plain)
-
-
-@dataclass(frozen=True)
-class StagedFile:
-    """A file that an accepted task attempt wrote.
-
-    :param name: its name below the staging directory
-    """
-
-    name: str
-    rows: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class SliceRead:
-    """What reading a slice to its end showed.
-
-    :param records: those that the batch loads, dead letters among them; None where the slice was not read, because the
-        transform's result does not depend on it
-    :param first_timestamp_ms: the oldest loaded record's timestamp, None where no record had one
-    :param last_timestamp_ms: the newest record's
-    :param bytes: of keys and values, as read
-    :param dead_letters: how many records could not be decoded
-    :param dead_letters_file: the file below the staging directory that holds them, None where there are none
-    """
-
-    index: int
-    topic: str
-    partition: int
-    start: int
-    end: int
-    records: int | None
-    first_timestamp_ms: int | None = None
-    last_timestamp_ms: int | None = None
-    bytes: int = 0
-    dead_letters: int = 0
-    dead_letters_file: str | None = None
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """The accepted files of a staged batch. Files that it does not name do not exist for the commit.
-
-    :param fingerprint: the job's
-    """
-
-    batch_id: int
-    fingerprint: str
-    files: tuple[StagedFile, ...]
-    reads: tuple[SliceRead, ...]
-
-    @property
-    def rows(self) -> int:
-        return sum(one.rows for one in self.files)
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> Manifest:
-        plain = json.loads(text)
-        return cls(
-            plain["batch_id"], plain["fingerprint"], _each(StagedFile, plain["files"]), _each(SliceRead, plain["reads"])
-        )
-
-
-def _slice(plain: dict[str, Any]) -> Slice:
-    loaded = plain["loaded"]
-    return Slice(**(plain | {"loaded": None if loaded is None else ReadAhead(**loaded)}))
-
-
-def _each(kind: type[Any], items: Sequence[dict[str, Any]]) -> tuple[Any, ...]:
-    return tuple(kind(**item) for item in items)

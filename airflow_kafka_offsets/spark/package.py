@@ -12,7 +12,7 @@ from airflow_kafka_offsets.spark.job import StageJob
 _APPLICATION = """\
 import sys
 
-from airflow_kafka_offsets.spark.application import main
+from airflow_kafka_offsets.spark.main import main
 
 sys.exit(main(sys.argv[1]))
 """
@@ -55,5 +55,8 @@ def write_package(path: Path) -> Path:
     root = Path(__file__).resolve().parent.parent
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(root.rglob("*.py")):
-            archive.writestr(zipfile.ZipInfo(str(Path(root.name) / file.relative_to(root))), file.read_bytes())
+            info = zipfile.ZipInfo(str(Path(root.name) / file.relative_to(root)))
+            # An entry does not take over what the archive was opened with.
+            info.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(info, file.read_bytes())
     return path

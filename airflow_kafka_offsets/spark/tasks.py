@@ -6,19 +6,25 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError
-from airflow_kafka_offsets.offsets import Slice
-from airflow_kafka_offsets.spark.dead_letters import DeadLetterFile
-from airflow_kafka_offsets.spark.decode import DECODERS, sift_json
-from airflow_kafka_offsets.spark.job import SliceRead, StagedFile, StageJob
-from airflow_kafka_offsets.spark.staging import StagingDirectory
+from airflow_kafka_offsets.formats.decoder import decode_raw
+from airflow_kafka_offsets.formats.json_decoder import decode_json, sift_json
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.spark.slice_notes import write_progress, write_slice
+from airflow_kafka_offsets.staging.dead_letters import DeadLetterFile
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import SliceRead, StagedFile
+
+DECODERS = {"json": decode_json, "raw": decode_raw}
 
 RESULT_DDL = "name STRING, row_count BIGINT, byte_count BIGINT"
+
 _RESULT = pa.schema([("name", pa.string()), ("row_count", pa.int64()), ("byte_count", pa.int64())])
 
 
@@ -52,7 +58,7 @@ class SliceReader:
 
     def _slice(self, one: Slice, staging: StagingDirectory) -> Iterator[pa.RecordBatch]:
         # Imported where a slice is read: the driver needs no Kafka client.
-        from airflow_kafka_offsets.spark.read import consumer_config, read
+        from airflow_kafka_offsets.kafka.reader import consumer_config, read
 
         job = self._job
         config = consumer_config(job.kafka_config, job.group_id, job.isolation_level)
@@ -162,7 +168,7 @@ class _Seen:
         self._oldest: int | None = None
         self._newest: int | None = None
         # From here on the slice is begun: a begun slice that nobody ends is one that a transform stopped reading.
-        self._write("progress", self._read())
+        write_progress(staging, self._read())
 
     def add(self, batch: pa.RecordBatch, dead: DeadLetterFile) -> None:
         self._records += batch.num_rows
@@ -174,13 +180,13 @@ class _Seen:
             self._newest = newest if self._newest is None else max(self._newest, newest)
         if time.monotonic() >= self._next_note:
             self._next_note = time.monotonic() + self._interval
-            self._write("progress", replace(self._read(), dead_letters=dead.count))
+            write_progress(self._staging, replace(self._read(), dead_letters=dead.count))
 
     def finish(self, dead: DeadLetterFile) -> None:
         """
         :param dead: complete
         """
-        self._write("slice", replace(self._read(), dead_letters=dead.count, dead_letters_file=dead.name))
+        write_slice(self._staging, replace(self._read(), dead_letters=dead.count, dead_letters_file=dead.name))
 
     def _read(self) -> SliceRead:
         one = self._slice
@@ -195,9 +201,6 @@ class _Seen:
             None if self._newest is None else self._newest // 1000,
             self._bytes,
         )
-
-    def _write(self, kind: str, read: SliceRead) -> None:
-        self._staging.write_text(f"{kind}-{self._slice.index}.json", json.dumps(asdict(read)))
 
 
 def leave_failure(staging: StagingDirectory, error: KafkaOffsetsError) -> None:

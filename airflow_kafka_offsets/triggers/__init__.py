@@ -1,1 +1,1 @@
-"""What waits in the triggerer."""
+"""Airflow triggers."""

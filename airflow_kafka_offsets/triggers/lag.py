@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from airflow.observability import stats
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
-from airflow_kafka_offsets.lag_watch import Judged, LagWatch
-from airflow_kafka_offsets.metrics import emit_poll
-from airflow_kafka_offsets.rearming import Edge
+from airflow_kafka_offsets.core.parameters import check_untemplated
+from airflow_kafka_offsets.hooks.metrics import emit_poll
+from airflow_kafka_offsets.lag.rearming import Edge
+from airflow_kafka_offsets.lag.watch_options import LAG_RULES, Judged, LagWatch
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.bounds import Start
-    from airflow_kafka_offsets.lag_report import LagQuestion
-    from airflow_kafka_offsets.thresholds import Require
-    from airflow_kafka_offsets.watch import Look, StateTables, Watch
+    from airflow_kafka_offsets.core.start import Start
+    from airflow_kafka_offsets.lag.measure import LagQuestion
+    from airflow_kafka_offsets.lag.shared_poll import Look, StateTables, Watch
+    from airflow_kafka_offsets.lag.thresholds import Require
+
 
 # A question to Kafka that takes longer is asked again at the next poll.
 _KAFKA_SECONDS = 10.0
@@ -43,27 +44,16 @@ def prepare(watched: LagWatch) -> Prepared:
     """Read the parameters, and import whatever a watch needs: it takes long, and would hold up all triggers."""
     from airflow_kafka_offsets.hooks.database import database_engine
     from airflow_kafka_offsets.hooks.kafka import kafka_config
-    from airflow_kafka_offsets.kafka import Cluster
-    from airflow_kafka_offsets.watch import StateTables, Watch
+    from airflow_kafka_offsets.kafka.cluster import Cluster
+    from airflow_kafka_offsets.lag.shared_poll import StateTables, Watch
 
     def open_cluster() -> Cluster:
         config = kafka_config(watched.kafka_conn_id)
         return Cluster(config, isolation_level=watched.isolation_level, timeout=_KAFKA_SECONDS)
 
     tables = StateTables(watched.offsets_conn_id, watched.offsets_schema, watched.offsets_prefix)
-    _spare_the_loop()
     polled = partial(emit_poll, stats, watched.kafka_conn_id)
     return Prepared(tables, watched.question(), partial(Watch, open_cluster, database_engine, polled=polled))
-
-
-@cache
-def _spare_the_loop() -> None:
-    """Leave what is imported by now out of full garbage collections.
-
-    Looking at thousands of groups makes enough objects for one every few polls. Over all that Airflow has imported it takes 0.2 s,
-    during which no trigger of the process goes on; imports live as long as the process anyway.
-    """
-    gc.freeze()
 
 
 async def watch(watched: LagWatch) -> AsyncGenerator[Look[Judged] | Exception]:
@@ -85,15 +75,55 @@ class KafkaLagTrigger(BaseTrigger):
     A cluster or a database that cannot be reached is waited for. The event has `met` and `report`; or `error`, where waiting
     cannot help.
 
+    As for `KafkaLagSensor`: `group_id`, `topics`, `offsets_conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`, `require`,
+    `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `offsets_schema`, `offsets_prefix`, `kafka_conn_id`.
+
     :param first_look: not to look before. Who defers has looked, and Airflow fails a task whose trigger fires before the executor
         has noticed that the task was deferred, which takes up to `[workers] min_heartbeat_interval`, 5 s
-    :param watched: the parameters of `KafkaLagSensor`
+    :param poll_interval: from one look to the next
     """
 
-    def __init__(self, *, first_look: datetime | None = None, **watched: Any) -> None:
+    def __init__(
+        self,
+        *,
+        group_id: str,
+        topics: str | Sequence[str] = (),
+        offsets_conn_id: str,
+        min_lag: int | None = None,
+        max_lag: int | None = None,
+        max_delay: timedelta | None = None,
+        min_headroom: timedelta | int | None = None,
+        require: Require = "any",
+        per_partition: bool = False,
+        allow_incomplete: bool = False,
+        first_look: datetime | None = None,
+        poll_interval: timedelta = timedelta(seconds=60),
+        start: Start = "earliest",
+        isolation_level: str = "read_committed",
+        offsets_schema: str | None = None,
+        offsets_prefix: str = "",
+        kafka_conn_id: str = "kafka_default",
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.first_look = first_look
-        self.watched = LagWatch(**watched)
+        self.watched = LagWatch(
+            group_id=group_id,
+            topics=topics,
+            offsets_conn_id=offsets_conn_id,
+            min_lag=min_lag,
+            max_lag=max_lag,
+            max_delay=max_delay,
+            min_headroom=min_headroom,
+            require=require,
+            per_partition=per_partition,
+            allow_incomplete=allow_incomplete,
+            poll_interval=poll_interval,
+            start=start,
+            isolation_level=isolation_level,
+            offsets_schema=offsets_schema,
+            offsets_prefix=offsets_prefix,
+            kafka_conn_id=kafka_conn_id,
+        )
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Everything that is needed to wait in another process. No secrets: connections are named."""
@@ -135,24 +165,13 @@ class KafkaLagEventTrigger(BaseEventTrigger):
     It never ends: a cluster or a database that cannot be reached, and whatever else goes wrong, is logged and looked at again, in
     longer and longer intervals of up to five minutes. All triggers of a triggerer share one poll of each cluster.
 
-    :param group_id: the group of the load
-    :param topics: `topic` or `topic:0,1`, several of them; empty is the topics of the stored positions
-    :param offsets_conn_id: connection of the database that holds the positions
-    :param min_lag: enough to load: at least so many offsets wait
-    :param max_lag: caught up: at most so many offsets wait
-    :param max_delay: the oldest record that waits is at least so old
-    :param min_headroom: at most so much is left until retention takes what waits: a duration, or a number of offsets
-    :param require: whether `any` or `all` of the thresholds have to be met
-    :param per_partition: compare `min_lag` and `max_lag` with single partitions
-    :param allow_incomplete: fire also where partitions have an error
+    As for `KafkaLagSensor`: `group_id`, `topics`, `offsets_conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`, `require`,
+    `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `offsets_schema`, `offsets_prefix`, `kafka_conn_id`. Nothing is
+    templated.
+
     :param rearm_after: when to fire again though no position has moved
     :param poll_interval: from one look to the next
-    :param start: where a load begins with topics of which nothing is stored
-    :param isolation_level: that of the load
-    :param offsets_schema: database schema of the state tables; None is the connection's default
-    :param offsets_prefix: put before the names of the state tables
-    :param kafka_conn_id: connection of the Kafka provider
-    :raises ConfigurationError: thresholds or intervals can mean nothing; raised when the DAG is parsed
+    :raises ConfigurationError: a parameter cannot work; raised when the DAG is parsed
     """
 
     def __init__(
@@ -176,11 +195,9 @@ class KafkaLagEventTrigger(BaseEventTrigger):
         offsets_prefix: str = "",
         kafka_conn_id: str = "kafka_default",
     ) -> None:
-        from airflow_kafka_offsets.exceptions import ConfigurationError
-
         super().__init__()  # type: ignore[no-untyped-call]
-        if not isinstance(rearm_after, timedelta) or rearm_after <= timedelta(0):
-            raise ConfigurationError(f"rearm_after must be a positive timedelta; got rearm_after={rearm_after!r}")
+        given = {"group_id": group_id, "topics": topics, "rearm_after": rearm_after}
+        check_untemplated(given, LAG_RULES, ())
         self.rearm_after = rearm_after
         self.watched = LagWatch(
             group_id=group_id,

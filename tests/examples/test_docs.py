@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import ledger
-from airflow_kafka_offsets.ledger import Tables
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.tables import Tables
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.orders import produce_orders
@@ -153,7 +153,7 @@ def test_the_script_of_the_readme_loads(tmp_path: Path) -> None:
 
 def test_queries_of_the_documents_run(database: str) -> None:
     engine = sa.create_engine(database)
-    ledger.init(engine, Tables())
+    initialize(engine, Tables())
     queries = snippets("docs/state-tables.md", "sql")
     with engine.connect() as conn:
         for query in queries:

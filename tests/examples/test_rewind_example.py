@@ -10,11 +10,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_kafka_offsets.batch import load
-from airflow_kafka_offsets.formats import Json
-from airflow_kafka_offsets.pipeline import Pipeline
-from airflow_kafka_offsets.sinks import SqlTable
-from airflow_kafka_offsets.verification import verify
+from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.loading.load import load
+from airflow_kafka_offsets.loading.pipeline import Pipeline
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.verification.verify import verify
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.orders import produce_orders

@@ -20,12 +20,12 @@ import sqlalchemy as sa
 from airflow.utils import yaml
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.batch import load
+from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
-from airflow_kafka_offsets.formats import Json
-from airflow_kafka_offsets.instants import milliseconds
-from airflow_kafka_offsets.pipeline import Pipeline
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.loading.load import load
+from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.kafka import KafkaBroker
 from devstack.orders import order_json
 from devstack.topics import create_topic, delete_records, delete_topic
@@ -55,7 +55,7 @@ def snippets(text: str, language: str) -> list[str]:
 class Orders:
     """The group `orders_loader`, and the DAG that loads it.
 
-    :param options: of the pipeline: what the DAG says beside the README's
+    :param options: of the pipeline and of the load: what the DAG says beside the README's
     """
 
     engine: Engine
@@ -67,10 +67,13 @@ class Orders:
     def trigger(self) -> Done:
         assert not self.paused, "a run of a paused DAG waits for ever"
         options = {"sink": SqlTable("orders")} | self.options
+        of_the_load = {name: options.pop(name) for name in ("on_data_loss",) if name in options}
         pipeline = Pipeline(group_id="orders_loader", topics=("orders",), value_format=Json(self.columns), **options)
         config = {"bootstrap.servers": self.kafka.bootstrap_servers}
         try:
-            load(pipeline, kafka_config=config, engine=self.engine, launcher=InlineLauncher())
+            load(
+                pipeline, LoadOptions(**of_the_load), kafka_config=config, engine=self.engine, launcher=InlineLauncher()
+            )
         except KafkaOffsetsError as error:
             return Done(1, "", str(error))
         return Done(0, "", "")
@@ -177,7 +180,7 @@ def airflow(
     # Files that commands write and read.
     monkeypatch.chdir(tmp_path)
     # What Spark does to a replay from the command line is tested in test_cli_rewind.py.
-    monkeypatch.setattr("airflow_kafka_offsets.cli.replay.SparkSubmitLauncher", lambda *_, **__: InlineLauncher())
+    monkeypatch.setattr("airflow_kafka_offsets.hooks.spark.SparkSubmitLauncher", lambda *_, **__: InlineLauncher())
     return CommandLine(
         monkeypatch,
         capsys,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,15 +14,17 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.attempt import LoadResult
-from airflow_kafka_offsets.batch import load
-from airflow_kafka_offsets.formats import Json
-from airflow_kafka_offsets.ledger import Tables, TaskRun
-from airflow_kafka_offsets.pipeline import Pipeline
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.loading.load import load
+from airflow_kafka_offsets.loading.pipeline import Pipeline
+from airflow_kafka_offsets.loading.result import LoadResult
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.session import SessionLauncher
+from airflow_kafka_offsets.spark.session_launcher import SessionLauncher
 from tests.integration.inline import InlineLauncher
+from tests.integration.pipelines import pipeline_and_options
 from tests.support.clients import Kafka
 from tests.support.memory_log import MemoryLog
 
@@ -160,12 +162,15 @@ class Loader:
         return {"bootstrap.servers": self.kafka.bootstrap_servers}
 
     def pipeline(self, topics: Sequence[str], **options: Any) -> Pipeline:
-        defaults: dict[str, Any] = {"group_id": "loader", "value_format": COLUMNS, "sink": SqlTable("target")}
-        return Pipeline(topics=tuple(topics), **(defaults | options))
+        return Pipeline(**self.parameters(topics, options))
+
+    def parameters(self, topics: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+        defaults = {"group_id": "loader", "value_format": COLUMNS, "sink": SqlTable("target")}
+        return {"topics": tuple(topics)} | defaults | dict(options)
 
     def __call__(self, *topics: str, run: TaskRun | None = None, **options: Any) -> LoadResult:
         return load(
-            self.pipeline(topics, **options),
+            *pipeline_and_options(self.parameters(topics, options)),
             kafka_config=self.config,
             engine=self.engine,
             launcher=self.launcher,

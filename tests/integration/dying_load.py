@@ -17,16 +17,19 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import batch, holding, ledger, replaying
-from airflow_kafka_offsets.attempt import LoadResult
-from airflow_kafka_offsets.formats import Json
-from airflow_kafka_offsets.ledger import TaskRun
-from airflow_kafka_offsets.offsets import Slice
-from airflow_kafka_offsets.pipeline import Pipeline
-from airflow_kafka_offsets.sinks import SqlTable
-from airflow_kafka_offsets.spark.staging import StagingDirectory
+from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.kafka import reader
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.loading import claiming, load
+from airflow_kafka_offsets.loading.pipeline import Pipeline
+from airflow_kafka_offsets.loading.result import LoadResult
+from airflow_kafka_offsets.replaying import replay
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.tasks import SliceReader
+from airflow_kafka_offsets.staging.directory import StagingDirectory
 from tests.integration.inline import InlineLauncher
+from tests.integration.pipelines import pipeline_and_options
 
 # Children are forked from a server that has imported everything and runs nothing: that takes milliseconds, and no thread or
 # Kafka client of the test's process is copied.
@@ -36,22 +39,32 @@ _CONTEXT.set_forkserver_preload(["tests.integration.dying_load"])
 TIMEOUT = 60.0
 
 # What the product imports only where it is used: in the server, once, and not in every child.
-for _name in ("pyarrow.json", "psycopg", "pgpq", "sqlalchemy.dialects.postgresql", "airflow_kafka_offsets.spark.read"):
+for _name in (
+    "pyarrow.json",
+    "psycopg",
+    "pgpq",
+    "sqlalchemy.dialects.postgresql",
+    "airflow_kafka_offsets.kafka.reader",
+):
     import_module(_name)
-for _name in ("insert", "postgres", "columns"):
-    import_module(f"airflow_kafka_offsets.sinks.{_name}")
+for _name in ("insert", "postgres_copy", "column_types"):
+    import_module(f"airflow_kafka_offsets.sinks.sql.{_name}")
 _COLUMNS = Json("id BIGINT NOT NULL, name STRING")
 _COLUMNS.columns()
 
-# The package shows the function of that name.
-_commit_module = import_module("airflow_kafka_offsets.ledger.commit")
+# What the steps call, where they call it.
+load_module = import_module("airflow_kafka_offsets.loading.load")
+stage_module = import_module("airflow_kafka_offsets.loading.stage")
+commit_module = import_module("airflow_kafka_offsets.loading.commit")
+replay_module = import_module("airflow_kafka_offsets.replaying.replay")
+_commit_module = import_module("airflow_kafka_offsets.ledger.commit_transaction")
 
 
 @dataclass(frozen=True)
 class Load:
     """What to load, as plain data.
 
-    :param options: of the pipeline, over group `loader`, table `target` and the columns of the tests
+    :param options: of the pipeline and of the load, over group `loader`, table `target` and the columns of the tests
     """
 
     url: str
@@ -61,18 +74,17 @@ class Load:
     options: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self) -> LoadResult:
-        return self._call(batch.load)
+        pipeline, options = pipeline_and_options(self._parameters())
+        return self._call(load.load, pipeline, options)
+
+    def _parameters(self) -> dict[str, Any]:
+        defaults = {"group_id": "loader", "value_format": _COLUMNS, "sink": SqlTable("target")}
+        return {"topics": self.topics} | defaults | self.options
 
     def _call(self, work: Callable[..., LoadResult], *arguments: Any, **options: Any) -> LoadResult:
         engine = sa.create_engine(self.url, hide_parameters=True)
-        defaults: dict[str, Any] = {
-            "group_id": "loader",
-            "value_format": _COLUMNS,
-            "sink": SqlTable("target"),
-        }
         try:
             return work(
-                Pipeline(topics=self.topics, **(defaults | self.options)),
                 *arguments,
                 kafka_config={"bootstrap.servers": self.bootstrap_servers},
                 engine=engine,
@@ -95,7 +107,7 @@ class Replay(Load):
     replace: bool = False
 
     def __call__(self) -> LoadResult:
-        return self._call(replaying.replay, self.bounds, replace=self.replace)
+        return self._call(replay.replay, Pipeline(**self._parameters()), self.bounds, replace=self.replace)
 
 
 def _before(owner: Any, name: str) -> Callable[[Callable[[], None]], None]:
@@ -137,16 +149,15 @@ def _in_the_second_slice(stop: Callable[[], None]) -> None:
 
 
 def _while_a_slice_is_read(stop: Callable[[], None]) -> None:
-    from airflow_kafka_offsets.spark import read
 
     # The first records are fetched, and nothing is written of them yet.
-    _after(read, "_record_batch")(stop)
+    _after(reader, "_record_batch")(stop)
 
 
 def _in_the_middle_of_removing(stop: Callable[[], None]) -> None:
     original = StagingDirectory.remove
     committed: list[bool] = []
-    _after(ledger, "commit")(lambda: committed.append(True))
+    _after(commit_module, "commit_batch")(lambda: committed.append(True))
 
     def one_file_and_no_more(self: StagingDirectory) -> None:
         if not committed:  # an earlier attempt's: whoever is killed here leaves an orphan, which goes by its age
@@ -159,29 +170,29 @@ def _in_the_middle_of_removing(stop: Callable[[], None]) -> None:
 
 
 POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
-    "before planning": _before(batch, "plan"),
-    "after the ranges are stored": _after(batch, "plan"),
+    "before planning": _before(load_module, "plan"),
+    "after the ranges are stored": _after(load_module, "plan"),
     "while a slice is read": _while_a_slice_is_read,
     "after some slices are staged": _in_the_second_slice,
-    "after the manifest": _before(ledger, "mark_staged"),
-    "after it is marked as staged": _before(batch, "commit"),
+    "after the manifest": _before(stage_module, "mark_staged"),
+    "after it is marked as staged": _before(load_module, "commit"),
     "inside the transaction": _before(_commit_module, "set_positions"),
-    "after COMMIT, its answer lost": _before(_commit_module, "_outcome"),
+    "after COMMIT, its answer lost": _before(_commit_module, "_rows_committed"),
     "after COMMIT": _after(_commit_module, "transact"),
-    "before clean-up": _after(ledger, "commit"),
+    "before clean-up": _after(commit_module, "commit_batch"),
     "during clean-up": _in_the_middle_of_removing,
 }
 
 REPLAY_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
-    "before planning a replay": _before(ledger, "record_replay"),
-    "after the ranges of a replay are stored": _after(ledger, "record_replay"),
+    "before planning a replay": _before(replay_module, "record_replay"),
+    "after the ranges of a replay are stored": _after(replay_module, "record_replay"),
     "while a slice is read": _while_a_slice_is_read,
     "after some slices are staged": _in_the_second_slice,
-    "after the manifest": _before(ledger, "mark_staged"),
-    "after a replay is marked as staged": _before(replaying, "commit"),
+    "after the manifest": _before(stage_module, "mark_staged"),
+    "after a replay is marked as staged": _before(replay_module, "commit"),
     "inside the transaction of a replay": _before(_commit_module, "_close"),
     "after COMMIT": _after(_commit_module, "transact"),
-    "before clean-up": _after(ledger, "commit"),
+    "before clean-up": _after(commit_module, "commit_batch"),
     "during clean-up": _in_the_middle_of_removing,
 }
 
@@ -229,7 +240,7 @@ class Worker:
 def _work(pipe: Connection) -> None:
     slow: dict[str, float] = {}
     # Whoever waits for the other one looks again soon: a race is over in a fraction of a second.
-    holding._BUSY_POLL_SECONDS = 0.02
+    claiming._BUSY_POLL_SECONDS = 0.02
     for point, install in POINTS.items():
         if point != "during clean-up":
             install(partial(_be_slow, slow, point))

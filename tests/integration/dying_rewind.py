@@ -10,10 +10,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.ledger import TaskRun
-from airflow_kafka_offsets.preview import Preview
-from airflow_kafka_offsets.rewind import Rewound, execute_rewind
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.rewind import RewindResult, execute_rewind
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.integration import dying_load
 
 
@@ -26,11 +26,11 @@ class Rewind:
     run: TaskRun
     abandon: int | None = None
 
-    def __call__(self) -> Rewound:
+    def __call__(self) -> RewindResult:
         engine = sa.create_engine(self.url, hide_parameters=True)
         try:
             return execute_rewind(
-                Preview.from_dict(self.preview),
+                RewindPreview.from_dict(self.preview),
                 engine=engine,
                 run=self.run,
                 who="somebody",

@@ -5,10 +5,10 @@ What Spark itself does to a load is tested with real Spark; here its part is onl
 
 from __future__ import annotations
 
-from airflow_kafka_offsets.spark.application import write_manifest
+from airflow_kafka_offsets.spark.driver import write_manifest
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.staging import StagingDirectory
 from airflow_kafka_offsets.spark.tasks import OnePass
+from airflow_kafka_offsets.staging.directory import StagingDirectory
 
 
 class InlineLauncher:

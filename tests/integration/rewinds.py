@@ -6,12 +6,13 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_kafka_offsets.preview import Preview
-from airflow_kafka_offsets.rewind import Rewound, execute_rewind, preview_rewind
-from airflow_kafka_offsets.rewinding import PartitionRewind
-from airflow_kafka_offsets.scenarios import Scenario, parse_scope
-from airflow_kafka_offsets.sinks import SqlTable
-from airflow_kafka_offsets.verification import verify
+from airflow_kafka_offsets.core.scope import parse_scope
+from airflow_kafka_offsets.rewinding.decision import PartitionRewind
+from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.rewind import RewindResult, execute_rewind, preview_rewind
+from airflow_kafka_offsets.rewinding.scenarios import Scenario
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.verification.verify import verify
 from tests.integration.conftest import Loader, rows
 
 TARGET = SqlTable("target")
@@ -24,7 +25,7 @@ class Rewinder:
     loader: Loader
     group: str = "loader"
 
-    def preview(self, name: str, value: object = None, *scopes: str, **options: Any) -> Preview:
+    def preview(self, name: str, value: object = None, *scopes: str, **options: Any) -> RewindPreview:
         """
         :param options: of `preview_rewind`
         """
@@ -37,13 +38,13 @@ class Rewinder:
             **options,
         )
 
-    def execute(self, preview: Preview, **options: Any) -> Rewound:
+    def execute(self, preview: RewindPreview, **options: Any) -> RewindResult:
         """
         :param options: of `execute_rewind`
         """
         return execute_rewind(preview, engine=self.loader.engine, **options)
 
-    def __call__(self, name: str, value: object = None, *scopes: str, **options: Any) -> Rewound:
+    def __call__(self, name: str, value: object = None, *scopes: str, **options: Any) -> RewindResult:
         """Preview and execute.
 
         :param options: of both
@@ -103,7 +104,7 @@ def once(*spans: tuple[int, int]) -> dict[int, int]:
     return dict(sorted(Counter(offset for start, end in spans for offset in range(start, end)).items()))
 
 
-def only(preview: Preview) -> PartitionRewind:
+def only(preview: RewindPreview) -> PartitionRewind:
     """The preview's one partition."""
     (one,) = preview.partitions
     return one

@@ -15,8 +15,6 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import ledger
-from airflow_kafka_offsets.batch import load
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     ConfigurationError,
@@ -30,14 +28,16 @@ from airflow_kafka_offsets.exceptions import (
     TransformError,
     UnknownTopicError,
 )
-from airflow_kafka_offsets.formats import Json
+from airflow_kafka_offsets.formats.value_formats import Json
 from airflow_kafka_offsets.hooks.spark import check_java
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Tables
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.loading.load import load
 from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.staged import Launcher
+from airflow_kafka_offsets.spark.launcher import Launcher
 from devstack.kafka import KafkaBroker
 from devstack.process import free_port, wait_until
 from devstack.topics import create_topic
@@ -204,7 +204,7 @@ def guest(postgres_loader: Loader) -> Iterator[Engine]:
 def made_ready(loader: Loader, topic: str, *statements: str) -> None:
     """Records, the state tables and a target, and what statements make of them."""
     produce(loader.kafka, topic, names(0, 3))
-    ledger.init(loader.engine, Tables())
+    initialize(loader.engine, Tables())
     with loader.engine.begin() as conn:
         for statement in ("CREATE TABLE target (id BIGINT, name TEXT)", *statements):
             conn.execute(sa.text(statement))

@@ -6,8 +6,8 @@ import json
 
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.ledger import Tables
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.topics import delete_topic

@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import ledger
-from airflow_kafka_offsets.ledger import Tables
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.tables import Tables
 from devstack.kafka import KafkaBroker
 from devstack.process import free_port
 from devstack.spark import SparkStandalone
@@ -117,7 +117,7 @@ def test_nothing_is_written(cli: CommandLine, inline_loader: Loader, topic: Topi
 
 
 def test_a_table_that_was_dropped_is_named(cli: CommandLine, engine: Engine) -> None:
-    ledger.init(engine, Tables())
+    initialize(engine, Tables())
     with engine.begin() as conn:
         conn.execute(sa.text("DROP TABLE offset_gaps"))
 
@@ -128,7 +128,7 @@ def test_a_table_that_was_dropped_is_named(cli: CommandLine, engine: Engine) -> 
 
 
 def test_tables_of_another_version_are_an_error(cli: CommandLine, engine: Engine) -> None:
-    ledger.init(engine, Tables())
+    initialize(engine, Tables())
     with engine.begin() as conn:
         conn.execute(sa.text("UPDATE offsets_schema_version SET version = 99"))
 
@@ -139,7 +139,7 @@ class TestRights:
     @pytest.fixture
     def reader(self, postgres_engine: Engine) -> Iterator[str]:
         """A user who may read, and a connection of hers."""
-        ledger.init(postgres_engine, Tables())
+        initialize(postgres_engine, Tables())
         name = f"reader_{postgres_engine.url.database}"
         with postgres_engine.begin() as conn:
             conn.execute(sa.text(f"CREATE USER {name} PASSWORD '{SECRET}'"))

@@ -14,9 +14,9 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import FencedError, StagingError
 from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.verification import verify
+from airflow_kafka_offsets.verification.verify import verify
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.topics import delete_records

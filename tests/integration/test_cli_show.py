@@ -12,14 +12,16 @@ import sqlalchemy as sa
 from airflow.utils import yaml
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import ledger
+from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import StagingError
-from airflow_kafka_offsets.formats import Json
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Tables, TaskRun
-from airflow_kafka_offsets.offsets import TopicPartition
-from airflow_kafka_offsets.scenarios import read_offsets
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.ledger.claims import claim_group
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.rewinding.offsets_file import read_offsets
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import KafkaBroker
 from devstack.topics import delete_records, delete_topic
@@ -140,8 +142,8 @@ class TestGroups:
     def test_only_a_live_lease_holds_a_group(
         self, cli: CommandLine, engine: Engine, lease: timedelta, shown: bool
     ) -> None:
-        ledger.init(engine, Tables())
-        ledger.claim(engine, Tables(), "loader", TaskRun("run-1", "dag", "task"), cluster_id="c", lease=lease)
+        initialize(engine, Tables())
+        claim_group(engine, Tables(), "loader", TaskRun("run-1", "dag", "task"), cluster_id="c", lease=lease)
 
         (group,) = data(cli, "groups")
 
@@ -153,7 +155,7 @@ class TestGroups:
         assert "offsets_schema_version" in failed(cli("groups", *DB), "groups")
 
     def test_tables_with_a_prefix_are_found_by_it(self, cli: CommandLine, engine: Engine) -> None:
-        ledger.init(engine, Tables(prefix="my_"))
+        initialize(engine, Tables(prefix="my_"))
         assert data(cli, "groups", "--prefix", "my_") == []
 
 
@@ -335,9 +337,9 @@ class TestLag:
     def test_a_group_of_which_nothing_is_stored_is_not_up_to_date(
         self, cli: CommandLine, kafka: KafkaBroker, engine: Engine
     ) -> None:
-        ledger.init(engine, Tables())
+        initialize(engine, Tables())
         of = Cluster({"bootstrap.servers": kafka.bootstrap_servers}).cluster_id()
-        ledger.claim(engine, Tables(), "empty", TaskRun("r"), cluster_id=of, lease=timedelta(0))
+        claim_group(engine, Tables(), "empty", TaskRun("r"), cluster_id=of, lease=timedelta(0))
 
         done = cli("lag", "empty", *DB, "--output", "json")
 
@@ -528,7 +530,7 @@ class TestPlan:
     ) -> None:
         name = topic()
         produce(kafka, name, names(0, 5))
-        ledger.init(inline_loader.engine, Tables())
+        initialize(inline_loader.engine, Tables())
 
         done = cli("plan", "loader", *DB, "--topic", name, "--output", "json")
 
@@ -541,7 +543,7 @@ class TestPlan:
     ) -> None:
         name = topic()
         produce(kafka, name, names(0, 5))
-        ledger.init(inline_loader.engine, Tables())
+        initialize(inline_loader.engine, Tables())
 
         (row,) = data(cli, "plan", "new", "--topic", name, "--start", "latest")
 
@@ -553,7 +555,7 @@ class TestPlan:
     ) -> None:
         name = topic(retention_ms=-1)
         produce_at(kafka, name, [1_000, 2_000, 3_000])
-        ledger.init(inline_loader.engine, Tables())
+        initialize(inline_loader.engine, Tables())
 
         (row,) = data(cli, "plan", "new", "--topic", name, "--until", "1970-01-01T00:00:02")
 
@@ -570,8 +572,8 @@ class TestPlan:
 
     @pytest.mark.parametrize(
         "options",
-        [("--max-records", "0"), ("--lateness", "1h"), ("--lateness", "PT"), ("--slice-offsets", "x")],
-        ids=["cap", "duration", "empty duration", "slices"],
+        [("--max-records", "0"), ("--slice-offsets", "x")],
+        ids=["cap", "slices"],
     )
     def test_values_that_mean_nothing_are_usage_errors(self, cli: CommandLine, options: Sequence[str]) -> None:
         assert cli("plan", "loader", *DB, *options).status == 2
@@ -581,9 +583,8 @@ class TestPlan:
         [
             (("--start", "yesterday"), "start='yesterday'"),
             (("--until", "soon"), "until='soon'"),
-            (("--lateness", "PT1H"), "without until"),
         ],
-        ids=["start", "until", "lateness"],
+        ids=["start", "until"],
     )
     def test_options_that_a_load_refuses_are_refused(
         self, cli: CommandLine, inline_loader: Loader, topic: TopicFactory, options: Sequence[str], told: str
@@ -668,8 +669,8 @@ class TestExport:
         assert read_offsets(done.stdout) == {TopicPartition(name, 0): 0, TopicPartition(name, 1): 5}
 
     def test_a_group_without_positions_is_an_error(self, cli: CommandLine, engine: Engine) -> None:
-        ledger.init(engine, Tables())
-        ledger.claim(engine, Tables(), "empty", TaskRun("r"), cluster_id="c", lease=timedelta(0))
+        initialize(engine, Tables())
+        claim_group(engine, Tables(), "empty", TaskRun("r"), cluster_id="c", lease=timedelta(0))
         done = cli("export", "empty", *DB)
         assert "nothing to export" in failed(done, "export")
         assert done.stdout == ""
@@ -716,8 +717,8 @@ class TestOutput:
         assert done.stdout.splitlines()[1].split()[:6] == ["loader", name, "0", "0", "0", "0"]
 
     def test_what_is_stored_is_no_markup(self, cli: CommandLine, engine: Engine) -> None:
-        ledger.init(engine, Tables())
-        ledger.claim(engine, Tables(), "[red]a[/blue] :bug:", TaskRun("r"), cluster_id="c", lease=timedelta(0))
+        initialize(engine, Tables())
+        claim_group(engine, Tables(), "[red]a[/blue] :bug:", TaskRun("r"), cluster_id="c", lease=timedelta(0))
         for form in FORMATS:
             assert "[red]a[/blue] :bug:" in cli("groups", *DB, "--output", form).stdout
 

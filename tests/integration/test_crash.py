@@ -15,8 +15,8 @@ import pytest
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import ProgrammingError
 
-from airflow_kafka_offsets import ledger
-from airflow_kafka_offsets.ledger import Tables
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.tables import Tables
 from devstack.kafka import KafkaBroker
 from tests.integration.airflow_runs import Runs, airflow_runs, airflow_uri, locked, waits_for_a_lock
 from tests.integration.conftest import TopicFactory, assert_exactly_once, names, positions, rows
@@ -56,7 +56,7 @@ def finish(runs: Runs, engine: Engine, topic: str, date: str = "2026-01-01") -> 
 
 @pytest.mark.long
 def test_killed_before_the_plan(runs: Runs, postgres_engine: Engine, orders: str) -> None:
-    ledger.init(postgres_engine, Tables())
+    initialize(postgres_engine, Tables())
     with locked(postgres_engine, "offset_batches", "ACCESS EXCLUSIVE"):
         run = runs.begin(topics=[orders])
         run.until(lambda: waits_for_a_lock(postgres_engine, "SELECT offset_batches"), "looking for an open batch")

@@ -15,9 +15,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.ledger import TaskRun
-from airflow_kafka_offsets.sinks import SqlTable
-from airflow_kafka_offsets.verification import verify
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.proxy import PostgresProxy

@@ -21,7 +21,6 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets import ledger
 from airflow_kafka_offsets.exceptions import (
     CommitUnknownError,
     DatabaseBusyError,
@@ -31,10 +30,16 @@ from airflow_kafka_offsets.exceptions import (
     RecordError,
     TargetError,
 )
-from airflow_kafka_offsets.ledger import Tables, TaskRun
-from airflow_kafka_offsets.sinks import SqlTable, insert, postgres, sql_table
-from airflow_kafka_offsets.sinks.staged_rows import Column, StagedRows
-from airflow_kafka_offsets.spark.job import StageJob, TargetColumns
+from airflow_kafka_offsets.ledger.claims import claim_group
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.sinks.sql import insert, postgres_copy
+from airflow_kafka_offsets.sinks.sql import table as sql_table
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.staging.rows import Column, StagedRows
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.process import wait_until
@@ -236,7 +241,7 @@ class TestInTheWay:
 
     def test_a_group_that_another_run_makes_at_the_same_moment_is_busy(self, postgres_engine: Engine) -> None:
         tables = Tables()
-        ledger.init(postgres_engine, tables)
+        initialize(postgres_engine, tables)
         insert_it = once(
             lambda: change(
                 postgres_engine, "INSERT INTO consumer_groups VALUES ('loader', 'cluster', 0, 0, NULL, NULL)"
@@ -250,7 +255,7 @@ class TestInTheWay:
                 insert_it()
 
         with pytest.raises(GroupBusyError, match="was claimed by another run at the same moment"):
-            ledger.claim(engine, tables, "loader", RUN, cluster_id="cluster", lease=timedelta(minutes=1))
+            claim_group(engine, tables, "loader", RUN, cluster_id="cluster", lease=timedelta(minutes=1))
         engine.dispose()
 
 
@@ -309,7 +314,7 @@ class TestRestart:
     def test_while_rows_are_copied(
         self, server: PostgresServer, postgres_loader: Loader, orders: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        encode, restart = postgres._binary, once(lambda: self.restart(server))
+        encode, restart = postgres_copy._binary, once(lambda: self.restart(server))
 
         def interrupted(batches: Iterator[pa.RecordBatch], columns: Sequence[Column]) -> Iterator[bytes]:
             header, *chunks = encode(batches, columns)
@@ -317,7 +322,7 @@ class TestRestart:
             restart()
             yield from chunks
 
-        monkeypatch.setattr(postgres, "_binary", interrupted)
+        monkeypatch.setattr(postgres_copy, "_binary", interrupted)
         with pytest.raises(DatabaseUnavailableError, match="was not committed"):
             postgres_loader(orders, run=RUN)
         monkeypatch.undo()
@@ -423,7 +428,7 @@ class TestAlteredTarget:
         change(engine, f"ALTER TABLE target {mended}")
         assert_staged_rows_are_committed(loader, orders, 11)
 
-    @pytest.mark.parametrize("writer", [postgres.copy_rows, insert.insert_rows], ids=["copy", "insert"])
+    @pytest.mark.parametrize("writer", [postgres_copy.copy_rows, insert.insert_rows], ids=["copy", "insert"])
     def test_also_in_the_transaction_when_the_table_was_found_to_fit(
         self, postgres_loader: Loader, orders: str, writer: sql_table.Writer, monkeypatch: pytest.MonkeyPatch
     ) -> None:

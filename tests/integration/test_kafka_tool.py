@@ -17,15 +17,17 @@ import sqlalchemy as sa
 from confluent_kafka import Producer
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.core.instants import milliseconds
+from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.scope import parse_scope
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError, UnknownTopicError
-from airflow_kafka_offsets.instants import milliseconds
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.lag_report import LagQuestion, lag_report
-from airflow_kafka_offsets.ledger import Tables
-from airflow_kafka_offsets.offsets import TopicPartition
-from airflow_kafka_offsets.preview import Preview
-from airflow_kafka_offsets.rewind import execute_rewind, preview_rewind
-from airflow_kafka_offsets.scenarios import Scenario, parse_scope, write_offsets
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.lag.measure import LagQuestion, measure_lag
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.rewinding.offsets_file import write_offsets
+from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.rewind import execute_rewind, preview_rewind
+from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from devstack.kafka import QUICK_START, KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.process import wait_until
@@ -146,7 +148,7 @@ def tool(kafka: KafkaBroker) -> ConsumerGroupTool:
     return ConsumerGroupTool(kafka)
 
 
-def ours(subject: Subject, engine: Engine, scenario: Scenario, *scopes: str, **options: Any) -> Preview:
+def ours(subject: Subject, engine: Engine, scenario: Scenario, *scopes: str, **options: Any) -> RewindPreview:
     return preview_rewind(
         "loader",
         scenario,
@@ -157,7 +159,7 @@ def ours(subject: Subject, engine: Engine, scenario: Scenario, *scopes: str, **o
     )
 
 
-def new_offsets(preview: Preview) -> Offsets:
+def new_offsets(preview: RewindPreview) -> Offsets:
     return {one.topic_partition: one.new.offset for one in preview.partitions if one.new is not None}
 
 
@@ -275,7 +277,7 @@ def test_what_the_tool_describes_is_stored_and_shown(tool: ConsumerGroupTool, su
     theirs = {int(partition): tuple(map(int, numbers)) for partition, *numbers in described}
     assert set(theirs) == set(COMMITTED)
 
-    report = lag_report(engine, Tables(), Cluster(subject.config), LagQuestion("loader"))
+    report = measure_lag(engine, Tables(), Cluster(subject.config), LagQuestion("loader"))
 
     found = {
         one.partition: (one.position, one.end, (one.lag or 0) + (one.lost or 0))

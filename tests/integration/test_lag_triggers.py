@@ -18,15 +18,17 @@ import pytest
 import sqlalchemy as sa
 from airflow.triggers.base import BaseTrigger
 
-from airflow_kafka_offsets import watch
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.lag_watch import Judged, LagWatch
-from airflow_kafka_offsets.ledger import Tables, TaskRun, claim, release
-from airflow_kafka_offsets.metrics import emit_poll
-from airflow_kafka_offsets.patient_admin import PatientAdmin
+from airflow_kafka_offsets.hooks.metrics import emit_poll
+from airflow_kafka_offsets.kafka.admin import RetryingAdmin
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.lag import shared_poll
+from airflow_kafka_offsets.lag.shared_poll import Look
+from airflow_kafka_offsets.lag.watch_options import Judged, LagWatch
+from airflow_kafka_offsets.ledger.claims import claim_group, release_group
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.triggers import lag as module
 from airflow_kafka_offsets.triggers.lag import KafkaLagEventTrigger, KafkaLagTrigger
-from airflow_kafka_offsets.watch import Look
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.process import wait_until
@@ -240,7 +242,7 @@ def test_while_a_run_holds_the_group_nothing_fires(connected: Loader, topic: Top
     name = topic()
     connected(name)
     cluster_id = Cluster(connected.config).cluster_id()
-    held = claim(
+    held = claim_group(
         connected.engine, Tables(), "loader", TaskRun("other"), cluster_id=cluster_id, lease=timedelta(minutes=5)
     )
 
@@ -250,7 +252,7 @@ def test_while_a_run_holds_the_group_nothing_fires(connected: Loader, topic: Top
             await until(lambda: any(isinstance(look, Look) and look.judged.met for look in looked), "the lag")
             await more_looks(looked)
             assert one.events.empty()
-            await asyncio.to_thread(release, connected.engine, Tables(), held)
+            await asyncio.to_thread(release_group, connected.engine, Tables(), held)
             assert (await one.event())["report"]["lag"] == 5
 
     run(test)
@@ -373,13 +375,13 @@ def test_all_triggers_of_a_cluster_share_one_poll_and_leave_nothing_open(
     topics = [topic() for _ in range(4)]
     loader(*topics)
     asked: Counter[str] = Counter()
-    ask = PatientAdmin.ask
+    ask = RetryingAdmin.ask
 
-    def counting(self: PatientAdmin, what: str, *given: Any, **options: Any) -> Any:
+    def counting(self: RetryingAdmin, what: str, *given: Any, **options: Any) -> Any:
         asked[what] += 1
         return ask(self, what, *given, **options)
 
-    monkeypatch.setattr(PatientAdmin, "ask", counting)
+    monkeypatch.setattr(RetryingAdmin, "ask", counting)
     before = connections_to(kafka)
 
     async def test() -> None:
@@ -438,7 +440,7 @@ def test_where_the_polls_end_event_triggers_begin_anew_and_deferred_sensors_are_
 def test_databases_that_do_not_answer_keep_no_other_waiting(
     connected: Loader, topic: TopicFactory, looked: Looked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_DATABASE_SECONDS", 0.5)
+    monkeypatch.setattr(shared_poll, "_DATABASE_SECONDS", 0.5)
     name = topic()
     connected(name)
 

@@ -10,10 +10,10 @@ from confluent_kafka import ElectionType, Message, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
+from airflow_kafka_offsets.core.offsets import PartitionLog, Slice, TopicPartition
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError, LogTruncatedError
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.offsets import PartitionLog, Slice, TopicPartition
-from airflow_kafka_offsets.spark.read import consumer_config, read
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from devstack.kafka_cluster import KafkaCluster
 from devstack.process import wait_until
 from devstack.topics import create_topic

@@ -10,12 +10,13 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import DataFrame
 
-from airflow_kafka_offsets import ledger
-from airflow_kafka_offsets.attempt import LoadResult
 from airflow_kafka_offsets.exceptions import DataLossError, RecordError, StagingError, TargetError, TransformError
-from airflow_kafka_offsets.formats import Json, Raw
-from airflow_kafka_offsets.ledger import Tables, TaskRun
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.formats.value_formats import Json, Raw
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.loading.result import LoadResult
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import KafkaBroker
 from tests.integration.conftest import (
@@ -443,8 +444,8 @@ def test_an_expired_log_without_records_moves_over_the_gap_without_spark(
 
 
 def test_init_is_idempotent_and_says_so(loader: Loader) -> None:
-    assert ledger.init(loader.engine, Tables()) is True
-    assert ledger.init(loader.engine, Tables()) is False
+    assert initialize(loader.engine, Tables()) is True
+    assert initialize(loader.engine, Tables()) is False
 
 
 def test_printed_ddl_is_what_init_would_make(loader: Loader) -> None:
@@ -453,4 +454,4 @@ def test_printed_ddl_is_what_init_would_make(loader: Loader) -> None:
             if statement.strip():
                 conn.exec_driver_sql(statement)
 
-    assert ledger.init(loader.engine, Tables()) is False
+    assert initialize(loader.engine, Tables()) is False

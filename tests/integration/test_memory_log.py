@@ -11,6 +11,8 @@ import pytest
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import NewTopic
 
+from airflow_kafka_offsets.core.offsets import Position, Slice
+from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
 from airflow_kafka_offsets.exceptions import (
     DataLossError,
     LogTruncatedError,
@@ -18,12 +20,10 @@ from airflow_kafka_offsets.exceptions import (
     ReadError,
     UnknownTopicError,
 )
-from airflow_kafka_offsets.kafka import Cluster, TimedOffset
-from airflow_kafka_offsets.kafka_groups import import_offsets
-from airflow_kafka_offsets.offsets import Position, Slice
-from airflow_kafka_offsets.offsets import TopicPartition as Partition
-from airflow_kafka_offsets.spark import patience
-from airflow_kafka_offsets.spark.read import consumer_config, read
+from airflow_kafka_offsets.kafka import read_errors
+from airflow_kafka_offsets.kafka.cluster import Cluster, TimedOffset
+from airflow_kafka_offsets.kafka.reader import consumer_config, read
+from airflow_kafka_offsets.rewinding.lookups import import_offsets
 from devstack.process import wait_until
 from devstack.topics import create_topic, delete_records, delete_topic, end_offsets
 from tests.integration.conftest import TopicFactory
@@ -316,7 +316,7 @@ class TestReading:
             values(kafka, Slice(0, name, 0, 0, 5), idle_timeout=0.3)
 
     def test_a_deleted_topic_is_named(self, kafka: Kafka, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(patience, "_UNKNOWN_SECONDS", 0.2)
+        monkeypatch.setattr(read_errors, "_UNKNOWN_SECONDS", 0.2)
         name = topic()
         produce(kafka, name, numbers(0, 3))
         delete_topic(kafka.bootstrap_servers, name)

@@ -21,11 +21,13 @@ from confluent_kafka.admin import (
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import ledger
+from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError, MirrorError, NoPositionError
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.kafka_groups import ConsumerGroup, import_offsets
-from airflow_kafka_offsets.mirror import AFTER_COMMIT_SECONDS, mirror, mirror_after_commit, mirror_stored
-from airflow_kafka_offsets.offsets import Position, TopicPartition
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.kafka.consumer_groups import ConsumerGroup
+from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
+from airflow_kafka_offsets.loading.mirror import AFTER_COMMIT_SECONDS, mirror, mirror_after_commit, mirror_stored
+from airflow_kafka_offsets.rewinding.lookups import import_offsets
 from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import QUICK_START, KafkaBroker
 from devstack.process import wait_until
@@ -236,7 +238,7 @@ class TestLoad:
         with KafkaBroker() as kafka:
             create_topic(kafka.bootstrap_servers, "orders")
             produce(kafka, "orders", names(0, 5))
-            commit = ledger.commit
+            commit = commit_batch
 
             def commit_and_freeze(*args: Any, **options: Any) -> int:
                 rows = commit(*args, **options)
@@ -252,14 +254,14 @@ class TestLoad:
                     kafka.resume()
 
             thaw = Thaw(logging.WARNING)
-            logging.getLogger("airflow_kafka_offsets.mirror").addHandler(thaw)
+            logging.getLogger("airflow_kafka_offsets.loading.mirror").addHandler(thaw)
             try:
                 with monkeypatch.context() as patch:
-                    patch.setattr(ledger, "commit", commit_and_freeze)
+                    patch.setattr(ledger, "commit_batch", commit_and_freeze)
                     loader = Loader(kafka, engine, InlineLauncher())
                     assert loader("orders", mirror_to=group).rows == 5
             finally:
-                logging.getLogger("airflow_kafka_offsets.mirror").removeHandler(thaw)
+                logging.getLogger("airflow_kafka_offsets.loading.mirror").removeHandler(thaw)
 
             begun, ended = committed_at
             assert ended - begun < AFTER_COMMIT_SECONDS + 3
@@ -284,7 +286,7 @@ class TestLoad:
             kafka.kill()
 
             begun = time.monotonic()
-            mirror_after_commit(cluster, postgres_engine, loader.pipeline(["orders"], mirror_to=group))
+            mirror_after_commit(cluster, group, postgres_engine, loader.pipeline(["orders"]))
 
             assert time.monotonic() - begun < AFTER_COMMIT_SECONDS + 3
             (warning,) = warnings(caplog)
@@ -298,7 +300,7 @@ class TestLoad:
     ) -> None:
         broken = sa.create_engine("sqlite:////nowhere/at/all.db")
 
-        mirror_after_commit(cluster, broken, inline_loader.pipeline(["orders"], mirror_to=group))
+        mirror_after_commit(cluster, group, broken, inline_loader.pipeline(["orders"]))
 
         (warning,) = warnings(caplog)
         assert f"consumer group '{group}' in Kafka (they could not be read)" in warning

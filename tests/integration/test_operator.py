@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import ledger
-from airflow_kafka_offsets.ledger import Tables
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.tables import Tables
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.process import free_port
@@ -36,7 +36,7 @@ def test_concurrent_runs_load_every_offset_once(
 ) -> None:
     name = topic()
     produce(kafka, name, names(0, 2000))
-    ledger.init(postgres_engine, Tables())
+    initialize(postgres_engine, Tables())
 
     first = runs.begin("2026-01-01", topics=[name])
     first.until(lambda: rows(postgres_engine, "SELECT state FROM offset_batches") == [("planned",)], "the plan")

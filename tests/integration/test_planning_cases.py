@@ -13,7 +13,9 @@ import pytest
 import sqlalchemy as sa
 from confluent_kafka.admin import NewPartitions, NewTopic
 
-from airflow_kafka_offsets.bounds import CommittedBy, Start
+from airflow_kafka_offsets.core.instants import milliseconds
+from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
+from airflow_kafka_offsets.core.start import CommittedBy, Start
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DataLossError,
@@ -26,14 +28,13 @@ from airflow_kafka_offsets.exceptions import (
     TopicRecreatedError,
     UnknownTopicError,
 )
-from airflow_kafka_offsets.instants import milliseconds
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Tables, TaskRun
-from airflow_kafka_offsets.offsets import TopicPartition as Partition
-from airflow_kafka_offsets.rewind import abandon_batch
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.rewinding.rewind import abandon_batch
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.verification import verify
+from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from devstack.topics import create_topic, delete_records, delete_topic
@@ -328,45 +329,29 @@ class TestUntil:
         assert ids(inline_loader) == [0, 1, 2, 3, 4, 10, 11]
 
     @pytest.mark.broker
-    def test_records_that_arrive_late_belong_to_their_interval(
+    def test_records_that_arrive_late_are_loaded_by_the_next_run(
         self, inline_loader: Loader, topic: TopicFactory
     ) -> None:
         name = topic(**KEPT)
-        lateness = timedelta(minutes=15)
-        # The records at 59 and 30 arrive after the first of the next hour; that at 10 after the time allowed.
+        # The records at 59, 30 and 10 arrive after the first of the next hour.
         produce_at(inline_loader.kafka, name, [50, 61, 59, 62, 30, 76, 10])
 
-        inline_loader(name, until=at(60), lateness=lateness)
-        assert ids(inline_loader) == [0, 2, 4]
+        inline_loader(name, until=at(60))
+        assert ids(inline_loader) == [0]
         assert positions(inline_loader.engine) == {(name, 0): 1}
 
         produce_at(inline_loader.kafka, name, [121, 80], first=7)
-        inline_loader(name, until=at(120), lateness=lateness)
-        # Those of its own hour, and the one that was too late for the last; nothing twice.
-        assert ids(inline_loader) == [0, 1, 2, 3, 4, 5, 6, 8]
+        inline_loader(name, until=at(120))
+        assert ids(inline_loader) == [0, 1, 2, 3, 4, 5, 6]
 
         inline_loader(name)
         assert ids(inline_loader) == list(range(9))
-        assert rows(inline_loader.engine, "SELECT ahead_offset, ahead_before_ms FROM consumed_offsets") == [
-            (None, None)
-        ]
-
-    def test_what_is_read_ahead_survives_caps_and_slices(self, inline_loader: Loader, topic: TopicFactory) -> None:
-        name = topic(**KEPT)
-        minutes = [0, 61, 1, 62, 2, 63, 3, 64, 4, 65, 5, 200]
-        produce_at(inline_loader.kafka, name, minutes)
-
-        inline_loader(name, until=at(60), lateness=timedelta(hours=2), slice_offsets=2)
-        assert ids(inline_loader) == [0, 2, 4, 6, 8, 10]
-        inline_loader(name, max_records=2, slice_offsets=1)
-
-        assert ids(inline_loader) == list(range(12))
-        assert rows(inline_loader.engine, "SELECT count(*) FROM target") == [(12,)]
+        assert rows(inline_loader.engine, "SELECT count(*) FROM target") == [(9,)]
 
     def test_a_retry_keeps_the_ends_of_the_first_try(self, inline_loader: Loader, topic: TopicFactory) -> None:
         name, run = topic(**KEPT), TaskRun("run", "dag", "task", -1, 1)
         produce_at(inline_loader.kafka, name, [0, 61, 1])
-        options: dict[str, Any] = {"until": at(60), "lateness": timedelta(minutes=30), "run": run}
+        options: dict[str, Any] = {"until": at(60), "run": run}
         inline_loader(name, **options)
         produce_at(inline_loader.kafka, name, [2], first=3)
 

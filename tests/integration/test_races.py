@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets.attempt import LoadResult
 from airflow_kafka_offsets.exceptions import FencedError, GroupBusyError
-from airflow_kafka_offsets.ledger import TaskRun
-from airflow_kafka_offsets.sinks import SqlTable
-from airflow_kafka_offsets.spark.application import write_manifest
-from airflow_kafka_offsets.spark.job import StagedFile, StageJob
-from airflow_kafka_offsets.spark.staging import StagingDirectory
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.loading.result import LoadResult
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.spark.driver import write_manifest
+from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.tasks import OnePass
-from airflow_kafka_offsets.verification import verify
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.verification.verify import verify
 from tests.integration.conftest import Loader, TopicFactory, assert_exactly_once, names, positions, rows
 from tests.integration.dying_load import POINTS, DyingLoad, Load, Worker
 from tests.integration.inline import InlineLauncher

@@ -10,17 +10,19 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
+from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
 from airflow_kafka_offsets.exceptions import DataLossError, LogTruncatedError, RecordError, UnknownTopicError
-from airflow_kafka_offsets.formats import Json, Raw, ValueFormat, row_columns
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.offsets import ReadAhead, Slice
-from airflow_kafka_offsets.offsets import TopicPartition as Partition
-from airflow_kafka_offsets.spark import patience
-from airflow_kafka_offsets.spark.dead_letters import dead_letters
-from airflow_kafka_offsets.spark.job import Manifest, SliceRead, StageJob, TargetColumns
-from airflow_kafka_offsets.spark.read import consumer_config, read
-from airflow_kafka_offsets.spark.staging import StagingDirectory
+from airflow_kafka_offsets.formats.value_formats import Json, Raw, ValueFormat, row_columns
+from airflow_kafka_offsets.kafka import read_errors
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.kafka.reader import consumer_config, read
+from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.tasks import SliceReader
+from airflow_kafka_offsets.staging.dead_letters import dead_letters
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
 from devstack.kafka import KafkaBroker
 from tests.integration.conftest import TopicFactory, names
 from tests.support import clients
@@ -105,23 +107,6 @@ def test_a_record_that_is_larger_than_a_fetch_is_read(kafka: KafkaBroker, topic:
     batches = list(read(Slice(0, name, 0, 0, 3), config(kafka, **{"fetch.message.max.bytes": 1000})))
 
     assert [value for batch in batches for value in batch.column("value").to_pylist()] == values
-
-
-def test_a_slice_leaves_out_what_is_loaded_and_what_is_not_due(kafka: KafkaBroker, topic: TopicFactory) -> None:
-    name = topic(retention_ms=-1)  # the records are of 2023
-    minutes = [0, 5, 1, 9, 2, 7, 3]
-    produce_records(kafka, name, *({"value": b"{}", "timestamp": NOON + minute * 60_000} for minute in minutes))
-
-    def read_offsets(**left_out: Any) -> list[int]:
-        return offsets(kafka, Slice(0, name, 0, 0, 7, **left_out))
-
-    five = NOON + 5 * 60_000
-    assert read_offsets() == [0, 1, 2, 3, 4, 5, 6]
-    assert read_offsets(before_ms=five) == [0, 2, 4, 6]
-    assert read_offsets(loaded=ReadAhead(5, five)) == [1, 3, 5, 6]
-    # What one batch reads ahead, and what the next one leaves out, is every record once.
-    assert read_offsets(loaded=ReadAhead(7, five)) == [1, 3, 5]
-    assert read_offsets(loaded=ReadAhead(7, five), before_ms=NOON + 8 * 60_000) == [1, 5]
 
 
 def test_bad_records_are_set_aside_with_all_they_have(kafka: KafkaBroker, topic: TopicFactory, tmp_path: Path) -> None:
@@ -241,7 +226,7 @@ class TestAStartThatTheLogDoesNotHold:
 def test_a_topic_that_is_deleted_while_it_is_read_is_named_soon(
     kafka: KafkaBroker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "_UNKNOWN_SECONDS", 1.0)
+    monkeypatch.setattr(read_errors, "_UNKNOWN_SECONDS", 1.0)
     name = topic()
     produce(kafka, name, names(0, 10))
     # Left to itself the client would doubt the news for half a minute.

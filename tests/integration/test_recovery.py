@@ -8,6 +8,7 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import DataFrame
 
+from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DataLossError,
@@ -18,13 +19,12 @@ from airflow_kafka_offsets.exceptions import (
     TopicRecreatedError,
     TransformError,
 )
-from airflow_kafka_offsets.formats import Json, Raw
-from airflow_kafka_offsets.offsets import Slice
-from airflow_kafka_offsets.rewind import abandon_batch
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.formats.value_formats import Json, Raw
+from airflow_kafka_offsets.kafka.reader import consumer_config, read
+from airflow_kafka_offsets.rewinding.rewind import abandon_batch
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.read import consumer_config, read
-from airflow_kafka_offsets.verification import verify
+from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
 from devstack.topics import create_topic, delete_records, delete_topic
 from tests.integration.conftest import (
@@ -250,6 +250,40 @@ def test_missing_files_are_staged_anew(
     assert loader(name, staging_dir=str(staging)).rows == 10
 
     assert list(staging.iterdir()) == []
+
+
+@pytest.mark.parametrize("location", ["{staged}", "nosuch://bucket/batch-1", "{precious}"])
+def test_what_cannot_be_read_or_is_no_staging_directory_is_staged_anew_and_left_alone(
+    inline_loader: Loader,
+    kafka: KafkaBroker,
+    topic: TopicFactory,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    location: str,
+) -> None:
+    name, staging, precious = topic(), tmp_path / "staging", tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    produce(kafka, name, names(0, 10))
+    with inline_loader.engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE target (id BIGINT UNIQUE, name TEXT)"))
+        conn.execute(sa.text("INSERT INTO target VALUES (3, 'in the way')"))
+    with pytest.raises(RecordError):
+        inline_loader(name, staging_dir=str(staging))
+    (staged,) = staging.iterdir()
+    for directory in (staged, precious):
+        (directory / "manifest.json").write_text('{"batch_id": 1, "from_the_future": ')
+    uri = location.format(staged=staged, precious=precious)
+    with inline_loader.engine.begin() as conn:
+        conn.execute(sa.text("UPDATE offset_batches SET staging_uri = :uri"), {"uri": uri})
+        conn.execute(sa.text("DELETE FROM target"))
+
+    assert inline_loader(name, staging_dir=str(staging)).rows == 10
+
+    assert f"in {uri} cannot be read: staging it anew" in caplog.text
+    assert (f"{uri} of batch 1 is left as it is" in caplog.text) == (uri != str(staged))
+    assert sorted(precious.iterdir()) == [precious / "file", precious / "manifest.json"]
+    assert list(staging.iterdir()) == ([] if uri == str(staged) else [staged])
 
 
 def ten_of_them(records: DataFrame) -> DataFrame:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import Between, OfBatch, replay
-from airflow_kafka_offsets.attempt import LoadResult
+from airflow_kafka_offsets import BatchBounds, TimeBounds, replay
+from airflow_kafka_offsets.core.planning import OnDataLoss
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     ConfigurationError,
@@ -25,11 +25,13 @@ from airflow_kafka_offsets.exceptions import (
     TopicRecreatedError,
     VerificationError,
 )
-from airflow_kafka_offsets.ledger import Tables, TaskRun
-from airflow_kafka_offsets.rewind import abandon_batch
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.loading.result import LoadResult
+from airflow_kafka_offsets.rewinding.rewind import abandon_batch
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.verification import verify
+from airflow_kafka_offsets.verification.verify import verify
 from devstack.topics import create_topic, delete_records, delete_topic
 from tests.integration.conftest import Loader, TopicFactory, names, positions, rows
 from tests.integration.dying_load import REPLAY_POINTS, DyingLoad, Load, Replay
@@ -61,6 +63,8 @@ class Replayer:
         run: TaskRun | None = None,
         replace: bool = False,
         reason: str | None = None,
+        max_records: int | None = None,
+        on_data_loss: OnDataLoss = "fail",
         launcher: InlineLauncher | None = None,
         **options: Any,
     ) -> LoadResult:
@@ -70,6 +74,8 @@ class Replayer:
             kafka_config=self.loader.config,
             engine=self.loader.engine,
             launcher=launcher or self.loader.launcher,
+            max_records=max_records,
+            on_data_loss=on_data_loss,
             replace=replace,
             reason=reason,
             run=run,
@@ -216,12 +222,18 @@ class TestIntoAnotherTable:
         assert replayer.loader.launcher.jobs[1:] == []
 
     @pytest.mark.parametrize(
-        "option",
-        [{"until": "2026-01-01"}, {"max_bytes": 5}, {"time_budget": timedelta(seconds=1)}],
-        ids=lambda option: next(iter(option)),
+        ("option", "expected"),
+        [
+            ({"max_records": 0}, "max_records must be an int of at least 1, or None for no limit; got max_records=0"),
+            ({"on_data_loss": "ignore"}, "on_data_loss must be one of fail, skip; got on_data_loss='ignore'"),
+            ({"replace": "no"}, "replace must be True or False; got replace='no'"),
+        ],
+        ids=lambda option: next(iter(option)) if isinstance(option, dict) else "",
     )
-    def test_what_bounds_a_load_is_refused(self, replayer: Replayer, option: Mapping[str, Any]) -> None:
-        with pytest.raises(ConfigurationError, match=f"a replay goes as far as its bounds; got {next(iter(option))}="):
+    def test_an_option_that_cannot_work_is_refused(
+        self, replayer: Replayer, option: Mapping[str, Any], expected: str
+    ) -> None:
+        with pytest.raises(ConfigurationError, match=f"^{expected}$"):
             replayer("orders", {"orders": {0: (3, 4)}}, **option)
 
     def test_another_cluster_is_refused(self, replayer: Replayer, orders: str) -> None:
@@ -381,15 +393,36 @@ class TestIntoTheGroupsTable:
         assert offsets(loader) == {0: list(range(10))}
         proved(loader)
 
+    def test_a_load_of_what_was_appended_before_the_first_one_is_refused(
+        self, replayer: Replayer, topic: TopicFactory
+    ) -> None:
+        loader, name = replayer.loader, topic()
+        produce(loader.kafka, name, names(0, 12))
+        replayer(name, {name: {0: (6, 10)}}, sink=TARGET)
+        verify("loader", sink=TARGET, engine=loader.engine)
+
+        with pytest.raises(
+            DoubleLoadError, match=rf"Batch 1, a replay .* {name}\[0\] 6..10 .* --topic {name}:0 --to-offset 10 "
+        ):
+            loader(name)
+
+        assert states(loader) == [("replay", "committed")]
+        # The way out that it names.
+        Rewinder(loader)("to-offset", 10, f"{name}:0")
+        assert loader(name).rows == 2
+        assert offsets(loader) == {0: list(range(6, 12))}
+        proved(loader)
+
     def test_what_was_appended_before_the_first_load_is_found_by_verify(
         self, replayer: Replayer, topic: TopicFactory
     ) -> None:
         loader, name = replayer.loader, topic()
         produce(loader.kafka, name, names(0, 10))
-        replayer(name, {name: {0: (6, 10)}}, sink=TARGET)
-        verify("loader", sink=TARGET, engine=loader.engine)
-
+        replayer(name, {name: {0: (6, 10)}})
         loader(name)
+        with loader.engine.begin() as conn:  # as a version without the refusal left it
+            conn.execute(sa.text("INSERT INTO target SELECT * FROM elsewhere"))
+            conn.execute(sa.text("UPDATE offset_batches SET target_table = 'target' WHERE batch_id = 1"))
 
         with pytest.raises(
             VerificationError, match=r"\[0\]: offsets 6..10 were appended .* by batch 1, a replay"
@@ -504,16 +537,16 @@ class TestBounds:
             writer.produce(name, value, partition=0, timestamp=at)
         assert writer.flush(30) == 0
 
-        replayer(name, Between("2026-01-01T12:02:00Z", noon + timedelta(minutes=4)))
+        replayer(name, TimeBounds("2026-01-01T12:02:00Z", noon + timedelta(minutes=4)))
 
         # Up to the first record at or after the bound: by offsets, whatever lies behind it.
         assert offsets(replayer.loader, "elsewhere") == {0: [2]}
-        replayer(name, Between("2026-01-01T12:05:00"), sink=SqlTable("other"))
+        replayer(name, TimeBounds("2026-01-01T12:05:00"), sink=SqlTable("other"))
         assert offsets(replayer.loader, "other") == {0: [3, 4, 5, 6]}
-        assert replayer(name, Between("2026-01-01T13:00:00"), sink=SqlTable("other")) == LoadResult()
+        assert replayer(name, TimeBounds("2026-01-01T13:00:00"), sink=SqlTable("other")) == LoadResult()
 
     def test_the_tries_of_a_task_instance_share_the_end_of_the_log(self, replayer: Replayer, orders: str) -> None:
-        bounds = Between("2026-01-01")
+        bounds = TimeBounds("2026-01-01")
         with pytest.raises(StagingError):
             replayer(orders, bounds, run=RUN, launcher=Interrupted(die))
         produce(replayer.loader.kafka, orders, names(500, 5), 0)
@@ -526,7 +559,7 @@ class TestBounds:
         produce(replayer.loader.kafka, orders, names(500, 5), 0)
         replayer.loader(orders)
 
-        replayer(orders, OfBatch(2), sink=SqlTable("target"), replace=True)
+        replayer(orders, BatchBounds(2), sink=SqlTable("target"), replace=True)
 
         assert rows(replayer.loader.engine, "SELECT _batch_id, count(*) FROM target GROUP BY 1 ORDER BY 1") == [
             (1, 40),
@@ -536,7 +569,7 @@ class TestBounds:
 
     def test_a_batch_of_another_group_is_not_known(self, replayer: Replayer, orders: str) -> None:
         with pytest.raises(ConfigurationError, match="Group 'other' has no batch 1"):
-            replayer(orders, OfBatch(1), group_id="other")
+            replayer(orders, BatchBounds(1), group_id="other")
 
     def test_a_batch_of_an_earlier_topic_is_refused(self, replayer: Replayer, orders: str) -> None:
         servers = replayer.loader.kafka.bootstrap_servers
@@ -546,7 +579,7 @@ class TestBounds:
         produce(replayer.loader.kafka, orders, names(950, 30), 1)
 
         with pytest.raises(TopicRecreatedError):
-            replayer(orders, OfBatch(1))
+            replayer(orders, BatchBounds(1))
 
     def test_what_is_not_in_kafka_is_an_error(self, replayer: Replayer, orders: str) -> None:
         with pytest.raises(

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import rewind
+from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.scope import parse_scope
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     ConfigurationError,
@@ -26,13 +27,14 @@ from airflow_kafka_offsets.exceptions import (
     TopicRecreatedError,
     UnknownTopicError,
 )
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import TaskRun
-from airflow_kafka_offsets.offsets import TopicPartition
-from airflow_kafka_offsets.preview import Preview
-from airflow_kafka_offsets.rewind import abandon_batch, executed_by
-from airflow_kafka_offsets.scenarios import Scenario, parse_scope, write_offsets
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.rewinding import rewind
+from airflow_kafka_offsets.rewinding.offsets_file import write_offsets
+from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.rewind import abandon_batch, executed_by
+from airflow_kafka_offsets.rewinding.scenarios import Scenario
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import KafkaBroker
 from devstack.topics import create_topic, delete_records, delete_topic
@@ -372,7 +374,7 @@ class TestConflicts:
         # What is in the topic by then is no matter.
         delete_records(rewinder.loader.kafka.bootstrap_servers, half, 10)
 
-        rewinder.execute(Preview.from_json(saved))
+        rewinder.execute(RewindPreview.from_json(saved))
 
         assert rewinder.positions(half) == {0: 0}
 

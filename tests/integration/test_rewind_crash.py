@@ -12,9 +12,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseUnavailableError
-from airflow_kafka_offsets.ledger import Tables, TaskRun, rewinds
-from airflow_kafka_offsets.preview import Preview
-from airflow_kafka_offsets.rewind import Rewound, execute_rewind
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.rewinding import execution
+from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.rewind import RewindResult, execute_rewind
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.proxy import PostgresProxy
@@ -68,13 +70,13 @@ def state(engine: Engine) -> State:
     return {name: sorted(rows(engine, f"SELECT * FROM {name}"), key=repr) for name in tables}
 
 
-def executed(rewind: Rewind, engine: Engine, run: TaskRun = RUN) -> Rewound:
+def executed(rewind: Rewind, engine: Engine, run: TaskRun = RUN) -> RewindResult:
     return execute_rewind(
-        Preview.from_dict(rewind.preview), engine=engine, run=run, abandon=rewind.abandon, replace=TARGET
+        RewindPreview.from_dict(rewind.preview), engine=engine, run=run, abandon=rewind.abandon, replace=TARGET
     )
 
 
-def assert_done(engine: Engine, rewind: Rewind, done: Rewound) -> None:
+def assert_done(engine: Engine, rewind: Rewind, done: RewindResult) -> None:
     """It is done, and once."""
     assert (done.moved, done.rows_removed, done.dead_letters_removed) == (3, 6, 1)
     assert rows(engine, "SELECT partition, offset_value FROM consumed_offsets ORDER BY 1") == [(0, 3), (1, 12), (2, 4)]
@@ -189,14 +191,14 @@ def test_a_commit_that_never_arrived_changes_nothing(
 def test_an_outcome_that_cannot_be_asked_for_is_left_to_the_next_try(
     on_postgres: Loader, postgres: PostgresServer, postgres_rewind: Rewind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    outcome = rewinds._outcome
+    look_up = execution._rewind_committed
     with proxied(postgres, postgres_rewind) as (proxy, rewind, engine):
 
         def unreachable(*args: Any) -> int | None:
             proxy.refuse()
-            return outcome(*args)
+            return look_up(*args)
 
-        monkeypatch.setattr(rewinds, "_outcome", unreachable)
+        monkeypatch.setattr(execution, "_rewind_committed", unreachable)
         proxy.swallow_commit_answer()
         with pytest.raises(CommitUnknownError, match="the rewind is there as a whole, or not at all") as raised:
             executed(rewind, engine)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_offsets import batch, ledger
 from airflow_kafka_offsets.exceptions import FencedError, OpenBatchError, RewindConflictError
-from airflow_kafka_offsets.ledger import TaskRun
-from airflow_kafka_offsets.rewind import Rewound, abandon_batch
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.loading import plan
+from airflow_kafka_offsets.rewinding.rewind import RewindResult, abandon_batch
 from devstack.process import wait_until
 from tests.integration.conftest import Loader, TopicFactory, names, rows
 from tests.integration.dying_load import DyingLoad, Load
@@ -64,7 +64,7 @@ def slip_in(
 @pytest.mark.parametrize("replace", [False, True], ids=["add", "replace"])
 @pytest.mark.parametrize(
     ("owner", "door"),
-    [(ledger, "generation"), (batch, "dry_run"), (ledger, "record_plan")],
+    [(plan, "read_generation"), (plan, "dry_run"), (plan, "record_plan")],
     ids=["before-it-looks", "before-it-plans", "before-the-plan-is-recorded"],
 )
 def test_a_load_that_has_planned_from_old_positions_plans_anew(
@@ -85,7 +85,7 @@ def test_a_load_that_has_nothing_to_do_sees_a_rewind(
 ) -> None:
     rewinder.loader(half)
     # It has looked, found nothing new, and ends; what is reopened then is the next load's.
-    slip_in(monkeypatch, batch, "decide", lambda: rewinder("to-offset", 50, replace=TARGET), after=True)
+    slip_in(monkeypatch, plan, "decide", lambda: rewinder("to-offset", 50, replace=TARGET), after=True)
 
     assert rewinder.loader(half).batches == ()
 
@@ -181,8 +181,8 @@ def test_of_two_rewinds_at_once_one_finds_a_conflict(rewinder: Rewinder, half: s
             done = [pool.submit(rewinder.execute, preview, replace=TARGET) for preview in previews]
             told = [one.exception(timeout=60) or one.result() for one in done]
 
-        assert sorted(type(one).__name__ for one in told) == [RewindConflictError.__name__, Rewound.__name__], told
-        winner = 30 if isinstance(told[0], Rewound) else 60
+        assert sorted(type(one).__name__ for one in told) == [RewindConflictError.__name__, RewindResult.__name__], told
+        winner = 30 if isinstance(told[0], RewindResult) else 60
         assert rewinder.positions(half) == {0: winner}
         assert rewinder.times(half) == once((0, winner))
         rewinder.loader(half)
@@ -199,7 +199,7 @@ def test_two_tries_of_a_task_rewind_once(rewinder: Rewinder, half: str) -> None:
         ]
         done = {one.result(timeout=60) for one in tries}
 
-    assert done == {Rewound(2, 1, 10, 0)}
+    assert done == {RewindResult(2, 1, 10, 0)}
     assert rewinder.positions(half) == {0: 90}
     rewinder.prove()
 
@@ -214,8 +214,8 @@ def test_of_two_that_begin_a_group_at_once_one_finds_a_conflict(rewinder: Rewind
             done = [pool.submit(group.execute, preview) for preview in previews]
             told = [one.exception(timeout=60) or one.result() for one in done]
 
-        assert sorted(type(one).__name__ for one in told) == [RewindConflictError.__name__, Rewound.__name__], told
-        assert group.positions(name) == {0: 3 if isinstance(told[0], Rewound) else 6}
+        assert sorted(type(one).__name__ for one in told) == [RewindConflictError.__name__, RewindResult.__name__], told
+        assert group.positions(name) == {0: 3 if isinstance(told[0], RewindResult) else 6}
 
 
 def finished(running: DyingLoad) -> Any:

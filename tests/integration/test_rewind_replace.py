@@ -1,25 +1,24 @@
-"""Rewinds that also take back what was loaded, and those of positions that are read ahead of: exactly what is reopened."""
+"""Rewinds that also take back what was loaded: exactly what is reopened."""
 
 from __future__ import annotations
 
 import random
 import sqlite3
 from collections import Counter
-from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets import replay
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError, RewindConflictError
-from airflow_kafka_offsets.ledger import TaskRun, replacement
-from airflow_kafka_offsets.rewind import executed_by
-from airflow_kafka_offsets.scenarios import Scenario
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.rewinding.rewind import executed_by
+from airflow_kafka_offsets.rewinding.scenarios import Scenario
+from airflow_kafka_offsets.sinks import sink
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.topics import create_topic, delete_topic
 from tests.integration.conftest import Loader, TopicFactory, names, rows
 from tests.integration.rewinds import TARGET, Rewinder, once, only
-from tests.integration.test_planning_cases import at, produce_at
 from tests.support.clients import Kafka, produce
 
 STEPS = 40
@@ -228,7 +227,7 @@ class TestReplace:
         name = topic()
         produce(rewinder.loader.kafka, name, [*names(0, 11), b"{not json"])
         rewinder.loader(name, max_records=4, on_bad_record="dead_letter")
-        monkeypatch.setattr(replacement, "_MOST_BOUND", most)
+        monkeypatch.setattr(sink, "_MOST_BOUND", most)
         plans: list[str] = []
 
         def explain(
@@ -303,136 +302,6 @@ class TestReplace:
 
         rewinder.loader(name)
         assert rewinder.times(name) == once((0, 10))
-
-
-class TestReadAhead:
-    """Offsets 0 to 6 of which 0, 2 and 4 are loaded: the position is 1, and records before 13:00 are read up to offset 5."""
-
-    @pytest.fixture
-    def hour(self, rewinder: Rewinder, topic: TopicFactory) -> str:
-        name = topic(retention_ms="-1")
-        produce_at(rewinder.loader.kafka, name, [50, 61, 59, 62, 30, 76, 10])
-        rewinder.loader(name, until=at(60), lateness=timedelta(minutes=15))
-        assert rewinder.times(name) == {0: 1, 2: 1, 4: 1}
-        assert self.ahead(rewinder) == [(1, 5)]
-        rewinder.prove()
-        return name
-
-    @staticmethod
-    def ahead(rewinder: Rewinder) -> list[tuple[int, int | None]]:
-        found = rows(rewinder.loader.engine, "SELECT offset_value, ahead_offset FROM consumed_offsets")
-        return [(offset, ahead) for offset, ahead in found]
-
-    def test_what_was_read_ahead_is_read_again(self, rewinder: Rewinder, hour: str) -> None:
-        preview = rewinder.preview("to-earliest")
-        assert only(preview).again == (0, 5)
-
-        rewinder.execute(preview)
-
-        assert self.ahead(rewinder) == [(0, None)]
-        rewinder.prove()
-        rewinder.loader(hour)
-        assert rewinder.times(hour) == {0: 2, 1: 1, 2: 2, 3: 1, 4: 2, 5: 1, 6: 1}
-        rewinder.prove()
-
-    @pytest.mark.broker
-    def test_what_was_read_ahead_is_replaced(self, rewinder: Rewinder, hour: str) -> None:
-        assert rewinder("to-earliest", replace=TARGET).rows_removed == 3
-
-        assert self.ahead(rewinder) == [(0, None)]
-        assert rewinder.times(hour) == {}
-        rewinder.prove()
-        rewinder.loader(hour)
-        assert rewinder.times(hour) == once((0, 7))
-        rewinder.prove()
-
-    def test_what_the_position_knows_of_stays(self, rewinder: Rewinder, hour: str) -> None:
-        rewinder("to-earliest")
-        rewinder("undo")
-
-        assert rewinder("to-current", replace=TARGET).batch_id is None
-
-        assert self.ahead(rewinder) == [(1, 5)]
-        assert rewinder.times(hour) == {0: 1, 2: 1, 4: 1}
-
-    def test_what_was_read_ahead_and_forgotten_is_replaced(self, rewinder: Rewinder, hour: str) -> None:
-        rewinder("to-earliest")
-
-        assert rewinder("to-earliest", replace=TARGET).rows_removed == 3
-
-        rewinder.prove()
-        rewinder.loader(hour)
-        assert rewinder.times(hour) == once((0, 7))
-        rewinder.prove()
-
-    def test_what_the_new_position_would_know_of_is_replaced(self, rewinder: Rewinder, hour: str) -> None:
-        rewinder("to-earliest")
-        rewinder("to-offset", 3)
-
-        # Before the first of them the position was 1, with what is loaded ahead of it.
-        assert rewinder("to-batch", 2, replace=TARGET).rows_removed == 2
-
-        assert self.ahead(rewinder) == [(1, None)]
-        assert rewinder.times(hour) == {0: 1}
-        rewinder.prove()
-        rewinder.loader(hour)
-        assert rewinder.times(hour) == once((0, 7))
-        rewinder.prove()
-
-    def test_undo_knows_what_was_read_ahead(self, rewinder: Rewinder, hour: str) -> None:
-        rewinder("to-earliest")
-        rewinder("undo")
-
-        assert self.ahead(rewinder) == [(1, 5)]
-        rewinder.prove()
-        rewinder.loader(hour)
-        assert rewinder.times(hour) == once((0, 7))
-        rewinder.prove()
-
-    def test_the_state_before_a_batch_knows_what_was_read_ahead(self, rewinder: Rewinder, hour: str) -> None:
-        (second,) = rewinder.loader(hour).batches
-
-        rewinder("to-batch", second, replace=TARGET)
-
-        # Of what is read again, all rows are gone: those that were read ahead, too.
-        assert self.ahead(rewinder) == [(1, None)]
-        assert rewinder.times(hour) == {0: 1}
-        rewinder.prove()
-        rewinder.loader(hour)
-        assert rewinder.times(hour) == once((0, 7))
-        rewinder.prove()
-
-    def test_without_replacing_the_state_before_a_batch_leaves_out_what_was_read_ahead(
-        self, rewinder: Rewinder, hour: str
-    ) -> None:
-        (second,) = rewinder.loader(hour).batches
-
-        rewinder("to-batch", second)
-
-        assert self.ahead(rewinder) == [(1, 5)]
-        rewinder.prove()
-        rewinder.loader(hour)
-        assert rewinder.times(hour) == {0: 1, 1: 2, 2: 1, 3: 2, 4: 1, 5: 2, 6: 2}
-        rewinder.prove()
-
-    def test_a_move_forward_within_it_keeps_the_rest(self, rewinder: Rewinder, hour: str) -> None:
-        rewinder("to-offset", 3)
-
-        assert self.ahead(rewinder) == [(3, 5)]
-        assert rewinder.gaps() == [(0, 1, 3, "passed over")]
-        rewinder.prove()
-        rewinder.loader(hour)
-        assert rewinder.times(hour) == {0: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
-        rewinder.prove()
-
-    def test_a_move_forward_beyond_it_forgets_it(self, rewinder: Rewinder, hour: str) -> None:
-        rewinder("to-offset", 6)
-
-        assert self.ahead(rewinder) == [(6, None)]
-        rewinder.prove()
-        rewinder.loader(hour)
-        assert rewinder.times(hour) == {0: 1, 2: 1, 4: 1, 6: 1}
-        rewinder.prove()
 
 
 def test_any_sequence_of_loads_and_rewinds_is_proved(rewinder: Rewinder, topic: TopicFactory) -> None:

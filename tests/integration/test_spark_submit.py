@@ -15,9 +15,9 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import DataFrame
 
-from airflow_kafka_offsets.batch import load
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
+from airflow_kafka_offsets.loading.load import load
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from devstack.topics import create_topic

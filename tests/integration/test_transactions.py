@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.offsets import Slice, TopicPartition
-from airflow_kafka_offsets.spark.read import consumer_config, read
+from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from tests.integration.conftest import Loader, TopicFactory, names, positions, rows

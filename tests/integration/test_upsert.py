@@ -18,11 +18,11 @@ from airflow_kafka_offsets.exceptions import (
     TargetError,
     VerificationError,
 )
-from airflow_kafka_offsets.formats import Json
-from airflow_kafka_offsets.ledger import TaskRun
-from airflow_kafka_offsets.sinks import SqlTable
+from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.verification import verify
+from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
 from tests.integration.conftest import COLUMNS, Loader, TopicFactory, names, positions, rows
 from tests.integration.inline import InlineLauncher

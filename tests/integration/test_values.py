@@ -11,8 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import RecordError
-from airflow_kafka_offsets.formats import Json
-from airflow_kafka_offsets.sinks import SqlTable, insert, sql_table
+from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.sinks.sql import insert, table
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.kafka import KafkaBroker
 from tests.integration.conftest import Loader, TopicFactory, positions, rows
 from tests.integration.inline import InlineLauncher
@@ -42,7 +43,7 @@ def postgres_writer(
         pytest.importorskip("psycopg2")
         url = url.set(drivername="postgresql+psycopg2")
     if request.param == "insert":
-        monkeypatch.setattr(sql_table, "_writer", lambda _: insert.insert_rows)
+        monkeypatch.setattr(table, "_writer", lambda _: insert.insert_rows)
     engine = sa.create_engine(url, hide_parameters=True)
     yield Loader(kafka, engine, InlineLauncher())
     engine.dispose()

@@ -9,32 +9,36 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, NamedTuple
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from airflow.sdk import RetryAction
 from pyspark.sql import DataFrame
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import ledger
-from airflow_kafka_offsets.coverage import Coverage, Violation
+from airflow_kafka_offsets.core.offsets import PartitionLog
+from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     ConfigurationError,
     LedgerError,
     TopicRecreatedError,
     VerificationError,
+    Violation,
 )
-from airflow_kafka_offsets.kafka import Cluster
-from airflow_kafka_offsets.ledger import Tables
-from airflow_kafka_offsets.offsets import PartitionLog
-from airflow_kafka_offsets.offsets import TopicPartition as Partition
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.ledger.claims import claim_group
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy
 from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
-from airflow_kafka_offsets.retry_policy import KafkaOffsetsRetryPolicy
-from airflow_kafka_offsets.sinks import SqlTable
-from airflow_kafka_offsets.verification import verify
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.verification.findings import Coverage
+from airflow_kafka_offsets.verification.verify import verify
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.topics import delete_records
@@ -421,37 +425,6 @@ def test_a_table_that_is_gone_is_named(inline_loader: Loader, two_batches: str) 
         verified(inline_loader)
 
 
-@pytest.mark.broker
-def test_what_was_read_ahead_is_loaded_once(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
-    name = topic(retention_ms=-1)
-    # Up to 0.5 s of 1970: offsets 0 and 1, and the late one at 3.
-    produce_at(kafka, name, [100, 200, 1000, 300, 2000])
-    inline_loader(name, until=datetime(1970, 1, 1, 0, 0, 0, 500_000, UTC), lateness=timedelta(hours=1))
-    assert (verified(inline_loader).rows, reread(inline_loader).reread) == (3, 3)
-    inline_loader(name)
-    assert (verified(inline_loader).rows, reread(inline_loader).reread) == (5, 5)
-
-    # In its range and in place of another: only all offsets together show that the first batch has it already.
-    do(inline_loader.engine, "UPDATE target SET _kafka_offset = 3 WHERE _kafka_offset = 4")
-
-    with pytest.raises(VerificationError, match=r"\[0\]: offset 3 was loaded twice, by batch 1 and batch 2\.$"):
-        verified(inline_loader)
-
-
-@ON_ONE
-def test_a_late_record_behind_the_position_is_looked_for(
-    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
-) -> None:
-    name = topic(retention_ms=-1)
-    produce_at(kafka, name, [100, 200, 1000, 300, 2000])
-    inline_loader(name, until=datetime(1970, 1, 1, 0, 0, 0, 500_000, UTC), lateness=timedelta(hours=1))
-    lose_unnoticed(inline_loader.engine, 3)
-
-    assert verified(inline_loader).rows == 2
-    with pytest.raises(VerificationError, match=r"at offset 3, which was loaded ahead of its position 2, is neither"):
-        reread(inline_loader)
-
-
 # --- what only Kafka can tell ---
 
 
@@ -529,7 +502,7 @@ def test_state_tables_are_needed_and_not_made(engine: Engine) -> None:
         verify("loader", sink=SqlTable("target"), engine=engine)
     assert sa.inspect(engine).get_table_names() == []
 
-    ledger.init(engine, Tables())
+    initialize(engine, Tables())
     with pytest.raises(ConfigurationError, match="know no group 'loader'; they know none"):
         verify("loader", sink=SqlTable("target"), engine=engine)
     do(engine, "UPDATE offsets_schema_version SET version = 99")
@@ -569,3 +542,20 @@ def test_the_operator_says_what_it_needs_and_is_not_retried_in_vain() -> None:
     assert operator.retry_policy.evaluate(error, 1, 3).action is RetryAction.FAIL
     with pytest.raises(ConfigurationError, match="The sink 'target' has no conn_id"):
         operator.execute({})
+
+
+def test_a_long_history_is_not_held_in_memory(postgres_engine: Engine) -> None:
+    tables = Tables()
+    initialize(postgres_engine, tables)
+    claim_group(postgres_engine, tables, "loader", TaskRun("run"), cluster_id="cluster", lease=timedelta(minutes=1))
+    held: list[str] = []
+
+    @sa.event.listens_for(postgres_engine, "after_cursor_execute")
+    def after(conn: object, cursor: object, statement: str, *_: object) -> None:
+        of_history = "ORDER BY" in statement and "pg_catalog" not in statement
+        if of_history and not isinstance(cursor, psycopg.ServerCursor):
+            held.append(statement)
+
+    verify("loader", sink=SqlTable("target"), engine=postgres_engine)
+
+    assert held == [], "the client fetched all rows of these at once"

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from airflow_kafka_offsets.kafka import Cluster
+from airflow_kafka_offsets.kafka.cluster import Cluster
 from devstack.process import wait_until
 
 # Brokers go away on purpose. What a client has to say of it would drown the tests' own output; errors reach the callers.

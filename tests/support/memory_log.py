@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, Uuid
 
-from airflow_kafka_offsets import patient_admin
-from airflow_kafka_offsets.spark import patience, read
+from airflow_kafka_offsets.kafka import admin, read_errors, reader
 from devstack import topics
 from devstack.kafka import new_cluster_id
 from tests.support import clients
@@ -30,8 +29,8 @@ from tests.support.messages import FakeMessage
 
 # Where each kind of client is made.
 _USERS: Mapping[str, Sequence[ModuleType]] = {
-    "AdminClient": (patient_admin, topics, clients),
-    "Consumer": (read, clients),
+    "AdminClient": (admin, topics, clients),
+    "Consumer": (reader, clients),
     "Producer": (clients,),
 }
 _OFFSET_INVALID = -1001
@@ -94,8 +93,8 @@ class MemoryLog:
             for user in users:
                 monkeypatch.setattr(user, kind, self._dispatch(getattr(user, kind), kinds[kind]))
         # What it does not know, it does not know: no other broker has yet to hear of a topic.
-        monkeypatch.setattr(patient_admin, "_UNKNOWN_GRACE_SECONDS", 0.0)
-        monkeypatch.setattr(patience, "_UNKNOWN_SECONDS", 0.0)
+        monkeypatch.setattr(admin, "_UNKNOWN_GRACE_SECONDS", 0.0)
+        monkeypatch.setattr(read_errors, "_UNKNOWN_SECONDS", 0.0)
         return self
 
     def _dispatch(self, real: Callable[..., Any], in_memory: Callable[..., Any]) -> Callable[..., Any]:

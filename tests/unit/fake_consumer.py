@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from airflow_kafka_offsets.spark import patience
-from airflow_kafka_offsets.spark import read as read_module
+from airflow_kafka_offsets.kafka import read_errors
+from airflow_kafka_offsets.kafka import reader as read_module
 from tests.support.messages import FakeMessage
 
 TIMED_OUT = KafkaException(KafkaError(KafkaError._TRANSPORT))
@@ -58,7 +58,7 @@ class FakeConsumer:
             return self
 
         monkeypatch.setattr(read_module, "Consumer", made)
-        monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(read_errors, "time", SimpleNamespace(monotonic=lambda: self.now))
         return self
 
     def assign(self, partitions: list[Any]) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_offsets.bounds import CommittedBy
+from airflow_kafka_offsets.cli.arguments import duration
 from airflow_kafka_offsets.cli.output import show
+from airflow_kafka_offsets.core.start import CommittedBy
 from scripts.command_reference import DOCUMENT, commands, reference
 
 
@@ -70,9 +71,15 @@ def test_a_start_is_what_an_operator_takes(text: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["P", "PT", "P1M", "1h", "PT1S1H", "-P1D", "", "P999999999W"])
-def test_a_duration_is_iso_8601_and_has_a_certain_length(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_duration_is_iso_8601_and_has_a_certain_length(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="must be an ISO 8601 duration"):
+        duration(text)
+
+
+@pytest.mark.parametrize("text", ["P", "PT", "P1M", "PT1S1H", "P999999999W"])
+def test_a_start_that_is_no_duration_is_a_usage_error(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        parsed("--lateness", text)
+        parsed("--start", text)
     assert ended.value.code == 2
 
 

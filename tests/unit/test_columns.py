@@ -8,9 +8,9 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeEngine
 
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.formats import Json, row_columns
-from airflow_kafka_offsets.sinks.columns import created_table, is_added, match, required, wire_type
-from airflow_kafka_offsets.sinks.staged_rows import Column
+from airflow_kafka_offsets.formats.value_formats import Json, row_columns
+from airflow_kafka_offsets.sinks.sql.column_types import created_table, is_added, match, required, wire_type
+from airflow_kafka_offsets.staging.rows import Column
 
 POSTGRES = postgresql.dialect()  # type: ignore[no-untyped-call]
 SQLITE = sqlite.dialect()

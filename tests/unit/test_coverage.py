@@ -9,21 +9,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.coverage import (
-    BatchRecord,
-    Detail,
-    Findings,
-    LoadedRange,
-    Replaced,
-    Span,
-    Tally,
-    Violation,
-)
-from airflow_kafka_offsets.exceptions import VerificationError
-from airflow_kafka_offsets.offsets import Gap, OffsetRange, PartitionLog, Position, ReadAhead, Slice, TopicPartition
-from airflow_kafka_offsets.proof import prove
-from airflow_kafka_offsets.rewinding import PartitionRewind, decide
-from airflow_kafka_offsets.scenarios import Scenario
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, Position, Slice, TopicPartition
+from airflow_kafka_offsets.exceptions import VerificationError, Violation
+from airflow_kafka_offsets.rewinding.decision import PartitionRewind, decide
+from airflow_kafka_offsets.rewinding.scenarios import Scenario
+from airflow_kafka_offsets.verification.facts import BatchRecord, Detail, LoadedRange, Replaced, RowCount
+from airflow_kafka_offsets.verification.findings import Findings, Span
+from airflow_kafka_offsets.verification.proof import prove
 
 T0 = TopicPartition("t", 0)
 ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"
@@ -42,8 +34,8 @@ def only(found: Findings) -> Violation:
     return found.violations[0]
 
 
-def tally(offsets: list[int], tp: TopicPartition = T0) -> Tally:
-    return Tally(*tp, len(offsets), len(set(offsets)), min(offsets), max(offsets))
+def tally(offsets: list[int], tp: TopicPartition = T0) -> RowCount:
+    return RowCount(*tp, len(offsets), len(set(offsets)), min(offsets), max(offsets))
 
 
 def loaded(
@@ -79,18 +71,8 @@ class Model:
     as_they_are: Counter[tuple[TopicPartition, int]]  # records of batches without a transform
 
 
-def is_loaded(ahead: ReadAhead | None, offset: int, timestamp: int) -> bool:
-    return ahead is not None and offset < ahead.offset and timestamp < ahead.before_ms
-
-
 def records_of(log: Log, one: OffsetRange) -> list[int]:
-    return [
-        offset
-        for offset, timestamp in sorted(log.items())
-        if one.start <= offset < one.read_to
-        and not is_loaded(one.loaded, offset, timestamp)
-        and (offset < one.end or is_loaded(one.ahead, offset, timestamp))
-    ]
+    return [offset for offset in sorted(log) if one.start <= offset < one.end]
 
 
 @st.composite
@@ -122,13 +104,7 @@ def draw_range(draw: st.DrawFn, position: Position | None, tp: TopicPartition) -
         gap = Gap(*tp, start, start + draw(st.integers(1, 4)), "expired", "skipped")
         start, how = gap.end, "skipped-gap" if position is not None else how
     end = start + draw(st.integers(0, 8))
-    before = position.ahead if position is not None else None
-    before = before if before is not None and before.offset > start else None
-    ahead = None
-    if draw(st.integers(0, 2)) == 0:
-        reach, at_least = (before.offset, before.before_ms) if before is not None else (0, 0)
-        ahead = ReadAhead(max(end + draw(st.integers(1, 6)), reach), draw(st.integers(at_least, 10)))
-    return OffsetRange(*tp, start, end, end, ID, how, loaded=before, ahead=ahead), gap
+    return OffsetRange(*tp, start, end, end, ID, how), gap
 
 
 def draw_commit(
@@ -148,9 +124,9 @@ def draw_commit(
         ranges.append(LoadedRange(one, None if has_transform else len(records), len(aside)))
         rows += [tally(written, tp)] if written else []
         letters += [tally(aside, tp)] if aside else []
-        model.positions[tp] = Position(one.end, one.topic_id, ahead=one.ahead_after)
+        model.positions[tp] = Position(one.end, one.topic_id)
     if has_transform and draw(st.booleans()):  # it dropped the columns
-        rows = [Tally(None, None, sum(row.count for row in rows))] if rows else []
+        rows = [RowCount(None, None, sum(row.count for row in rows))] if rows else []
     return BatchRecord(
         batch_id,
         state="committed",
@@ -182,14 +158,9 @@ def test_reading_again_sees_exactly_what_batches_without_a_transform_loaded(mode
     seen: Counter[tuple[TopicPartition, int]] = Counter()
     for span in proved(model.batches, model.positions).spans:
         tp = TopicPartition(span.topic, span.partition)
-        for one in span.slices(0, 1000):
-            seen.update(
-                (tp, offset)
-                for offset, timestamp in model.logs[tp].items()
-                if one.start <= offset < one.end
-                and not is_loaded(one.loaded, offset, timestamp)
-                and (one.before_ms is None or timestamp < one.before_ms)
-            )
+        one = span.slice_within(0, 1000)
+        assert one is not None
+        seen.update((tp, offset) for offset in model.logs[tp] if one.start <= offset < one.end)
 
     assert seen == model.as_they_are
 
@@ -229,7 +200,7 @@ def broken_batches(model: Model, index: int) -> Iterator[Broken]:
         if (tp := row.topic_partition) is None:
             continue
         one = next(one.one for one in batch.ranges if one.one.topic_partition == tp)
-        changes = [{"first": one.start - 1}, {"last": one.read_to}, {"count": row.count + 1}, {"count": row.count - 1}]
+        changes = [{"first": one.start - 1}, {"last": one.end}, {"count": row.count + 1}, {"count": row.count - 1}]
         changes += [{"distinct": row.distinct - 1}] if not batch.has_transform else []
         for change in changes:
             rows = list(batch.rows)
@@ -261,8 +232,6 @@ def broken_ranges(model: Model, index: int) -> Iterator[Broken]:
                 yield with_range(model, index, which, one=replace(one, start=start)), tp, batch.batch_id
         if one.how == "stored":
             yield with_range(model, index, which, one=replace(one, topic_id=OTHER_ID)), tp, batch.batch_id
-            other = ReadAhead(one.start + 1, 5) if one.loaded is None else None
-            yield with_range(model, index, which, one=replace(one, loaded=other)), tp, batch.batch_id
         if found.records is not None:
             yield with_range(model, index, which, records=found.records + 1), tp, batch.batch_id
         yield with_range(model, index, which, dead_letters=found.dead_letters + 1), tp, batch.batch_id
@@ -276,7 +245,6 @@ def broken_positions(model: Model) -> Iterator[Broken]:
             replace(position, offset=position.offset + 1),
             replace(position, offset=position.offset - 1),
             replace(position, topic_id=OTHER_ID),
-            replace(position, ahead=ReadAhead(position.offset + 1, 5) if position.ahead is None else None),
         ):
             yield replace(model, positions=others | {tp: changed}), tp, None
     stranger = TopicPartition("stranger", 0)
@@ -327,7 +295,7 @@ class Step:
         )
 
 
-def tallies(places: list[tuple[TopicPartition, int]]) -> tuple[Tally, ...]:
+def tallies(places: list[tuple[TopicPartition, int]]) -> tuple[RowCount, ...]:
     return tuple(
         tally([offset for at, offset in places if at == tp], tp) for tp in sorted({place for place, _ in places})
     )
@@ -391,7 +359,7 @@ class World:
         gaps = tuple(gap for _, gap in planned if gap is not None)
         self.write(draw, "load", [LoadedRange(one) for one, _ in planned], gaps, "target")
         for one, _ in planned:
-            self.positions[one.topic_partition] = Position(one.end, one.topic_id, ahead=one.ahead_after)
+            self.positions[one.topic_partition] = Position(one.end, one.topic_id)
         self.undoable = ()
 
     def replay(self, draw: st.DrawFn) -> None:
@@ -435,11 +403,8 @@ class World:
             assert one.old is not None
             assert one.new is not None
             tp = one.topic_partition
-            self.positions[tp] = replace(one.new, ahead=None) if tp in spans else one.new
-            to = self.positions[tp]
-            moved = OffsetRange(
-                *tp, one.old.offset, to.offset, to.offset, ID, "rewind", loaded=one.old.ahead, ahead=to.ahead
-            )
+            self.positions[tp] = one.new
+            moved = OffsetRange(*tp, one.old.offset, one.new.offset, one.new.offset, ID, "rewind")
             ranges.append(LoadedRange(moved, replaced=spans.get(tp)))
         table = "target" if with_replace else None
         gaps = tuple(gap for one in changed for span in one.skipped for gap in self.never_loaded(one, span))
@@ -509,15 +474,12 @@ def test_reading_again_after_rewinds_expects_nothing_that_was_removed(world: Wor
     for span in proved(world.records, world.positions).spans:
         tp = TopicPartition(span.topic, span.partition)
         of_span = sum((left[one] for one in range(span.first_batch, span.last_batch + 1)), Counter())
-        for one in span.slices(0, 1000):
-            for offset, timestamp in world.logs[tp].items():
-                if (
-                    one.start <= offset < one.end
-                    and not is_loaded(one.loaded, offset, timestamp)
-                    and (one.before_ms is None or timestamp < one.before_ms)
-                ):
-                    assert of_span[tp, offset]
-                    seen[tp, offset] += 1
+        one = span.slice_within(0, 1000)
+        assert one is not None
+        for offset in world.logs[tp]:
+            if one.start <= offset < one.end:
+                assert of_span[tp, offset]
+                seen[tp, offset] += 1
 
     elsewhere = any(step.record.target_table == "elsewhere" for step in world.steps)
     if not world.replaced and not elsewhere:
@@ -536,8 +498,6 @@ def broken_rewound(world: World) -> Iterator[tuple[list[BatchRecord], dict[Topic
     for tp, position in positions.items():
         for offset in (position.offset - 1, position.offset + 1):
             yield records, positions | {tp: replace(position, offset=offset)}
-        other = ReadAhead(position.offset + 1, 5) if position.ahead is None else None
-        yield records, positions | {tp: replace(position, ahead=other)}
         yield records, {at: found for at, found in positions.items() if at != tp}
     for index, batch in enumerate(records):
         for which, row in enumerate(batch.rows):
@@ -576,7 +536,6 @@ def broken_moves(batch: BatchRecord) -> Iterator[tuple[LoadedRange, ...]]:
         for wrong in (
             replace(one, start=one.start - 1),
             replace(one, end=one.end + 1),
-            replace(one, loaded=ReadAhead(one.start + 1, 5) if one.loaded is None else None),
         ):
             yield (*batch.ranges[:which], replace(found, one=wrong), *batch.ranges[which + 1 :])
 
@@ -777,7 +736,7 @@ def test_a_rewind_into_a_topic_that_was_made_anew_begins_its_history() -> None:
     assert found.spans == [Span("t", 0, 3, 5, 3, 3)]
 
 
-SPAN = Span("t", 0, 10, 20, 1, 2, ahead=ReadAhead(30, 1000))
+SPAN = Span("t", 0, 10, 20, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -785,11 +744,10 @@ SPAN = Span("t", 0, 10, 20, 1, 2, ahead=ReadAhead(30, 1000))
     [
         (0, 10, [SPAN]),
         (30, 40, [SPAN]),
-        (25, 40, [replace(SPAN, ahead=None)]),
-        (20, 25, [replace(SPAN, ahead=None)]),
+        (20, 25, [SPAN]),
         (0, 15, [replace(SPAN, start=15)]),
-        (15, 40, [replace(SPAN, end=15, ahead=None)]),
-        (12, 15, [replace(SPAN, end=12, ahead=None), replace(SPAN, start=15)]),
+        (15, 40, [replace(SPAN, end=15)]),
+        (12, 15, [replace(SPAN, end=12), replace(SPAN, start=15)]),
         (10, 20, []),
         (0, 99, []),
     ],
@@ -870,18 +828,6 @@ def test_rows_that_the_position_has_not_passed_are_named() -> None:
     assert behind.offset == 14
 
 
-def test_rows_in_what_was_read_ahead_are_not_behind_the_position() -> None:
-    one = OffsetRange(*T0, 0, 5, 5, ID, "earliest", ahead=ReadAhead(10, 1000))
-    batch = replace(FIRST, ranges=(LoadedRange(one, 6),), rows=(tally([0, 1, 2, 3, 4, 9]),), row_count=6)
-
-    found = proved([batch], {T0: Position(5, ID, ahead=ReadAhead(10, 1000))})
-
-    assert found.violations == []
-    assert found.reads_ahead
-    short = proved([batch], {T0: Position(5, ID, ahead=ReadAhead(9, 1000))}).violations
-    assert [violation.offset for violation in short] == [5, 9]
-
-
 def test_a_topic_that_was_made_anew_begins_a_history_of_its_own() -> None:
     anew = loaded(3, 0, 4, how="earliest", topic_id=OTHER_ID)
 
@@ -913,22 +859,6 @@ def test_an_id_that_was_told_is_not_forgotten() -> None:
     violation = only(proved([FIRST, untold, other], {T0: Position(20, OTHER_ID)}))
 
     assert f"where batch 2 stopped in topic id {ID}" in violation.words
-
-
-def test_what_a_transform_loaded_ahead_is_not_read_again() -> None:
-    ahead = ReadAhead(15, 1000)
-    transformed = replace(
-        loaded(2, 10, 10),
-        has_transform=True,
-        ranges=(LoadedRange(OffsetRange(*T0, 10, 10, 10, ID, ahead=ahead)),),
-    )
-    after = OffsetRange(*T0, 10, 20, 20, ID, loaded=ahead)
-    batch = replace(loaded(3, 10, 20), ranges=(LoadedRange(after, 10),))
-
-    found = proved([FIRST, transformed, batch], {T0: Position(20, ID)})
-
-    assert found.violations == []
-    assert found.spans == [Span("t", 0, 0, 10, 1, 1), Span("t", 0, 10, 20, 3, 3, loaded=ahead)]
 
 
 def test_rows_too_many_are_counted() -> None:
@@ -975,7 +905,7 @@ def test_rows_of_a_partition_that_the_batch_did_not_load_are_named() -> None:
 
 
 def test_rows_without_an_offset_are_told_where_others_have_one() -> None:
-    batch = replace(SECOND, rows=(*SECOND.rows, Tally(None, None, 2)))
+    batch = replace(SECOND, rows=(*SECOND.rows, RowCount(None, None, 2)))
 
     violation = only(proved([FIRST, batch], AT_15))
 
@@ -985,13 +915,13 @@ def test_rows_without_an_offset_are_told_where_others_have_one() -> None:
 
 
 def test_rows_older_than_the_columns_are_only_counted() -> None:
-    older = replace(FIRST, rows=(Tally(None, None, 10),))
+    older = replace(FIRST, rows=(RowCount(None, None, 10),))
 
     found = proved([older, SECOND], AT_15)
 
     assert found.violations == []
     assert found.spans == [Span("t", 0, 10, 15, 2, 2)]
-    fewer = replace(FIRST, rows=(Tally(None, None, 9),))
+    fewer = replace(FIRST, rows=(RowCount(None, None, 9),))
     assert "holds 9 rows of batch 1, which wrote 10" in only(proved([fewer, SECOND], AT_15)).words
 
 
@@ -1013,7 +943,7 @@ def test_a_transform_decides_how_many_rows_but_not_their_offsets() -> None:
 
 @pytest.mark.parametrize(("count", "violations"), [(10, 0), (9, 1)])
 def test_with_the_batch_alone_rows_are_counted(count: int, violations: int) -> None:
-    batch = replace(FIRST, rows=(Tally(None, None, count),))
+    batch = replace(FIRST, rows=(RowCount(None, None, count),))
 
     found = proved([batch], {T0: Position(10, ID)}, "batches")
 
@@ -1065,11 +995,9 @@ def test_a_dead_letter_outside_of_its_range_is_named() -> None:
 
 
 def test_a_slice_to_read_again_is_what_the_log_still_has() -> None:
-    span = Span("t", 0, 0, 10, 1, 2, ahead=ReadAhead(20, 1000))
-
-    assert list(span.slices(4, 15)) == [Slice(0, "t", 0, 4, 10), Slice(0, "t", 0, 10, 15, before_ms=1000)]
-    assert list(span.slices(12, 15)) == [Slice(0, "t", 0, 12, 15, before_ms=1000)]
-    assert list(span.slices(30, 30)) == []
+    assert SPAN.slice_within(4, 15) == Slice(0, "t", 0, 10, 15)
+    assert SPAN.slice_within(12, 30) == Slice(0, "t", 0, 12, 20)
+    assert SPAN.slice_within(20, 30) is None
 
 
 @pytest.mark.parametrize(

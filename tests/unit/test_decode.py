@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import RecordError
-from airflow_kafka_offsets.formats import Json, Raw, row_columns
-from airflow_kafka_offsets.offsets import Slice
-from airflow_kafka_offsets.spark.decode import DECODERS, BadRecord, decode_json, decode_raw, sift_json
+from airflow_kafka_offsets.formats.decoder import BadRecord, decode_raw
+from airflow_kafka_offsets.formats.json_decoder import decode_json, sift_json
+from airflow_kafka_offsets.formats.value_formats import Json, Raw, row_columns
+from airflow_kafka_offsets.spark.tasks import DECODERS
 from tests.support.examples import examples
 
 FIRST_OFFSET = 1000

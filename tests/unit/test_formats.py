@@ -5,8 +5,9 @@ from dataclasses import FrozenInstanceError
 import pyarrow as pa
 import pytest
 
+from airflow_kafka_offsets.core.origin import audit_columns
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats import Json, Raw, ValueFormat, audit_columns, row_columns
+from airflow_kafka_offsets.formats.value_formats import Json, Raw, ValueFormat, row_columns
 
 
 def test_json_has_the_declared_columns() -> None:

@@ -1,15 +1,19 @@
 """The job and the manifest, on their way through files."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.formats import Json, Raw, row_columns
-from airflow_kafka_offsets.offsets import ReadAhead, Slice
-from airflow_kafka_offsets.spark.job import Manifest, SliceRead, StagedFile, StageJob, TargetColumns
+from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.formats.value_formats import Json, Raw, row_columns
+from airflow_kafka_offsets.loading.context import LoadContext
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead, StagedFile
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
 
 COLUMNS = row_columns(Json("id BIGINT NOT NULL, price DECIMAL(10,2), `größe x` ARRAY<STRUCT<a: TIMESTAMP_NTZ>>"))
 
@@ -17,8 +21,8 @@ JOB = StageJob(
     batch_id=2**40,
     group_id="größe 'x'",
     slices=(
-        Slice(0, "orders", 0, 5, 10, leader_epoch=0, loaded=ReadAhead(7, 1_700_000_000_000)),
-        Slice(1, "orders", 3, 2**62, 2**62 + 7, before_ms=0),
+        Slice(0, "orders", 0, 5, 10, leader_epoch=0),
+        Slice(1, "orders", 3, 2**62, 2**62 + 7),
     ),
     kafka_config={"bootstrap.servers": "a:1,b:2", "sasl.password": '"ü\\', "retries": 3, "ratio": 0.5, "on": True},
     isolation_level="read_committed",
@@ -54,6 +58,14 @@ def test_columns_keep_their_types_and_what_may_be_null() -> None:
     columns = StageJob.from_json(JOB.to_json()).columns
     assert columns.equals(COLUMNS, check_metadata=True)
     assert not columns.field("id").nullable
+
+
+@pytest.mark.parametrize("kind", [StageJob, LoadContext])
+def test_secrets_are_not_in_the_text_of_what_holds_them(kind: type[StageJob] | type[LoadContext]) -> None:
+    values: dict[str, Any] = dict.fromkeys((attribute.name for attribute in fields(kind)), "public")
+    text = repr(kind(**values | {"kafka_config": {"sasl.password": "5ecret"}}))
+    assert "public" in text
+    assert "5ecret" not in text
 
 
 def test_a_job_spans_the_offsets_of_its_slices() -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.lag import Committed, LagReport, PartitionLag, evaluate
-from airflow_kafka_offsets.offsets import PartitionLog, Position, TopicPartition
-from airflow_kafka_offsets.planning import First, Start
+from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.core.planning import First, Start
+from airflow_kafka_offsets.lag.report import Committed, LagReport, PartitionLag, evaluate
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 U0 = TopicPartition("u", 0)

@@ -15,6 +15,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, Position, TopicPartition
+from airflow_kafka_offsets.core.planning import Plan
+from airflow_kafka_offsets.database import transactions
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     CommitUnknownError,
@@ -26,31 +29,22 @@ from airflow_kafka_offsets.exceptions import (
     PositionConflictError,
     TargetError,
 )
-from airflow_kafka_offsets.ledger import (
-    Batch,
-    Claim,
-    Heartbeat,
-    RangeRead,
-    Recipe,
-    Tables,
-    TaskRun,
+from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
+from airflow_kafka_offsets.ledger.batches import (
     abandon,
     begin_staging,
     captured_targets,
-    claim,
-    commit,
-    connection,
-    init,
     mark_staged,
     open_batch,
-    positions,
     record_plan,
-    release,
 )
-from airflow_kafka_offsets.ledger.groups import renew
-from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION
-from airflow_kafka_offsets.offsets import Gap, OffsetRange, Position, Target, TopicPartition
-from airflow_kafka_offsets.planning import Plan
+from airflow_kafka_offsets.ledger.claims import Claim, claim_group, release_group, renew_lease
+from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
+from airflow_kafka_offsets.ledger.heartbeat import Heartbeat
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.positions import RangeRead, read_positions
+from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
 
 GROUP, CLUSTER, TOPIC_ID = "orders_loader", "MkU3OEVBNTcwNTJENDM2Qg", "vVZ4aDWLQP2NkY0pxyHJYA"
 MINUTE = timedelta(minutes=1)
@@ -79,7 +73,7 @@ class Database:
         self.tables = Tables()
 
     def claim(self, owner: TaskRun = FIRST_TRY, *, cluster_id: str = CLUSTER, lease: timedelta = MINUTE) -> Claim:
-        return claim(self.engine, self.tables, GROUP, owner, cluster_id=cluster_id, lease=lease)
+        return claim_group(self.engine, self.tables, GROUP, owner, cluster_id=cluster_id, lease=lease)
 
     def plan(self, held: Claim, plan: Plan = FIRST_LOAD) -> Batch:
         batch = record_plan(self.engine, self.tables, held, plan, RECIPE, 0)
@@ -92,9 +86,8 @@ class Database:
         batch: Batch,
         reads: dict[TopicPartition, RangeRead] | None = None,
         write: Callable[[Connection], int] | None = None,
-        lease: timedelta = MINUTE,
     ) -> int:
-        return commit(self.engine, self.tables, held, batch, reads or {}, write or self.write_a_row, lease=lease)
+        return commit_batch(self.engine, self.tables, held, batch, reads or {}, write or self.write_a_row)
 
     def load(self, held: Claim, plan: Plan = FIRST_LOAD) -> Batch:
         batch = self.plan(held, plan)
@@ -125,7 +118,7 @@ class Database:
         return row
 
     def positions(self) -> dict[TopicPartition, int]:
-        return {tp: at.offset for tp, at in positions(self.engine, self.tables, GROUP).items()}
+        return {tp: at.offset for tp, at in read_positions(self.engine, self.tables, GROUP).items()}
 
     def lease_ends(self) -> str | None:
         (row,) = self.rows("SELECT lease_expires_at FROM consumer_groups")
@@ -146,7 +139,7 @@ def empty(tmp_path: Path) -> Iterator[Database]:
 
 @pytest.fixture
 def db(empty: Database) -> Database:
-    init(empty.engine, empty.tables)
+    initialize(empty.engine, empty.tables)
     empty.change("CREATE TABLE output (id INTEGER)")
     return empty
 
@@ -154,7 +147,7 @@ def db(empty: Database) -> Database:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a minute is right for users, and too long for a test."""
-    monkeypatch.setattr(connection, "_SQLITE_PATIENCE_MS", 20)
+    monkeypatch.setattr(transactions, "_SQLITE_PATIENCE_MS", 20)
 
 
 def until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
@@ -166,13 +159,13 @@ def until(condition: Callable[[], bool], timeout: float = 30.0) -> None:
 
 class TestInit:
     def test_the_first_init_creates_the_tables(self, empty: Database) -> None:
-        assert init(empty.engine, empty.tables) is True
+        assert initialize(empty.engine, empty.tables) is True
         assert set(sa.inspect(empty.engine).get_table_names()) == set(empty.tables.metadata.tables)
 
     def test_a_second_init_changes_nothing(self, db: Database) -> None:
         db.load(db.claim())
         before = db.dump()
-        assert init(db.engine, db.tables) is False
+        assert initialize(db.engine, db.tables) is False
         assert db.dump() == before
 
     def test_it_notes_its_schema_version(self, db: Database) -> None:
@@ -182,12 +175,12 @@ class TestInit:
         newer = SCHEMA_VERSION + 1
         db.change("INSERT INTO offsets_schema_version (version) VALUES (?)", newer)
         with pytest.raises(LedgerError, match=f"schema version {newer}, this package works with {SCHEMA_VERSION}"):
-            init(db.engine, db.tables)
+            initialize(db.engine, db.tables)
 
     def test_an_init_that_was_interrupted_is_finished_by_the_next(self, db: Database) -> None:
         db.change("DELETE FROM offsets_schema_version")
         db.change("DROP TABLE offset_gaps")
-        assert init(db.engine, db.tables) is True
+        assert initialize(db.engine, db.tables) is True
         assert db.rows("SELECT count(*) AS n FROM offset_gaps") == [{"n": 0}]
 
     def test_a_database_that_cannot_be_written_says_what_to_do(self, empty: Database) -> None:
@@ -195,7 +188,7 @@ class TestInit:
             conn.execute("VACUUM")  # an empty file is no database yet
         engine = sa.create_engine(f"sqlite:///file:{empty.path}?mode=ro&uri=true")
         with pytest.raises(LedgerError, match=r"readonly.*--show-sql"):
-            init(engine, empty.tables)
+            initialize(engine, empty.tables)
         engine.dispose()
 
 
@@ -255,11 +248,11 @@ class TestClaim:
 
     def test_groups_do_not_get_in_each_others_way(self, db: Database) -> None:
         db.claim(FIRST_TRY)
-        other = claim(db.engine, db.tables, "another", OTHER_RUN, cluster_id=CLUSTER, lease=MINUTE)
+        other = claim_group(db.engine, db.tables, "another", OTHER_RUN, cluster_id=CLUSTER, lease=MINUTE)
         assert other.epoch == 1
 
     def test_another_cluster_is_refused_with_both_ids(self, db: Database) -> None:
-        release(db.engine, db.tables, db.claim())
+        release_group(db.engine, db.tables, db.claim())
         with pytest.raises(ClusterChangedError, match=f"(?s){CLUSTER}.*'another-cluster'"):
             db.claim(cluster_id="another-cluster")
 
@@ -279,7 +272,7 @@ class TestClaim:
     def test_a_database_that_cannot_be_written_says_which_rights_are_missing(self, db: Database) -> None:
         engine = sa.create_engine(f"sqlite:///file:{db.path}?mode=ro&uri=true")
         with pytest.raises(LedgerError, match=r"may not write to the state tables.*GRANT"):
-            claim(engine, db.tables, GROUP, FIRST_TRY, cluster_id=CLUSTER, lease=MINUTE)
+            claim_group(engine, db.tables, GROUP, FIRST_TRY, cluster_id=CLUSTER, lease=MINUTE)
         engine.dispose()
 
 
@@ -287,7 +280,7 @@ class TestLease:
     def test_renewing_makes_it_longer(self, db: Database) -> None:
         held = db.claim(lease=MINUTE)
         before = db.lease_ends()
-        assert renew(db.engine, db.tables, held, 2 * MINUTE) is True
+        assert renew_lease(db.engine, db.tables, replace(held, lease=2 * MINUTE)) is True
         after = db.lease_ends()
         assert before is not None
         assert after is not None
@@ -297,28 +290,28 @@ class TestLease:
         first = db.claim(FIRST_TRY)
         db.claim(SECOND_TRY)
         before = db.dump()
-        assert renew(db.engine, db.tables, first, MINUTE) is False
+        assert renew_lease(db.engine, db.tables, first) is False
         assert db.dump() == before
 
     def test_releasing_lets_another_run_in_at_once(self, db: Database) -> None:
-        release(db.engine, db.tables, db.claim(FIRST_TRY))
+        release_group(db.engine, db.tables, db.claim(FIRST_TRY))
         assert db.claim(OTHER_RUN).epoch == 2
 
     def test_an_attempt_that_was_taken_over_does_not_release_its_successor(self, db: Database) -> None:
         first = db.claim(FIRST_TRY)
         db.claim(SECOND_TRY)
-        release(db.engine, db.tables, first)
+        release_group(db.engine, db.tables, first)
         with pytest.raises(GroupBusyError):
             db.claim(OTHER_RUN)
 
     def test_a_heartbeat_renews_it_while_the_attempt_works(self, db: Database) -> None:
-        held = db.claim()
+        held = db.claim(lease=timedelta(milliseconds=30))
         db.change("UPDATE consumer_groups SET lease_expires_at = '2000-01-01 00:00:00.000000'")
-        with Heartbeat(db.engine, db.tables, held, timedelta(milliseconds=30)):
+        with Heartbeat(db.engine, db.tables, held):
             until(lambda: (db.lease_ends() or "") > "2001")
 
     def test_a_heartbeat_ends_with_its_block(self, db: Database) -> None:
-        with Heartbeat(db.engine, db.tables, db.claim(), timedelta(milliseconds=3)) as heartbeat:
+        with Heartbeat(db.engine, db.tables, db.claim(lease=timedelta(milliseconds=3))) as heartbeat:
             pass
         assert not heartbeat._thread.is_alive()
 
@@ -329,18 +322,18 @@ class TestLease:
         db.claim(SECOND_TRY)
         with (
             caplog.at_level(logging.WARNING),
-            Heartbeat(db.engine, db.tables, first, timedelta(milliseconds=3)) as beat,
+            Heartbeat(db.engine, db.tables, replace(first, lease=timedelta(milliseconds=3))) as beat,
         ):
             until(lambda: not beat._thread.is_alive())
         assert f"Group '{GROUP}' was taken over by a later attempt" in caplog.text
 
     @pytest.mark.usefixtures("impatient")
     def test_a_heartbeat_outlives_a_renewal_that_fails(self, db: Database, caplog: pytest.LogCaptureFixture) -> None:
-        held = db.claim()
+        held = db.claim(lease=timedelta(milliseconds=30))
         with (
             caplog.at_level(logging.WARNING),
             closing(sqlite3.connect(db.path, isolation_level=None)) as writer,
-            Heartbeat(db.engine, db.tables, held, timedelta(milliseconds=30)),
+            Heartbeat(db.engine, db.tables, held),
         ):
             writer.execute("BEGIN IMMEDIATE")
             until(lambda: "could not be renewed" in caplog.text)
@@ -394,7 +387,10 @@ class TestRecordPlan:
         initial = (replace(at_end, end_epoch=4), offset_range(T1, 0, 0, how="latest"))
         held = db.claim()
         assert record_plan(db.engine, db.tables, held, Plan(initial=initial), RECIPE, 0) is None
-        assert positions(db.engine, db.tables, GROUP) == {T0: Position(100, TOPIC_ID, 4), T1: Position(0, TOPIC_ID)}
+        assert read_positions(db.engine, db.tables, GROUP) == {
+            T0: Position(100, TOPIC_ID, 4),
+            T1: Position(0, TOPIC_ID),
+        }
         assert open_batch(db.engine, db.tables, GROUP) is None
         assert captured_targets(db.engine, db.tables, held) is None
         assert [(row["kind"], row["state"]) for row in db.rows("SELECT * FROM offset_batches")] == [
@@ -417,13 +413,13 @@ class TestCapturedTargets:
             (offset_range(T0, 0, 4, target=10, how="earliest"), offset_range(T1, 5, 5, target=7, how="earliest"))
         )
         db.plan(db.claim(FIRST_TRY), capped)
-        assert captured_targets(db.engine, db.tables, db.claim(SECOND_TRY)) == {T0: Target(10), T1: Target(7)}
+        assert captured_targets(db.engine, db.tables, db.claim(SECOND_TRY)) == {T0: 10, T1: 7}
 
     def test_those_of_the_first_batch_hold_for_all(self, db: Database) -> None:
         held = db.claim()
         db.load(held)
         db.load(held, Plan((offset_range(T0, 10, 15, target=99, how="stored"),)))
-        assert captured_targets(db.engine, db.tables, held) == {T0: Target(10), T1: Target(7)}
+        assert captured_targets(db.engine, db.tables, held) == {T0: 10, T1: 7}
 
     @pytest.mark.parametrize(
         "other",
@@ -439,13 +435,13 @@ class TestCapturedTargets:
     def test_another_task_instance_captures_its_own(self, db: Database, other: TaskRun) -> None:
         held = db.claim(FIRST_TRY)
         db.load(held)
-        release(db.engine, db.tables, held)
+        release_group(db.engine, db.tables, held)
         assert captured_targets(db.engine, db.tables, db.claim(other)) is None
 
     def test_a_process_without_a_dag_captures_too(self, db: Database) -> None:
         run = TaskRun.of_this_process()
         db.plan(db.claim(run))
-        assert captured_targets(db.engine, db.tables, db.claim(run)) == {T0: Target(10), T1: Target(7)}
+        assert captured_targets(db.engine, db.tables, db.claim(run)) == {T0: 10, T1: 7}
 
 
 class TestStaging:
@@ -542,7 +538,7 @@ class TestCommit:
         reads = {T0: RangeRead(8, OLD, NEW), T1: RangeRead(0)}
         assert db.commit(held, batch, reads) == 1
         assert db.output() == [1]
-        assert positions(db.engine, db.tables, GROUP) == {T0: Position(10, TOPIC_ID), T1: Position(7, TOPIC_ID)}
+        assert read_positions(db.engine, db.tables, GROUP) == {T0: Position(10, TOPIC_ID), T1: Position(7, TOPIC_ID)}
         assert open_batch(db.engine, db.tables, GROUP) is None
         row = db.batch(batch.batch_id)
         assert (row["state"], row["records"], row["row_count"], row["dead_letters"]) == ("committed", 8, 1, 0)
@@ -564,7 +560,10 @@ class TestCommit:
         assert batch is not None
         assert batch.ranges == plan.ranges
         db.commit(held, batch, {T0: RangeRead(0)}, write=lambda conn: 0)
-        assert positions(db.engine, db.tables, GROUP) == {T0: Position(10, TOPIC_ID, 4), T1: Position(5, TOPIC_ID, 3)}
+        assert read_positions(db.engine, db.tables, GROUP) == {
+            T0: Position(10, TOPIC_ID, 4),
+            T1: Position(5, TOPIC_ID, 3),
+        }
 
     def test_an_exception_rolls_rows_and_positions_back(self, db: Database) -> None:
         held = db.claim()
@@ -668,7 +667,7 @@ class TestCommit:
     def test_the_lease_begins_anew_with_the_commit(self, db: Database) -> None:
         held = db.claim(lease=MINUTE)
         before = db.lease_ends()
-        db.commit(held, db.plan(held), lease=60 * MINUTE)
+        db.commit(replace(held, lease=60 * MINUTE), db.plan(held))
         after = db.lease_ends()
         assert before is not None
         assert after is not None
@@ -677,7 +676,7 @@ class TestCommit:
     def test_another_groups_positions_are_its_own(self, db: Database) -> None:
         held = db.claim()
         db.load(held)
-        assert positions(db.engine, db.tables, "another") == {}
+        assert read_positions(db.engine, db.tables, "another") == {}
 
 
 class TestPositionConflict:
@@ -769,7 +768,7 @@ class TestInTheWay:
 
     @pytest.fixture(autouse=True)
     def at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(connection, "_FIRST_PAUSE_SECONDS", 0)
+        monkeypatch.setattr(transactions, "_FIRST_PAUSE_SECONDS", 0)
 
     @staticmethod
     def lose(engine: Engine, statement_begins: str, times: int) -> list[str]:
@@ -823,20 +822,20 @@ class TestInTheWay:
         "step", ["init", "claim", "record_plan", "begin_staging", "mark_staged", "abandon", "renew", "release"]
     )
     def test_every_step_is_repeated(self, empty: Database, step: str) -> None:
-        init(empty.engine, empty.tables)
+        initialize(empty.engine, empty.tables)
         held = empty.claim()
         batch = empty.plan(held)
         fresh = Tables(prefix="more_")
         begin_staging(empty.engine, empty.tables, held, batch, "/staging/1", RECIPE)
         steps: dict[str, Callable[[], object]] = {
-            "init": lambda: init(empty.engine, fresh),
+            "init": lambda: initialize(empty.engine, fresh),
             "claim": lambda: empty.claim(SECOND_TRY),
             "record_plan": lambda: record_plan(empty.engine, empty.tables, held, Plan(), RECIPE, 0),
             "begin_staging": lambda: begin_staging(empty.engine, empty.tables, held, batch, "/staging/2", RECIPE),
             "mark_staged": lambda: mark_staged(empty.engine, empty.tables, held, batch, 1),
             "abandon": lambda: abandon(empty.engine, empty.tables, held, batch, "a reason"),
-            "renew": lambda: renew(empty.engine, empty.tables, held, MINUTE),
-            "release": lambda: release(empty.engine, empty.tables, held),
+            "renew": lambda: renew_lease(empty.engine, empty.tables, held),
+            "release": lambda: release_group(empty.engine, empty.tables, held),
         }
         lost = self.lose(empty.engine, "INSERT INTO more_" if step == "init" else "UPDATE consumer_groups", 1)
         steps[step]()
@@ -892,7 +891,7 @@ class TestOutage:
         empty.change("CREATE TABLE other (id INTEGER)")
         self.fill(empty)
         with pytest.raises(DatabaseUnavailableError, match=r"state tables could not be created.*is full"):
-            init(empty.engine, empty.tables)
+            initialize(empty.engine, empty.tables)
 
 
 class GoneError(Exception):

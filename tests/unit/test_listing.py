@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kafka_offsets.listing import listed
-from airflow_kafka_offsets.offsets import TopicPartition
+from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.text import first_few
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,4 @@ from airflow_kafka_offsets.offsets import TopicPartition
     ids=["none", "one", "all", "one more", "many"],
 )
 def test_the_first_are_told_and_how_many_more_there_are(items: list[object], told: str) -> None:
-    assert listed(items, between="; ", most=2) == told
+    assert first_few(items, between="; ", most=2) == told

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.offsets import OffsetRange, Slice, TopicPartition, pack, split
+from airflow_kafka_offsets.core.offsets import OffsetRange, Slice, TopicPartition, pack, split
 
 
 def offset_range(topic: str, partition: int, start: int, end: int) -> OffsetRange:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,8 +10,16 @@ from airflow.sdk import DAG
 from jinja2 import UndefinedError
 
 from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaReplayOperator, SqlTable
+from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.operators.pipeline import PipelineOperator
+from airflow_kafka_offsets.hooks import kafka
+from airflow_kafka_offsets.operators.base import PipelineOperator
+from airflow_kafka_offsets.operators.replay import KafkaReplayPlanOperator
+from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
+from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
+from airflow_kafka_offsets.replaying import bounds
+from airflow_kafka_offsets.sensors.lag import KafkaLagSensor
+from airflow_kafka_offsets.triggers.lag import KafkaLagEventTrigger
 
 GIVEN: dict[str, Any] = {
     "task_id": "load",
@@ -51,14 +58,12 @@ def test_what_both_refuse(operator: type[PipelineOperator], name: str, value: An
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("lateness", 600, "lateness must be a timedelta that is not negative; got lateness=600"),
-        ("lateness", timedelta(minutes=5), "lateness=datetime.timedelta(seconds=300) means nothing without until"),
         ("max_bytes", "1MB", "got max_bytes='1MB'"),
         ("time_budget", 60, "got time_budget=60"),
         ("lease", 60, "lease must be a positive timedelta; got lease=60"),
         ("on_busy", "explode", "on_busy must be one of wait, skip, fail; got on_busy='explode'"),
     ],
-    ids=["lateness", "no-until", "max_bytes", "time_budget", "lease", "on_busy"],
+    ids=["max_bytes", "time_budget", "lease", "on_busy"],
 )
 def test_what_a_load_refuses(name: str, value: Any, told: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(told)):
@@ -70,6 +75,69 @@ def test_a_replay_replaces_only_where_it_is_told_so() -> None:
         KafkaReplayOperator(**GIVEN, replace="no")  # type: ignore[arg-type]
 
 
+GROUP: dict[str, Any] = {"task_id": "task", "group_id": "group"}
+SINK = SqlTable("target", conn_id="warehouse")
+LAG: dict[str, Any] = GROUP | {"offsets_conn_id": "warehouse", "min_lag": 1}
+
+
+@pytest.mark.parametrize(
+    ("operator", "given", "told"),
+    [
+        (KafkaVerifyOperator, {"sink": "target"}, "sink must be a SqlTable(…); got sink='target'"),
+        (KafkaVerifyOperator, {"sink": SqlTable("target")}, "The sink 'target' has no conn_id"),
+        (KafkaVerifyOperator, {"sink": SINK, "kafka_conn_id": ""}, "got kafka_conn_id=''"),
+        (KafkaVerifyOperator, {"sink": SINK, "isolation_level": "all"}, "got isolation_level='all'"),
+        (KafkaRewindOperator, {"replace": "target"}, "replace must be a SqlTable(…), or None; got replace='target'"),
+        (KafkaRewindOperator, {"abandon_open_batch": "no"}, "abandon_open_batch must be True or False"),
+        (KafkaRewindOperator, {"new_cluster": 1}, "new_cluster must be True or False; got new_cluster=1"),
+        (KafkaRewindOperator, {"offsets_conn_id": None}, "got offsets_conn_id=None"),
+        (KafkaReplayPlanOperator, {"conn_id": 5}, "got conn_id=5"),
+        (KafkaReplayPlanOperator, {"offsets_prefix": None}, "offsets_prefix must be a text; got offsets_prefix=None"),
+        (KafkaLagSensor, {"kafka_conn_id": None}, "got kafka_conn_id=None"),
+        (KafkaLagSensor, {"isolation_level": "all"}, "got isolation_level='all'"),
+        (KafkaLagSensor, {"per_partition": "no"}, "per_partition must be True or False; got per_partition='no'"),
+    ],
+)
+def test_what_the_others_refuse(operator: Any, given: dict[str, Any], told: str) -> None:
+    needed = {
+        KafkaVerifyOperator: GROUP,
+        KafkaRewindOperator: GROUP | {"scenario": "undo", "offsets_conn_id": "warehouse"},
+        KafkaReplayPlanOperator: GROUP | {"topics": ["orders"], "parts": 2},
+        KafkaLagSensor: LAG,
+    }
+    with pytest.raises(ConfigurationError, match=re.escape(told)):
+        operator(**needed[operator] | given)
+
+
+TEMPLATE = "{{ params.of_the_run }}"
+
+
+@pytest.mark.parametrize(
+    ("operator", "given", "name"),
+    [
+        (KafkaBatchOperator, GIVEN | {"kafka_conn_id": TEMPLATE}, "kafka_conn_id"),
+        (KafkaBatchOperator, GIVEN | {"spark_conn_id": TEMPLATE}, "spark_conn_id"),
+        (KafkaBatchOperator, GIVEN | {"sink": SqlTable(TEMPLATE, conn_id="warehouse")}, "sink"),
+        (KafkaReplayOperator, GIVEN | {"offsets_schema": TEMPLATE}, "offsets_schema"),
+        (KafkaReplayPlanOperator, GROUP | {"topics": ["orders"], "parts": 2, "conn_id": TEMPLATE}, "conn_id"),
+        (KafkaRewindOperator, GROUP | {"scenario": "undo", "offsets_conn_id": TEMPLATE}, "offsets_conn_id"),
+        (KafkaVerifyOperator, GROUP | {"sink": SINK, "offsets_prefix": TEMPLATE}, "offsets_prefix"),
+        (KafkaLagSensor, LAG | {"offsets_conn_id": TEMPLATE}, "offsets_conn_id"),
+    ],
+)
+def test_a_template_that_airflow_does_not_render_is_refused(operator: Any, given: dict[str, Any], name: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{name} is not templated, .* templated are group_id"):
+        operator(**given)
+
+
+@pytest.mark.parametrize("name", ["group_id", "topics", "offsets_conn_id"])
+def test_nothing_of_an_event_trigger_is_templated(name: str) -> None:
+    given: dict[str, Any] = {"group_id": "group", "offsets_conn_id": "warehouse", "min_lag": 1, name: TEMPLATE}
+
+    with pytest.raises(ConfigurationError, match=f"^{name} is not templated"):
+        KafkaLagEventTrigger(**given)
+
+
 def test_what_is_templated_is_left_to_the_run() -> None:
     KafkaBatchOperator(
         **GIVEN | {"group_id": "{{ params.group }}", "topics": "{{ params.topics }}"},
@@ -77,16 +145,14 @@ def test_what_is_templated_is_left_to_the_run() -> None:
         staging_dir="{{ params.staging_dir }}",
         start="{{ params.start }}",
         until="{{ data_interval_end }}",
-        lateness=timedelta(minutes=5),
         mirror_to="{{ params.mirror_to }}",
     )
 
 
-@pytest.mark.parametrize("rendered", ["None", ""], ids=["none", "empty"])
-def test_a_run_without_a_data_interval_is_told_so_where_its_end_is_rendered(rendered: str) -> None:
-    operator = KafkaBatchOperator(**GIVEN, until=rendered, lateness=timedelta(minutes=5))
+def test_a_run_without_a_data_interval_is_told_so_where_its_end_is_rendered() -> None:
+    operator = KafkaBatchOperator(**GIVEN, until="None")
 
-    told = f"until is rendered to {rendered!r}: this run has no data interval, because an asset triggered it"
+    told = "until is rendered to 'None': this run has no data interval, because an asset triggered it"
     with pytest.raises(ConfigurationError, match=re.escape(told)):
         operator.execute({})
 
@@ -97,3 +163,20 @@ def test_another_name_that_a_template_does_not_know_is_airflows_error() -> None:
 
     with pytest.raises(UndefinedError, match="'data_intervall_end' is undefined"):
         operator.render_template_fields({})
+
+
+def test_the_plan_of_a_replay_logs_the_first_of_its_ranges(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ranges = [OffsetRange("orders", partition, 0, 10, 10) for partition in range(1000)]
+    logs = {one.topic_partition: PartitionLog(0, 10) for one in ranges}
+    monkeypatch.setattr(kafka, "kafka_config", lambda conn_id: {"bootstrap.servers": "127.0.0.1:1"})
+    monkeypatch.setattr(bounds, "resolve_bounds", lambda *_: (ranges, logs))
+    operator = KafkaReplayPlanOperator(
+        task_id="plan", group_id="group", topics=["orders"], parts=2, offsets={"orders": {0: [0, 10]}}
+    )
+    assert len(operator.execute({})) == 2
+    logged = capsys.readouterr().out
+    assert "10,000 offsets in 2 parts: orders[0] 0..10, " in logged
+    assert ", orders[9] 0..10, and 990 more" in logged
+    assert "orders[10]" not in logged

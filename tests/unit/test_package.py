@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 import airflow_kafka_offsets
-from airflow_kafka_offsets.formats import Json, row_columns
-from airflow_kafka_offsets.offsets import Slice
-from airflow_kafka_offsets.spark.job import StageJob, TargetColumns
+from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.formats.value_formats import Json, row_columns
+from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import JobFiles, write_job, write_package
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
 
 JOB = StageJob(
     batch_id=1,
@@ -70,8 +71,8 @@ class TestJob:
     def test_the_application_runs_the_job_of_the_directory_it_is_given(self, written: JobFiles) -> None:
         code = (
             "import runpy, sys\n"
-            "from airflow_kafka_offsets.spark import application\n"
-            "application.main = lambda directory: print('job in', directory) or 7\n"
+            "from airflow_kafka_offsets.spark import main\n"
+            "main.main = lambda directory: print('job in', directory) or 7\n"
             f"sys.argv = ['application.py', {str(written.directory)!r}]\n"
             f"runpy.run_path({str(written.application)!r}, run_name='__main__')\n"
         )
@@ -125,7 +126,7 @@ def modules(archive: Path) -> dict[str, str | None]:
 class TestPackage:
     def test_all_of_this_package_comes_from_the_archive(self, modules: dict[str, str | None], archive: Path) -> None:
         ours = {name: file for name, file in modules.items() if name.split(".")[0] == "airflow_kafka_offsets"}
-        assert "airflow_kafka_offsets.spark.application" in ours
+        assert "airflow_kafka_offsets.spark.driver" in ours
         assert all(file and file.startswith(f"{archive}/") for file in ours.values()), ours
 
     @pytest.mark.parametrize("absent", ["airflow", "sqlalchemy", "sqlglot", "pyspark"])
@@ -140,6 +141,11 @@ class TestPackage:
         tomorrow = time.time() + 86_400
         monkeypatch.setattr(time, "time", lambda: tomorrow)
         assert write_package(tmp_path / "again.zip").read_bytes() == archive.read_bytes()
+
+    def test_it_is_compressed(self, archive: Path) -> None:
+        with zipfile.ZipFile(archive) as opened:
+            sources = sum(info.file_size for info in opened.infolist())
+        assert archive.stat().st_size < sources / 2
 
     def test_it_holds_the_whole_package_and_nothing_else(self, archive: Path) -> None:
         """Half of it would hide the other half from a transform that imports it."""

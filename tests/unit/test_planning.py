@@ -8,7 +8,9 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.caps import UNKNOWN_RECORD_BYTES, share
+from airflow_kafka_offsets.core.caps import UNKNOWN_RECORD_BYTES, share
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, Position, TopicPartition, split
+from airflow_kafka_offsets.core.planning import First, OnDataLoss, Plan, Start, check_open, decide
 from airflow_kafka_offsets.exceptions import (
     DataLossError,
     KafkaOffsetsError,
@@ -17,17 +19,6 @@ from airflow_kafka_offsets.exceptions import (
     PlanningError,
     TopicRecreatedError,
 )
-from airflow_kafka_offsets.offsets import (
-    Gap,
-    OffsetRange,
-    PartitionLog,
-    Position,
-    ReadAhead,
-    Target,
-    TopicPartition,
-    split,
-)
-from airflow_kafka_offsets.planning import First, OnDataLoss, Plan, Start, check_open, decide
 from tests.support.examples import examples
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
@@ -158,7 +149,7 @@ class TestDataLoss:
             {T0: Position(5), T1: Position(0)},
             {T0: PartitionLog(8, 20), T1: PartitionLog(0, 3)},
             on_data_loss="skip",
-            targets={T1: Target(3)},
+            targets={T1: 3},
         )
         assert bounds(plan) == {T0: (8, 8), T1: (0, 3)}
         assert [(gap.start, gap.end) for gap in plan.gaps] == [(5, 8)]
@@ -211,26 +202,26 @@ class TestTruncatedLog:
 
     def test_it_is_an_error_though_the_captured_target_is_reached(self) -> None:
         with pytest.raises(LogTruncatedError):
-            decide({T0: Position(10)}, {T0: PartitionLog(0, 9)}, targets={T0: Target(10)})
+            decide({T0: Position(10)}, {T0: PartitionLog(0, 9)}, targets={T0: 10})
 
 
 class TestCapturedTargets:
     def test_a_task_instance_loads_up_to_the_ends_it_captured(self) -> None:
-        plan = decide({T0: Position(3)}, {T0: PartitionLog(0, 100)}, targets={T0: Target(10)})
+        plan = decide({T0: Position(3)}, {T0: PartitionLog(0, 100)}, targets={T0: 10})
         assert plan.ranges == (OffsetRange("t", 0, 3, 10, 10),)
 
     def test_a_reached_target_leaves_nothing_to_load(self) -> None:
-        assert decide({T0: Position(10)}, {T0: PartitionLog(0, 100)}, targets={T0: Target(10)}) == Plan()
+        assert decide({T0: Position(10)}, {T0: PartitionLog(0, 100)}, targets={T0: 10}) == Plan()
 
     def test_a_position_beyond_the_target_is_never_moved_back(self) -> None:
-        assert decide({T0: Position(50)}, {T0: PartitionLog(0, 100)}, targets={T0: Target(10)}) == Plan()
+        assert decide({T0: Position(50)}, {T0: PartitionLog(0, 100)}, targets={T0: 10}) == Plan()
 
     def test_a_partition_that_was_not_captured_is_left_to_the_next_task_instance(self) -> None:
         logs = {T0: PartitionLog(0, 100), T1: PartitionLog(0, 5)}
-        assert bounds(decide({T0: Position(3)}, logs, targets={T0: Target(10)})) == {T0: (3, 10)}
+        assert bounds(decide({T0: Position(3)}, logs, targets={T0: 10})) == {T0: (3, 10)}
 
     def test_a_target_beyond_the_end_offset_is_not_waited_for(self) -> None:
-        assert bounds(decide({T0: Position(3)}, {T0: PartitionLog(0, 8)}, targets={T0: Target(10)})) == {T0: (3, 8)}
+        assert bounds(decide({T0: Position(3)}, {T0: PartitionLog(0, 8)}, targets={T0: 10})) == {T0: (3, 8)}
 
     def test_a_capped_range_remembers_the_uncapped_end(self) -> None:
         (one,) = decide({T0: Position(0)}, {T0: PartitionLog(0, 100)}, max_records=10).ranges
@@ -364,11 +355,6 @@ class TestLeaderEpoch:
         plan = decide({T0: Position(5, ID, 3), T1: Position(5, ID, 3)}, logs, max_records=1)
         assert [(len(one), one.end_epoch, one.epoch_after) for one in plan.ranges] == [(0, 4, 3), (1, 4, 4)]
 
-    def test_one_that_only_reads_ahead_is_read(self) -> None:
-        logs = {T0: PartitionLog(0, 9, ID, 4)}
-        (one,) = decide({T0: Position(5, ID, 3)}, logs, targets={T0: Target(5, ReadAhead(7, 100))}).ranges
-        assert (one.start, one.end, one.epoch_after) == (5, 5, 4)
-
     @pytest.mark.parametrize("epoch", [3, 4, None])
     def test_a_leader_before_that_of_an_open_plan_is_that_of_a_log_that_was_cut(self, epoch: int | None) -> None:
         ranges = decide({T0: Position(5, ID, 3)}, {T0: PartitionLog(0, 9, ID, 4)}).ranges
@@ -382,117 +368,59 @@ class TestLeaderEpoch:
             check_open(ranges, logs, "fail")
 
 
-class TestReadAhead:
-    """Loads up to an instant, of logs whose records are not in the order of their timestamps."""
-
-    def test_the_position_moves_to_the_target_and_reading_goes_on(self) -> None:
-        plan = decide({T0: Position(0)}, {T0: PartitionLog(0, 9)}, targets={T0: Target(4, ReadAhead(7, 100))})
-        (one,) = plan.ranges
-        assert (one.start, one.end, one.read_to, len(one)) == (0, 4, 7, 7)
-        assert one.ahead_after == ReadAhead(7, 100)
-
-    def test_a_batch_that_does_not_reach_the_target_reads_nothing_ahead(self) -> None:
-        targets = {T0: Target(4, ReadAhead(7, 100))}
-        (one,) = decide({T0: Position(0)}, {T0: PartitionLog(0, 9)}, targets=targets, max_records=3).ranges
-        assert (one.end, one.read_to, one.target, one.ahead_after) == (3, 3, 4, None)
-
-    def test_what_was_loaded_ahead_is_remembered_until_the_position_has_passed_it(self) -> None:
-        position = Position(4, ahead=ReadAhead(7, 100))
-        for most, after in ((2, ReadAhead(7, 100)), (3, None)):
-            (one,) = decide({T0: position}, {T0: PartitionLog(0, 9)}, max_records=most).ranges
-            assert (one.loaded, one.ahead_after) == (ReadAhead(7, 100), after)
-
-    def test_the_same_instant_again_is_nothing_new(self) -> None:
-        position = Position(4, ahead=ReadAhead(7, 100))
-        targets = {T0: Target(4, ReadAhead(7, 100))}
-        assert decide({T0: position}, {T0: PartitionLog(0, 9)}, targets=targets) == Plan()
-
-    def test_a_shorter_reach_still_covers_what_was_loaded_ahead(self) -> None:
-        # Or else what lies between the two would be forgotten, and loaded again.
-        position = Position(4, ahead=ReadAhead(9, 100))
-        targets = {T0: Target(5, ReadAhead(7, 150))}
-        (one,) = decide({T0: position}, {T0: PartitionLog(0, 12)}, targets=targets).ranges
-        assert one.ahead_after == ReadAhead(9, 150)
-
-    def test_an_earlier_instant_loads_nothing_behind_a_later_one(self) -> None:
-        position = Position(4, ahead=ReadAhead(7, 100))
-        targets = {T0: Target(4, ReadAhead(9, 50))}
-        assert decide({T0: position}, {T0: PartitionLog(0, 9)}, targets=targets) == Plan()
-
-    def test_a_run_that_comes_late_does_not_read_ahead_of_a_position_that_is_beyond_it(self) -> None:
-        targets = {T0: Target(2, ReadAhead(7, 100))}
-        assert decide({T0: Position(4)}, {T0: PartitionLog(0, 9)}, targets=targets) == Plan()
-
-
 @examples(2000)
 @given(
     timestamps=st.lists(st.integers(0, 20), min_size=1, max_size=40),
     loads=st.lists(
         st.tuples(
             st.integers(0, 40),  # how many records are there by then
-            st.none() | st.tuples(st.integers(0, 22), st.integers(0, 6)),  # until, lateness
+            st.none() | st.integers(0, 22),  # until
             st.none() | st.integers(1, 9),  # max_records
         ),
         min_size=1,
         max_size=8,
     ),
 )
-@example(timestamps=[2, 0], loads=[(1, (2, 1), None), (2, (1, 2), None)])
-def test_loads_up_to_instants_load_every_record_once_and_late_ones_with_their_interval(
-    timestamps: list[int], loads: list[tuple[int, tuple[int, int] | None, int | None]]
+@example(timestamps=[2, 0], loads=[(1, 2, None), (2, 1, None)])
+@example(timestamps=[1, 3, 2], loads=[(2, 3, None), (3, 3, None), (3, 4, None)])
+def test_loads_up_to_instants_load_every_record_once_and_late_ones_with_the_next(
+    timestamps: list[int], loads: list[tuple[int, int | None, int | None]]
 ) -> None:
-    """A model of reader and commit beside the real decision: what Kafka calls the offset of a time, filters, positions."""
+    """A model of reader and commit beside the real decision: what Kafka calls the offset of a time, and positions."""
 
     def offset_of(instant: int, end: int) -> int:
         return next((o for o, timestamp in enumerate(timestamps[:end]) if timestamp >= instant), end)
 
     position = Position(0)
     loaded: list[int] = []
-    written = latest = 0
-    for more, bound, max_records in loads:
+    written = 0
+    for more, until, max_records in loads:
         written = max(written, min(more, len(timestamps)))
-        targets = None
-        if bound is not None:
-            until, lateness = bound
-            targets = {T0: Target(offset_of(until, written), ReadAhead(offset_of(until + lateness, written), until))}
+        start = position.offset
+        targets = {T0: offset_of(until, written)} if until is not None else None
         for _ in range(written + 2):
-            logs = {T0: PartitionLog(0, written)}
-            plan = decide({T0: position}, logs, targets=targets, max_records=max_records)
+            plan = decide({T0: position}, {T0: PartitionLog(0, written)}, targets=targets, max_records=max_records)
             if not plan.ranges:
                 break
             (one,) = plan.ranges
-            for piece in split(plan.ranges, 3):
-                for offset in range(piece.start, piece.end):
-                    was_loaded = piece.loaded is not None and (
-                        offset < piece.loaded.offset and timestamps[offset] < piece.loaded.before_ms
-                    )
-                    is_later = piece.before_ms is not None and timestamps[offset] >= piece.before_ms
-                    if not was_loaded and not is_later:
-                        loaded.append(offset)
-            position = Position(one.end, ahead=one.ahead_after)
+            loaded += [offset for piece in split(plan.ranges, 3) for offset in range(piece.start, piece.end)]
+            position = Position(one.end)
         else:
             pytest.fail("the load does not come to an end")
-        behind = [offset for offset in loaded if offset >= position.offset]
-        if bound is not None and targets is not None and position.offset == targets[T0].offset:
-            ahead = position.ahead
-            assert all(timestamps[offset] < (ahead.before_ms if ahead else 0) for offset in behind)
-            reach = offset_of(sum(bound), written)
-            # An instant that comes after a later one loads nothing behind the position: what is late for it comes with the next.
-            late = {o for o in range(reach) if timestamps[o] < bound[0]} if bound[0] >= latest else set()
-            assert late <= set(loaded), "a late record is missing"
-        latest = max(latest, bound[0]) if bound is not None else latest
-    assert len(loaded) == len(set(loaded)), "a record was loaded twice"
-    assert set(range(position.offset)) <= set(loaded), "a record was passed over"
-    # Whatever was left to later loads is loaded by one without a bound.
-    logs = {T0: PartitionLog(0, len(timestamps))}
-    for one in decide({T0: position}, logs).ranges:
-        for piece in split([one], 5):
-            loaded += [
-                offset
-                for offset in range(piece.start, piece.end)
-                if piece.loaded is None or offset >= piece.loaded.offset or timestamps[offset] >= piece.loaded.before_ms
-            ]
-    assert sorted(loaded) == list(range(len(timestamps)))
+        if until is None:
+            assert position.offset == written
+        else:
+            # The first record at or after the instant is left, with all that arrived after it, however old.
+            assert position.offset == max(start, offset_of(until, written))
+            assert all(timestamps[offset] < until for offset in loaded if offset >= start)
+    assert loaded == list(range(position.offset)), "a record was loaded twice, or passed over"
+    # A load without a bound loads what was left.
+    loaded += [
+        o
+        for one in decide({T0: position}, {T0: PartitionLog(0, len(timestamps))}).ranges
+        for o in range(one.start, one.end)
+    ]
+    assert loaded == list(range(len(timestamps)))
 
 
 # Everything that can be true of a cluster and of what is stored, without any relation between the two.
@@ -534,12 +462,12 @@ options = {
 @examples(1500)
 @given(
     world=worlds(),
-    targets=st.none() | st.dictionaries(st.sampled_from([T0, T1]), st.integers(0, 70).map(Target)),
+    targets=st.none() | st.dictionaries(st.sampled_from([T0, T1]), st.integers(0, 70)),
     **options,
 )
 def test_a_plan_is_within_the_logs_and_starts_at_the_position_or_by_a_documented_decision(
     world: tuple[dict[TopicPartition, Position], dict[TopicPartition, PartitionLog]],
-    targets: dict[TopicPartition, Target] | None,
+    targets: dict[TopicPartition, int] | None,
     start: Start,
     on_data_loss: OnDataLoss,
     max_records: int | None,
@@ -627,14 +555,14 @@ def test_successive_plans_load_everything_exactly_once_up_to_the_captured_target
     assume(expected.ranges)
     loaded: dict[TopicPartition, list[int]] = {one.topic_partition: [] for one in expected.ranges}
     skipped: list[Gap] = []
-    targets: dict[TopicPartition, Target] | None = None
+    targets: dict[TopicPartition, int] | None = None
     # Each batch loads an offset, or is the one that records the gaps.
     for batch in range(expected.offsets + 2):
         plan = decide(positions, logs, on_data_loss="skip", max_records=max_records, targets=targets)
         if not plan.ranges:
             break
         if targets is None:
-            targets = {one.topic_partition: Target(one.target) for one in plan.ranges}
+            targets = {one.topic_partition: one.target for one in plan.ranges}
         skipped += plan.gaps
         for one in plan.ranges:
             loaded[one.topic_partition] += range(one.start, one.end)

@@ -28,7 +28,7 @@ def imported_by(code: str) -> set[str]:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(airflow_kafka_offsets.__all__) == [
-        "Between",
+        "BatchBounds",
         "CommittedBy",
         "Json",
         "KafkaBatchOperator",
@@ -40,16 +40,17 @@ def test_the_public_names_are_these() -> None:
         "KafkaReplayPlanOperator",
         "KafkaRewindOperator",
         "KafkaVerifyOperator",
+        "LoadOptions",
         "LoadResult",
-        "OfBatch",
-        "Offsets",
+        "OffsetBounds",
         "Pipeline",
-        "Preview",
         "Raw",
-        "Rewound",
+        "RewindPreview",
+        "RewindResult",
         "Scenario",
         "SessionLauncher",
         "SqlTable",
+        "TimeBounds",
         "__version__",
         "abandon_batch",
         "execute_rewind",
@@ -87,7 +88,7 @@ def test_another_name_is_an_attribute_error() -> None:
         "from airflow_kafka_offsets.get_provider_info import get_provider_info; get_provider_info()",
         "from airflow_kafka_offsets import Json, Raw; Json('id BIGINT'), Raw(headers=True)",
         "from airflow_kafka_offsets import SqlTable; SqlTable('orders').name",
-        "from airflow_kafka_offsets import exceptions, offsets, parameters, planning",
+        "from airflow_kafka_offsets import CommittedBy, exceptions; from airflow_kafka_offsets.core import offsets, parameters, planning",
     ],
 )
 def test_it_imports_nothing_heavy(code: str) -> None:

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DataLossError,
@@ -22,9 +23,8 @@ from airflow_kafka_offsets.exceptions import (
     RecordError,
     UnknownTopicError,
 )
-from airflow_kafka_offsets.offsets import ReadAhead, Slice
-from airflow_kafka_offsets.spark import read as read_module
-from airflow_kafka_offsets.spark.read import read
+from airflow_kafka_offsets.kafka import reader as read_module
+from airflow_kafka_offsets.kafka.reader import read
 from tests.support.messages import FakeMessage
 from tests.unit.fake_consumer import TIMED_OUT, FakeConsumer, Step, end_of_log, failure
 
@@ -147,34 +147,19 @@ class TestWhatIsRead:
         assert len(offsets(read_all(FakeConsumer(script)))) == 10
 
 
-_timestamps = st.integers(-1, 6)
-_aheads = st.none() | st.builds(ReadAhead, st.integers(0, 45), st.integers(0, 6))
-
-
 @given(
-    logged=st.lists(st.tuples(st.integers(0, 40), _timestamps), min_size=1, unique_by=lambda record: record[0]).map(
-        sorted
-    ),
+    logged=st.lists(
+        st.tuples(st.integers(0, 60), st.integers(-1, 6)), min_size=1, unique_by=lambda record: record[0]
+    ).map(sorted),
     chunk=st.integers(1, 7),
-    loaded=_aheads,
-    before_ms=st.none() | st.integers(0, 6),
 )
-def test_exactly_the_records_that_are_not_loaded_yet_and_are_before_the_instant_are_read(
-    logged: list[tuple[int, int]], chunk: int, loaded: ReadAhead | None, before_ms: int | None
-) -> None:
+def test_exactly_the_records_before_the_end_are_read(logged: list[tuple[int, int]], chunk: int) -> None:
     records = [FakeMessage(offset, b"%d" % offset, timestamp_ms=at) for offset, at in logged]
     script: list[Step] = [records[i : i + chunk] for i in range(0, len(records), chunk)]
-    one = Slice(0, "orders", 0, 0, 50, loaded=loaded, before_ms=before_ms)
 
-    batches = read_all(FakeConsumer([*script, [end_of_log(50)]]), one)
+    batches = read_all(FakeConsumer([*script, [end_of_log(61)]]), Slice(0, "orders", 0, 0, 50))
 
-    # The timestamp -1 stands for none, and is before every instant.
-    assert offsets(batches) == [
-        offset
-        for offset, at in logged
-        if not (loaded is not None and offset < loaded.offset and at < loaded.before_ms)
-        and (before_ms is None or at < before_ms)
-    ]
+    assert offsets(batches) == [offset for offset, _ in logged if offset < 50]
     assert all(batch.num_rows for batch in batches)
     for batch in batches:
         assert batch.column("value").to_pylist() == [b"%d" % offset for offset in batch.column("offset").to_pylist()]

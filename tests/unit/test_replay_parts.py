@@ -1,8 +1,8 @@
 """Which parts of a replay are missing."""
 
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange
 from airflow_kafka_offsets.ledger.batch_rows import Batch
-from airflow_kafka_offsets.ledger.replay_parts import missing_parts
-from airflow_kafka_offsets.offsets import Gap, OffsetRange
+from airflow_kafka_offsets.replaying.replay_batches import missing_parts
 
 
 def part(batch_id: int, start: int, end: int, *, partition: int = 0, gap_from: int | None = None) -> Batch:

@@ -85,5 +85,6 @@ def test_operators_have_it_unless_they_are_given_another() -> None:
     assert type(KafkaBatchOperator(**load).retry_policy) is KafkaOffsetsRetryPolicy  # type: ignore[arg-type]
     assert type(KafkaBatchOperator(**load, retry_policy=Mine()).retry_policy) is Mine  # type: ignore[arg-type]
     assert (
-        type(KafkaVerifyOperator(task_id="v", group_id="g", sink=SqlTable("t")).retry_policy) is KafkaOffsetsRetryPolicy
+        type(KafkaVerifyOperator(task_id="v", group_id="g", sink=SqlTable("t", conn_id="c")).retry_policy)
+        is KafkaOffsetsRetryPolicy
     )

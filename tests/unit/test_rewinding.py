@@ -2,20 +2,20 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.core.scope import Scope, partitions_in
 from airflow_kafka_offsets.exceptions import NoPositionError, TopicRecreatedError, UnknownTopicError
-from airflow_kafka_offsets.offsets import PartitionLog, Position, ReadAhead, TopicPartition
-from airflow_kafka_offsets.rewinding import PartitionRewind, Span, decide, partitions_in, without
-from airflow_kafka_offsets.scenarios import Scenario, Scope, read_offsets, write_offsets
+from airflow_kafka_offsets.rewinding.decision import PartitionRewind, decide
+from airflow_kafka_offsets.rewinding.offsets_file import read_offsets, write_offsets
+from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
 ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
-AHEAD = ReadAhead(120, 5_000)
 
 Found = Mapping[TopicPartition, Position | None]
 
@@ -24,8 +24,8 @@ def log(beginning: int, end: int, topic_id: str | None = ID) -> PartitionLog:
     return PartitionLog(beginning, end, topic_id, 7)
 
 
-def at(offset: int, ahead: ReadAhead | None = None, topic_id: str | None = ID) -> Position:
-    return Position(offset, topic_id, 3, ahead)
+def at(offset: int, topic_id: str | None = ID) -> Position:
+    return Position(offset, topic_id, 3)
 
 
 def one(
@@ -122,7 +122,7 @@ def test_r22_only_what_is_in_the_scope_is_meant() -> None:
 
 
 def test_r28_what_was_exported_changes_nothing() -> None:
-    positions = {T0: at(5, AHEAD), T1: at(0), U0: at(30)}
+    positions = {T0: at(5), T1: at(0), U0: at(30)}
     logs = {T0: log(0, 500), T1: log(0, 0), U0: log(30, 30)}
     text = write_offsets({tp: position.offset for tp, position in positions.items()})
     found = {tp: Position(offset) for tp, offset in read_offsets(text).items()}
@@ -169,7 +169,7 @@ def test_positions_of_an_earlier_topic_are_not_gone_back_to(logs: Mapping[TopicP
 
 
 def test_a_topic_that_was_made_anew_has_its_own_offsets() -> None:
-    decided = one("to-offset", 100, stored=at(100, AHEAD), of=log(0, 200, OTHER_ID))
+    decided = one("to-offset", 100, stored=at(100), of=log(0, 200, OTHER_ID))
 
     assert decided.new == Position(100, OTHER_ID, 7)
     assert decided.changes
@@ -189,7 +189,7 @@ def test_both_notes_are_told() -> None:
 @pytest.mark.parametrize("ids", [(None, ID), (ID, None), (None, None)], ids=str)
 def test_an_id_that_a_broker_did_not_tell_is_no_other_topic(ids: tuple[str | None, str | None]) -> None:
     before, now = ids
-    decided = one("to-offset", 40, stored=at(100, None, before), of=log(0, 200, now))
+    decided = one("to-offset", 40, stored=at(100, before), of=log(0, 200, now))
 
     assert (decided.again, decided.difference) == ((40, 100), -60)
 
@@ -225,55 +225,6 @@ def test_what_a_scenario_knows_nothing_of_stays(name: str, value: object, note: 
     decided = one(name, value, stored=stored, of=log(0, 100), found={T1: at(3)})
 
     assert (decided.new, decided.changes, decided.note) == (stored, False, note)
-
-
-# --- what is read ahead ---
-
-
-def test_what_was_read_ahead_is_read_again_with_what_is_behind() -> None:
-    decided = one("to-offset", 40, stored=at(100, AHEAD), of=log(0, 200))
-
-    assert decided.new == Position(40, ID, 7)
-    assert decided.again == (40, 120)
-
-
-@pytest.mark.parametrize(("offset", "ahead"), [(110, AHEAD), (119, AHEAD), (120, None), (150, None)])
-def test_what_is_read_ahead_stays_so_behind_a_position_that_is_moved_forward(
-    offset: int, ahead: ReadAhead | None
-) -> None:
-    assert one("to-offset", offset, stored=at(100, AHEAD), of=log(0, 200)).new == Position(offset, ID, 7, ahead)
-
-
-@pytest.mark.parametrize("name", ["to-offset", "shift-by", "to-datetime"])
-def test_the_same_offset_keeps_what_is_read_ahead(name: str) -> None:
-    value: object = {"to-offset": 100, "shift-by": 0, "to-datetime": "2026-11-17"}[name]
-    decided = one(
-        name, value, stored=at(100, AHEAD), of=log(0, 200), found={T0: Position(100)} if "time" in name else {}
-    )
-
-    assert (decided.new, decided.changes) == (at(100, AHEAD), False)
-
-
-def test_going_back_to_an_earlier_state_goes_back_to_what_was_read_ahead() -> None:
-    decided = one("to-batch", 2, stored=at(150), of=log(0, 200), found={T0: at(100, AHEAD)})
-
-    assert decided.new == Position(100, ID, 7, AHEAD)
-
-
-def test_clamping_to_a_beginning_offset_that_came_nearer_keeps_what_is_read_ahead() -> None:
-    """Its records are in the target: an undo would otherwise load them twice, and nobody would have been told."""
-    decided = one("undo", stored=at(0), of=log(110, 200), found={T0: at(100, AHEAD)})
-
-    assert decided.new == Position(110, ID, 7, AHEAD)
-    assert decided.clamped
-
-
-@pytest.mark.parametrize("ends", [(120, 200), (0, 90)], ids=["behind-it", "log-was-cut"])
-def test_clamping_elsewhere_forgets_what_was_read_ahead(ends: tuple[int, int]) -> None:
-    decided = one("undo", stored=at(50), of=log(*ends), found={T0: at(100, AHEAD)})
-
-    assert decided.new is not None
-    assert decided.new.ahead is None
 
 
 # --- scopes ---
@@ -341,8 +292,7 @@ offsets = st.integers(0, 80)
 @st.composite
 def positions_of(draw: st.DrawFn, topic_ids: tuple[str | None, ...]) -> Position:
     offset = draw(offsets)
-    ahead = draw(st.none() | st.builds(ReadAhead, st.integers(offset + 1, 99), st.integers(0, 9)))
-    return Position(offset, draw(st.sampled_from(topic_ids)), draw(st.none() | st.integers(0, 9)), ahead)
+    return Position(offset, draw(st.sampled_from(topic_ids)), draw(st.none() | st.integers(0, 9)))
 
 
 @st.composite
@@ -407,7 +357,6 @@ def test_a_position_that_is_moved_is_in_the_log(situation: Situation) -> None:
         assert situation.scenario.name != "to-current"
         assert log_now.beginning <= part.new.offset <= log_now.end
         assert (part.new.topic_id, part.new.leader_epoch) == (log_now.topic_id, log_now.leader_epoch)
-        assert part.new.ahead is None or part.new.ahead.offset > part.new.offset
 
 
 @given(situations())
@@ -440,23 +389,10 @@ def test_again_and_skipped_are_exactly_what_the_positions_differ_by(situation: S
             assert not again | skipped
             assert part.difference is None
             continue
-        reach = max([old.offset, *(one.ahead.offset for one in (old, new) if one.ahead is not None)])
-        assert again == (set(range(new.offset, reach)) if new.offset < old.offset else set())
+        assert again == set(range(new.offset, old.offset))
         assert skipped == set(range(old.offset, new.offset))
         assert (part.offsets_again, part.offsets_skipped) == (len(again), len(skipped))
         assert part.difference == new.offset - old.offset
-
-
-@given(situations())
-def test_nothing_that_is_loaded_ahead_is_forgotten_unless_it_is_read_again(situation: Situation) -> None:
-    """Forgotten read-ahead is loaded twice; what is read again is so by decision, and is told."""
-    for part in situation.decide():
-        old, new = part.old, part.new
-        if old is None or old.ahead is None or new is None or part.other_topic or part.again is not None:
-            continue
-        wanted = situation.found.get(part.topic_partition)
-        if new.offset < old.ahead.offset and (wanted is None or wanted.ahead is None):
-            assert new.ahead == old.ahead
 
 
 @given(situations(names=("to-earliest", "to-latest", "to-offset", "shift-by", "from-file", "to-datetime")))
@@ -473,23 +409,6 @@ def test_an_undo_brings_the_positions_back(situation: Situation) -> None:
             assert part.new is None
         elif log_now.beginning <= was.offset <= log_now.end:
             assert part.new is not None
-            assert (part.new.offset, part.new.ahead) == (was.offset, was.ahead)
+            assert part.new.offset == was.offset
         else:
             assert part.clamped
-
-
-SPANS = st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda ends: (min(ends), max(ends)))
-
-
-def as_set(spans: tuple[Span, ...] | list[Span]) -> set[int]:
-    return {offset for span in spans for offset in range(*span)}
-
-
-@given(SPANS, st.lists(SPANS, max_size=6))
-def test_without_is_the_difference_of_sets(span: Span, covered: list[Span]) -> None:
-    left = without(span, covered)
-
-    assert as_set(left) == set(range(*span)) - as_set(covered)
-    if span[0] < span[1]:
-        assert all(start < end for start, end in left)
-        assert all(end < start for (_, end), (start, _) in pairwise(left))

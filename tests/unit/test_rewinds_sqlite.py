@@ -11,46 +11,52 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import OperationalError
 
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.core.planning import Plan
+from airflow_kafka_offsets.core.scope import Scope
+from airflow_kafka_offsets.core.spans import subtract
+from airflow_kafka_offsets.database import transactions
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
+    CommitUnknownError,
     ConfigurationError,
+    DatabaseUnavailableError,
     FencedError,
     OpenBatchError,
     PositionConflictError,
+    PositionsMovedError,
     RewindConflictError,
-    RewoundError,
 )
-from airflow_kafka_offsets.ledger import (
-    Batch,
-    Claim,
-    RangeRead,
-    Recipe,
-    Replay,
-    Tables,
-    TaskRun,
-    abandonment,
-    claim,
-    commit,
-    generation,
-    init,
-    open_batch,
-    past,
-    positions,
-    record_plan,
-    record_replay,
-    release,
-    replace_output,
-    rewinds,
+from airflow_kafka_offsets.ledger.abandoning import abandon_batch
+from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
+from airflow_kafka_offsets.ledger.batches import open_batch, record_plan
+from airflow_kafka_offsets.ledger.claims import Claim, claim_group, release_group
+from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
+from airflow_kafka_offsets.ledger.groups import read_generation
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.positions import RangeRead, read_positions
+from airflow_kafka_offsets.ledger.replaced_output import replace_output
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.replaying.replay_batches import record_replay
+from airflow_kafka_offsets.replaying.request import Replay
+from airflow_kafka_offsets.rewinding.decision import PartitionRewind, decide
+from airflow_kafka_offsets.rewinding.execution import execute_preview, rewound_by
+from airflow_kafka_offsets.rewinding.history import (
+    LastRewind,
+    current_state,
+    executed,
+    last_rewind,
+    removed_by,
+    state_before,
 )
-from airflow_kafka_offsets.ledger.loaded import covered
-from airflow_kafka_offsets.offsets import Gap, OffsetRange, PartitionLog, Position, ReadAhead, TopicPartition
-from airflow_kafka_offsets.planning import Plan
-from airflow_kafka_offsets.preview import Preview
-from airflow_kafka_offsets.rewinding import PartitionRewind, decide, without
-from airflow_kafka_offsets.scenarios import Scenario, Scope
-from airflow_kafka_offsets.sinks import SqlTable
-from airflow_kafka_offsets.verification import verify
+from airflow_kafka_offsets.rewinding.loaded_ranges import loaded_within
+from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.scenarios import Scenario
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.verification.verify import verify
 
 GROUP, CLUSTER = "orders_loader", "MkU3OEVBNTcwNTJENDM2Qg"
 ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"
@@ -59,7 +65,6 @@ MINUTE = timedelta(minutes=1)
 LOADER, OTHER_RUN = TaskRun("run-1", "dag", "load", -1, 1), TaskRun("run-2", "dag", "load", -1, 1)
 REWINDER = TaskRun("manual-1", "dag", "rewind", -1, 1)
 TARGET = SqlTable("output")
-AHEAD = ReadAhead(14, 5_000)
 Ends = Mapping[TopicPartition, int]
 
 
@@ -71,7 +76,7 @@ class Warehouse:
         self.engine = sa.create_engine(f"sqlite:///{path}")
         self.tables = Tables()
         self.topic_id = ID
-        init(self.engine, self.tables)
+        initialize(self.engine, self.tables)
         self.create_target("output")
 
     def create_target(
@@ -82,10 +87,10 @@ class Warehouse:
     # What a load does.
 
     def claim(self, group: str = GROUP, owner: TaskRun = LOADER) -> Claim:
-        return claim(self.engine, self.tables, group, owner, cluster_id=CLUSTER, lease=MINUTE)
+        return claim_group(self.engine, self.tables, group, owner, cluster_id=CLUSTER, lease=MINUTE)
 
     def plan(self, ends: Ends, group: str = GROUP, target: str = "output", **of_range: Any) -> tuple[Claim, Batch]:
-        stored = positions(self.engine, self.tables, group)
+        stored = read_positions(self.engine, self.tables, group)
         ranges = tuple(
             OffsetRange(
                 *tp,
@@ -93,14 +98,14 @@ class Warehouse:
                 end,
                 end,
                 self.topic_id,
-                **({"how": "stored" if tp in stored else "earliest", "loaded": _reaching(stored.get(tp))} | of_range),
+                **({"how": "stored" if tp in stored else "earliest"} | of_range),
             )
             for tp, end in ends.items()
         )
         held = self.claim(group)
         recipe = Recipe(target, None, "fingerprint")
         batch = record_plan(
-            self.engine, self.tables, held, Plan(ranges), recipe, generation(self.engine, self.tables, group)
+            self.engine, self.tables, held, Plan(ranges), recipe, read_generation(self.engine, self.tables, group)
         )
         assert batch is not None
         return held, batch
@@ -110,8 +115,7 @@ class Warehouse:
         rows: list[tuple[TopicPartition, int]] = []
         letters: list[tuple[TopicPartition, int]] = []
         for one in batch.ranges:
-            first = one.loaded.offset if one.loaded is not None else one.start
-            records = list(range(first, one.read_to))
+            records = list(range(one.start, one.end))
             bad = [offset for offset in records if offset in aside]
             rows += [(one.topic_partition, offset) for offset in records if offset not in bad]
             letters += [(one.topic_partition, offset) for offset in bad]
@@ -139,7 +143,7 @@ class Warehouse:
                 )
             return len(rows)
 
-        return commit(self.engine, self.tables, held, batch, reads, write, lease=MINUTE)
+        return commit_batch(self.engine, self.tables, held, batch, reads, write)
 
     def load(
         self,
@@ -152,7 +156,7 @@ class Warehouse:
     ) -> int:
         held, batch = self.plan(ends, group, target, **of_range)
         self.commit(held, batch, aside, columns)
-        release(self.engine, self.tables, held)
+        release_group(self.engine, self.tables, held)
         return batch.batch_id
 
     # What a rewind does.
@@ -165,34 +169,34 @@ class Warehouse:
         of: Iterable[TopicPartition] = (),
         logs: Mapping[TopicPartition, PartitionLog] | None = None,
         group: str = GROUP,
-    ) -> Preview:
+    ) -> RewindPreview:
         """As `preview_rewind` makes it, of logs with the offsets 0 to 1000."""
         scenario = Scenario.of(name, value)
-        stand = past.stand(self.engine, self.tables, group)
+        stand = current_state(self.engine, self.tables, group)
         stored = stand.positions if stand is not None else {}
         found: Mapping[TopicPartition, Position | None] = {}
         if name == "to-batch":
             assert isinstance(scenario.value, int)
-            found = past.state_before(self.engine, self.tables, group, scenario.value)
+            found = state_before(self.engine, self.tables, group, scenario.value)
         if isinstance(scenario.value, Mapping):
             found = {tp: Position(offset) for tp, offset in scenario.value.items()}
         if name == "undo":
-            last = past.last_rewind(self.engine, self.tables, group)
+            last = last_rewind(self.engine, self.tables, group)
             assert last is not None
             found = last.before
         partitions = sorted(of or found or stored)
         logs = logs if logs is not None else {tp: PartitionLog(0, 1000, self.topic_id) for tp in partitions}
         decided = decide(scenario, partitions, stored, logs, found)
         forward = {one.topic_partition: one.skipped[0] for one in decided if one.skipped}
-        spans = covered(self.engine, self.tables, group, forward, {tp.topic: logs[tp].topic_id for tp in forward})
-        return Preview(
+        spans = loaded_within(self.engine, self.tables, group, forward, {tp.topic: logs[tp].topic_id for tp in forward})
+        return RewindPreview(
             group,
             CLUSTER,
             stand.generation if stand is not None else None,
             scenario.text,
             name if name in ("undo", "import") else "rewind",
             tuple(
-                replace(one, skipped=without(forward[tp], spans.get(tp, ())))
+                replace(one, skipped=tuple(subtract([forward[tp]], spans.get(tp, ()))))
                 if (tp := one.topic_partition) in forward
                 else one
                 for one in decided
@@ -200,9 +204,9 @@ class Warehouse:
             open_batch=stand.open_batch if stand is not None else None,
         )
 
-    def execute(self, preview: Preview, **options: Any) -> int:
+    def execute(self, preview: RewindPreview, **options: Any) -> int:
         given: dict[str, Any] = {"owner": TaskRun.of_this_process(), "who": "ana@host"} | options
-        return rewinds.execute(self.engine, self.tables, preview, **given)
+        return execute_preview(self.engine, self.tables, preview, **given)
 
     def rewind(
         self, name: str, value: object = None, *, target: SqlTable | None = None, of: Iterable[TopicPartition] = ()
@@ -232,7 +236,7 @@ class Warehouse:
         return self.rows("SELECT * FROM offset_ranges WHERE batch_id = ? ORDER BY topic, partition", batch_id)
 
     def positions(self, group: str = GROUP) -> dict[TopicPartition, int]:
-        return {tp: at.offset for tp, at in positions(self.engine, self.tables, group).items()}
+        return {tp: at.offset for tp, at in read_positions(self.engine, self.tables, group).items()}
 
     def output(self, tp: TopicPartition = T0, target: str = "output") -> list[int]:
         query = (
@@ -242,10 +246,6 @@ class Warehouse:
 
     def verify(self, target: str = "output", group: str = GROUP) -> None:
         verify(group, sink=SqlTable(target), engine=self.engine, tables=self.tables)
-
-
-def _reaching(position: Position | None) -> ReadAhead | None:
-    return position.ahead if position is not None else None
 
 
 @pytest.fixture
@@ -328,7 +328,7 @@ class TestExecute:
     def test_every_rewind_begins_a_generation(self, loaded: Warehouse) -> None:
         for number in (1, 2, 3):
             loaded.rewind("to-offset", number)
-            assert generation(loaded.engine, loaded.tables, GROUP) == number
+            assert read_generation(loaded.engine, loaded.tables, GROUP) == number
 
     def test_only_partitions_that_change_are_written_down(self, loaded: Warehouse) -> None:
         batch_id = loaded.rewind("to-offset", 5)
@@ -348,7 +348,7 @@ class TestExecute:
         """R01."""
         batch_id = db.execute(db.preview("to-offset", 50, of=[T0]))
 
-        assert positions(db.engine, db.tables, GROUP) == {T0: Position(50, ID)}
+        assert read_positions(db.engine, db.tables, GROUP) == {T0: Position(50, ID)}
         assert db.ranges(batch_id)[0]["how"] == "chosen"
         assert db.rows("SELECT group_id, cluster_id, generation FROM consumer_groups") == [
             {"group_id": GROUP, "cluster_id": CLUSTER, "generation": 1}
@@ -367,7 +367,10 @@ class TestExecute:
         loaded.topic_id = OTHER_ID
         batch_id = loaded.rewind("to-offset", 2)
 
-        assert positions(loaded.engine, loaded.tables, GROUP) == {T0: Position(2, OTHER_ID), T1: Position(2, OTHER_ID)}
+        assert read_positions(loaded.engine, loaded.tables, GROUP) == {
+            T0: Position(2, OTHER_ID),
+            T1: Position(2, OTHER_ID),
+        }
         assert [row["how"] for row in loaded.ranges(batch_id)] == ["recreated", "recreated"]
         loaded.load({T0: 9})
         loaded.verify()
@@ -406,13 +409,10 @@ class TestConflict:
         [
             lambda db: db.load({T0: 25}),
             lambda db: db.rewind("to-offset", 15, of=[T0]),
-            lambda db: db.change(
-                "UPDATE consumed_offsets SET ahead_offset = 30, ahead_before_ms = 5 WHERE partition = 0"
-            ),
             lambda db: db.change("DELETE FROM consumed_offsets WHERE partition = 0"),
             lambda db: db.change("UPDATE consumed_offsets SET topic_id = 'another' WHERE partition = 0"),
         ],
-        ids=["load", "rewind", "ahead", "removed", "topic"],
+        ids=["load", "rewind", "removed", "topic"],
     )
     def test_r33_positions_that_moved_since_are_a_conflict(
         self, loaded: Warehouse, change: Callable[[Warehouse], object]
@@ -476,7 +476,7 @@ class TestConflict:
         held, plan = loaded.claim(), Plan((OffsetRange(*T0, 20, 25, 25, ID),))
         loaded.rewind("to-offset", 10)
 
-        with pytest.raises(RewoundError):
+        with pytest.raises(PositionsMovedError):
             record_plan(loaded.engine, loaded.tables, held, plan, Recipe("output", None, ""), 0)
 
 
@@ -568,13 +568,13 @@ class TestOpenBatch:
 
     def test_it_can_be_abandoned_alone(self, loaded: Warehouse) -> None:
         held, batch = loaded.plan({T0: 30})
-        abandonment.abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
+        abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
 
         with pytest.raises(FencedError):
             loaded.commit(held, batch)
         assert loaded.batch(batch.batch_id)["reason"] == "abandoned by ana@host"
         assert loaded.positions() == {T0: 20, T1: 5}
-        assert generation(loaded.engine, loaded.tables, GROUP) == 0
+        assert read_generation(loaded.engine, loaded.tables, GROUP) == 0
         loaded.load({T0: 30})
         loaded.verify()
 
@@ -585,13 +585,13 @@ class TestOpenBatch:
     def test_only_an_open_batch_can_be_abandoned(self, loaded: Warehouse, batch_id: int, found: str) -> None:
         before = loaded.dump()
         with pytest.raises(OpenBatchError, match=found):
-            abandonment.abandon_batch(loaded.engine, loaded.tables, GROUP, batch_id, who="ana@host")
+            abandon_batch(loaded.engine, loaded.tables, GROUP, batch_id, who="ana@host")
         assert loaded.dump() == before
 
     def test_a_batch_of_another_group_cannot_be_abandoned(self, loaded: Warehouse) -> None:
         _, batch = loaded.plan({T0: 3}, group="other")
         with pytest.raises(OpenBatchError, match="the group has no such batch"):
-            abandonment.abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
+            abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
         assert loaded.batch(batch.batch_id)["state"] == "planned"
 
     def test_abandoning_a_replay_does_not_disturb_a_load(self, loaded: Warehouse) -> None:
@@ -600,12 +600,12 @@ class TestOpenBatch:
             loaded.engine, loaded.tables, replay, [Plan((OffsetRange(*T0, 0, 5, 5, ID),))], cluster_id=CLUSTER
         )
         held, batch = loaded.plan({T0: 30})
-        abandonment.abandon_batch(loaded.engine, loaded.tables, GROUP, planned.batch.batch_id, who="ana@host")
+        abandon_batch(loaded.engine, loaded.tables, GROUP, planned.batch.batch_id, who="ana@host")
 
         loaded.commit(held, batch)
         assert planned.claim is not None
         with pytest.raises(PositionConflictError, match="not open any more"):
-            commit(loaded.engine, loaded.tables, planned.claim, planned.batch, {}, lambda conn: 0, lease=MINUTE)
+            commit_batch(loaded.engine, loaded.tables, planned.claim, planned.batch, {}, lambda conn: 0)
         assert loaded.positions()[T0] == 30
 
 
@@ -624,7 +624,7 @@ class TestOnce:
     def found(
         db: Warehouse, owner: TaskRun = REWINDER, scenario: str = "shift-by -5", target: str | None = None
     ) -> int | None:
-        return rewinds.rewound_by(db.engine, db.tables, GROUP, owner, scenario, target)
+        return rewound_by(db.engine, db.tables, GROUP, owner, scenario, target)
 
     def test_with_another_scenario_it_is_another_rewind(self, loaded: Warehouse) -> None:
         first = loaded.execute(loaded.preview("to-offset", 4, of=[T0]), owner=REWINDER)
@@ -718,6 +718,62 @@ class TestCrash:
         loaded.verify()
 
 
+class TestLostConnection:
+    """The connection breaks, and the history knows what became of the rewind."""
+
+    @staticmethod
+    def break_at(db: Warehouse, at: str) -> None:
+        """Let the connection break once: before a statement is executed, or, at COMMIT, after it."""
+        left = [at]
+
+        def lost(statement: str, when: str) -> None:
+            if left and statement.startswith(left[0]) and (when == "after") == (at == "COMMIT"):
+                left.clear()
+                raise OperationalError(statement, None, Exception("connection reset"), connection_invalidated=True)
+
+        sa.event.listen(db.engine, "before_cursor_execute", lambda *args: lost(args[2], "before"))
+        sa.event.listen(db.engine, "after_cursor_execute", lambda *args: lost(args[2], "after"))
+
+    def test_a_rewind_whose_answer_was_lost_is_found(self, loaded: Warehouse) -> None:
+        preview = loaded.preview("to-offset", 3)
+        self.break_at(loaded, "COMMIT")
+        assert loaded.batch(loaded.execute(preview))["kind"] == "rewind"
+        assert loaded.positions()[T0] == 3
+
+    def test_a_look_up_that_meets_a_lock_leaves_it_unknown(
+        self, loaded: Warehouse, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(transactions, "_SQLITE_PATIENCE_MS", 20)
+        preview = loaded.preview("to-offset", 3)
+        self.break_at(loaded, "COMMIT")
+        with closing(sqlite3.connect(loaded.path, isolation_level=None)) as writer:
+            locked: list[bool] = []
+
+            @sa.event.listens_for(loaded.engine, "before_cursor_execute")
+            def lock_for_the_look_up(conn: object, cursor: object, statement: str, *_: object) -> None:
+                if statement == "BEGIN IMMEDIATE":
+                    if locked:
+                        writer.execute("BEGIN IMMEDIATE")
+                    locked.append(True)
+
+            with pytest.raises(
+                CommitUnknownError, match=r"locked by another program.*Look at the history of the group"
+            ):
+                loaded.execute(preview)
+        assert loaded.positions()[T0] == 3, "which the error must not deny"
+
+    def test_a_look_up_for_a_group_that_is_new_leaves_nothing_of_it(self, db: Warehouse) -> None:
+        preview = db.preview("to-offset", 3, of=[T0])
+        before = db.dump()
+        self.break_at(db, "INSERT INTO offset_batches")
+        with pytest.raises(DatabaseUnavailableError, match="nothing was changed"):
+            db.execute(preview)
+        assert db.dump() == before
+        assert current_state(db.engine, db.tables, GROUP) is None, (
+            "the next preview would take the group for a known one"
+        )
+
+
 class TestReplace:
     def test_rows_that_are_read_again_are_removed(self, loaded: Warehouse) -> None:
         batch_id = loaded.rewind("to-offset", 3, target=TARGET)
@@ -725,7 +781,7 @@ class TestReplace:
         assert (loaded.output(), loaded.output(T1)) == ([0, 1, 2], [0, 1, 2])
         assert [(row["replaced_from"], row["replaced_to"]) for row in loaded.ranges(batch_id)] == [(3, 20), (3, 5)]
         assert loaded.batch(batch_id)["target_table"] == "output"
-        assert past.removed_by(loaded.engine, loaded.tables, batch_id) == (19, 0)
+        assert removed_by(loaded.engine, loaded.tables, batch_id) == (19, 0)
         loaded.verify()
         loaded.load({T0: 25, T1: 6})
         assert (loaded.output(), loaded.output(T1)) == (list(range(25)), list(range(6)))
@@ -747,7 +803,7 @@ class TestReplace:
 
         assert db.output() == [0, 1, 3, 4]
         assert [row["offset_value"] for row in db.rows("SELECT * FROM dead_letters")] == [2]
-        assert past.removed_by(db.engine, db.tables, batch_id) == (3, 2)
+        assert removed_by(db.engine, db.tables, batch_id) == (3, 2)
         db.verify()
         db.load({T0: 10}, aside=[6])
         db.verify()
@@ -756,7 +812,7 @@ class TestReplace:
         db.load({T0: 5, T1: 3}, aside=[3, 4])
         batch_id = db.rewind("to-offset", 3, target=TARGET, of=[T0])
 
-        assert past.removed_by(db.engine, db.tables, batch_id) == (0, 2)
+        assert removed_by(db.engine, db.tables, batch_id) == (0, 2)
         db.verify()
 
     def test_a_second_one_removes_what_both_generations_left(self, loaded: Warehouse) -> None:
@@ -796,35 +852,12 @@ class TestReplace:
 
         assert db.output() == [0, 1]
 
-    def test_what_was_read_ahead_is_removed_and_loaded_again(self, db: Warehouse) -> None:
-        db.load({T0: 10}, ahead=AHEAD)
-        assert positions(db.engine, db.tables, GROUP)[T0].ahead == AHEAD
-        assert db.output() == list(range(14))
-        db.rewind("to-offset", 8, target=TARGET)
-
-        assert positions(db.engine, db.tables, GROUP) == {T0: Position(8, ID)}
-        assert db.output() == list(range(8))
-        db.verify()
-        db.load({T0: 20})
-        assert db.output() == list(range(20))
-        db.verify()
-
-    def test_what_an_earlier_state_had_read_ahead_is_removed_and_loaded_again(self, db: Warehouse) -> None:
-        db.load({T0: 10}, ahead=AHEAD)
-        after = db.load({T0: 20})
-        db.rewind("to-batch", after, target=TARGET)
-
-        assert positions(db.engine, db.tables, GROUP) == {T0: Position(10, ID)}
-        db.load({T0: 20})
-        assert db.output() == list(range(20))
-        db.verify()
-
     def test_a_position_that_is_moved_forward_removes_nothing(self, db: Warehouse) -> None:
-        db.load({T0: 10}, ahead=AHEAD)
+        db.load({T0: 10})
         db.rewind("to-offset", 12, target=TARGET)
 
-        assert db.output() == list(range(14))
-        assert positions(db.engine, db.tables, GROUP)[T0] == Position(12, ID, None, AHEAD)
+        assert db.output() == list(range(10))
+        assert read_positions(db.engine, db.tables, GROUP)[T0] == Position(12, ID)
 
     def test_another_table_is_refused(self, loaded: Warehouse) -> None:
         loaded.create_target("elsewhere")
@@ -865,7 +898,7 @@ class TestReplace:
 
     def test_a_table_that_was_dropped_holds_nothing(self, loaded: Warehouse) -> None:
         loaded.change("DROP TABLE output")
-        assert past.removed_by(loaded.engine, loaded.tables, loaded.rewind("to-earliest", target=TARGET)) == (0, 0)
+        assert removed_by(loaded.engine, loaded.tables, loaded.rewind("to-earliest", target=TARGET)) == (0, 0)
 
     @pytest.mark.parametrize("name", ["loaded", "again", "left_by", "select", 'odd "name"'])
     def test_any_name_of_a_table_will_do(self, db: Warehouse, name: str) -> None:
@@ -879,10 +912,10 @@ class TestReplace:
             rows = [dict(zip(table.columns.keys(), (*T0, offset, batch.batch_id), strict=True)) for offset in range(5)]
             return conn.execute(table.insert(), rows).rowcount
 
-        commit(db.engine, db.tables, held, batch, {T0: RangeRead(5)}, write, lease=MINUTE)
+        commit_batch(db.engine, db.tables, held, batch, {T0: RangeRead(5)}, write)
         batch_id = db.rewind("to-offset", 2, target=SqlTable(name))
 
-        assert past.removed_by(db.engine, db.tables, batch_id) == (3, 0)
+        assert removed_by(db.engine, db.tables, batch_id) == (3, 0)
 
     def test_a_replay_replaces_what_all_generations_left(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 8, of=[T0])
@@ -906,7 +939,7 @@ class TestReplace:
             return 10
 
         assert planned.claim is not None
-        commit(loaded.engine, loaded.tables, planned.claim, planned.batch, {T0: RangeRead(10)}, write, lease=MINUTE)
+        commit_batch(loaded.engine, loaded.tables, planned.claim, planned.batch, {T0: RangeRead(10)}, write)
 
         assert loaded.output() == sorted([*range(20), *range(15, 20)])
         loaded.verify()
@@ -914,11 +947,11 @@ class TestReplace:
 
 class TestStateBefore:
     def test_it_is_where_the_batches_before_it_left_off(self, loaded: Warehouse) -> None:
-        assert _offsets(past.state_before(loaded.engine, loaded.tables, GROUP, 2)) == {T0: 10, T1: 5}
+        assert _offsets(state_before(loaded.engine, loaded.tables, GROUP, 2)) == {T0: 10, T1: 5}
 
     def test_a_partition_that_came_later_is_where_it_began(self, loaded: Warehouse) -> None:
         loaded.load({U0: 3}, how="new-partition")
-        assert _offsets(past.state_before(loaded.engine, loaded.tables, GROUP, 1)) == {T0: 0, T1: 0, U0: 0}
+        assert _offsets(state_before(loaded.engine, loaded.tables, GROUP, 1)) == {T0: 0, T1: 0, U0: 0}
 
     def test_a_gap_is_before_it(self, loaded: Warehouse) -> None:
         held = loaded.claim()
@@ -927,24 +960,24 @@ class TestStateBefore:
         assert batch is not None
         loaded.commit(held, batch)
 
-        assert _offsets(past.state_before(loaded.engine, loaded.tables, GROUP, batch.batch_id))[T0] == 20
+        assert _offsets(state_before(loaded.engine, loaded.tables, GROUP, batch.batch_id))[T0] == 20
         loaded.change("DELETE FROM offset_batches WHERE batch_id < 3")
-        assert _offsets(past.state_before(loaded.engine, loaded.tables, GROUP, batch.batch_id))[T0] == 20
+        assert _offsets(state_before(loaded.engine, loaded.tables, GROUP, batch.batch_id))[T0] == 20
 
     def test_a_batch_that_was_abandoned_moved_nothing(self, loaded: Warehouse) -> None:
         _, batch = loaded.plan({T0: 30})
-        abandonment.abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
+        abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
         after = loaded.load({T0: 40})
 
-        assert _offsets(past.state_before(loaded.engine, loaded.tables, GROUP, after)) == {T0: 20, T1: 5}
-        assert _offsets(past.state_before(loaded.engine, loaded.tables, GROUP, batch.batch_id)) == {T0: 20, T1: 5}
+        assert _offsets(state_before(loaded.engine, loaded.tables, GROUP, after)) == {T0: 20, T1: 5}
+        assert _offsets(state_before(loaded.engine, loaded.tables, GROUP, batch.batch_id)) == {T0: 20, T1: 5}
 
     def test_rewinds_are_part_of_the_history(self, loaded: Warehouse) -> None:
         rewind = loaded.rewind("to-offset", 3, of=[T0])
         after = loaded.load({T0: 8})
 
-        assert _offsets(past.state_before(loaded.engine, loaded.tables, GROUP, rewind)) == {T0: 20, T1: 5}
-        assert _offsets(past.state_before(loaded.engine, loaded.tables, GROUP, after)) == {T0: 3, T1: 5}
+        assert _offsets(state_before(loaded.engine, loaded.tables, GROUP, rewind)) == {T0: 20, T1: 5}
+        assert _offsets(state_before(loaded.engine, loaded.tables, GROUP, after)) == {T0: 3, T1: 5}
         loaded.rewind("to-batch", rewind)
         assert loaded.positions() == {T0: 20, T1: 5}
         loaded.verify()
@@ -953,38 +986,7 @@ class TestStateBefore:
         loaded.execute(loaded.preview("to-earliest", logs={T0: PartitionLog(0, 1000, ID)}))
         after = loaded.load({T0: 8})
 
-        assert _offsets(past.state_before(loaded.engine, loaded.tables, GROUP, after)) == {T0: 0}
-
-    def test_what_was_read_ahead_is_known(self, db: Warehouse) -> None:
-        db.load({T0: 10}, ahead=AHEAD)
-        after = db.load({T0: 20})
-
-        assert past.state_before(db.engine, db.tables, GROUP, after) == {T0: Position(10, ID, None, AHEAD)}
-        db.rewind("to-batch", after)
-        db.load({T0: 20})
-        assert db.output() == sorted([*range(20), *range(14, 20)])
-        db.verify()
-
-    @pytest.mark.parametrize("to", [0, 12], ids=["all", "part"])
-    def test_what_was_read_ahead_and_replaced_since_is_loaded_again(self, db: Warehouse, to: int) -> None:
-        """It would be left out for good: a load leaves out what is loaded ahead."""
-        db.load({T0: 10}, ahead=AHEAD)
-        after = db.load({T0: 20})
-        db.rewind("to-offset", to, target=TARGET)
-        db.rewind("to-batch", after)
-        db.load({T0: 20})
-
-        assert set(range(10, 20)) <= set(db.output())
-        db.verify()
-
-    def test_what_was_replaced_elsewhere_does_not_matter(self, db: Warehouse) -> None:
-        db.load({T0: 10, T1: 10}, ahead=AHEAD)
-        after = db.load({T0: 20, T1: 20})
-        db.rewind("to-offset", 14, of=[T0], target=TARGET)
-        db.rewind("to-offset", 0, of=[T1], target=TARGET)
-
-        found = past.state_before(db.engine, db.tables, GROUP, after)
-        assert (found[T0].ahead, found[T1].ahead) == (AHEAD, None)
+        assert _offsets(state_before(loaded.engine, loaded.tables, GROUP, after)) == {T0: 0}
 
     @pytest.mark.parametrize(
         ("group", "batch_id", "has"),
@@ -992,25 +994,25 @@ class TestStateBefore:
     )
     def test_a_batch_that_there_is_not_is_refused(self, loaded: Warehouse, group: str, batch_id: int, has: str) -> None:
         with pytest.raises(ConfigurationError, match=has):
-            past.state_before(loaded.engine, loaded.tables, group, batch_id)
+            state_before(loaded.engine, loaded.tables, group, batch_id)
 
     def test_a_batch_of_another_group_is_refused(self, loaded: Warehouse) -> None:
         other = loaded.load({T0: 3}, group="other")
         with pytest.raises(ConfigurationError):
-            past.state_before(loaded.engine, loaded.tables, GROUP, other)
+            state_before(loaded.engine, loaded.tables, GROUP, other)
 
 
 class TestLastRewind:
     def test_there_is_none_before_the_first(self, loaded: Warehouse) -> None:
-        assert past.last_rewind(loaded.engine, loaded.tables, GROUP) is None
+        assert last_rewind(loaded.engine, loaded.tables, GROUP) is None
 
     def test_an_undo_brings_everything_back(self, db: Warehouse) -> None:
-        db.load({T0: 10, T1: 5}, ahead=AHEAD)
-        before = positions(db.engine, db.tables, GROUP)
+        db.load({T0: 10, T1: 5})
+        before = read_positions(db.engine, db.tables, GROUP)
         db.rewind("to-offset", 3)
         undo = db.rewind("undo")
 
-        assert positions(db.engine, db.tables, GROUP) == before
+        assert read_positions(db.engine, db.tables, GROUP) == before
         assert db.batch(undo)["kind"] == "undo"
         db.verify()
         db.load({T0: 30, T1: 30})
@@ -1028,7 +1030,7 @@ class TestLastRewind:
     def test_only_what_was_moved_is_brought_back(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 3, of=[T1])
         loaded.load({T0: 30})
-        last = past.last_rewind(loaded.engine, loaded.tables, GROUP)
+        last = last_rewind(loaded.engine, loaded.tables, GROUP)
 
         assert last is not None
         assert _offsets(last.before) == {T1: 5}
@@ -1037,7 +1039,7 @@ class TestLastRewind:
     def test_what_was_loaded_since_is_named(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 3)
         loaded.load({T1: 4})
-        last = past.last_rewind(loaded.engine, loaded.tables, GROUP)
+        last = last_rewind(loaded.engine, loaded.tables, GROUP)
 
         assert last is not None
         assert last.moved_since == (T1,)
@@ -1047,8 +1049,8 @@ class TestLastRewind:
         db.rewind("to-offset", 3)
         db.load({T1: 4})
 
-        def found(scope: Scope) -> past.LastRewind:
-            last = past.last_rewind(db.engine, db.tables, GROUP, scope)
+        def found(scope: Scope) -> LastRewind:
+            last = last_rewind(db.engine, db.tables, GROUP, scope)
             assert last is not None
             return last
 
@@ -1060,13 +1062,13 @@ class TestLastRewind:
         loaded.rewind("from-file", {T0: 30, T1: 2}, target=TARGET)
 
         for partition, replaced in ((0, False), (1, True)):
-            last = past.last_rewind(loaded.engine, loaded.tables, GROUP, {"orders": frozenset({partition})})
+            last = last_rewind(loaded.engine, loaded.tables, GROUP, {"orders": frozenset({partition})})
             assert last is not None
             assert last.replaced == replaced
 
     def test_what_was_replaced_is_told(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 3, target=TARGET)
-        last = past.last_rewind(loaded.engine, loaded.tables, GROUP)
+        last = last_rewind(loaded.engine, loaded.tables, GROUP)
 
         assert last is not None
         assert last.replaced
@@ -1082,7 +1084,7 @@ class TestLastRewind:
         """The topic is still the same one: only the position was removed."""
         db.rewind("to-offset", 50, of=[T0])
         db.rewind("undo")
-        last = past.last_rewind(db.engine, db.tables, GROUP)
+        last = last_rewind(db.engine, db.tables, GROUP)
 
         assert last is not None
         assert last.other_topic == ()
@@ -1093,26 +1095,26 @@ class TestLastRewind:
     def test_positions_of_an_earlier_topic_are_named(self, loaded: Warehouse) -> None:
         loaded.topic_id = OTHER_ID
         loaded.rewind("to-offset", 2)
-        last = past.last_rewind(loaded.engine, loaded.tables, GROUP)
+        last = last_rewind(loaded.engine, loaded.tables, GROUP)
 
         assert last is not None
         assert last.other_topic == (T0, T1)
 
     def test_rewinds_of_other_groups_are_not_meant(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 3)
-        assert past.last_rewind(loaded.engine, loaded.tables, "other") is None
+        assert last_rewind(loaded.engine, loaded.tables, "other") is None
 
 
 class TestCovered:
     def spans(self, db: Warehouse, start: int, end: int, topic_id: str | None = ID) -> list[tuple[int, int]]:
-        found = covered(db.engine, db.tables, GROUP, {T0: (start, end)}, {T0.topic: topic_id})
+        found = loaded_within(db.engine, db.tables, GROUP, {T0: (start, end)}, {T0.topic: topic_id})
         return sorted(found.get(T0, []))
 
     def test_it_is_what_loads_loaded(self, loaded: Warehouse) -> None:
         assert self.spans(loaded, 0, 30) == [(0, 10), (10, 20)]
 
     def test_nothing_is_asked_for_nothing(self, loaded: Warehouse) -> None:
-        assert covered(loaded.engine, loaded.tables, GROUP, {}, {}) == {}
+        assert loaded_within(loaded.engine, loaded.tables, GROUP, {}, {}) == {}
 
     def test_what_was_replaced_since_is_not(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 5, target=TARGET)
@@ -1131,7 +1133,7 @@ class TestCovered:
 
     def test_a_batch_that_was_abandoned_loaded_nothing(self, loaded: Warehouse) -> None:
         _, batch = loaded.plan({T0: 30})
-        abandonment.abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
+        abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
         assert self.spans(loaded, 20, 30) == [(0, 10), (10, 20)]
 
     def test_an_earlier_topic_of_the_same_name_does_not_count(self, loaded: Warehouse) -> None:
@@ -1152,7 +1154,7 @@ def _offsets(found: Mapping[TopicPartition, Position | None]) -> dict[TopicParti
 
 def test_what_is_executed_is_told_as_a_preview(loaded: Warehouse) -> None:
     preview = loaded.preview("to-offset", 3)
-    done = past.executed(loaded.engine, loaded.tables, loaded.execute(preview))
+    done = executed(loaded.engine, loaded.tables, loaded.execute(preview))
 
     assert (done.group_id, done.cluster_id, done.generation, done.scenario, done.kind) == (
         GROUP,
@@ -1164,4 +1166,4 @@ def test_what_is_executed_is_told_as_a_preview(loaded: Warehouse) -> None:
     assert done.partitions == tuple(
         PartitionRewind(one.topic, one.partition, None, None, one.old, one.new) for one in preview.changed
     )
-    assert Preview.from_dict(done.as_dict()) == done
+    assert RewindPreview.from_dict(done.as_dict()) == done

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_kafka_offsets.core.instants import format_instant, instant, milliseconds
+from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.scope import parse_scope
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.instants import instant, milliseconds, shown
-from airflow_kafka_offsets.offsets import TopicPartition
-from airflow_kafka_offsets.scenarios import SCENARIOS, Scenario, parse_scope, read_offsets, write_offsets
+from airflow_kafka_offsets.rewinding.offsets_file import read_offsets, write_offsets
+from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario
 
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 MOST = 2**63 - 1
@@ -173,7 +175,9 @@ class TestDatetime:
         assert timedelta(0) <= at - read < timedelta(milliseconds=1)
 
     def test_it_is_shown_in_utc(self) -> None:
-        assert shown(datetime(2026, 11, 17, 9, tzinfo=timezone(timedelta(hours=1)))) == "2026-11-17 08:00:00 UTC"
+        assert (
+            format_instant(datetime(2026, 11, 17, 9, tzinfo=timezone(timedelta(hours=1)))) == "2026-11-17 08:00:00 UTC"
+        )
 
 
 class TestDuration:

@@ -4,10 +4,14 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
+from pyarrow import fs
 
-from airflow_kafka_offsets.spark.staging import StagingDirectory
+from airflow_kafka_offsets.spark.slice_notes import SliceNotes, write_progress, write_slice
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import SliceRead
 
 
 @pytest.fixture
@@ -179,3 +183,72 @@ class TestRemove:
         (tmp_path / "batch-10").mkdir()
         staging.remove()
         assert names_in(tmp_path) == ["batch-10"]
+
+
+class HdfsLike:
+    """A file system on which a file is seen while it is written, and on which no file is moved over another."""
+
+    type_name = "hdfs"
+
+    def __init__(self) -> None:
+        self._local = fs.LocalFileSystem()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._local, name)
+
+    def move(self, source: str, target: str) -> None:
+        if self._local.get_file_info(target).type != fs.FileType.NotFound:
+            raise OSError(f"HDFS rename failed: {target} exists")
+        self._local.move(source, target)
+
+
+class TestHdfs:
+    @pytest.fixture
+    def hdfs(self, staging: StagingDirectory) -> StagingDirectory:
+        staging.filesystem = HdfsLike()
+        return staging
+
+    def test_a_writer_that_is_killed_leaves_no_note(
+        self, hdfs: StagingDirectory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        written: list[str] = []
+
+        def killed_half_way(path: str) -> NoReturn:
+            Path(path).write_text('{"half": ')
+            written.append(path)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(hdfs.filesystem, "open_output_stream", killed_half_way, raising=False)
+        with pytest.raises(KeyboardInterrupt):
+            hdfs.write_text("failure-1.json", '{"half": 0.5}')
+        assert len(written) == 1
+        assert list(hdfs.notes("failure-")) == []
+        assert not hdfs.exists("failure-1.json")
+
+    def test_a_note_is_written_whole_and_leaves_nothing_beside_it(self, hdfs: StagingDirectory, tmp_path: Path) -> None:
+        hdfs.write_text("manifest.json", '{"batch_id": 1}')
+        assert hdfs.read_text("manifest.json") == '{"batch_id": 1}'
+        assert names_in(tmp_path / "batch-1") == ["manifest.json"]
+
+    def test_progress_is_written_again_and_again(self, hdfs: StagingDirectory) -> None:
+        notes = SliceNotes(hdfs)
+        for records in (1000, 2):
+            write_progress(hdfs, SliceRead(0, "orders", 0, 0, 10, records))
+            assert notes.progress(frozenset({0}))[0].records == records
+
+    def test_a_slice_may_be_read_twice(self, hdfs: StagingDirectory) -> None:
+        for records in (5, 6):
+            write_slice(hdfs, SliceRead(0, "orders", 0, 0, 10, records))
+        assert SliceNotes(hdfs).find().finished.keys() == {0}
+
+
+def test_an_object_store_gets_an_object_with_one_request(staging: StagingDirectory, tmp_path: Path) -> None:
+    class Store(HdfsLike):
+        type_name = "s3"
+
+        def move(self, source: str, target: str) -> NoReturn:
+            raise AssertionError("a move is a copy there")
+
+    staging.filesystem = Store()
+    staging.write_text("manifest.json", "{}")
+    assert names_in(tmp_path / "batch-1") == ["manifest.json"]

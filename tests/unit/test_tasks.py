@@ -10,14 +10,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import DeadLetterError, RecordError
-from airflow_kafka_offsets.formats import Json, Raw, row_columns
-from airflow_kafka_offsets.offsets import ReadAhead, Slice
-from airflow_kafka_offsets.spark.dead_letters import dead_letters
-from airflow_kafka_offsets.spark.job import Manifest, SliceRead, StageJob, TargetColumns
+from airflow_kafka_offsets.formats.value_formats import Json, Raw, row_columns
+from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.progress import Progress
-from airflow_kafka_offsets.spark.staging import StagingDirectory
+from airflow_kafka_offsets.spark.slice_notes import SliceNotes
 from airflow_kafka_offsets.spark.tasks import SliceReader
+from airflow_kafka_offsets.staging.dead_letters import dead_letters
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
 from tests.support.messages import FakeMessage
 from tests.unit.fake_consumer import FakeConsumer, Step, end_of_log
 
@@ -52,8 +55,10 @@ def rows_of(job: StageJob, script: Iterable[Step]) -> list[dict[str, Any]]:
 
 
 def note(job: StageJob, kind: str = "slice") -> SliceRead:
-    (found,) = StagingDirectory(job.staging_uri).notes(f"{kind}-")
-    return SliceRead(**found)
+    notes = SliceNotes(StagingDirectory(job.staging_uri))
+    ((index, read),) = (notes.progress(frozenset({0})) if kind == "progress" else notes.find().finished).items()
+    assert index == 0
+    return read
 
 
 def good(first: int, end: int, **fields: Any) -> list[FakeMessage]:
@@ -98,16 +103,6 @@ class TestTheNoteOfASlice:
         one = job(tmp_path)
         assert rows_of(one, [[end_of_log(20)]]) == []
         assert note(one) == SliceRead(0, "orders", 3, 10, 20, records=0)
-
-    def test_records_that_are_left_out_do_not_count(self, tmp_path: Path) -> None:
-        loaded = replace(TEN, loaded=ReadAhead(15, 1000))
-        one = job(tmp_path, replace(loaded, before_ms=2000))
-        script: list[Step] = [
-            [FakeMessage(10, b"not JSON", timestamp_ms=999), *good(11, 13, timestamp_ms=1000)],
-            [*good(13, 14, timestamp_ms=1999), FakeMessage(19, b"not JSON", timestamp_ms=2000)],
-        ]
-        assert [row["id"] for row in rows_of(one, script)] == [11, 12, 13]
-        assert note(one) == SliceRead(0, "orders", 3, 10, 20, 3, 1000, 1999, bytes=3 * len(b'{"id": 11}'))
 
     def test_only_a_slice_that_was_read_to_its_end_has_one(self, tmp_path: Path) -> None:
         one = job(tmp_path, progress_interval=0.0)
@@ -167,7 +162,7 @@ class TestBadRecords:
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         one = job(tmp_path, on_bad_record="dead_letter")
-        progress = Progress(one, StagingDirectory(one.staging_uri))
+        progress = Progress(one, SliceNotes(StagingDirectory(one.staging_uri)))
         rows_of(one, [good(10, 20)])
         progress.report()
         assert "dead" not in capsys.readouterr().out

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.lag import LagReport, PartitionLag
-from airflow_kafka_offsets.thresholds import Thresholds
+from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
+from airflow_kafka_offsets.lag.thresholds import Thresholds
 
 MINUTE = timedelta(minutes=1)
 

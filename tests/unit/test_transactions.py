@@ -9,16 +9,21 @@ import logging
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine.result import SimpleResultMetaData
 from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
 
-from airflow_kafka_offsets.exceptions import DatabaseBusyError, FencedError
-from airflow_kafka_offsets.ledger import connection
-from airflow_kafka_offsets.ledger.connection import is_outage, transact
+from airflow_kafka_offsets.database import transactions
+from airflow_kafka_offsets.database.errors import is_outage
+from airflow_kafka_offsets.database.transactions import database_now, transact
+from airflow_kafka_offsets.exceptions import CommitUnknownError, ConfigurationError, DatabaseBusyError, FencedError
 
 
 class DriverError(Exception):
@@ -84,7 +89,7 @@ def output(tmp_path: Path) -> Iterator[Output]:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses that were asked for; nobody waits for them."""
     asked: list[float] = []
-    monkeypatch.setattr(connection, "sleep", asked.append)
+    monkeypatch.setattr(transactions, "sleep", asked.append)
     return asked
 
 
@@ -183,9 +188,73 @@ class TestRepeating:
         assert pauses == []
 
 
+class TestBrokenConnection:
+    """The connection breaks; `outcome` looks up what became of the transaction."""
+
+    BROKEN = failure(Exception("server closed the connection"), connection_invalidated=True)
+
+    @staticmethod
+    def count(conn: Connection) -> str | None:
+        """Look for the row that `Output.writing` writes."""
+        found = conn.exec_driver_sql("SELECT count(*) FROM output").scalar_one()
+        return "found" if found else None
+
+    def break_after_commit(self, output: Output) -> None:
+        """Let the answer to the first COMMIT be lost."""
+        commits = itertools.count(1)
+
+        @sa.event.listens_for(output.engine, "after_cursor_execute")
+        def after(conn: object, cursor: object, statement: str, *_: object) -> None:
+            if statement == "COMMIT" and next(commits) == 1:
+                raise self.BROKEN
+
+    def test_a_commit_whose_answer_was_lost_is_found(self, output: Output) -> None:
+        self.break_after_commit(output)
+        assert transact(output.engine, output.writing(), outcome=self.count) == "found"
+        assert output.rows() == [1]
+        assert output.attempts == 1
+
+    def test_a_transaction_that_was_not_committed_ends_with_the_error_of_the_connection(self, output: Output) -> None:
+        with pytest.raises(OperationalError) as raised:
+            transact(output.engine, output.writing(self.BROKEN), outcome=self.count)
+        assert raised.value is self.BROKEN
+        assert output.rows() == []
+
+    def test_it_is_looked_up_after_a_repetition_too(self, output: Output) -> None:
+        self.break_after_commit(output)
+        assert transact(output.engine, output.writing(deadlock()), outcome=self.count) == "found"
+        assert output.rows() == [2]
+
+    @pytest.mark.parametrize(
+        ("met", "reason"),
+        [
+            (DatabaseBusyError("the database is locked by another program"), "is locked by another program"),
+            (failure(DriverError("55P03", "canceling statement due to lock timeout")), "due to lock timeout"),
+            (failure(Exception("connection refused"), connection_invalidated=True), "connection refused"),
+        ],
+        ids=["busy", "lock-timeout", "gone"],
+    )
+    def test_a_database_that_cannot_be_asked_leaves_it_unknown(
+        self, output: Output, met: Exception, reason: str
+    ) -> None:
+        def unanswered(conn: Connection) -> str | None:
+            raise met
+
+        self.break_after_commit(output)
+        with pytest.raises(CommitUnknownError, match=rf"server closed the connection.*{reason}") as raised:
+            transact(output.engine, output.writing(), outcome=unanswered)
+        assert raised.value.retriable
+
+    def test_an_error_of_a_connection_that_lives_is_not_looked_up(self, output: Output) -> None:
+        refused = IntegrityError("INSERT", None, DriverError("23505", "duplicate key"))
+        with pytest.raises(IntegrityError) as raised:
+            transact(output.engine, output.writing(refused), outcome=lambda conn: pytest.fail("nothing is unknown"))
+        assert raised.value is refused
+
+
 class TestSqlite:
     def test_a_reader_that_keeps_the_commit_out_is_told(self, output: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(connection, "_SQLITE_PATIENCE_MS", 20)
+        monkeypatch.setattr(transactions, "_SQLITE_PATIENCE_MS", 20)
         with closing(sqlite3.connect(output.path, isolation_level=None)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT * FROM output").fetchall()
@@ -246,3 +315,37 @@ class TestOutage:
     )
     def test_the_class_says_it_where_a_driver_has_no_sqlstate(self, kind: type[DBAPIError], expected: bool) -> None:
         assert is_outage(kind("INSERT", None, Exception(1021, "Disk full"))) is expected
+
+
+class FarServer:
+    """A connection to a server at UTC+2, of a dialect for which there is no server here."""
+
+    LOCAL, UTC_TIME = datetime(2024, 5, 6, 12, 0), datetime(2024, 5, 6, 10, 0)
+
+    def __init__(self, dialect: str, zone: tzinfo | None = None) -> None:
+        self.dialect = SimpleNamespace(name=dialect)
+        self._zone = zone
+
+    def now(self) -> datetime:
+        return database_now(cast("Connection", self))
+
+    def exec_driver_sql(self, statement: str) -> sa.IteratorResult[tuple[datetime]]:
+        assert "utc" in statement
+        return sa.IteratorResult(SimpleResultMetaData(["now"]), iter([(self.UTC_TIME,)]))
+
+    def scalar(self, statement: sa.Executable) -> datetime:
+        assert "CURRENT_TIMESTAMP" in str(statement)
+        return self.LOCAL.replace(tzinfo=self._zone)
+
+
+class TestClock:
+    @pytest.mark.parametrize("dialect", ["mysql", "mariadb", "mssql"])
+    def test_it_is_asked_for_utc(self, dialect: str) -> None:
+        assert FarServer(dialect).now() == FarServer.UTC_TIME.replace(tzinfo=UTC)
+
+    def test_a_zone_is_converted(self) -> None:
+        assert FarServer("oracle", timezone(timedelta(hours=2))).now() == FarServer.UTC_TIME.replace(tzinfo=UTC)
+
+    def test_a_time_without_a_zone_is_not_taken_for_utc(self) -> None:
+        with pytest.raises(ConfigurationError, match="'another' report their time without a zone"):
+            FarServer("another").now()

@@ -12,14 +12,15 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mssql, mysql, postgresql, sqlite
 from sqlalchemy.engine import Connection, Dialect
 
+from airflow_kafka_offsets.core.origin import audit_columns
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
-from airflow_kafka_offsets.formats import Json, audit_columns, row_columns
-from airflow_kafka_offsets.sinks import SqlTable
-from airflow_kafka_offsets.sinks.columns import created_table, without_placeholders
-from airflow_kafka_offsets.sinks.staged_rows import StagedRows
-from airflow_kafka_offsets.sinks.upsert import check_key
-from airflow_kafka_offsets.spark.job import Manifest, StagedFile
-from airflow_kafka_offsets.spark.staging import StagingDirectory
+from airflow_kafka_offsets.formats.value_formats import Json, row_columns
+from airflow_kafka_offsets.sinks.sql.column_types import created_table, without_placeholders
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.sql.upsert import check_key
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
+from airflow_kafka_offsets.staging.rows import StagedRows
 
 SINK = SqlTable("target", upsert_key=("id",))
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets.lag_report import LagQuestion
-from airflow_kafka_offsets.watch import StateTables, Watch
+from airflow_kafka_offsets.lag.measure import LagQuestion
+from airflow_kafka_offsets.lag.shared_poll import StateTables, Watch
 from devstack.process import wait_until
 
 SECONDS = 30.0

@@ -30,14 +30,14 @@ def printed(code: str) -> str:
     ],
 )
 def test_an_application_without_a_transform_imports_none(code: str) -> None:
-    refuse = "from airflow_kafka_offsets.spark.pandas_import import do_without_pandas; do_without_pandas(); "
+    refuse = "from airflow_kafka_offsets.spark.without_pandas import do_without_pandas; do_without_pandas(); "
     assert printed(code) == "True", "it would not be imported anyway"
     assert printed(refuse + code) == "False"
 
 
 def test_a_session_for_a_transform_starts_without_it_and_the_transform_may_have_it() -> None:
     hidden = (
-        "from airflow_kafka_offsets.spark.pandas_import import hidden_pandas; import sys\n"
+        "from airflow_kafka_offsets.spark.without_pandas import hidden_pandas; import sys\n"
         "with hidden_pandas():\n"
         "    import pyspark.testing\n"
         "print('pandas' in sys.modules); import pandas"
@@ -51,9 +51,9 @@ def test_staged_rows_are_read_without_it(tmp_path: Path) -> None:
     assert file is not None
     code = (
         "import pyarrow as pa; "
-        "from airflow_kafka_offsets.sinks.staged_rows import Column, StagedRows; "
-        "from airflow_kafka_offsets.spark.job import Manifest, StagedFile; "
-        "from airflow_kafka_offsets.spark.staging import StagingDirectory; "
+        "from airflow_kafka_offsets.staging.rows import Column, StagedRows; "
+        "from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile; "
+        "from airflow_kafka_offsets.staging.directory import StagingDirectory; "
         f"manifest = Manifest(7, 'x', (StagedFile({file.name!r}, 3, {file.bytes}),), ()); "
         "columns = [Column('id', pa.int64()), Column('_batch_id', pa.int32())]; "
         f"(batch,) = StagedRows(StagingDirectory({str(tmp_path)!r}), manifest).batches(columns); "

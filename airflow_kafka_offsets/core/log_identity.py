@@ -1,0 +1,96 @@
+"""Whether stored positions and a log still belong together: the same cluster, the same topic, the same history of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.exceptions import ClusterChangedError, LogTruncatedError, TopicRecreatedError
+
+
+def is_other_topic(one: str | None, other: str | None) -> bool:
+    """Whether two topic ids are those of two topics; a broker may have told none."""
+    return one is not None and other is not None and one != other
+
+
+def check_cluster(
+    group_id: str,
+    loaded_from: str | None,
+    found: str,
+    way_out: str = "Name the connection that the group is loaded with.",
+) -> None:
+    """Make sure that a group's positions are those of this cluster.
+
+    :param loaded_from: the id of the cluster that the group is loaded from; None where it is not known
+    :param found: the id of the cluster that the connection leads to
+    :param way_out: what to do about it
+    :raises ClusterChangedError: they are not
+    """
+    if loaded_from is not None and loaded_from != found:
+        raise ClusterChangedError(
+            f"The positions of group {group_id!r} belong to Kafka cluster {loaded_from!r}; the connection leads to cluster "
+            f"{found!r}. {way_out}"
+        )
+
+
+def check_positions(
+    positions: Mapping[TopicPartition, Position], logs: Mapping[TopicPartition, PartitionLog], topics: Collection[str]
+) -> None:
+    """Make sure that positions mean in the log what they meant when they were stored.
+
+    A partition that is gone, or another topic id, is a topic that was made anew, even where its log covers the position. An
+    end offset before the position, or a leader epoch before that of the position, is a log that was cut. A log that was cut
+    and written anew beyond the position is only seen by whoever reads with the epoch (KIP-320).
+
+    :param logs: every partition of the topics
+    :param topics: positions of others are not looked at
+    :raises TopicRecreatedError: naming every partition concerned
+    :raises LogTruncatedError: naming every partition concerned
+    """
+    recreated: list[str] = []
+    truncated: list[str] = []
+    for tp, position in sorted(positions.items()):
+        if tp.topic not in topics:
+            continue
+        log = logs.get(tp)
+        if log is None:
+            recreated.append(f"{tp}: position {position.offset} is stored, but the topic has no such partition now")
+        elif is_other_topic(position.topic_id, log.topic_id):
+            recreated.append(
+                f"{tp}: position {position.offset} belongs to topic id {position.topic_id}, "
+                f"the topic has id {log.topic_id} and offsets {log.beginning}..{log.end} now"
+            )
+        elif position.offset > log.end:
+            truncated.append(f"{tp}: position {position.offset} is beyond the end offset {log.end}")
+        elif _went_back(position.leader_epoch, log.leader_epoch):
+            truncated.append(
+                f"{tp}: position {position.offset} was in the log of leader epoch {position.leader_epoch}, the leader is "
+                f"of epoch {log.leader_epoch} now"
+            )
+    if recreated:
+        raise TopicRecreatedError(
+            "A topic was deleted and created again, so that the stored positions mean nothing in it: "
+            + "; ".join(recreated)
+            + ". Load the new topic under a new group_id, or rewind this group to an offset or a time in the new topic."
+        )
+    if truncated:
+        raise LogTruncatedError(
+            "The log was cut before the stored position (unclean leader election, or a restored cluster): "
+            + "; ".join(truncated)
+            + ". Find out which records were lost; then set the position to the end offset on purpose, or use a new "
+            "group_id to load from the beginning."
+        )
+
+
+def check_ranges(ranges: Sequence[OffsetRange], logs: Mapping[TopicPartition, PartitionLog]) -> None:
+    """Make sure that the logs are still those that the ranges were planned from.
+
+    :raises TopicRecreatedError: a topic is another one
+    :raises LogTruncatedError: a log ends before a range, or its leader is older than the plan
+    """
+    ends = {one.topic_partition: Position(one.end, one.topic_id, one.end_epoch) for one in ranges}
+    check_positions(ends, logs, {one.topic for one in ranges})
+
+
+def _went_back(stored: int | None, current: int | None) -> bool:
+    return stored is not None and current is not None and current < stored

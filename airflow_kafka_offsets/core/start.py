@@ -1,0 +1,56 @@
+"""Where a topic without a stored position begins, as DAG authors write it. Needs no Kafka client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from airflow_kafka_offsets.core.instants import from_milliseconds, instant
+from airflow_kafka_offsets.exceptions import ConfigurationError
+
+_WORDS = ("earliest", "latest", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedBy:
+    """Begin where a consumer group of Kafka's stands.
+
+    Its partitions without a commit begin at their beginning offset: the group never read them.
+
+    :param group_id: the group in Kafka, for example of the job that is replaced
+    """
+
+    group_id: str
+
+
+Start = str | datetime | timedelta | CommittedBy
+"""`earliest`, `latest`, `none`, an instant (also as ISO 8601 text), a duration back from now, or a group's commits."""
+
+
+def check_start(start: Start) -> None:
+    """
+    :raises ConfigurationError: it is none of what `Start` says; with the value received
+    """
+    if isinstance(start, CommittedBy):
+        if not start.group_id:
+            raise ConfigurationError("start=CommittedBy(…) needs the name of a consumer group; got an empty one")
+    elif isinstance(start, timedelta):
+        if start <= timedelta(0):
+            raise ConfigurationError(
+                f"start as a duration counts back from now and must be positive; got start={start!r}"
+            )
+        if start > datetime.now(UTC) - from_milliseconds(0):
+            raise ConfigurationError(
+                "start as a duration must not reach back before 1970, where Kafka's timestamps begin (start='earliest' is all "
+                f"that the log holds); got start={start!r}"
+            )
+    elif isinstance(start, datetime) or start not in _WORDS:
+        instant("start", start, f"one of {', '.join(_WORDS)}, a timestamp, a timedelta or CommittedBy(…)")
+
+
+def check_until(until: str | datetime | None) -> None:
+    """
+    :raises ConfigurationError: `until` is no instant; with the value received
+    """
+    if until is not None:
+        instant("until", until, "a timestamp")

@@ -1,0 +1,1 @@
+"""What the bytes of a record become: declared columns, and the decoders that fill them."""

@@ -1,0 +1,198 @@
+"""Column types: Spark DDL to Arrow, and Arrow to Spark DDL.
+
+Spark parses DDL only where a session runs; here it is parsed on the worker, so that a mistake is found before Spark
+starts. Types and their names are those of Spark SQL: https://spark.apache.org/docs/latest/sql-ref-datatypes.html
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+
+_SCALARS: dict[str, pa.DataType] = {
+    "BOOLEAN": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "TEXT": pa.string(),
+    "VARCHAR": pa.string(),
+    "CHAR": pa.string(),
+    "DATE": pa.date32(),
+    # Spark's TIMESTAMP is an instant; sqlglot calls it by the name of its local time zone type.
+    "TIMESTAMP": pa.timestamp("us", "UTC"),
+    "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
+    "TIMESTAMPLTZ": pa.timestamp("us", "UTC"),
+    "TIMESTAMPNTZ": pa.timestamp("us"),
+}
+
+# Names of other databases that sqlglot takes for types of its own; INT8 has eight bytes in one, and eight bits in another.
+_FOREIGN = {
+    "INT1": "TINYINT",
+    "INT2": "SMALLINT",
+    "INT4": "INT",
+    "INT8": "BIGINT for eight bytes, TINYINT for eight bits",
+    "INT16": "SMALLINT",
+    "INT32": "INT",
+    "INT64": "BIGINT",
+    "FLOAT4": "FLOAT",
+    "FLOAT8": "DOUBLE",
+    "NUMBER": "DECIMAL(p,s)",
+    "FIXED": "DECIMAL(p,s)",
+    "VARCHAR2": "STRING",
+}
+
+KNOWN_TYPES = (
+    "BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(p,s), STRING, VARCHAR(n), DATE, TIMESTAMP, "
+    "TIMESTAMP_NTZ, ARRAY<…>, STRUCT<…>"
+)
+
+
+def parse_ddl(ddl: str) -> pa.Schema:
+    """Read a column list in Spark DDL.
+
+    :raises ConfigurationError: with the column and the type that cannot be used
+    """
+    import sqlglot
+    from sqlglot import exp
+
+    if not ddl.strip():
+        raise ConfigurationError("No columns are declared: give at least one, for example 'id BIGINT'")
+    unreadable = f"The declared columns cannot be read as Spark DDL: {ddl!r}"
+    try:
+        statement = sqlglot.parse_one(f"CREATE TABLE declared ({ddl}\n)", read="spark")
+    except sqlglot.errors.ParseError as error:
+        near = error.errors[0].get("highlight") if error.errors else None
+        raise ConfigurationError(
+            f"{unreadable}, near {near!r}. Columns are written as 'name TYPE, name TYPE'; known types are {KNOWN_TYPES}"
+        ) from error
+    except (sqlglot.errors.SqlglotError, TypeError) as error:
+        # A TypeError where clauses stand that a column cannot have: the parser calls itself with what it does not take.
+        raise ConfigurationError(f"{unreadable}: {error}") from error
+    declared = statement.this
+    is_more = statement.args.get("expression") is not None or statement.args.get("properties") is not None
+    if not isinstance(declared, exp.Schema) or not declared.expressions or is_more:
+        raise ConfigurationError(f"{unreadable}: it is no column list, or more than one")
+    _refuse_foreign_types(ddl)
+    fields = [_field(column, None, unreadable) for column in declared.expressions]
+    _refuse_duplicates([field.name for field in fields], "Column")
+    return pa.schema(fields)
+
+
+def spark_ddl(schema: pa.Schema) -> str:
+    """The same columns as DDL that Spark reads, with every name quoted."""
+    return ", ".join(
+        f"{_quoted(field.name)} {_spark_type(field.type)}{'' if field.nullable else ' NOT NULL'}" for field in schema
+    )
+
+
+def _refuse_foreign_types(ddl: str) -> None:
+    """Look at the words: what was parsed has lost them.
+
+    :param ddl: can be parsed
+    :raises ConfigurationError: with the type's name in Spark
+    """
+    import sqlglot
+    from sqlglot.tokens import TokenType
+
+    words = list(sqlglot.tokenize(ddl, read="spark"))
+    quoted = (TokenType.IDENTIFIER, TokenType.STRING)
+    for before, at, word in zip([None, None, *words], [None, *words], words, strict=False):
+        begins_struct = before is not None and before.token_type == TokenType.STRUCT
+        is_name = at is None or at.text == "," or (at.text == "<" and begins_struct)
+        instead = _FOREIGN.get(word.text.upper())
+        if instead is not None and not is_name and word.token_type not in quoted:
+            raise ConfigurationError(f"{word.text!r} is no type of Spark's: write {instead}")
+
+
+def _field(column: exp.Expression, parent: str | None, unreadable: str) -> pa.Field:
+    """A column, or a field of a struct; `parent` is the path of the struct."""
+    from sqlglot import exp
+
+    if not isinstance(column, exp.ColumnDef) or column.kind is None:
+        raise ConfigurationError(f"{unreadable}: {column.sql('spark')!r} has no name, or no type")
+    if not isinstance(column.this, exp.Identifier) or not column.name:
+        raise ConfigurationError(f"{unreadable}: {column.this.sql('spark')!r} is not the name of a column")
+    path = f"{parent}.{column.name}" if parent else column.name
+    nullable = True
+    for constraint in column.constraints:
+        if isinstance(constraint.kind, exp.CommentColumnConstraint):
+            continue
+        if not isinstance(constraint.kind, exp.NotNullColumnConstraint) or parent:
+            raise ConfigurationError(
+                f"Column {path!r}: {constraint.sql('spark')!r} cannot be declared; only COMMENT can, and NOT NULL outside "
+                "of a STRUCT"
+            )
+        nullable = nullable and bool(constraint.kind.args.get("allow_null"))
+    return pa.field(column.name, _arrow_type(column.kind, path, unreadable), nullable=nullable)
+
+
+def _arrow_type(kind: exp.DataType, path: str, unreadable: str) -> pa.DataType:
+    name = kind.this.value
+    if name == "DECIMAL":
+        return _decimal([bound.name for bound in kind.expressions], path)
+    if name == "ARRAY" and len(kind.expressions) == 1:
+        return pa.list_(_arrow_type(kind.expressions[0], path, unreadable))
+    if name == "STRUCT" and kind.expressions:
+        fields = [_field(field, path, unreadable) for field in kind.expressions]
+        _refuse_duplicates([field.name for field in fields], f"Column {path!r}: field")
+        return pa.struct(fields)
+    if name in _SCALARS:
+        return _SCALARS[name]
+    shown = kind.sql("spark") if kind.expressions else name
+    raise ConfigurationError(f"Column {path!r}: unknown type {shown!r}; known types are {KNOWN_TYPES}")
+
+
+def _decimal(bounds: list[str], path: str) -> pa.DataType:
+    if len(bounds) <= 2 and all(bound.isdecimal() for bound in bounds):
+        precision, scale = (*map(int, bounds), 0, 0)[:2] if bounds else (10, 0)
+        if 1 <= precision <= 38 and scale <= precision:
+            return pa.decimal128(precision, scale)
+    raise ConfigurationError(
+        f"Column {path!r}: DECIMAL({','.join(bounds)}) is not a type; a precision is 1 to 38, a scale at most the precision"
+    )
+
+
+def _refuse_duplicates(names: list[str], what: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name.lower() in seen:
+            raise ConfigurationError(f"{what} {name!r} is declared twice (names are compared without case)")
+        seen.add(name.lower())
+
+
+def _spark_type(kind: pa.DataType) -> str:
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind):
+        return f"ARRAY<{_spark_type(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {_spark_type(field.type)}' for field in kind.fields)}>"
+    names = {
+        pa.bool_(): "BOOLEAN",
+        pa.int8(): "TINYINT",
+        pa.int16(): "SMALLINT",
+        pa.int32(): "INT",
+        pa.int64(): "BIGINT",
+        pa.float32(): "FLOAT",
+        pa.float64(): "DOUBLE",
+        pa.string(): "STRING",
+        pa.binary(): "BINARY",
+        pa.date32(): "DATE",
+        pa.timestamp("us", "UTC"): "TIMESTAMP",
+        pa.timestamp("us"): "TIMESTAMP_NTZ",
+    }
+    return names[kind]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,139 @@
+"""What a connection may set of librdkafka's configuration."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+
+# What a connection may set, of librdkafka 2.16's properties (its CONFIGURATION.md). A new property is refused until it is looked at:
+# a user who may edit connections must not be able to load a library, to run a command, or to send a file of the worker to a URL.
+_HARMLESS = """
+bootstrap.servers metadata.broker.list client.id client.rack client.dns.lookup broker.address.family broker.address.ttl
+broker.version.fallback api.version.request api.version.request.timeout.ms api.version.fallback.ms
+allow.auto.create.topics enable.metrics.push
+
+security.protocol enable.ssl.certificate.verification ssl.endpoint.identification.algorithm ssl.cipher.suites ssl.curves.list
+ssl.sigalgs.list ssl.providers ssl.ca.location ssl.ca.pem ssl.ca.certificate.stores ssl.crl.location ssl.certificate.location
+ssl.certificate.pem ssl.key.location ssl.key.pem ssl.key.password ssl.keystore.location ssl.keystore.password
+https.ca.location https.ca.pem
+
+sasl.mechanism sasl.mechanisms sasl.username sasl.password sasl.kerberos.service.name sasl.kerberos.principal
+sasl.kerberos.keytab sasl.kerberos.min.time.before.relogin sasl.oauthbearer.method sasl.oauthbearer.config
+sasl.oauthbearer.client.id sasl.oauthbearer.client.secret sasl.oauthbearer.client.credentials.client.id
+sasl.oauthbearer.client.credentials.client.secret sasl.oauthbearer.scope sasl.oauthbearer.extensions
+sasl.oauthbearer.token.endpoint.url sasl.oauthbearer.sub.claim.name sasl.oauthbearer.grant.type
+enable.sasl.oauthbearer.unsecure.jwt
+
+socket.timeout.ms socket.blocking.max.ms socket.send.buffer.bytes socket.receive.buffer.bytes socket.keepalive.enable
+socket.nagle.disable socket.max.fails socket.connection.setup.timeout.ms connections.max.idle.ms reconnect.backoff.ms
+reconnect.backoff.max.ms reconnect.backoff.jitter.ms retry.backoff.ms retry.backoff.max.ms retries message.send.max.retries
+request.timeout.ms max.in.flight max.in.flight.requests.per.connection message.max.bytes message.copy.max.bytes
+receive.message.max.bytes metadata.max.age.ms metadata.recovery.strategy metadata.recovery.rebootstrap.trigger.ms
+topic.metadata.refresh.interval.ms topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.fast.cnt
+topic.metadata.refresh.sparse topic.metadata.propagation.max.ms
+
+fetch.wait.max.ms fetch.queue.backoff.ms fetch.message.max.bytes max.partition.fetch.bytes fetch.max.bytes fetch.min.bytes
+fetch.error.backoff.ms queued.min.messages queued.max.messages.kbytes check.crcs session.timeout.ms heartbeat.interval.ms
+max.poll.interval.ms coordinator.query.interval.ms
+
+group.id group.instance.id group.protocol group.protocol.type group.remote.assignor partition.assignment.strategy
+enable.auto.commit auto.commit.enable auto.commit.interval.ms enable.auto.offset.store offset.store.method auto.offset.reset
+enable.partition.eof isolation.level
+
+acks request.required.acks compression.codec compression.type compression.level linger.ms batch.size batch.num.messages
+enable.idempotence delivery.timeout.ms message.timeout.ms transactional.id transaction.timeout.ms partitioner
+queue.buffering.max.messages queue.buffering.max.kbytes queue.buffering.max.ms queue.buffering.backpressure.threshold
+delivery.report.only.error sticky.partitioning.linger.ms
+
+debug log_level log.connection.close log.thread.name statistics.interval.ms enable.random.seed topic.blacklist
+"""
+
+_ALLOWED = frozenset(_HARMLESS.split())
+
+_CODE = "it makes the client load or run code, and can be set nowhere"
+
+_FILES = "it makes the client read a file and send what is in it, and can be set nowhere"
+
+_REFUSED = {
+    "plugin.library.paths": _CODE,
+    "ssl.engine.location": _CODE,
+    "ssl.engine.id": _CODE,
+    "sasl.kerberos.kinit.cmd": f"{_CODE}; run kinit beside the workers, and leave out sasl.kerberos.keytab",
+    "sasl.oauthbearer.assertion.": f"{_FILES}; use a client id and secret",
+    "sasl.oauthbearer.metadata.authentication.type": (
+        "it makes the client send the identity of the machine to the brokers of the connection, and can be set nowhere; use a "
+        "client id and secret"
+    ),
+}
+"""Why keys are refused that other users miss; one that ends with a dot is the beginning of several."""
+
+# OpenSSL's own; any other name is that of a library to load.
+_PROVIDERS = {"default", "base", "legacy", "fips"}
+
+# The client puts them into the command line of kinit, which a shell reads. What begins with a hyphen is an option there.
+_KINIT_ARGUMENTS = ("sasl.kerberos.principal", "sasl.kerberos.keytab")
+
+_KINIT_ARGUMENT = re.compile(r"(?!-)[\w./@+=:,%~-]*", re.ASCII)
+
+
+def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Take a librdkafka configuration from a connection, and refuse what must not come from one.
+
+    :raises ConfigurationError: no bootstrap.servers, a setting that a connection may not have, or a value that is no text or number
+    """
+    # The client reads up to the NUL, and would know it as another key or value than the one that was looked at.
+    cut = sorted(key for key, value in config.items() if "\0" in key or "\0" in str(value))
+    if cut:
+        raise ConfigurationError(
+            f"The Kafka configuration has a NUL character in {', '.join(map(repr, cut))}; remove it"
+        )
+    harmful = sorted(key for key, value in config.items() if _runs_code(key, value))
+    if harmful:
+        raise ConfigurationError(
+            f"The Kafka configuration sets {', '.join(harmful)} to a value that makes the client load or run code named by a "
+            "connection; remove it from the connection's extra (ssl.providers may name only "
+            f"{', '.join(sorted(_PROVIDERS))}; a principal or a keytab may not hold spaces, nor what means something to a shell)"
+        )
+    callbacks = sorted(
+        key
+        for key, value in config.items()
+        if key.endswith("_cb") or key == "on_commit" or not isinstance(value, (str, int, float, bool))
+    )
+    if callbacks:
+        raise ConfigurationError(
+            f"The Kafka configuration sets {', '.join(callbacks)}: callbacks, and values that are neither text nor a number, "
+            "cannot travel to Spark. For OAUTHBEARER use librdkafka's own 'sasl.oauthbearer.method=oidc'."
+        )
+    unknown = sorted(config.keys() - _ALLOWED)
+    if unknown:
+        why = [f"{key} ({_why_refused(key)})" for key in unknown]
+        raise ConfigurationError(
+            f"The Kafka configuration sets {', '.join(why)}; remove it from the connection's extra"
+        )
+    if not config.get("bootstrap.servers"):
+        raise ConfigurationError("The Kafka configuration has no 'bootstrap.servers'; add it to the connection's extra")
+    if str(config.get("enable.ssl.certificate.verification", "true")).lower() in ("false", "f", "0"):
+        log.warning("TLS certificates of the Kafka brokers are not verified: the connection turns it off")
+    return dict(config)
+
+
+def _runs_code(key: str, value: Any) -> bool:
+    if key == "ssl.providers":
+        return not {name.strip() for name in str(value).split(",")} <= _PROVIDERS
+    if key in _KINIT_ARGUMENTS:
+        return not _KINIT_ARGUMENT.fullmatch(str(value))
+    return False
+
+
+def _why_refused(key: str) -> str:
+    for refused, why in _REFUSED.items():
+        if key == refused or (refused.endswith(".") and key.startswith(refused)):
+            return why
+    return "it is none of the properties of librdkafka that a connection may set"

@@ -1,0 +1,1 @@
+"""How far a group is behind, and when to act."""

@@ -1,0 +1,122 @@
+"""Which table a group loads into."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from airflow_kafka_offsets.exceptions import ForeignBatchError
+from airflow_kafka_offsets.ledger.claims import Fence, transact_claimed
+from airflow_kafka_offsets.ledger.tables import Tables
+
+log = logging.getLogger(__name__)
+
+
+class GroupTable(NamedTuple):
+    """The table that a group loads into.
+
+    :param batch_id: the batch that says so
+    :param kind: of that batch: "load", or "start" where nothing was loaded yet
+    :param name: as the history has it
+    """
+
+    batch_id: int
+    kind: str
+    name: str
+
+
+def group_table(conn: Connection, tables: Tables, group_id: str) -> GroupTable | None:
+    """Return the table that a group loads into; None where it has no batch yet."""
+    batches = tables.offset_batches.c
+    row = conn.execute(
+        sa.select(batches.batch_id, batches.kind, batches.target_table)
+        .where(
+            batches.consumer_group == group_id,
+            batches.kind.in_(("load", "start")),
+            batches.state != "abandoned",
+            batches.target_table.is_not(None),
+        )
+        # A `start` may be of a load that was abandoned since.
+        .order_by(sa.case((batches.kind == "load", 0), else_=1), batches.batch_id.desc())
+        .limit(1)
+    ).one_or_none()
+    return GroupTable(*row) if row is not None else None
+
+
+def loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> bool:
+    """Return whether a table is the one that a group loads into."""
+    found = group_table(conn, tables, group_id)
+    return found is not None and found.name in same_table_names(conn, target)
+
+
+def same_table_names(bind: Connection | Engine, name: str) -> tuple[str, ...]:
+    """Return every name of the same table: with the connection's default schema, and without it.
+
+    :param name: as `SqlTable.name` has it
+    """
+    default = sa.inspect(bind).default_schema_name
+    if not default:
+        return (name,)
+    return (name, name.removeprefix(f"{default}.") if name.startswith(f"{default}.") else f"{default}.{name}")
+
+
+def keep_to_table(engine: Engine, tables: Tables, claim: Fence, topics: Sequence[str], target: str) -> None:
+    """Make sure that a group loads into the table that it has loaded into: its positions say what is there.
+
+    Where that table is not in the database any more, it was renamed to the target: the history gets the new name. If it was
+    dropped instead, `verify` finds that its rows are missing, as it does where a table was dropped and created again.
+
+    :param target: the name of the load's table
+    :raises ForeignBatchError: the group loads into another table; names the way to move on to a new one
+    :raises FencedError: a later attempt took over
+    """
+    group_id = claim.group_id
+    with engine.connect() as conn:
+        known = group_table(conn, tables, group_id)
+        if known is None or known.kind != "load" or known.name in same_table_names(conn, target):
+            return
+        old_names = same_table_names(conn, known.name)
+        if _exists(conn, known.name):
+            raise _another_table(group_id, known, topics, target)
+    batches = tables.offset_batches
+    renamed = transact_claimed(
+        engine,
+        tables,
+        claim,
+        lambda conn: (
+            conn.execute(
+                batches.update()
+                .where(batches.c.consumer_group == group_id, batches.c.target_table.in_(old_names))
+                .values(target_table=target)
+            ).rowcount
+        ),
+    )
+    log.warning(
+        "Table %r of group %r is not in the database any more: it is taken for renamed to %r, as %d batches of the history say "
+        "from now on. If it was dropped, its rows are missing: 'airflow kafka-offsets verify' proves what is there",
+        known.name,
+        group_id,
+        target,
+        renamed,
+    )
+
+
+def _exists(conn: Connection, name: str) -> bool:
+    inspector = sa.inspect(conn)
+    schema, dot, table = name.partition(".")
+    # A dot may also be part of a table's name.
+    return inspector.has_table(name) or bool(dot and inspector.has_table(table, schema=schema))
+
+
+def _another_table(group_id: str, known: GroupTable, topics: Sequence[str], target: str) -> ForeignBatchError:
+    scope = " ".join(f"--topic {topic}" for topic in topics)
+    return ForeignBatchError(
+        f"Group {group_id!r} loads into table {known.name!r}, last with batch {known.batch_id}; this load is into "
+        f"{target!r}, and would get only what the other one leaves. Nothing was loaded. Give every load a group_id of its own. "
+        f"To go on in {target!r} where this group stands, name a new group_id, and let it begin there: airflow kafka-offsets "
+        f"rewind NEW_GROUP {scope} --to-group {group_id} --new-group --conn-id CONN_ID --execute."
+    )

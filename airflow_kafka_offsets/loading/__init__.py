@@ -1,0 +1,1 @@
+"""Plan the range, stage it on Spark, commit it in one transaction."""

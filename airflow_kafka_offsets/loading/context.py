@@ -1,0 +1,57 @@
+"""What a load or a replay works with, and what it has done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.core import planning
+from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
+from airflow_kafka_offsets.ledger.claims import Claim
+from airflow_kafka_offsets.loading.pipeline import Pipeline
+from airflow_kafka_offsets.loading.result import OnCommit
+from airflow_kafka_offsets.replaying.replay_batches import ReplayClaim
+from airflow_kafka_offsets.spark.launcher import Launcher
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadContext:
+    """A load, or a batch of a replay, under way: what the three steps share.
+
+    :param columns: those of a decoded row
+    :param target: those of the target
+    :param fingerprint: of everything that decides what the rows of a range are
+    :param on_commit: is told of every batch that is committed
+    """
+
+    pipeline: Pipeline
+    kafka_config: Mapping[str, Any] = field(repr=False)  # holds secrets
+    cluster: Cluster
+    engine: Engine
+    launcher: Launcher
+    claim: Claim | ReplayClaim
+    columns: pa.Schema
+    target: TargetColumns
+    fingerprint: str
+    on_commit: OnCommit | None = None
+
+    @property
+    def recipe(self) -> Recipe:
+        return Recipe(self.pipeline.sink.name, self.pipeline.transform, self.fingerprint)
+
+
+def format_ranges(batch: Batch) -> str:
+    """The ranges of a batch, for the log."""
+    return first_few(batch.ranges)
+
+
+def format_first_positions(decided: planning.Plan) -> str:
+    """The positions that are stored without loading anything, for the log."""
+    return first_few(f"{one.topic_partition} {one.end}" for one in decided.initial)

@@ -1,0 +1,47 @@
+"""What the parameters of pipelines, loads and replays must be."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from airflow_kafka_offsets.core.parameters import COUNT, DURATION, FLAG, NAME, TEXT, Rule, is_name, one_of, or_none
+from airflow_kafka_offsets.core.planning import OnDataLoss
+from airflow_kafka_offsets.formats.value_formats import ValueFormat
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+
+OnBadRecord = Literal["fail", "dead_letter"]
+
+OnBusy = Literal["wait", "fail"]
+
+
+def _are_topics(value: Any) -> bool:
+    return (
+        isinstance(value, list | tuple) and bool(value) and all(map(is_name, value)) and len(set(value)) == len(value)
+    )
+
+
+SINK = Rule("a SqlTable(…)", lambda value: isinstance(value, SqlTable))
+
+PIPELINE_RULES = {
+    "group_id": NAME,
+    "topics": Rule("a list of different topic names", _are_topics),
+    "value_format": Rule("Json(…) or Raw(…)", lambda value: isinstance(value, ValueFormat)),
+    "sink": SINK,
+    "transform": or_none(Rule("the import path of a function, 'package.module.function'", TEXT.fits)),
+    "max_records": or_none(COUNT, " for no limit"),
+    "max_bytes": or_none(COUNT, " for no limit"),
+    "time_budget": or_none(DURATION, " for no limit"),
+    "on_data_loss": one_of(*get_args(OnDataLoss)),
+    "on_bad_record": one_of(*get_args(OnBadRecord)),
+    "max_dead_letters": or_none(COUNT, " for any number"),
+    "isolation_level": one_of("read_committed", "read_uncommitted"),
+    "slice_offsets": COUNT,
+    "staging_dir": or_none(TEXT),
+    "staging_retention": DURATION,
+    "on_busy": one_of(*get_args(OnBusy)),
+    "lease": DURATION,
+    "idle_timeout": DURATION,
+    "mirror_to": or_none(Rule("the name of a consumer group", is_name)),
+    # Text, such as a template that nobody renders, would be true, and rows would be removed.
+    "replace": FLAG,
+}

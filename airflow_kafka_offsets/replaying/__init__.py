@@ -1,0 +1,1 @@
+"""Bounded ranges loaded again or into another table, beside the positions."""

@@ -1,0 +1,179 @@
+"""Refuse to put records into a table twice: by a replay of what loads load, and by a load of what a replay has appended."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_kafka_offsets.core.log_identity import is_other_topic
+from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
+from airflow_kafka_offsets.core.spans import Span, first_common, intersect, subtract
+from airflow_kafka_offsets.exceptions import ConfigurationError, DoubleLoadError
+from airflow_kafka_offsets.ledger.batch_rows import of_task
+from airflow_kafka_offsets.ledger.group_table import group_table, loads_into, same_table_names
+from airflow_kafka_offsets.ledger.positions import stored_positions
+from airflow_kafka_offsets.ledger.tables import Tables
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.replaying.request import Replay
+
+
+_WAYS_OUT = (
+    "Replay with replace=True, which removes in the same transaction what is there of these offsets, or into a sink with an "
+    "upsert_key, or into another table."
+)
+
+
+def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
+    """Make sure that no record will be in the target twice: not by what is there, and not by what the group will load.
+
+    :raises DoubleLoadError: one would be
+    :raises ConfigurationError: the rows that are to be replaced are in another table, or there are none yet
+    """
+    group_id, target = replay.group_id, replay.target
+    if not loads_into(conn, tables, group_id, target):
+        _refuse_other_target(conn, tables, replay, ranges)
+        return
+    if not (replay.replace or replay.upsert):
+        raise DoubleLoadError(
+            f"Group {group_id!r} loads into table {target!r}: a replay into it would put records there a second time. Nothing "
+            f"was written. {_WAYS_OUT}"
+        )
+    stored = stored_positions(conn, tables, group_id)
+    ahead: list[str] = []
+    for one in ranges:
+        position = stored.get(one.topic_partition)
+        if position is None:
+            ahead.append(f"{one}: no position is stored")
+        elif is_other_topic(position.topic_id, one.topic_id):
+            ahead.append(f"{one}: position {position.offset} is stored of an earlier topic, {position.topic_id}")
+        elif one.end > position.offset:
+            ahead.append(f"{one}: position {position.offset} is stored")
+    if ahead:
+        raise DoubleLoadError(
+            f"Group {group_id!r} loads into table {target!r}, and will load these offsets itself, so that their records would "
+            f"be there twice: {'; '.join(ahead)}. Nothing was written. End the replay at or before the stored positions, run "
+            "the load first, or replay into another table."
+        )
+
+
+def _refuse_other_target(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
+    batches, of = tables.offset_batches.c, tables.offset_ranges.c
+    if replay.replace:
+        known = group_table(conn, tables, replay.group_id)
+        if known is None:
+            raise ConfigurationError(
+                f"replace=True removes what group {replay.group_id!r} loaded, and it has loaded nothing yet: there is nothing "
+                "that could be replaced. Nothing was written. Run the load first, or replay without replace into a table that "
+                "the group will not load into."
+            )
+        raise ConfigurationError(
+            f"replace=True removes what group {replay.group_id!r} loaded, and that is in table {known.name!r}; this replay is "
+            f"into {replay.target!r}. Replay into {known.name!r}, or without replace."
+        )
+    if replay.upsert:
+        return
+    topics = {one.topic for one in ranges}
+    others = conn.scalars(
+        sa.select(batches.consumer_group)
+        .distinct()
+        .join(tables.offset_ranges, of.batch_id == batches.batch_id)
+        .where(batches.consumer_group != replay.group_id, batches.kind.in_(("load", "start")), of.topic.in_(topics))
+        .where(batches.target_table.in_(same_table_names(conn, replay.target)))
+        .order_by(batches.consumer_group)
+    ).all()
+    other = next((group for group in others if loads_into(conn, tables, group, replay.target)), None)
+    if other is not None:
+        raise DoubleLoadError(
+            f"Group {other!r} loads {', '.join(sorted(topics))} into table {replay.target!r}: a replay of group "
+            f"{replay.group_id!r} would put records there a second time. Nothing was written. Replay for group_id={other!r} with "
+            "replace=True, or into another table."
+        )
+
+
+def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
+    """Make sure that a run appends no offset twice: not in another mapped task instance, and not after it was cleared.
+
+    :raises DoubleLoadError: it would
+    """
+    if replay.replace or replay.upsert:
+        return
+    batches, of = tables.offset_batches.c, tables.offset_ranges
+    earlier = conn.execute(
+        sa.select(of)
+        .join(tables.offset_batches, of.c.batch_id == batches.batch_id)
+        .where(
+            of_task(tables, replay.group_id, replay.owner),
+            batches.kind == "replay",
+            batches.state != "abandoned",
+            batches.target_table.in_(same_table_names(conn, replay.target)),
+        )
+    ).all()
+    wanted: dict[TopicPartition, list[Span]] = defaultdict(list)
+    for one in ranges:
+        wanted[one.topic_partition].append((one.start, one.end))
+    replayed: dict[TopicPartition, dict[Span, int]] = defaultdict(dict)
+    for row in earlier:
+        replayed[TopicPartition(row.topic, row.partition)][row.start_offset, row.end_offset] = row.batch_id
+    for tp, spans in sorted(wanted.items()):
+        common = first_common(spans, replayed[tp])
+        if common is None:
+            continue
+        start, end = next(span for span in spans if intersect(span, common))
+        before = next(span for span in replayed[tp] if intersect(span, common))
+        raise DoubleLoadError(
+            f"{tp} {start}..{end} is to be replayed into table {replay.target!r}, and batch {replayed[tp][before]} of the same "
+            f"run replayed {before[0]}..{before[1]} into it: records would be duplicated. Nothing was written. Bounds that "
+            "changed since need a new run, and a table without these rows."
+        )
+
+
+def refuse_replayed(
+    conn: Connection, tables: Tables, group_id: str, target: str, ranges: Sequence[OffsetRange]
+) -> None:
+    """Make sure that a load does not load what a replay has appended to its table before the group's first load into it.
+
+    :param ranges: of the load. Every offset from their starts on will be loaded, by this batch or a later one
+    :raises DoubleLoadError: a replay has appended such offsets, and they have not been replaced since
+    """
+    batches, of = tables.offset_batches.c, tables.offset_ranges
+    rows = conn.execute(
+        sa.select(of, batches.committed_at)
+        .join(tables.offset_batches, of.c.batch_id == batches.batch_id)
+        .where(
+            batches.consumer_group == group_id,
+            batches.state == "committed",
+            batches.target_table.in_(same_table_names(conn, target)),
+            of.c.topic.in_({one.topic for one in ranges}),
+            sa.or_(of.c.replaced_from.is_not(None), sa.and_(batches.kind == "replay", of.c.records > 0)),
+        )
+        .order_by(of.c.batch_id)
+    ).all()
+    starts = {one.topic_partition: one for one in ranges}
+    for row in rows:
+        tp = TopicPartition(row.topic, row.partition)
+        planned = starts.get(tp)
+        if row.replaced_from is not None or planned is None or is_other_topic(row.topic_id, planned.topic_id):
+            continue
+        replaced = [
+            (later.replaced_from, later.replaced_to)
+            for later in rows
+            if later.replaced_from is not None
+            and (later.topic, later.partition) == tp
+            and later.committed_at >= row.committed_at
+            and not is_other_topic(later.topic_id, row.topic_id)
+        ]
+        appended = subtract([(max(row.start_offset, planned.start), row.end_offset)], replaced)
+        for start, end in appended:
+            if start < end:
+                raise DoubleLoadError(
+                    f"Batch {row.batch_id}, a replay of group {group_id!r}, has appended {tp} {start}..{end} to table "
+                    f"{target!r}. The group begins at offset {planned.start}, and would load these records into the same table "
+                    "again. Nothing was loaded. Load into another table, or into a sink with an upsert_key; or let the group "
+                    f"begin after them: airflow kafka-offsets rewind {group_id} --topic {tp.topic}:{tp.partition} "
+                    f"--to-offset {row.end_offset} --conn-id CONN_ID --execute."
+                )

@@ -1,0 +1,242 @@
+"""Load a bounded range of topics again, or for the first time, beside the loads of a group: plan, stage and commit.
+
+The positions are neither read as a start nor moved, and the group is not claimed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace as replaced
+from typing import Any
+
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.core.parameters import check
+from airflow_kafka_offsets.core.planning import OnDataLoss, Plan
+from airflow_kafka_offsets.database.errors import translated_errors
+from airflow_kafka_offsets.exceptions import DataLossError
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
+from airflow_kafka_offsets.ledger.install import create_missing
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.loading import staged_batch
+from airflow_kafka_offsets.loading.claiming import prefer_fenced_error
+from airflow_kafka_offsets.loading.commit import commit
+from airflow_kafka_offsets.loading.context import LoadContext, format_ranges
+from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
+from airflow_kafka_offsets.loading.pipeline import Pipeline
+from airflow_kafka_offsets.loading.plan import EXPIRED, log_gaps
+from airflow_kafka_offsets.loading.result import LoadResult, OnCommit
+from airflow_kafka_offsets.loading.stage import stage
+from airflow_kafka_offsets.loading.staged_batch import find_staged
+from airflow_kafka_offsets.loading.staging_area import clean_up
+from airflow_kafka_offsets.replaying.bounds import (
+    Bounds,
+    check_bounds,
+    cut_into_parts,
+    describe_bounds,
+    fit_to_logs,
+    resolve_bounds,
+    wanted,
+)
+from airflow_kafka_offsets.replaying.double_loads import refuse_double
+from airflow_kafka_offsets.replaying.replay_batches import (
+    ReplayBatch,
+    ReplayClaim,
+    batch_of,
+    plan_again,
+    record_replay,
+    take_replay,
+)
+from airflow_kafka_offsets.replaying.request import Replay
+from airflow_kafka_offsets.spark.launcher import Launcher
+
+log = logging.getLogger(__name__)
+
+
+def replay(
+    pipeline: Pipeline,
+    bounds: Bounds | Mapping[str, Any] | Sequence[Mapping[str, Any]],
+    *,
+    kafka_config: Mapping[str, Any],
+    engine: Engine,
+    launcher: Launcher,
+    max_records: int | None = None,
+    on_data_loss: OnDataLoss = "fail",
+    replace: bool = False,
+    reason: str | None = None,
+    who: str | None = None,
+    run: TaskRun | None = None,
+    on_commit: OnCommit | None = None,
+) -> LoadResult:
+    """Load a range of offsets, in as many batches as `max_records` asks for; the positions stay where they are.
+
+    A live load of the same group goes on undisturbed. Into another table than the group's the rows are appended. Into its own
+    they may only go with `replace`, or where the sink has an `upsert_key`, and only below the stored positions.
+
+    The tries of one task instance share the offsets that its first try planned: what one of them has committed is not done
+    again. Two runs that ask for the same append it twice.
+
+    :param pipeline: of the load whose records are replayed, with its own sink or another
+    :param bounds: `OffsetBounds`, `TimeBounds`, `BatchBounds`, or a mapping such as `{"orders": {0: (10, 20)}}`
+    :param kafka_config: librdkafka configuration
+    :param engine: the database of the target and the history
+    :param launcher: how Spark is started, for example `SessionLauncher(spark)`
+    :param max_records: the most offsets of one batch; more than that is replayed in several, one after the other
+    :param on_data_loss: fail, or skip records of the range that are gone, and record the gap
+    :param replace: remove the rows and dead letters that the group's batches left of these offsets, in the transaction that
+        writes the new ones
+    :param reason: for the history
+    :param who: for the history
+    :param run: who replays; give one to a script that may have to be run again
+    :param on_commit: is told of every batch that was committed
+    :return: what all tries together replayed
+    :raises DoubleLoadError: records would be in the target twice
+    :raises DataLossError: records of the range are gone; not with `on_data_loss="skip"`
+    :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether running it again can help
+    """
+    columns = pipeline.check()
+    check({"max_records": max_records, "on_data_loss": on_data_loss, "replace": replace}, PIPELINE_RULES)
+    bounds = check_bounds(bounds, pipeline.topics)
+    launcher.check(pipeline.staging_dir)
+    cluster = Cluster(kafka_config, isolation_level=pipeline.isolation_level)
+    cluster_id = cluster.cluster_id()
+    fingerprint = staged_batch.fingerprint(pipeline, columns)
+    told = describe_bounds(bounds, pipeline.topics)
+    wanted = Replay(
+        group_id=pipeline.group_id,
+        owner=run or TaskRun.of_this_process(),
+        scenario=f"{told}, replacing what was loaded" if replace else told,
+        recipe=Recipe(pipeline.sink.name, pipeline.transform, fingerprint),
+        replace=replace,
+        upsert=bool(pipeline.sink.upsert_key),
+        reason=reason,
+        who=who,
+    )
+    with translated_errors(f"The replay for group {pipeline.group_id!r} was not finished"):
+        create_missing(engine, pipeline.tables)
+        target = pipeline.sink.prepare(engine, None if pipeline.transform else columns)
+        batches = take_replay(engine, pipeline.tables, wanted, cluster_id=cluster_id)
+        clean_up(engine, pipeline.tables, pipeline.staging_dir, older_than=pipeline.staging_retention)
+        if not batches:
+            batches = _planned(pipeline, bounds, wanted, cluster, engine, cluster_id, max_records, on_data_loss)
+        result = LoadResult()
+        for one in batches:
+            if one.claim is None:
+                done = _told_done(one, fingerprint)
+            else:
+                done = _finished(
+                    LoadContext(
+                        pipeline=pipeline,
+                        kafka_config=kafka_config,
+                        cluster=cluster,
+                        engine=engine,
+                        launcher=launcher,
+                        claim=one.claim,
+                        columns=columns,
+                        target=target,
+                        fingerprint=fingerprint,
+                        on_commit=on_commit,
+                    ),
+                    one.batch,
+                    one.claim,
+                    on_data_loss,
+                )
+            result += done
+        return result
+
+
+def _planned(
+    pipeline: Pipeline,
+    bounds: Bounds,
+    wanted: Replay,
+    cluster: Cluster,
+    engine: Engine,
+    cluster_id: str,
+    max_records: int | None,
+    on_data_loss: OnDataLoss,
+) -> list[ReplayBatch]:
+    """Plan all batches of a replay, and write them ahead."""
+    ranges, logs = resolve_bounds(
+        bounds,
+        pipeline.topics,
+        cluster,
+        lambda batch_id: batch_of(engine, pipeline.tables, pipeline.group_id, batch_id),
+    )
+    if not ranges:
+        log.info("Nothing to replay for group %r: no offsets within %s", pipeline.group_id, wanted.scenario)
+        return []
+    # All at once first: an error names every partition, and not only those of the first part.
+    fit_to_logs(ranges, logs, on_data_loss)
+    parts = -(-sum(map(len, ranges)) // (max_records or sum(map(len, ranges))))
+    plans = [fit_to_logs(part, logs, on_data_loss) for part in cut_into_parts(ranges, parts)]
+    batches = record_replay(engine, pipeline.tables, wanted, plans, cluster_id=cluster_id)
+    for one in batches:
+        log_gaps(one.batch.gaps)
+        log.info(
+            "Planned batch %d, a replay for group %r: %s offsets in %d partitions: %s",
+            one.batch.batch_id,
+            pipeline.group_id,
+            f"{one.batch.offsets:,}",
+            len(one.batch.ranges),
+            format_ranges(one.batch),
+        )
+    return batches
+
+
+def _finished(attempt: LoadContext, batch: Batch, claim: ReplayClaim, on_data_loss: OnDataLoss) -> LoadResult:
+    """Stage and commit an open batch, whichever try planned it."""
+    began = time.monotonic()
+    with prefer_fenced_error(lambda: claim.check(attempt.engine, attempt.pipeline.tables)):
+        work = find_staged(batch, attempt.fingerprint)
+        again = _planned_again(attempt, batch, claim, on_data_loss) if work is None else None
+        if work is None and again is None:
+            try:
+                work = stage(attempt, batch)
+            except DataLossError:
+                again = _planned_again(attempt, batch, claim, on_data_loss)
+                if again is None:
+                    raise
+        if work is not None:
+            rows = commit(attempt, batch, work, began)
+            return LoadResult((batch.batch_id,), work.records, rows, work.dead_letters)
+    assert again is not None
+    assert again.claim is not None
+    return _finished(replaced(attempt, claim=again.claim), again.batch, again.claim, on_data_loss)
+
+
+def _planned_again(
+    attempt: LoadContext, batch: Batch, claim: ReplayClaim, on_data_loss: OnDataLoss
+) -> ReplayBatch | None:
+    """Plan an open batch anew where records of it are gone meanwhile, and the user chose to skip such.
+
+    :return: None where all of it is there
+    :raises PlanningError: the log is another one, or records are gone and the user did not choose to skip
+    :raises DoubleLoadError: records would be in the target twice by now
+    """
+    pipeline = attempt.pipeline
+    logs = attempt.cluster.logs(sorted({one.topic for one in batch.ranges}))
+    plan: Plan = fit_to_logs(batch.ranges, logs, on_data_loss)
+    # The commit asks again; here it spares Spark's time.
+    with attempt.engine.connect() as conn:
+        refuse_double(conn, pipeline.tables, claim.replay, batch.ranges)
+    if not plan.gaps:
+        return None
+    plan = fit_to_logs(wanted(batch), logs, on_data_loss)
+    log.warning("Batch %d, a replay for group %r, is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
+    again = plan_again(attempt.engine, pipeline.tables, claim, plan, EXPIRED)
+    log_gaps(again.batch.gaps)
+    return again
+
+
+def _told_done(one: ReplayBatch, fingerprint: str) -> LoadResult:
+    batch = one.batch
+    log.info("Nothing to do for %s: already replayed by batch %d", format_ranges(batch), batch.batch_id)
+    if batch.fingerprint != fingerprint:
+        log.warning(
+            "Batch %d was replayed with other columns, another transform, or other code of it; a new run replays it with these",
+            batch.batch_id,
+        )
+    return LoadResult((batch.batch_id,), one.records, one.rows, one.dead_letters)

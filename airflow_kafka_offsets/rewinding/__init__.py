@@ -1,0 +1,1 @@
+"""Positions moved on purpose: previewed, executed, audited and undone."""

@@ -1,0 +1,1 @@
+"""Rows into tables of a SQL database."""

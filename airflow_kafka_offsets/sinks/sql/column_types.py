@@ -1,0 +1,176 @@
+"""Which Arrow column fits which database column, and what a created table gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.engine import Dialect
+from sqlalchemy.engine.default import DefaultDialect
+from sqlalchemy.schema import CreateColumn
+from sqlalchemy.types import TypeEngine
+
+from airflow_kafka_offsets.core.origin import BATCH_ID, RESERVED_PREFIX
+from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.staging.rows import Column
+
+# What SQLite's binary fractions keep of a decimal, always.
+EXACT_DIGITS = 15
+
+
+def is_added(name: str) -> bool:
+    """Whether a column is one that this package adds: written where the target has it, left out where not."""
+    return name.startswith(RESERVED_PREFIX) or name == BATCH_ID
+
+
+def created_table(name: str, schema: str | None, columns: pa.Schema, key: Sequence[str] = ()) -> sa.Table:
+    """The table that is made where the target is missing.
+
+    :param key: the columns of its primary key
+    """
+    # Numbered by nobody: the rows hold the key.
+    made = [
+        sa.Column(
+            field.name, _created_type(field), nullable=field.nullable and field.name not in key, autoincrement=False
+        )
+        for field in columns
+    ]
+    batch_id = sa.Column(BATCH_ID, sa.BigInteger, nullable=False)
+    # Batches come in ascending order: Postgres' block ranges keep them apart at next to no cost.
+    index = sa.Index(None, batch_id, postgresql_using="brin")
+    primary = [sa.PrimaryKeyConstraint(*key)] if key else []
+    return sa.Table(name, sa.MetaData(schema=schema), *made, batch_id, index, *primary)
+
+
+def required(table: sa.Table) -> list[str]:
+    """Columns that the database cannot fill by itself."""
+    return [
+        column.name
+        for column in table.columns
+        if not column.nullable
+        and column.server_default is None
+        and column.identity is None
+        and column.computed is None
+        and column is not table.autoincrement_column
+        and not is_added(column.name)
+    ]
+
+
+def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> list[Column]:
+    """Match columns by name, and find the type in which each is handed to the database.
+
+    :param columns: the columns of the rows
+    :param dialect: of the database that the table is in
+    :return: the columns to write; added ones only where the table has them
+    :raises TargetError: naming every column that does not fit, and the statement that would add a missing one
+    """
+    rows = pa.schema([*columns, pa.field(BATCH_ID, pa.int64(), nullable=False)])
+    matched: list[Column] = []
+    faults: list[str] = []
+    for field in rows:
+        column = table.columns.get(field.name)
+        if column is None:
+            if not is_added(field.name):
+                faults.append(f"it has no column {field.name!r} ({add_column(table, field, dialect)})")
+            continue
+        wire = wire_type(field.type, column.type, dialect)
+        if column.computed is not None:
+            faults.append(f"column {field.name!r} is computed by the database, and cannot be written")
+        elif wire is None:
+            faults.append(f"column {field.name!r} is {column.type}, the rows hold {field.type}")
+        else:
+            matched.append(Column(field.name, wire))
+    missing = [name for name in required(table) if name not in rows.names]
+    if missing:
+        faults.append(f"it needs a value for {', '.join(map(repr, missing))}, which the rows do not hold")
+    if faults:
+        raise TargetError(f"Table {table.fullname!r} does not fit the rows: {'; '.join(faults)}")
+    return matched
+
+
+def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> pa.DataType | None:
+    """The Arrow type to hand to a column of a database, or None where the two do not fit.
+
+    Widening is free, narrowing is checked for every value; text is handed as it is to any type that has no Arrow
+    counterpart here (UUID, JSON, INET, …), and the database reads it. SQLite's types differ in name only: each integer has 64
+    bits and each fraction is a double. Its decimals are text where they have more digits than that keeps.
+    """
+    if dialect.name == "sqlite":
+        if pa.types.is_decimal(rows) and isinstance(column, sa.String):
+            return rows
+        if isinstance(column, (sa.Integer, sa.Float)):
+            column = sa.BigInteger() if isinstance(column, sa.Integer) else sa.Double()
+    numbers = pa.types.is_integer(rows) or pa.types.is_decimal(rows)
+    for kind, fits, wire in (
+        (sa.Boolean, pa.types.is_boolean(rows), pa.bool_()),
+        (sa.SmallInteger, pa.types.is_integer(rows), pa.int16()),
+        (sa.BigInteger, pa.types.is_integer(rows), pa.int64()),
+        (sa.Integer, pa.types.is_integer(rows), pa.int32()),
+        (sa.REAL, numbers or pa.types.is_floating(rows), pa.float32()),
+        (sa.Float, numbers or pa.types.is_floating(rows), pa.float64()),
+        (sa.Numeric, numbers, _decimal(rows, column)),
+        (sa.String, pa.types.is_string(rows) or pa.types.is_large_string(rows), pa.string()),
+        (sa.Date, pa.types.is_date(rows), pa.date32()),
+        (
+            sa.DateTime,
+            pa.types.is_timestamp(rows),
+            pa.timestamp("us", "UTC" if getattr(column, "timezone", 0) else None),
+        ),
+        (sa.LargeBinary, pa.types.is_binary(rows) or pa.types.is_large_binary(rows), pa.binary()),
+    ):
+        if isinstance(column, kind):
+            return wire if fits else None
+    return pa.string() if pa.types.is_string(rows) else None
+
+
+def add_column(table: sa.Table, field: pa.Field, dialect: Dialect) -> str:
+    """The statement that adds a column for a field of the rows, as its database wants it."""
+    column = sa.Column(field.name, _created_type(field))
+    sa.Table(table.name, sa.MetaData(), column)
+    plain = without_placeholders(dialect)
+    name, added = plain.identifier_preparer.format_table(table), CreateColumn(column).compile(dialect=plain)
+    return f"ALTER TABLE {name} ADD COLUMN {added}"
+
+
+def without_placeholders(dialect: Dialect) -> Dialect:
+    """The dialect for SQL that is shown, or goes to the server as it is: a driver with placeholders such as `%s` has every
+    percent sign in a name doubled."""
+    plain: type[DefaultDialect] = type(dialect)  # type: ignore[assignment]  # as every dialect is
+    return plain(paramstyle="named")
+
+
+def _decimal(rows: pa.DataType, column: TypeEngine[Any]) -> pa.DataType:
+    scale = getattr(column, "scale", None)
+    if scale is not None:
+        return pa.decimal128(38, scale)
+    return rows if pa.types.is_decimal(rows) else pa.decimal128(38, 0)
+
+
+def _created_type(field: pa.Field) -> TypeEngine[Any]:
+    kind = field.type
+    if pa.types.is_decimal(kind):
+        # SQLite would make a binary fraction of it, and round.
+        number = sa.Numeric(kind.precision, kind.scale)
+        return number if kind.precision <= EXACT_DIGITS else number.with_variant(sa.Text(), "sqlite")
+    if pa.types.is_timestamp(kind):
+        return sa.DateTime(timezone=kind.tz is not None)
+    types: Sequence[tuple[bool, type[TypeEngine[Any]]]] = (
+        (pa.types.is_boolean(kind), sa.Boolean),
+        (pa.types.is_int8(kind) or pa.types.is_int16(kind), sa.SmallInteger),
+        (pa.types.is_int32(kind), sa.Integer),
+        (pa.types.is_int64(kind), sa.BigInteger),
+        (pa.types.is_float32(kind), sa.REAL),
+        (pa.types.is_float64(kind), sa.Double),
+        (pa.types.is_string(kind) or pa.types.is_large_string(kind), sa.Text),
+        (pa.types.is_date(kind), sa.Date),
+        (pa.types.is_binary(kind) or pa.types.is_large_binary(kind), sa.LargeBinary),
+    )
+    for fits, made in types:
+        if fits:
+            return made()
+    raise TargetError(
+        f"Column {field.name!r} is {kind}: SqlTable stores no nested columns. Take it apart in a transform, or declare "
+        "only the fields that are needed."
+    )

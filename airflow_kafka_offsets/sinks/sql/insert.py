@@ -1,0 +1,161 @@
+"""Write rows by INSERT: SQLite, and every database that has no faster way here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from decimal import Decimal
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
+
+from airflow_kafka_offsets.database.errors import database_message
+from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.sinks.sql.column_types import EXACT_DIGITS
+from airflow_kafka_offsets.staging.rows import Column, StagedRows
+
+T = TypeVar("T")
+
+
+def insert_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows: StagedRows) -> int:
+    """INSERT all rows, a record batch at a time, as the table's own types; text for other types is read by the database.
+
+    :raises RecordError: the database refuses a row; names the record
+    :raises TargetError: it refuses the statement: the table is not what it was a moment ago, for example
+    """
+    statement = _target(table, columns).insert()
+
+    def insert(values: Sequence[dict[str, object]]) -> None:
+        conn.execute(statement, values)
+
+    count = 0
+    for batch in rows.batches(columns):
+        values = batch.to_pylist()
+        _insert(conn, table, rows, count, insert, values)
+        count += len(values)
+    return count
+
+
+def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: Sequence[Column], rows: StagedRows) -> int:
+    """The same for SQLite, whose driver takes tuples of plain values several times faster.
+
+    Dates and times are stored as SQLAlchemy stores them. Decimals go as text, of which a column of a number's type makes a number.
+
+    :raises RecordError: also for a decimal that such a column would round
+    """
+    preparer = conn.dialect.identifier_preparer
+    names = ", ".join(preparer.quote(column.name) for column in columns)
+    holders = ", ".join("?" for _ in columns)
+    statement = f"INSERT INTO {preparer.format_table(table)} ({names}) VALUES ({holders})"  # noqa: S608 - quoted by the dialect
+
+    def insert(values: Sequence[tuple[object, ...]]) -> None:
+        conn.exec_driver_sql(statement, list(values))
+
+    count = 0
+    for batch in rows.batches(columns):
+        plain = [_plain(column) for column in batch.columns]
+        for column, texts in zip(columns, plain, strict=True):
+            if pa.types.is_decimal(column.type) and isinstance(table.columns[column.name].type, sa.Numeric):
+                _refuse_rounded(rows, count, column, texts)
+        values = list(zip(*plain, strict=True))
+        _insert(conn, table, rows, count, insert, values)
+        count += len(values)
+    return count
+
+
+def _insert(
+    conn: Connection,
+    table: sa.Table,
+    rows: StagedRows,
+    count: int,
+    insert: Callable[[Sequence[T]], None],
+    values: Sequence[T],
+) -> None:
+    """Insert the rows of a record batch, or find the one that is refused.
+
+    :param count: how many rows came before
+    """
+    try:
+        with _savepoint(conn):
+            insert(values)
+    except (DataError, IntegrityError) as error:
+        row = _first_refused(conn, insert, values)
+        if row is None:
+            raise TargetError(f"Nothing was written into {table.fullname!r}: {database_message(error)}") from None
+        raise rows.rejected(count + row, f"the database refuses its row: {database_message(error)}") from None
+    except ProgrammingError as error:
+        raise TargetError(f"Nothing was written into {table.fullname!r}: {database_message(error)}") from None
+
+
+@contextmanager
+def _savepoint(conn: Connection) -> Iterator[None]:
+    nested = conn.begin_nested()
+    try:
+        yield
+    except DBAPIError:
+        # There is none to go back to where the database has ended the whole transaction, as SQLite does when its disk is full. What
+        # it said of the rows is what counts; the transaction is given up in either case.
+        with suppress(DBAPIError):
+            nested.rollback()
+        raise
+    nested.commit()
+
+
+def _target(table: sa.Table, columns: Sequence[Column]) -> sa.TableClause:
+    """The table with the columns to write. Text for a type that is no text has none here: SQLAlchemy would make JSON of the
+    JSON that it is, and an array of its letters."""
+    types = {column.name: table.columns[column.name].type for column in columns}
+    plain = [
+        sa.column(column.name)
+        if pa.types.is_string(column.type) and not isinstance(types[column.name], sa.String)
+        else sa.column(column.name, types[column.name])
+        for column in columns
+    ]
+    return sa.table(table.name, *plain, schema=table.schema)
+
+
+def _first_refused(conn: Connection, insert: Callable[[Sequence[T]], None], values: Sequence[T]) -> int | None:
+    """Drivers do not say which of many rows was refused: halves are tried, in a transaction that is rolled back anyway."""
+    first, last = 0, len(values)
+    while first < last:
+        middle = (first + last + 1) // 2
+        try:
+            with _savepoint(conn):
+                insert(values[first:middle])
+        except (DataError, IntegrityError):
+            if middle - first == 1:
+                return first
+            last = middle
+        else:
+            # What is not refused stays: a later row may be refused because of it.
+            first = middle
+    return None
+
+
+def _plain(column: pa.Array) -> list[Any]:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us")).cast(pa.string())
+    if pa.types.is_date(column.type):
+        column = column.cast(pa.string())
+    if pa.types.is_decimal(column.type):
+        # Arrow writes 0.00000001 as 1E-8.
+        texts: list[str | None] = column.cast(pa.string()).to_pylist()
+        return [f"{Decimal(text):f}" if text is not None and "E" in text else text for text in texts]
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _refuse_rounded(rows: StagedRows, count: int, column: Column, texts: Sequence[str | None]) -> None:
+    for index, text in enumerate(texts):
+        if text is None or len(text.replace(".", "").strip("-0")) <= EXACT_DIGITS:
+            continue
+        # SQLite has whole numbers of 64 bits, and for all others doubles.
+        if "." in text or not -(2**63) <= int(text) < 2**63:
+            raise rows.rejected(
+                count + index,
+                f"column {column.name!r}: a decimal of more than {EXACT_DIGITS} digits would be rounded by SQLite, which keeps it "
+                "in a column of type TEXT only",
+            )

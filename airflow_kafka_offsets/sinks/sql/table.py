@@ -1,0 +1,234 @@
+"""A table of the database that holds the positions: rows are written in the transaction that moves the positions."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from airflow_kafka_offsets.core.origin import BATCH_ID
+from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import sqlalchemy as sa
+    from sqlalchemy.engine import Connection, Engine
+
+    from airflow_kafka_offsets.sinks.sink import Batches, Condition, Removed
+    from airflow_kafka_offsets.staging.rows import Column, StagedRows
+
+    Writer = Callable[[Connection, sa.Table, Sequence[Column], StagedRows], int]
+
+
+@dataclass(frozen=True, slots=True)
+class SqlTable:
+    """Append rows to a table, or upsert them. Columns are matched by name; a missing table is created from the rows' columns.
+
+    A created table on SQLite has text for decimals of more than 15 digits, which SQLite's own numbers would round; where a column
+    would, a load refuses them.
+
+    With `upsert_key`, on Postgres and SQLite, a row is inserted, or replaces the one with the same key: the newest wins.
+    Columns that the rows do not hold keep their values.
+
+    * Of a partition, the highest offset is the newest: the row of a lower one never replaces it, whichever group loads it, and
+      however often. This goes by the topic's name: after a topic was made anew, delete what the earlier one left.
+    * Where a key is in several partitions, those of one batch are compared by `_kafka_timestamp`, where the table has it,
+      then by the topic's name, then by the partition's number, and the greatest wins; a later batch wins over an earlier one.
+    * The number of rows of a batch is that of the rows that it inserted or replaced, and not that of the records: several of
+      one key are one row, and one that is older than what is there is none.
+    * The table needs the columns `_kafka_topic`, `_kafka_partition` and `_kafka_offset`, and a primary key or a unique index
+      of exactly the key's columns; a created one has them. The user needs SELECT, INSERT and UPDATE, and temporary tables.
+    * A null in the key is an error that names the record. Tombstones, where the key is in the value, are such: a transform
+      leaves them out.
+    * `verify` proves positions and history, and not the rows: later batches replace those of earlier ones.
+
+    :param table: the table's name
+    :param schema: its schema; None is the connection's default
+    :param conn_id: the Airflow connection of the database, which holds the positions too
+    :param upsert_key: the columns that a row is known by, for example `("id",)`; without them all rows are appended
+    """
+
+    table: str
+    schema: str | None = None
+    conn_id: str | None = None
+    upsert_key: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name for messages and the history."""
+        return f"{self.schema}.{self.table}" if self.schema else self.table
+
+    def prepare(self, engine: Engine, columns: pa.Schema | None) -> TargetColumns:
+        """Make sure, before Spark starts, that the rows can be written; create the table where it is missing.
+
+        :param columns: the columns of the rows, or None where a transform decides them
+        :raises TargetError: the table does not fit, cannot be created, or may not be written to
+        :raises ConfigurationError: `upsert_key` does not fit the rows or the database, or the name is none, or
+            begins with that of a schema
+        """
+        from airflow_kafka_offsets.sinks.sql import upsert
+        from airflow_kafka_offsets.sinks.sql.column_types import match, required
+        from airflow_kafka_offsets.staging.rows import ORIGIN
+        from airflow_kafka_offsets.staging.target_columns import TargetColumns
+
+        if not isinstance(self.table, str) or not self.table.strip():
+            raise ConfigurationError(f"SqlTable needs the name of a table; got table={self.table!r}")
+        if self.upsert_key:
+            upsert.check_key(engine.dialect, self.upsert_key, columns)
+        with engine.connect() as conn:
+            table = self._reflect(conn)
+            if table is not None:
+                self._check_rights(conn, table)
+        if table is None:
+            if columns is None:
+                return TargetColumns(self.name, None)
+            table = self._create(engine, columns)
+        if columns is not None:
+            match(table, columns, engine.dialect)
+        needed = required(table)
+        if self.upsert_key:
+            with engine.connect() as conn:
+                upsert.check_target(conn, table, self.upsert_key)
+            needed += [name for name in dict.fromkeys((*self.upsert_key, *ORIGIN)) if name not in needed]
+        return TargetColumns(self.name, tuple(column.name for column in table.columns), tuple(needed))
+
+    def write(self, conn: Connection, rows: StagedRows) -> int:
+        """Write rows over the connection of the commit's transaction.
+
+        :return: how many were appended; with `upsert_key`, how many were inserted or replaced
+        :raises TargetError: the table does not fit the rows
+        :raises RecordError: the database refuses a row; names the record it came from
+        """
+        from airflow_kafka_offsets.sinks.sql import upsert
+        from airflow_kafka_offsets.sinks.sql.column_types import match
+
+        schema = rows.schema()
+        if schema is None:
+            return 0
+        table = self._reflect(conn)
+        if table is None:
+            raise TargetError(f"Table {self.name!r} disappeared between staging and commit; nothing was written")
+        columns, append = match(table, schema, conn.dialect), _writer(conn)
+        if not self.upsert_key:
+            return append(conn, table, columns, rows)
+        upsert.check_key(conn.dialect, self.upsert_key, schema)
+        upsert.check_target(conn, table, self.upsert_key)
+        return upsert.upsert_rows(conn, table, columns, rows, self.upsert_key, append)
+
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
+        """Make sure that the state tables are not older than the target, as after a restored backup.
+
+        Such state would have records loaded again that are in the target already. Batches are numbered by the state tables:
+        rows of a later batch that these do not know, or of this one before it was written, were numbered by tables that
+        are gone. Looked for where the target has an index on `_batch_id` (a created one does); elsewhere every commit would
+        have to read the whole table.
+
+        :param batches: the state table `offset_batches`
+        :param batch_id: the batch that is about to be written
+        :raises OlderLedgerError: there are such rows; names their batch
+        """
+        import sqlalchemy as sa
+
+        table = self._reflect(conn)
+        if table is None or not _leads_an_index(table, BATCH_ID):
+            return
+        column = table.columns[BATCH_ID]
+        known = sa.exists().where(batches.c.batch_id == column, column != batch_id)
+        # Not "the first such row": Postgres would take a table scan for the quickest way to just one, and find none.
+        found = conn.scalar(sa.select(sa.func.min(column)).where(column >= batch_id, ~known))
+        if found is not None:
+            raise OlderLedgerError(
+                f"Table {self.name!r} holds rows of batch {found}, which the state tables do not know; the next batch would be "
+                f"{batch_id}. The state tables were restored from an older backup than the table, or made anew. Nothing was "
+                f"written: their records would be loaded again. Restore both to the same moment, or delete the rows with "
+                f"{BATCH_ID} >= {batch_id}, which this load then brings back."
+            )
+
+    def remove(self, conn: Connection, replaced: Condition, of_batches: Batches) -> list[Removed]:
+        """Delete rows by where they are from.
+
+        :param replaced: which
+        :param of_batches: the batches that wrote something of that; all their rows have to say where they are from, and no
+            others are looked at
+        :return: how many rows went, for each batch and partition
+        :raises ConfigurationError: the table, or a row, does not say where it is from: some would stay, and be there twice
+        """
+        from airflow_kafka_offsets.sinks.sql.deletion import remove
+
+        return remove(conn, self._reflect(conn), self.name, replaced, of_batches)
+
+    def _reflect(self, conn: Connection) -> sa.Table | None:
+        import sqlalchemy as sa
+
+        try:
+            return sa.Table(self.table, sa.MetaData(), schema=self.schema, autoload_with=conn)
+        except sa.exc.NoSuchTableError:
+            return None
+
+    def _create(self, engine: Engine, columns: pa.Schema) -> sa.Table:
+        import sqlalchemy as sa
+
+        from airflow_kafka_offsets.database.errors import database_message, is_outage
+        from airflow_kafka_offsets.database.transactions import transact
+        from airflow_kafka_offsets.sinks.sql.column_types import created_table
+
+        schema, dot, name = self.table.partition(".")
+        if dot and schema in sa.inspect(engine).get_schema_names():
+            raise ConfigurationError(
+                f"There is no table {self.table!r}, and it is not created under that name: {schema!r} is a schema, which is a parameter "
+                f"of its own, as in SqlTable({name!r}, schema={schema!r})"
+            )
+        table = created_table(self.table, self.schema, columns, self.upsert_key)
+        try:
+            transact(engine, table.create)
+        except sa.exc.DBAPIError as error:
+            if is_outage(error):
+                raise
+            with engine.connect() as conn:
+                found = self._reflect(conn)
+            if found is not None:  # Another group made it at the same moment.
+                return found
+            raise TargetError(
+                f"Table {self.name!r} does not exist in database {engine.url.database!r}, and user "
+                f"{engine.url.username!r} cannot create it: {database_message(error)}. Create it, or grant CREATE on the "
+                "schema."
+            ) from error
+        return table
+
+    def _check_rights(self, conn: Connection, table: sa.Table) -> None:
+        if conn.dialect.name != "postgresql":
+            return
+        import sqlalchemy as sa
+
+        from airflow_kafka_offsets.sinks.sql.column_types import without_placeholders
+
+        name = without_placeholders(conn.dialect).identifier_preparer.format_table(table)
+        if not conn.scalar(sa.select(sa.func.has_table_privilege(name, "INSERT"))):
+            raise TargetError(
+                f"User {conn.engine.url.username!r} may not insert into table {self.name!r}; "
+                f"GRANT INSERT ON {name} TO the user"
+            )
+
+
+def _leads_an_index(table: sa.Table, name: str) -> bool:
+    import sqlalchemy as sa
+
+    keys = [one for one in table.constraints if isinstance(one, (sa.PrimaryKeyConstraint, sa.UniqueConstraint))]
+    return name in table.columns and any(
+        one.columns and next(iter(one.columns)).name == name for one in (*table.indexes, *keys)
+    )
+
+
+def _writer(conn: Connection) -> Writer:
+    """The fastest way into the database that is at hand."""
+    from airflow_kafka_offsets.sinks.sql import insert
+
+    if conn.dialect.name == "sqlite":
+        return insert.insert_rows_sqlite
+    if conn.dialect.driver == "psycopg" and importlib.util.find_spec("pgpq") is not None:
+        from airflow_kafka_offsets.sinks.sql import postgres_copy
+
+        return postgres_copy.copy_rows
+    return insert.insert_rows

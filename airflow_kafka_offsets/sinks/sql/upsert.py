@@ -1,0 +1,290 @@
+"""Insert rows, and replace the rows of the same keys: through a temporary table, in the transaction of the commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from secrets import token_hex
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+from sqlalchemy.schema import CreateIndex
+
+from airflow_kafka_offsets.core.origin import audit_columns
+from airflow_kafka_offsets.database.errors import database_message, is_outage
+from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
+from airflow_kafka_offsets.sinks.sql.column_types import add_column, without_placeholders
+from airflow_kafka_offsets.staging.rows import ORIGIN, Column, StagedRows
+
+_TOPIC, _PARTITION, _OFFSET = ORIGIN
+
+_TIMESTAMP = "_kafka_timestamp"
+
+_RANK = "_kafka_rank"
+
+_INSERT: dict[str, Callable[[sa.Table], Any]] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
+
+# A row's place in a table that nothing was deleted from: in the order in which the rows came.
+_PLACE = {"postgresql": "ctid", "sqlite": "rowid"}
+
+
+def check_key(dialect: Dialect, key: Sequence[str], columns: pa.Schema | None) -> None:
+    """Make sure that rows can be told apart by a key, and that the newest of them can be known.
+
+    :param columns: the columns of the rows, or None where a transform decides them
+    :raises ConfigurationError: the database is of another kind, or the key is no tuple of columns of the rows
+    :raises TargetError: the transform drops the columns that say which row is newer
+    """
+    if dialect.name not in _INSERT:
+        raise ConfigurationError(
+            f"upsert_key works on PostgreSQL and SQLite, and the sink's connection leads to {dialect.name}. Append the rows, "
+            "without upsert_key, and choose the newest of each key in a view"
+        )
+    if isinstance(key, str) or len(set(key)) != len(key):
+        raise ConfigurationError(f"upsert_key must be a tuple of different column names; got upsert_key={key!r}")
+    if columns is None:
+        return
+    unknown = [name for name in key if name not in columns.names]
+    if unknown:
+        raise ConfigurationError(
+            f"upsert_key names {_listed(unknown)}, which the rows do not hold; they hold {_listed(columns.names)}"
+        )
+    dropped = [name for name in ORIGIN if name not in columns.names]
+    if dropped:
+        raise TargetError(
+            f"The transform drops {_listed(dropped)}: which row of a key is the newest could not be known. Keep these "
+            "columns, or append, without upsert_key"
+        )
+
+
+def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
+    """Make sure that rows of a table can be replaced by key.
+
+    :raises TargetError: it lacks the columns that say which row is newer, or the key is not unique in it, or the user may
+        not; names the statement that mends it
+    """
+    unknown = [name for name in key if name not in table.columns]
+    if unknown:
+        raise TargetError(f"Table {table.fullname!r} has no column {_listed(unknown)}, which upsert_key names: add it")
+    audit = audit_columns()
+    lacking = [name for name in ORIGIN if name not in table.columns]
+    if lacking:
+        raise TargetError(
+            f"Table {table.fullname!r} has no column {_listed(lacking)}: whether a row of it is newer than one with the same "
+            f"key could not be known. {'; '.join(add_column(table, audit.field(name), conn.dialect) for name in lacking)}; or append, "
+            "without upsert_key"
+        )
+    if not _is_unique(conn, table, key):
+        index = sa.Index(f"{table.name}_key", *(table.columns[name] for name in key), unique=True)
+        statement = CreateIndex(index).compile(dialect=without_placeholders(conn.dialect))
+        raise TargetError(
+            f"Table {table.fullname!r} has no primary key and no unique index of exactly the columns of upsert_key, "
+            f"{_listed(key)}: {statement}"
+        )
+    _check_rights(conn, table)
+
+
+def upsert_rows(
+    conn: Connection,
+    table: sa.Table,
+    columns: Sequence[Column],
+    rows: StagedRows,
+    key: Sequence[str],
+    append: Callable[[Connection, sa.Table, Sequence[Column], StagedRows], int],
+) -> int:
+    """Insert the newest row of each key, or replace the row that is there by it, unless that is newer.
+
+    :param append: the fastest way into a table; into the temporary one here
+    :return: how many rows were inserted or replaced
+    :raises RecordError: a key is null, or the database refuses a row; names the record
+    :raises TargetError: the database refuses the statement
+    """
+    upsert = _Upsert(conn, table, tuple(column.name for column in columns), tuple(key))
+    # The types of the target, without its constraints and defaults.
+    staged = upsert.temporary(sa.select(*upsert.of(table)).where(sa.false()))
+    append(conn, staged, columns, rows)
+    upsert.refuse_nulls(staged)
+    newest = upsert.newest(staged)
+    try:
+        with conn.begin_nested():
+            count = upsert.merge(newest)
+    except (DataError, IntegrityError) as error:
+        raise upsert.refused(upsert.temporary(newest), error) from None
+    except DBAPIError as error:
+        if is_outage(error):
+            raise
+        raise TargetError(f"Nothing was written into {table.fullname!r}: {database_message(error)}") from None
+    if conn.dialect.name == "sqlite":  # Postgres drops it at the end of the transaction
+        staged.drop(conn)
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class _Upsert:
+    """The statements of one upsert.
+
+    :param names: the columns to write
+    """
+
+    conn: Connection
+    table: sa.Table
+    names: tuple[str, ...]
+    key: tuple[str, ...]
+
+    def of(self, table: sa.FromClause) -> list[sa.ColumnElement[Any]]:
+        return [table.columns[name] for name in self.names]
+
+    def temporary(self, query: sa.Select[Any]) -> sa.Table:
+        """A table with the result of a query, until the end of the transaction."""
+        # A name that no table has: temporary ones are found before all others.
+        name = f"_upsert_{token_hex(8)}"
+        made = sa.Table(name, sa.MetaData(), *(sa.Column(one.name, one.type) for one in query.selected_columns))
+        dropped = "ON COMMIT DROP " if self.conn.dialect.name == "postgresql" else ""
+        compiled = query.compile(dialect=self.conn.dialect)
+        self.conn.exec_driver_sql(f"CREATE TEMPORARY TABLE {name} {dropped}AS {compiled}")
+        return made
+
+    def refuse_nulls(self, staged: sa.Table) -> None:
+        """
+        :raises RecordError: a column of the key is null; names the first such record
+        :raises TargetError: the transform lost where a row is from
+        """
+        found = self.conn.execute(
+            sa.select(staged)
+            .where(sa.or_(*(staged.c[name].is_(None) for name in (*self.key, *ORIGIN))))
+            .order_by(*(staged.c[name].nulls_first() for name in ORIGIN))
+            .limit(1)
+        ).one_or_none()
+        if found is None:
+            return
+        null = [name for name in (*self.key, *ORIGIN) if found._mapping[name] is None]
+        if set(null) & set(ORIGIN):
+            raise TargetError(
+                f"The transform returns a row whose {_listed(null)} is null: which row of its key is the newest cannot be "
+                f"known. Nothing was written into {self.table.fullname!r}"
+            )
+        raise _at(found, f"{_listed(null)} is null, and a row without its key can replace no other (upsert_key)")
+
+    def newest(self, staged: sa.FromClause) -> sa.Select[Any]:
+        """The newest row of each key: that of the highest offset in each partition, and of these the newest by timestamp."""
+        place: sa.ColumnElement[Any] = sa.literal_column(_PLACE[self.conn.dialect.name])
+        first: sa.ColumnElement[int] = sa.literal_column("1")
+        # Rows of one record, as a transform may make, have the same offset: of these the last one.
+        by_offset = sa.func.row_number().over(
+            partition_by=[staged.c[name] for name in (*self.key, _TOPIC, _PARTITION)],
+            order_by=[staged.c[_OFFSET].desc(), place.desc()],
+        )
+        last = sa.select(*self.of(staged), by_offset.label(_RANK)).subquery("by_offset")
+        timestamp = [last.c[_TIMESTAMP].desc().nulls_last()] if _TIMESTAMP in self.names else []
+        by_timestamp = sa.func.row_number().over(
+            partition_by=[last.c[name] for name in self.key],
+            order_by=[*timestamp, last.c[_TOPIC].desc(), last.c[_PARTITION].desc()],
+        )
+        newest = (
+            sa.select(*self.of(last), by_timestamp.label(_RANK)).where(last.c[_RANK] == first).subquery("by_timestamp")
+        )
+        return sa.select(*self.of(newest)).where(newest.c[_RANK] == first)
+
+    def merge(self, newest: sa.Select[Any]) -> int:
+        """Insert rows of different keys, or replace those that are there and not newer."""
+        insert = _INSERT[self.conn.dialect.name](self.table).from_select(self.names, newest)
+        old, new = self.table.columns, insert.excluded
+        statement = insert.on_conflict_do_update(
+            index_elements=[old[name] for name in self.key],
+            set_={name: new[name] for name in self.names if name not in self.key}
+            or {name: new[name] for name in self.key},
+            # Of another partition, or put there by somebody else without saying where it is from: the later load wins.
+            where=sa.or_(
+                old[_TOPIC].is_distinct_from(new[_TOPIC]),
+                old[_PARTITION].is_distinct_from(new[_PARTITION]),
+                old[_OFFSET].is_(None),
+                old[_OFFSET] <= new[_OFFSET],
+            ),
+        )
+        return int(self.conn.execute(statement, execution_options={"preserve_rowcount": True}).rowcount)
+
+    def refused(self, newest: sa.Table, error: DBAPIError) -> RecordError | TargetError:
+        """The error for a row that the database refuses, naming its record.
+
+        Databases do not say which of many rows it was: halves of the offsets are tried, in a transaction that is rolled back
+        anyway.
+
+        :param newest: the rows to merge, none of which is merged yet
+        """
+        offset = newest.c[_OFFSET]
+        of_topic, of_partition = newest.c[_TOPIC], newest.c[_PARTITION]
+        spans = sa.select(of_topic, of_partition, sa.func.min(offset), sa.func.max(offset)).group_by(
+            of_topic, of_partition
+        )
+        for topic, partition, first, last in self.conn.execute(spans.order_by(of_topic, of_partition)).all():
+            rows = sa.select(*self.of(newest)).where(of_topic == topic, of_partition == partition)
+            found = self._refusal(rows)
+            while found is not None and first < last:
+                middle = (first + last) // 2
+                # What is not refused stays: a later row may be refused because of it.
+                refusal = self._refusal(rows.where(offset >= first, offset <= middle))
+                if refusal is None:
+                    first = middle + 1
+                else:
+                    found, last = refusal, middle
+            if found is not None:
+                reason = f"the database refuses its row: {database_message(found)}"
+                return RecordError(reason, topic=topic, partition=partition, offset=first)
+        return TargetError(f"Nothing was written into {self.table.fullname!r}: {database_message(error)}")
+
+    def _refusal(self, rows: sa.Select[Any]) -> DBAPIError | None:
+        try:
+            with self.conn.begin_nested():
+                self.merge(rows)
+        except (DataError, IntegrityError) as error:
+            return error
+        return None
+
+
+def _is_unique(conn: Connection, table: sa.Table, key: Sequence[str]) -> bool:
+    """Whether the database takes the key for a target of ON CONFLICT."""
+    inspector = sa.inspect(conn)
+    # SQLite's indexes of constraints are left out unless asked for.
+    indexes = inspector.get_indexes(table.name, table.schema, include_auto_indexes=True)
+    unique: list[list[str | None]] = [
+        inspector.get_pk_constraint(table.name, table.schema)["constrained_columns"],  # type: ignore[list-item]
+        *(
+            index["column_names"]
+            for index in indexes
+            if index["unique"] and not any(option.endswith("_where") for option in index.get("dialect_options", {}))
+        ),
+    ]
+    return any(sorted(names, key=str) == sorted(key) for names in unique)
+
+
+def _check_rights(conn: Connection, table: sa.Table) -> None:
+    if conn.dialect.name != "postgresql":
+        return
+    preparer = without_placeholders(conn.dialect).identifier_preparer
+    name, user, database = preparer.format_table(table), conn.engine.url.username, conn.engine.url.database
+    lacking = [
+        right for right in ("SELECT", "UPDATE") if not conn.scalar(sa.select(sa.func.has_table_privilege(name, right)))
+    ]
+    if lacking:
+        raise TargetError(
+            f"User {user!r} may not {' and '.join(lacking)} in table {table.fullname!r}, as upsert_key needs; "
+            f"GRANT {', '.join(lacking)} ON {name} TO the user"
+        )
+    if not conn.scalar(sa.select(sa.func.has_database_privilege(sa.func.current_database(), "TEMPORARY"))):
+        raise TargetError(
+            f"User {user!r} may not make temporary tables in database {database!r}, as upsert_key needs; "
+            f"GRANT TEMPORARY ON DATABASE {preparer.quote(database or '')} TO the user"
+        )
+
+
+def _at(row: sa.Row[Any], reason: str) -> RecordError:
+    topic, partition, offset = (row._mapping[name] for name in ORIGIN)
+    return RecordError(reason, topic=topic, partition=partition, offset=offset)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names))

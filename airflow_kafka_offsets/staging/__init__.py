@@ -1,0 +1,1 @@
+"""The files between staging and commit: directory, manifest, rows and dead letters."""

@@ -1,0 +1,1 @@
+"""The proof that every record was loaded exactly once, or is recorded as lost."""

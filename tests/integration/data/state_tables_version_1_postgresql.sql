@@ -1,0 +1,126 @@
+CREATE TABLE IF NOT EXISTS consumed_offsets (
+	consumer_group VARCHAR(250) NOT NULL,
+	topic VARCHAR(249) NOT NULL,
+	partition INTEGER NOT NULL,
+	offset_value BIGINT NOT NULL,
+	topic_id VARCHAR(40),
+	leader_epoch INTEGER,
+	ahead_offset BIGINT,
+	ahead_before_ms BIGINT,
+	record_timestamp TIMESTAMP WITH TIME ZONE,
+	batch_id BIGINT NOT NULL,
+	updated_at TIMESTAMP WITH TIME ZONE NOT NULL,
+	PRIMARY KEY (consumer_group, topic, partition)
+);
+
+CREATE TABLE IF NOT EXISTS consumer_groups (
+	group_id VARCHAR(250) NOT NULL,
+	cluster_id VARCHAR(250),
+	generation BIGINT NOT NULL,
+	epoch BIGINT NOT NULL,
+	lease_owner TEXT,
+	lease_expires_at TIMESTAMP WITH TIME ZONE,
+	PRIMARY KEY (group_id)
+);
+
+CREATE TABLE IF NOT EXISTS dead_letters (
+	batch_id BIGINT NOT NULL,
+	topic VARCHAR(249) NOT NULL,
+	partition INTEGER NOT NULL,
+	offset_value BIGINT NOT NULL,
+	consumer_group VARCHAR(250) NOT NULL,
+	key BYTEA,
+	value BYTEA,
+	headers TEXT,
+	record_timestamp TIMESTAMP WITH TIME ZONE,
+	error TEXT NOT NULL,
+	PRIMARY KEY (batch_id, topic, partition, offset_value)
+);
+
+CREATE TABLE IF NOT EXISTS offset_batches (
+	batch_id BIGSERIAL NOT NULL,
+	consumer_group VARCHAR(250) NOT NULL,
+	generation BIGINT NOT NULL,
+	kind VARCHAR(20) NOT NULL,
+	state VARCHAR(20) NOT NULL,
+	attempt INTEGER NOT NULL,
+	epoch BIGINT,
+	dag_id VARCHAR(250),
+	task_id VARCHAR(250),
+	run_id VARCHAR(250),
+	map_index INTEGER,
+	try_number INTEGER,
+	target_table TEXT,
+	staging_uri TEXT,
+	transform TEXT,
+	fingerprint VARCHAR(64),
+	records BIGINT,
+	row_count BIGINT,
+	dead_letters BIGINT,
+	scenario TEXT,
+	reason TEXT,
+	who TEXT,
+	planned_at TIMESTAMP WITH TIME ZONE NOT NULL,
+	staged_at TIMESTAMP WITH TIME ZONE,
+	committed_at TIMESTAMP WITH TIME ZONE,
+	PRIMARY KEY (batch_id)
+);
+
+CREATE INDEX IF NOT EXISTS offset_batches_by_group ON offset_batches (consumer_group, batch_id);
+
+CREATE INDEX IF NOT EXISTS offset_batches_by_run ON offset_batches (consumer_group, run_id, task_id);
+
+CREATE UNIQUE INDEX IF NOT EXISTS offset_batches_one_open ON offset_batches (consumer_group) WHERE kind = 'load' AND state IN ('planned', 'staged');
+
+CREATE TABLE IF NOT EXISTS offset_gaps (
+	batch_id BIGINT NOT NULL,
+	topic VARCHAR(249) NOT NULL,
+	partition INTEGER NOT NULL,
+	start_offset BIGINT NOT NULL,
+	end_offset BIGINT NOT NULL,
+	cause TEXT NOT NULL,
+	decision TEXT NOT NULL,
+	PRIMARY KEY (batch_id, topic, partition, start_offset)
+);
+
+CREATE TABLE IF NOT EXISTS offset_ranges (
+	batch_id BIGINT NOT NULL,
+	topic VARCHAR(249) NOT NULL,
+	partition INTEGER NOT NULL,
+	topic_id VARCHAR(40),
+	start_offset BIGINT NOT NULL,
+	end_offset BIGINT NOT NULL,
+	target_offset BIGINT NOT NULL,
+	leader_epoch INTEGER,
+	end_epoch INTEGER,
+	loaded_offset BIGINT,
+	loaded_before_ms BIGINT,
+	ahead_offset BIGINT,
+	ahead_before_ms BIGINT,
+	replaced_from BIGINT,
+	replaced_to BIGINT,
+	records BIGINT,
+	dead_letters BIGINT,
+	bytes BIGINT,
+	first_timestamp TIMESTAMP WITH TIME ZONE,
+	last_timestamp TIMESTAMP WITH TIME ZONE,
+	how VARCHAR(20) NOT NULL,
+	PRIMARY KEY (batch_id, topic, partition)
+);
+
+CREATE TABLE IF NOT EXISTS offsets_schema_version (
+	version INTEGER NOT NULL,
+	PRIMARY KEY (version)
+);
+
+CREATE TABLE IF NOT EXISTS replaced_output (
+	batch_id BIGINT NOT NULL,
+	replaced_batch_id BIGINT NOT NULL,
+	topic VARCHAR(249) NOT NULL,
+	partition INTEGER NOT NULL,
+	row_count BIGINT NOT NULL,
+	dead_letters BIGINT NOT NULL,
+	PRIMARY KEY (batch_id, replaced_batch_id, topic, partition)
+);
+
+INSERT INTO offsets_schema_version (version) VALUES (1);

@@ -1,0 +1,87 @@
+"""Holding a group, on SQLite files."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.exceptions import GroupBusyError
+from airflow_kafka_offsets.formats.value_formats import Json
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.loading.claiming import hold_group
+from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+
+RUN, OTHER_RUN = TaskRun("run-1", "dag", "load", -1, 1), TaskRun("run-2", "dag", "load", -1, 1)
+LEASE = timedelta(milliseconds=300)
+PIPELINE = Pipeline(
+    group_id="loader",
+    topics=("orders",),
+    value_format=Json("id BIGINT"),
+    sink=SqlTable("output"),
+)
+OPTIONS = LoadOptions(lease=LEASE, on_busy="fail")
+
+
+@dataclass
+class Database:
+    engine: Engine
+
+    def lease(self) -> tuple[str | None, str | None]:
+        groups = Tables().consumer_groups.c
+        with self.engine.connect() as conn:
+            owner, ends = conn.execute(sa.select(groups.lease_owner, groups.lease_expires_at)).one()
+        return owner, ends
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
+    initialize(engine, Tables())
+    yield Database(engine)
+    engine.dispose()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+
+
+def test_the_lease_is_renewed_whatever_the_attempt_does(db: Database) -> None:
+    """Also while it plans or commits, and not while Spark is running alone."""
+    with hold_group(PIPELINE, OPTIONS, db.engine, RUN, "cluster"):
+        _, first = db.lease()
+        assert first is not None
+        until(lambda: (db.lease()[1] or "") > first)
+        with pytest.raises(GroupBusyError), hold_group(PIPELINE, OPTIONS, db.engine, OTHER_RUN, "cluster"):
+            pytest.fail("the group is held")
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("no")], ids=["done", "failed"])
+def test_it_is_not_renewed_after_the_release(db: Database, error: Exception | None) -> None:
+    def hold() -> None:
+        with hold_group(PIPELINE, OPTIONS, db.engine, RUN, "cluster"):
+            assert "lease-loader" in names()
+            if error is not None:
+                raise error
+
+    def names() -> set[str]:
+        return {thread.name for thread in threading.enumerate()}
+
+    if error is None:
+        hold()
+    else:
+        with pytest.raises(RuntimeError):
+            hold()
+
+    assert "lease-loader" not in names()
+    assert db.lease() == (None, None)

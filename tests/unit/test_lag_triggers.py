@@ -1,0 +1,70 @@
+"""What a trigger does to the process that it shares with all other triggers."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow_kafka_offsets.core.offsets import PartitionLog, TopicPartition
+from airflow_kafka_offsets.kafka.cluster import PartialLogs, TimedOffset
+from airflow_kafka_offsets.lag.group_states import GroupState
+from airflow_kafka_offsets.lag.measure import LagPolls, LagQuestion
+from airflow_kafka_offsets.lag.watch_options import LagWatch
+from airflow_kafka_offsets.triggers.lag import prepare
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+GROUPS, PARTITIONS = 50, 20
+
+
+class FakeCluster:
+    """A cluster in which a record waits in every partition."""
+
+    def cluster_id(self) -> str:
+        return "cluster"
+
+    def partial_logs(self, topics: Iterable[str]) -> PartialLogs:
+        return PartialLogs(
+            {TopicPartition("orders", number): PartitionLog(0, 100) for number in range(PARTITIONS)}, {}, {}
+        )
+
+    def retention(self, topics: Iterable[str]) -> dict[str, timedelta]:
+        return {}
+
+    def first_since(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, TimedOffset]:
+        return {tp: TimedOffset(99, 1_700_000_000_000) for tp in timestamps_ms}
+
+
+def test_the_garbage_collector_of_the_process_is_left_as_it_is() -> None:
+    before = gc.get_freeze_count(), gc.isenabled(), gc.get_threshold()
+    prepare(LagWatch(group_id="group", offsets_conn_id="warehouse", min_lag=1))
+    assert (gc.get_freeze_count(), gc.isenabled(), gc.get_threshold()) == before
+
+
+def test_what_outlives_a_poll_is_little_for_the_garbage_collector() -> None:
+    cluster: Any = FakeCluster()
+    polls = LagPolls(cluster)
+    question = LagQuestion("group", times=True)
+    states = [
+        GroupState(
+            NOW,
+            True,
+            "cluster",
+            stored=[("orders", p, g, None, None, None, None) for p in range(PARTITIONS)],
+        )
+        for g in range(GROUPS)
+    ]
+
+    def tracked() -> int:
+        gc.collect()
+        return len(gc.get_objects())
+
+    tracked()  # tuples of plain values leave the collector with the first collection
+    before = tracked()
+    for report in polls.reports((question, state) for state in states):
+        assert not isinstance(report, Exception)
+        assert report.delay is not None
+    del report
+    # One for each partition of each group would be 1,000.
+    assert tracked() - before < GROUPS

@@ -1,0 +1,126 @@
+"""Signatures name every parameter, and one class describes each: no parameter is missing, and defaults agree."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from inspect import Parameter, cleandoc, signature
+from typing import Any
+
+import pytest
+
+import airflow_kafka_offsets
+from airflow_kafka_offsets.lag.watch_options import LagWatch
+from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
+from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
+from airflow_kafka_offsets.operators.replay import KafkaReplayOperator, KafkaReplayPlanOperator
+from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
+from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
+from airflow_kafka_offsets.replaying.replay import replay
+from airflow_kafka_offsets.sensors.lag import KafkaLagSensor
+from airflow_kafka_offsets.triggers.lag import KafkaLagEventTrigger, KafkaLagTrigger
+
+OPERATORS = [
+    KafkaBatchOperator,
+    KafkaReplayOperator,
+    KafkaReplayPlanOperator,
+    KafkaRewindOperator,
+    KafkaVerifyOperator,
+    KafkaLagSensor,
+]
+CLASSES = [*OPERATORS, KafkaLagTrigger, KafkaLagEventTrigger, Pipeline, LoadOptions, LagWatch]
+
+
+def parameters(of: Any) -> dict[str, Parameter]:
+    """Return the parameters of ours: an operator hands others to Airflow's own classes."""
+    return {
+        name: parameter
+        for name, parameter in signature(of).parameters.items()
+        if name != "self" and parameter.kind is not Parameter.VAR_KEYWORD
+    }
+
+
+def described(of: type) -> dict[str, str]:
+    """Return the words of the parameters that a class describes itself."""
+    text = cleandoc(of.__doc__ or "")
+    found = re.findall(r"^:param (\w+): (.*(?:\n    .*)*)", text, re.MULTILINE)
+    return dict(found)
+
+
+def referred(of: type) -> dict[str, type]:
+    """Return the parameters that another class describes, with that class."""
+    text = " ".join((of.__doc__ or "").split())
+    return {
+        name: getattr(airflow_kafka_offsets, other)
+        for other, names in re.findall(r"As for `(\w+)`: ((?:`\w+`,? ?)+)\.", text)
+        for name in re.findall(r"`(\w+)`", names)
+    }
+
+
+@pytest.mark.parametrize("of", CLASSES, ids=lambda of: of.__name__)
+def test_every_parameter_is_described_once(of: type) -> None:
+    here, elsewhere = described(of).keys() - {"kwargs"}, referred(of)
+
+    assert here | elsewhere.keys() == parameters(of).keys()
+    assert not here & elsewhere.keys()
+    for name, other in elsewhere.items():
+        assert name in described(other), f"{other.__name__} does not describe {name}"
+
+
+@pytest.mark.parametrize("of", CLASSES, ids=lambda of: of.__name__)
+def test_every_parameter_is_named_and_typed(of: type) -> None:
+    found = parameters(of)
+
+    assert found
+    for parameter in found.values():
+        assert parameter.kind is Parameter.KEYWORD_ONLY
+        assert parameter.annotation is not Parameter.empty
+        assert parameter.annotation != "Any" or (of, parameter.name) == (KafkaRewindOperator, "value")
+
+
+@pytest.mark.parametrize("of", CLASSES, ids=lambda of: of.__name__)
+def test_defaults_agree_with_the_class_that_describes_them(of: type) -> None:
+    for name, other in referred(of).items():
+        mine, theirs = parameters(of)[name], parameters(other)[name]
+        assert (name, mine.default) == (name, theirs.default)
+        assert mine.annotation.removeprefix("parameters.").removeprefix("planning.").removeprefix("bounds.") in (
+            theirs.annotation,
+            "tuple[str, ...]",  # where topics are plain data
+        )
+
+
+@pytest.mark.parametrize("of", OPERATORS, ids=lambda of: of.__name__)
+def test_the_docs_mark_what_is_templated(of: Any) -> None:
+    templated = {name for name, words in described(of).items() if words.endswith("(templated)")}
+    of_others = {name for name, other in referred(of).items() if name in other.template_fields}  # type: ignore[attr-defined]
+
+    assert templated | of_others == set(of.template_fields)
+
+
+def test_a_load_has_the_parameters_of_a_pipeline_and_of_its_options() -> None:
+    names = {field.name for of in (Pipeline, LoadOptions) for field in fields(of)} - {"tables"}
+    own = {"spark_conf", "offsets_schema", "offsets_prefix", "kafka_conn_id", "spark_conn_id"}
+
+    assert parameters(KafkaBatchOperator).keys() == names | own
+    assert parameters(KafkaBatchOperator)["on_busy"].default == LoadOptions().on_busy
+
+
+def test_a_replay_has_those_of_a_pipeline_and_of_the_function() -> None:
+    names = {field.name for field in fields(Pipeline)} - {"tables"}
+    of_function = {"max_records", "on_data_loss", "replace", "reason"}
+
+    assert names | of_function < parameters(KafkaReplayOperator).keys()
+    for name in of_function:
+        assert parameters(KafkaReplayOperator)[name].default == parameters(replay)[name].default
+
+
+@pytest.mark.parametrize("of", [KafkaLagSensor, KafkaLagTrigger, KafkaLagEventTrigger], ids=lambda of: of.__name__)
+def test_sensor_and_triggers_have_the_options_of_a_watch(of: Any) -> None:
+    own = {KafkaLagSensor: {"deferrable"}, KafkaLagTrigger: {"first_look"}, KafkaLagEventTrigger: {"rearm_after"}}[of]
+    names = {field.name for field in fields(LagWatch)}
+    # A sensor of Airflow's has `poke_interval`.
+    without = {"poll_interval"} if of is KafkaLagSensor else set()
+
+    assert parameters(of).keys() == names - without | own
+    for name in names - without:
+        assert parameters(of)[name].default == parameters(LagWatch)[name].default
