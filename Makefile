@@ -1,5 +1,8 @@
 # Every target sets up the environment first; that is instant when nothing changed.
 PYTHON := .venv/bin/python
+PYTEST := $(PYTHON) -m pytest --durations=10
+# Both workers have servers of their own. Each begins with a half of the tests; who is ready first takes over half of what is left.
+PARALLEL := -n 2 --dist worksteal
 .DEFAULT_GOAL := help
 .PHONY: help setup test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag airflow reference constraints clean
 
@@ -10,13 +13,13 @@ setup: ## make .venv, see to Java, fetch the broker (runs by itself before every
 	@scripts/bootstrap.sh
 
 test: lint types ## all that CI runs: lint, types, and every test against real servers
-	$(PYTHON) -m pytest tests -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) tests $(PARALLEL)
 
 unit: setup ## the tests that need no server
-	$(PYTHON) -m pytest tests/unit
+	$(PYTEST) tests/unit
 
 integration: setup ## the tests with a real broker, Postgres, Spark and Airflow
-	$(PYTHON) -m pytest tests --ignore tests/unit -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) tests --ignore tests/unit $(PARALLEL)
 
 lint: setup ## check format, lint rules, and which packages may import which
 	$(PYTHON) -m ruff format --check .
@@ -33,10 +36,11 @@ types: setup ## check types
 demo: setup ## see it work: two loads of orders with Airflow and Spark, and the proof that they are exact
 	$(PYTHON) -m demo
 
-soak: setup ## a thousand random loads, faults and kills, with the proof after each, and the long tests (STEPS=1000 SEED=1)
-	$(PYTHON) -m pytest tests -m long
+soak: setup ## a thousand random loads, faults and kills, with the proof after each, the long tests, and all examples (STEPS=1000 SEED=1)
+	$(PYTEST) tests -m long
+	HYPOTHESIS_PROFILE=soak $(PYTEST) tests/unit -m hypothesis
 	RACES=100 SOAK_STEPS=$(or $(STEPS),1000) SOAK_SEED=$(or $(SEED),1) \
-		$(PYTHON) -m pytest tests/integration/test_soak.py tests/integration/test_races.py -s
+		$(PYTEST) tests/integration/test_soak.py tests/integration/test_races.py -s
 
 bench: setup ## compare loads of up to 5,000,000 records with other ways to load; half an hour (ARGS="--datasets orders:N --write")
 	$(PYTHON) -m benchmarks.compare $(ARGS)

@@ -1,6 +1,7 @@
 """Creating topics that can be used the moment we return."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
@@ -26,8 +27,7 @@ def create_topic(
     :param replicas: the brokers of each partition, its first leader first; one of Kafka's choice where it is None
     :return: False where the topic existed already; it is left as it is
     """
-    # log_level 3: errors, as we speak to brokers that just woke up or are about to go.
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+    admin = _admin(bootstrap_servers)
     placed = {"replication_factor": 1} if replicas is None else {"replica_assignment": replicas}
     created = True
     try:
@@ -37,34 +37,51 @@ def create_topic(
             raise
         created = False
 
-    def answers() -> bool:
-        try:
-            known = _end_offsets(admin, topic)
-        except KafkaException:
-            return False
-        return len(known) == partitions or (not created and bool(known))
-
-    wait_until(answers, _READY_TIMEOUT, f"the leaders of the {partitions} partitions of topic {topic}")
+    wanted = partitions if created else 1
+    what = f"the leaders of the {partitions} partitions of topic {topic}"
+    wait_until(partial(_answers, admin, topic, wanted), _READY_TIMEOUT, what, interval=0.01)
     return created
+
+
+def create_topics(bootstrap_servers: str, topics: Sequence[str]) -> None:
+    """Create topics of one partition in one request, and wait until their leaders answer."""
+    admin = _admin(bootstrap_servers)
+    for created in admin.create_topics([NewTopic(topic, 1, replication_factor=1) for topic in topics]).values():
+        created.result(30)
+    for topic in topics:
+        wait_until(partial(_answers, admin, topic, 1), _READY_TIMEOUT, f"the leader of topic {topic}", interval=0.01)
 
 
 def delete_topic(bootstrap_servers: str, topic: str) -> None:
     """Delete a topic, and wait until it is gone."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+    admin = _admin(bootstrap_servers)
     admin.delete_topics([topic])[topic].result(30)
     wait_until(lambda: topic not in admin.list_topics(timeout=5).topics, _READY_TIMEOUT, f"topic {topic} to be gone")
 
 
 def delete_records(bootstrap_servers: str, topic: str, before: int, partition: int = 0) -> None:
     """Move the beginning offset of a partition, as retention would."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3})
+    admin = _admin(bootstrap_servers)
     for future in admin.delete_records([TopicPartition(topic, partition, before)]).values():
         future.result(30)
 
 
 def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
     """End offset by partition; empty where the topic does not exist."""
-    return _end_offsets(AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 3}), topic)
+    return _end_offsets(_admin(bootstrap_servers), topic)
+
+
+def _admin(bootstrap_servers: str) -> AdminClient:
+    # Brokers that just woke up or are about to go refuse connections, of which the client would write on stderr.
+    return AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+
+
+def _answers(admin: AdminClient, topic: str, partitions: int) -> bool:
+    """Whether so many partitions of a topic have leaders that answer."""
+    try:
+        return len(_end_offsets(admin, topic)) >= partitions
+    except KafkaException:
+        return False
 
 
 def _end_offsets(admin: AdminClient, topic: str) -> dict[int, int]:

@@ -12,12 +12,15 @@ from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.spark import SparkStandalone
-from devstack.topics import create_topic
+from devstack.topics import create_topic, create_topics
+from tests.support.clients import Kafka
+from tests.support.examples import register_profiles
 
-# What helpers assert is explained as what tests assert.
-pytest.register_assert_rewrite("tests.support")
+register_profiles(os.environ.get("HYPOTHESIS_PROFILE", "daily"))
 
 _HOME = pytest.StashKey[AirflowHome]()
+# One request takes a broker little longer for many topics than for one.
+_TOPICS_AT_ONCE = 20
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -81,14 +84,26 @@ def _unique_name() -> Callable[[str], str]:
     return lambda prefix: f"{prefix}_{session}_{next(numbers)}"
 
 
+@pytest.fixture(scope="session")
+def _spare_topics() -> dict[str, list[str]]:
+    """By broker, topics of one partition that no test has used."""
+    return {}
+
+
 @pytest.fixture
-def topic(kafka: KafkaBroker, _unique_name: Callable[[str], str]) -> TopicFactory:
+def topic(kafka: Kafka, _unique_name: Callable[[str], str], _spare_topics: dict[str, list[str]]) -> TopicFactory:
     """Creates topics: ``topic(partitions=3, cleanup_policy="compact")`` returns the name of a new one, ready to use.
 
     Underscores in the names of topic settings stand for Kafka's dots.
     """
 
     def create(partitions: int = 1, **config: str | int) -> str:
+        if partitions == 1 and not config:
+            spare = _spare_topics.setdefault(kafka.bootstrap_servers, [])
+            if not spare:
+                spare += [_unique_name("topic") for _ in range(_TOPICS_AT_ONCE)]
+                create_topics(kafka.bootstrap_servers, spare)
+            return spare.pop()
         name = _unique_name("topic")
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
         create_topic(kafka.bootstrap_servers, name, partitions, settings)

@@ -22,9 +22,9 @@ from airflow_kafka_offsets.hooks.metrics import Stats, emit_lag
 from airflow_kafka_offsets.lag.thresholds import Require, Thresholds
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.lag.report import LagReport
-    from airflow_kafka_offsets.lag.measure import LagQuestion
     from airflow_kafka_offsets.core.start import Start
+    from airflow_kafka_offsets.lag.measure import LagQuestion
+    from airflow_kafka_offsets.lag.report import LagReport
 
 
 TEMPLATED = ("group_id", "topics")

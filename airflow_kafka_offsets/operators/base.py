@@ -17,9 +17,6 @@ from airflow_kafka_offsets.operators.parameters import OPERATOR_RULES
 from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.ledger.task_run import TaskRun
-    from airflow_kafka_offsets.loading.pipeline import Pipeline
-    from airflow_kafka_offsets.ledger.tables import Tables
     from collections.abc import Callable
     from datetime import timedelta
 
@@ -28,7 +25,10 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
     from airflow_kafka_offsets.formats.record_format import RecordFormat
+    from airflow_kafka_offsets.ledger.tables import Tables
+    from airflow_kafka_offsets.ledger.task_run import TaskRun
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
+    from airflow_kafka_offsets.loading.pipeline import Pipeline
     from airflow_kafka_offsets.loading.result import LoadResult
     from airflow_kafka_offsets.sinks.sql.table import SqlTable
     from airflow_kafka_offsets.spark.launcher import Launcher

@@ -40,23 +40,55 @@ _SQLITE_BY_SOAK = (
     "test_replay",
     "test_rewind_races",
 )
+# Here SQLite is left to the scenarios that keep the real broker, and to the tests of the ledger, of rewinds and of planning
+# that need no server; the others of them run on it in `make soak`.
+_SQLITE_WITH_THE_BROKER = (
+    "test_cli_rewind",
+    "test_planning_cases",
+    "test_rewind",
+    "test_rewind_replace",
+)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if item.path.stem in _SQLITE_BY_SOAK and parameters.get("engine") == "sqlite":
+        if parameters.get("engine") == "sqlite" and (
+            item.path.stem in _SQLITE_BY_SOAK
+            or (item.path.stem in _SQLITE_WITH_THE_BROKER and not item.get_closest_marker("broker"))
+        ):
             item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _described_once() -> Iterator[None]:
+    """Have all `Tables` of one schema and prefix share what SQLAlchemy knows of them.
+
+    A process has them once or twice; the tests would describe them, and compile their statements, thousands of times.
+    """
+    described: dict[tuple[str | None, str], dict[str, Any]] = {}
+    describe = Tables.__init__
+
+    def init(self: Tables, schema: str | None = None, prefix: str = "") -> None:
+        if (schema, prefix) not in described:
+            describe(self, schema, prefix)
+            described[schema, prefix] = dict(vars(self))
+        vars(self).update(described[schema, prefix])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tables, "__init__", init)
+        yield
 
 
 @pytest.fixture
 def log(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kafka:
-    """A log in memory; for a test that is marked `broker`, the session's broker.
+    """A log in memory; the session's broker for a test that is marked `broker`, and for loads with Spark, which reads in processes
+    of its own.
 
     A module whose matrix is not about the broker has it for its `kafka`.
     """
-    if request.node.get_closest_marker("broker"):
+    if request.node.get_closest_marker("broker") or "spark" in request.fixturenames:
         kafka: Kafka = request.getfixturevalue("broker")
         return kafka
     return MemoryLog().install(monkeypatch)

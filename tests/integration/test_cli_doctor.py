@@ -20,16 +20,9 @@ from devstack.spark import SparkStandalone
 from tests.conftest import TopicFactory
 from tests.integration.command_line import CommandLine, Done, database_connection, kafka_connection
 from tests.integration.conftest import Loader
-from tests.support.clients import Kafka
 
 SECRET = "5ecret-canary"
 DB = ("--conn-id", "warehouse")
-
-
-@pytest.fixture
-def kafka(log: Kafka) -> Kafka:
-    """A log in memory; the real broker where a test is marked `broker`."""
-    return log
 
 
 @pytest.fixture

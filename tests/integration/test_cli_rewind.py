@@ -127,6 +127,7 @@ def test_each_scenario_moves_the_position_where_its_preview_says(
     assert rewinds.position == expected
 
 
+@pytest.mark.broker
 def test_r12_each_offset_is_clamped_to_its_own_log_and_that_is_told(
     rewinds: Rewinds, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
@@ -145,6 +146,7 @@ def test_r12_each_offset_is_clamped_to_its_own_log_and_that_is_told(
     assert positions(rewinds.loader.engine) == {(rewinds.topic, 0): 20, (other, 0): 5}
 
 
+@pytest.mark.broker
 def test_r14_an_instant_is_the_first_record_at_or_after_it(
     inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, airflow: CommandLine
 ) -> None:
@@ -396,6 +398,7 @@ def test_r22_an_unknown_partition_is_named(rewinds: Rewinds) -> None:
     assert rewinds.position == 100
 
 
+@pytest.mark.broker
 def test_the_real_airflow_command_previews_executes_and_fails(
     postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -420,6 +423,7 @@ def test_the_real_airflow_command_previews_executes_and_fails(
     assert_rows_once(postgres_loader, 100)
 
 
+@pytest.mark.broker
 def test_an_import_into_a_new_group_takes_all_that_the_consumer_group_committed(
     inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, airflow: CommandLine
 ) -> None:
@@ -465,6 +469,7 @@ def assert_rows_once(loader: Loader, count: int) -> None:
     assert [offset for (offset,) in loaded] == list(range(count))
 
 
+@pytest.mark.broker
 def test_a_replay_of_a_batch_replaces_its_rows_and_moves_nothing(
     postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, tmp_path: Path
 ) -> None:

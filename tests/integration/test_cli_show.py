@@ -160,6 +160,7 @@ class TestGroups:
 
 
 class TestShow:
+    @pytest.mark.broker
     def test_L01_every_partition_with_both_ends_of_its_log(
         self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
     ) -> None:
@@ -207,6 +208,7 @@ class TestShow:
         assert (earliest["current_offset"], earliest["lag"], earliest["flags"]) == (None, 4, ["no position"])
         assert (latest["lag"], since["lag"]) == (0, 4)
 
+    @pytest.mark.broker
     def test_L07_the_end_is_that_of_the_isolation_level(
         self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
     ) -> None:
@@ -247,6 +249,7 @@ class TestShow:
         [{"retention_ms": -1}, {"retention_bytes": 10**9}, {"cleanup_policy": "compact"}],
         ids=["for ever", "size", "compaction"],
     )
+    @pytest.mark.broker
     def test_headroom_in_time_is_unknown_where_time_is_not_what_decides(
         self,
         cli: CommandLine,
@@ -264,6 +267,7 @@ class TestShow:
 
         assert (one["lag"], one["headroom_time_seconds"]) == (2, None)
 
+    @pytest.mark.broker
     def test_L08_a_topic_that_is_gone_leaves_the_others_counted(
         self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
     ) -> None:
@@ -508,6 +512,7 @@ class TestPlan:
         assert (row["start"], row["end"], row["skipped"], row["batch_id"]) == (2, 5, 2, None)
         assert "a load abandons it" in done.stderr
 
+    @pytest.mark.broker
     def test_P08_lost_records_are_an_error_or_skipped(
         self, cli: CommandLine, kafka: KafkaBroker, loaded_topic: str
     ) -> None:
@@ -544,6 +549,7 @@ class TestPlan:
 
         assert (row["start"], row["end"], row["offsets"], row["slices"], row["how"]) == (5, 5, 0, 0, "latest")
 
+    @pytest.mark.broker
     def test_a_bound_in_time_and_the_commits_of_a_group(
         self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
     ) -> None:

@@ -97,6 +97,7 @@ def test_any_number_of_partitions_takes_the_same_few_requests(
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", timedelta(hours=1)], ids=["earliest", "latest", "by time"])
+@pytest.mark.broker
 def test_a_new_partition_that_is_named_alone_counts_from_its_beginning(
     inline_loader: Loader, topic: TopicFactory, start: Start
 ) -> None:
@@ -133,6 +134,7 @@ def test_records_before_the_start_of_a_new_group_do_not_wait(
 
 
 @pytest.mark.parametrize(("committed", "known"), [(0, True), (1, False)], ids=["at the beginning", "behind it"])
+@pytest.mark.broker
 def test_how_long_records_have_waited_behind_another_groups_commit_is_not_known(
     inline_loader: Loader, topic: TopicFactory, committed: int, known: bool
 ) -> None:

@@ -115,6 +115,7 @@ class TestFirstRun:
 
         assert ids(inline_loader) == [1, 2]
 
+    @pytest.mark.broker
     def test_a_record_of_the_future_hides_what_is_behind_it(  # P07
         self, inline_loader: Loader, topic: TopicFactory, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -132,6 +133,7 @@ class TestFirstRun:
         assert f"{name}[0]: the first record at or after" in warning
         assert "is at offset 1" in warning
 
+    @pytest.mark.broker
     def test_a_timestamp_behind_all_dates_is_found_by_a_search_by_time(
         self, inline_loader: Loader, topic: TopicFactory, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -143,6 +145,7 @@ class TestFirstRun:
 
         assert "its timestamp 9999-12-31 23:59:59 UTC lies in the future" in caplog.text
 
+    @pytest.mark.broker
     def test_another_groups_commits(self, inline_loader: Loader, topic: TopicFactory) -> None:
         name = topic(partitions=3)
         for partition in range(3):
@@ -258,6 +261,7 @@ class TestFirstRun:
 
         assert ids(inline_loader) == [5, 6]
 
+    @pytest.mark.broker
     def test_a_commit_within_an_open_transaction_is_kept(
         self, inline_loader: Loader, topic: TopicFactory, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -324,6 +328,7 @@ class TestUntil:
         assert_exactly_once(inline_loader.engine)
         assert ids(inline_loader) == [0, 1, 2, 3, 4, 10, 11]
 
+    @pytest.mark.broker
     def test_records_that_arrive_late_are_loaded_by_the_next_run(
         self, inline_loader: Loader, topic: TopicFactory
     ) -> None:
@@ -352,6 +357,7 @@ class TestUntil:
 
         assert inline_loader(name, **options).batches == ()
 
+    @pytest.mark.broker
     def test_open_transactions_bound_it_too(self, inline_loader: Loader, topic: TopicFactory) -> None:
         name = topic()
         kafka = inline_loader.kafka
@@ -391,6 +397,7 @@ class TestCaps:
 
 
 class TestIdentity:
+    @pytest.mark.broker
     def test_new_partitions_begin_at_their_beginning(  # P14
         self, inline_loader: Loader, topic: TopicFactory
     ) -> None:
@@ -415,6 +422,7 @@ class TestIdentity:
         assert positions(inline_loader.engine) == {(name, 0): 3, (name, 1): 0, (name, 2): 2}
 
     @pytest.mark.parametrize("count", [2, 10], ids=["P11-shorter", "P12-longer"])
+    @pytest.mark.broker
     def test_a_recreated_topic_is_an_error(self, inline_loader: Loader, topic: TopicFactory, count: int) -> None:
         name = topic()
         produce(inline_loader.kafka, name, names(0, 5))
@@ -430,6 +438,7 @@ class TestIdentity:
 
         assert ids(inline_loader) == [0, 1, 2, 3, 4]
 
+    @pytest.mark.broker
     def test_a_deleted_topic_is_an_error_and_no_hang(  # P15
         self, inline_loader: Loader, topic: TopicFactory
     ) -> None:
@@ -441,6 +450,7 @@ class TestIdentity:
         with pytest.raises(UnknownTopicError, match=f"has no topic '{name}'"):
             inline_loader(name)
 
+    @pytest.mark.broker
     def test_a_topic_that_was_just_made_can_be_planned(self, inline_loader: Loader) -> None:  # P17
         admin = clients.admin(inline_loader.kafka)
         for number in range(5):
@@ -449,6 +459,7 @@ class TestIdentity:
             # Its answer is not awaited: whatever the broker says of the topic in these moments is seen.
             assert len(Cluster(inline_loader.config).logs([name])) == 8
 
+    @pytest.mark.broker
     def test_planning_2000_partitions_takes_three_requests(  # P21
         self, kafka: KafkaBroker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -480,6 +491,7 @@ class TestLostRecords:
 
         assert inline_loader(name).batches == ()
 
+    @pytest.mark.broker
     def test_records_that_expire_while_they_are_read(self, inline_loader: Loader, topic: TopicFactory) -> None:
         name = topic()
         kafka = inline_loader.kafka
@@ -528,6 +540,7 @@ class TestLostRecords:
             (5, 8, "expired")
         ]
 
+    @pytest.mark.broker
     def test_what_was_just_committed_may_be_invisible_and_is_never_a_failure(  # P04
         self, inline_loader: Loader, topic: TopicFactory
     ) -> None:
@@ -545,6 +558,7 @@ class TestLostRecords:
 class TestDeadLetters:
     BAD = (b"{not json", b'{"id": "text"}', b"\xff\xfe", b"[]")
 
+    @pytest.mark.broker
     def test_bad_records_are_set_aside_with_the_batch(self, inline_loader: Loader, topic: TopicFactory) -> None:
         name = topic(partitions=2, **KEPT)
         kafka = inline_loader.kafka

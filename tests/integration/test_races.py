@@ -26,18 +26,12 @@ from airflow_kafka_offsets.verification.verify import verify
 from tests.integration.conftest import Loader, TopicFactory, assert_exactly_once, names, positions, rows
 from tests.integration.dying_load import POINTS, DyingLoad, Load, Worker
 from tests.integration.inline import InlineLauncher
-from tests.support.clients import Kafka, produce
+from tests.support.clients import produce
 
 RUN = TaskRun("run-1", "dag", "task", -1, 1)
 # Of each kind; `make soak` runs more.
 RACES = int(os.environ.get("RACES", "30"))
 SEED = 20261121
-
-
-@pytest.fixture
-def kafka(log: Kafka) -> Kafka:
-    """A log in memory; the real broker where a test is marked `broker`."""
-    return log
 
 
 @pytest.fixture(scope="module")

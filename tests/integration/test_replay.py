@@ -138,6 +138,7 @@ def die() -> None:
 
 
 class TestIntoAnotherTable:
+    @pytest.mark.broker
     def test_exactly_the_range_is_appended_and_the_group_is_not_touched(self, replayer: Replayer, orders: str) -> None:
         loader = replayer.loader
         before = (positions(loader.engine), group_row(loader))
@@ -269,6 +270,7 @@ class TestIntoTheGroupsTable:
         for sink in (TARGET, spelled):
             verify("loader", sink=sink, engine=loader.engine, kafka_config=loader.config)
 
+    @pytest.mark.broker
     def test_replaced_rows_are_there_once_with_an_account_of_the_old_ones(
         self, replayer: Replayer, orders: str
     ) -> None:
@@ -524,6 +526,7 @@ class TestCommittedLate:
 
 
 class TestBounds:
+    @pytest.mark.broker
     def test_between_two_instants(self, replayer: Replayer, topic: TopicFactory) -> None:
         name = topic(retention_ms="-1")
         noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -586,6 +589,7 @@ class TestBounds:
 
         assert states(replayer.loader) == [("load", "committed")]
 
+    @pytest.mark.broker
     def test_what_has_expired_is_an_error_or_a_gap(self, replayer: Replayer, orders: str) -> None:
         delete_records(replayer.loader.kafka.bootstrap_servers, orders, 5)
         bounds = {orders: {0: (2, 9), 1: (0, 2)}}
@@ -738,6 +742,7 @@ def assert_replayed_once(loader: Loader, replacing: bool) -> None:
 
 @WAYS
 @pytest.mark.parametrize("point", sorted(REPLAY_POINTS))
+@pytest.mark.broker
 def test_killed_at_any_point_and_tried_again(
     inline_loader: Loader, orders: str, tmp_path: Path, point: str, table: str, replacing: bool
 ) -> None:
@@ -757,6 +762,7 @@ def test_killed_at_any_point_and_tried_again(
 @pytest.mark.long
 @WAYS
 @pytest.mark.parametrize("point", sorted(REPLAY_POINTS.keys() - {"inside the transaction of a replay"}))
+@pytest.mark.broker
 def test_a_try_that_wakes_after_a_later_one_changes_nothing(
     inline_loader: Loader, orders: str, tmp_path: Path, point: str, table: str, replacing: bool
 ) -> None:
@@ -775,6 +781,7 @@ def test_a_try_that_wakes_after_a_later_one_changes_nothing(
 
 
 @WAYS
+@pytest.mark.broker
 def test_beside_a_load_that_is_at_work(
     inline_loader: Loader, orders: str, tmp_path: Path, table: str, replacing: bool
 ) -> None:
@@ -798,6 +805,7 @@ def test_beside_a_load_that_is_at_work(
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
 @WAYS
+@pytest.mark.broker
 def test_only_a_commit_into_the_groups_table_keeps_its_loads_out(
     inline_loader: Loader, orders: str, tmp_path: Path, table: str, replacing: bool
 ) -> None:

@@ -91,11 +91,11 @@ def test_R01_a_preview_stores_nothing(rewinder: Rewinder, topic: TopicFactory) -
 @pytest.mark.parametrize(
     ("name", "value", "offset", "note"),
     [
-        pytest.param("to-earliest", None, 0, "", id="R03-to-earliest"),
-        pytest.param("to-latest", None, 200, "", id="R04-to-latest"),
+        pytest.param("to-earliest", None, 0, "", id="R03-to-earliest", marks=pytest.mark.broker),
+        pytest.param("to-latest", None, 200, "", id="R04-to-latest", marks=pytest.mark.broker),
         pytest.param("to-current", None, 100, "", id="R05-to-current"),
         pytest.param("shift-by", 50, 150, "", id="R07-shift-forward"),
-        pytest.param("shift-by", -50, 50, "", id="R07-shift-back"),
+        pytest.param("shift-by", -50, 50, "", id="R07-shift-back", marks=pytest.mark.broker),
         pytest.param("shift-by", -150, 0, "clamped: -50 is before the beginning offset", id="R08-clamped-to-beginning"),
         pytest.param("shift-by", 150, 200, "clamped: 250 is beyond the end offset", id="R09-clamped-to-end"),
     ],
@@ -137,6 +137,7 @@ def test_positions_move_and_the_next_load_reads_on_from_there(
     rewinder.prove()
 
 
+@pytest.mark.broker
 def test_R12_each_partition_is_clamped_to_its_own_log(rewinder: Rewinder, topic: TopicFactory) -> None:
     name = topic(partitions=2)
     kafka = rewinder.loader.kafka
@@ -162,6 +163,7 @@ def test_R12_each_partition_is_clamped_to_its_own_log(rewinder: Rewinder, topic:
     rewinder.prove()
 
 
+@pytest.mark.broker
 def test_R14_an_instant_is_the_first_record_at_or_after_it(rewinder: Rewinder, topic: TopicFactory) -> None:
     name = topic(retention_ms="-1")
     produce_at(rewinder.loader.kafka, name, [number / 60 for number in range(50)])
@@ -241,6 +243,7 @@ class TestScope:
 
 
 class TestFiles:
+    @pytest.mark.broker
     def test_R28_what_was_exported_changes_nothing(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name = topic(partitions=3)
         for partition in range(3):
@@ -287,6 +290,7 @@ class TestFiles:
 
 
 class TestConflicts:
+    @pytest.mark.broker
     def test_R31_an_open_batch_keeps_positions_where_they_are(self, rewinder: Rewinder, half: str) -> None:
         batch = left_open(rewinder, half)
         preview = rewinder.preview("to-offset", 50)
@@ -442,6 +446,7 @@ class TestTries:
 
 
 class TestHistory:
+    @pytest.mark.broker
     def test_to_batch_is_the_state_before_it(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name = topic()
         kafka = rewinder.loader.kafka
@@ -523,6 +528,7 @@ class TestHistory:
 
 
 class TestUndo:
+    @pytest.mark.broker
     def test_it_takes_the_last_rewind_back_and_then_itself(self, rewinder: Rewinder, half: str) -> None:
         rewinder("to-offset", 30)
         assert rewinder.preview("undo").kind == "undo"
@@ -632,6 +638,7 @@ class TestUndo:
 
 
 class TestImport:
+    @pytest.mark.broker
     def test_it_begins_a_group_where_a_consumer_group_of_kafkas_stands(
         self, rewinder: Rewinder, topic: TopicFactory
     ) -> None:
@@ -703,6 +710,7 @@ class TestImport:
 
 
 class TestIdentity:
+    @pytest.mark.broker
     def test_new_partitions_are_moved_as_well(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name, kafka = topic(), rewinder.loader.kafka
         produce(kafka, name, names(0, 10))
@@ -769,6 +777,7 @@ class TestIdentity:
         assert rewinder.times(name) == once((0, 10), (0, 4))
         rewinder.prove()
 
+    @pytest.mark.broker
     def test_a_deleted_topic_is_an_error_and_others_can_be_moved(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name, other, kafka = topic(), topic(), rewinder.loader.kafka
         for one in (name, other):
@@ -809,6 +818,7 @@ def other_kafka() -> Iterator[KafkaBroker]:
         yield broker
 
 
+@pytest.mark.broker
 def test_a_group_leaves_for_another_cluster_only_when_told_to(
     rewinder: Rewinder, topic: TopicFactory, other_kafka: KafkaBroker
 ) -> None:

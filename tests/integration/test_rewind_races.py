@@ -16,15 +16,9 @@ from devstack.process import wait_until
 from tests.integration.conftest import Loader, TopicFactory, names, rows
 from tests.integration.dying_load import DyingLoad, Load
 from tests.integration.rewinds import TARGET, Rewinder, once
-from tests.support.clients import Kafka, produce
+from tests.support.clients import produce
 
 RUN = TaskRun("run-1", "dag", "task", -1, 1)
-
-
-@pytest.fixture
-def kafka(log: Kafka) -> Kafka:
-    """A log in memory; the real broker where a test is marked `broker`."""
-    return log
 
 
 @pytest.fixture

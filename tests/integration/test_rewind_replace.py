@@ -45,6 +45,7 @@ def letters(rewinder: Rewinder) -> dict[int, int]:
 class TestReplace:
     VALUES = (*names(0, 3), b"{not json", *names(4, 3), b"[]", *names(8, 2))
 
+    @pytest.mark.broker
     def test_dead_letters_go_with_the_rows(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name = topic()
         produce(rewinder.loader.kafka, name, self.VALUES)
@@ -166,6 +167,7 @@ class TestReplace:
         assert rewinder.times(name) == once((0, 10))
         rewinder.prove()
 
+    @pytest.mark.broker
     def test_only_the_rows_of_the_topic_that_is_there_now_go(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name = topic()
         servers = rewinder.loader.kafka.bootstrap_servers

@@ -113,7 +113,7 @@ class Machine(RuleBasedStateMachine):
 
     def new_producers(self) -> None:
         """A producer that lives does not see at once that the topic has more partitions, or is another one."""
-        self.producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "linger.ms": 0})
+        self.producer = clients.producer(self.kafka, **{"linger.ms": 0})
         self.transactional: Producer | None = None
 
     def make_topic(self, partitions: int) -> None:

@@ -90,6 +90,7 @@ def inline_loader(inline_loader: Loader) -> Iterator[Loader]:
 # --- which row stays ---
 
 
+@pytest.mark.broker
 def test_the_highest_offset_of_a_key_is_what_a_batch_leaves(
     inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
@@ -155,6 +156,7 @@ def test_an_old_range_that_is_loaded_in_part_leaves_no_old_value(
     assert rows(inline_loader.engine, "SELECT row_count FROM offset_batches WHERE state = 'committed'") == [(1,), (0,)]
 
 
+@pytest.mark.broker
 def test_between_partitions_of_a_batch_the_newest_timestamp_wins(
     inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
@@ -252,6 +254,7 @@ def test_a_key_may_be_the_origin_itself(inline_loader: Loader, kafka: KafkaBroke
 # --- faults ---
 
 
+@pytest.mark.broker
 def test_a_retry_writes_each_batch_once(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
     name, run = topic(), TaskRun("run-1", "dag", "task", -1, 1)
     produce(kafka, name, [record(i % 4, f"n{i}") for i in range(10)])

@@ -99,6 +99,7 @@ class TestNumbers:
     DECIMALS = ("123456789012345678.91", "-0.00000001", "0", "99999999999999999999999999999.12345678", "1.5")
 
     @pytest.mark.parametrize("key", [(), ("id",)], ids=["appended", "upserted"])
+    @pytest.mark.broker
     def test_a_decimal_is_exact_in_a_created_table(
         self, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, key: tuple[str, ...]
     ) -> None:

@@ -97,6 +97,7 @@ def two_batches(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) 
 # --- what loads leave ---
 
 
+@pytest.mark.broker
 def test_topics_batches_dead_letters_and_gaps_are_proved(
     inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
@@ -453,6 +454,7 @@ def test_records_that_history_and_target_forgot_are_found_in_kafka(inline_loader
 
 
 @ON_ONE
+@pytest.mark.broker
 def test_retention_may_go_on_while_kafka_is_read(
     inline_loader: Loader, kafka: KafkaBroker, two_batches: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -511,6 +513,7 @@ def test_state_tables_are_needed_and_not_made(engine: Engine) -> None:
 # --- in Airflow ---
 
 
+@pytest.mark.broker
 def test_the_operator_hands_on_what_was_proved(
     postgres_engine: Engine, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:

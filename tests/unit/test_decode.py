@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pj
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.core.offsets import Slice
@@ -19,6 +19,7 @@ from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, RecordFormat
 from airflow_kafka_offsets.formats.row_columns import format_columns, row_columns
 from airflow_kafka_offsets.spark.tasks import decode_rows, record_error
+from tests.support.examples import examples
 
 FIRST_OFFSET = 1000
 # Offsets are not counts: every second one holds a record here, as after compaction or in transactions.
@@ -566,7 +567,7 @@ def records(draw: st.DrawFn) -> tuple[Row | None, bytes | None]:
 _NAMES = row_columns(Json(DDL)).names[:-4]
 
 
-@settings(max_examples=250)
+@examples(250)
 @given(batch=st.lists(records(), min_size=1, max_size=8))
 def test_every_row_holds_the_fields_of_its_own_record(batch: list[tuple[Row | None, bytes | None]]) -> None:
     rows = decode(DDL, *(value for _, value in batch))
@@ -592,7 +593,7 @@ _sound = st.integers(-9, 9).map(lambda number: b'{"a":%d}' % number)
 _values = st.none() | _sound | _fragments | st.binary(max_size=12) | _json.map(lambda one: json.dumps(one).encode())
 
 
-@settings(max_examples=1000)
+@examples(1000)
 @given(values=st.lists(_values, min_size=1, max_size=6))
 def test_a_batch_of_any_bytes_decodes_as_each_record_alone_or_names_the_first_that_does_not(
     values: list[bytes | None],
@@ -613,7 +614,7 @@ def test_a_batch_of_any_bytes_decodes_as_each_record_alone_or_names_the_first_th
         assert refused_at("a INT, b STRING", *values) == first_bad
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(values=st.lists(_values, min_size=1, max_size=30))
 def test_of_any_mix_each_record_comes_out_as_it_decodes_alone_or_is_set_aside(values: list[bytes | None]) -> None:
     good: list[Row] = []
@@ -646,7 +647,7 @@ _times += ["9999-12-31T00:00:00", "9999-12-31T00:00:00Z", "0001-01-01T00:00:00.1
         ("a STRUCT<b: TIMESTAMP_NTZ>", '{"a": {"b": "%s"}}'),
     ],
 )
-@settings(max_examples=150)
+@examples(150)
 @given(data=st.data())
 def test_how_a_timestamp_decodes_does_not_depend_on_its_neighbours(ddl: str, wrapped: str, data: st.DataObject) -> None:
     values = [
@@ -662,7 +663,7 @@ def test_how_a_timestamp_decodes_does_not_depend_on_its_neighbours(ddl: str, wra
     assert declared(decode(ddl, *values)) == alone
 
 
-@settings(max_examples=1000)
+@examples(1000)
 @given(value=_fragments | st.binary(max_size=20))
 def test_a_value_that_decodes_is_one_json_value(value: bytes) -> None:
     try:

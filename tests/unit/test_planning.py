@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.core.caps import UNKNOWN_RECORD_BYTES, share
@@ -19,6 +19,7 @@ from airflow_kafka_offsets.exceptions import (
     PlanningError,
     TopicRecreatedError,
 )
+from tests.support.examples import examples
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"
@@ -248,7 +249,7 @@ class TestShare:
     def test_P19_a_cap_below_the_number_of_partitions_goes_to_the_most_lag(self) -> None:
         assert share([5, 9, 7, 9], 2) == [0, 1, 0, 1]
 
-    @settings(max_examples=3000)
+    @examples(3000)
     @given(lags=st.lists(st.integers(0, 10**12) | st.integers(0, 5), max_size=40), cap=st.integers(1, 10**12))
     def test_P19_properties(self, lags: list[int], cap: int) -> None:
         shares = share(lags, cap)
@@ -260,7 +261,7 @@ class TestShare:
             assert all(size >= 1 for size, lag in zip(shares, lags, strict=True) if lag)
         assert share(lags, cap) == shares
 
-    @settings(max_examples=1000)
+    @examples(1000)
     @given(lags=st.lists(st.integers(1, 10**6), min_size=2, max_size=20), cap=st.integers(1, 10**6))
     def test_P19_more_lag_never_means_a_smaller_share(self, lags: list[int], cap: int) -> None:
         by_lag = sorted(zip(lags, share(lags, cap), strict=True))
@@ -367,7 +368,7 @@ class TestLeaderEpoch:
             check_open(ranges, logs, "fail")
 
 
-@settings(max_examples=2000)
+@examples(2000)
 @given(
     timestamps=st.lists(st.integers(0, 20), min_size=1, max_size=40),
     loads=st.lists(
@@ -458,7 +459,7 @@ options = {
 }
 
 
-@settings(max_examples=1500)
+@examples(1500)
 @given(
     world=worlds(),
     targets=st.none() | st.dictionaries(st.sampled_from([T0, T1]), st.integers(0, 70)),
@@ -501,7 +502,7 @@ def test_a_plan_is_within_the_logs_and_starts_at_the_position_or_by_a_documented
     assert set(logs) - set(positions) <= set(planned), "a partition stays without a position"
 
 
-@settings(max_examples=1000)
+@examples(1000)
 @given(world=sound_worlds(), cap=st.integers(1, 150))
 def test_P19_a_capped_plan_spans_the_cap_or_all_there_is(
     world: tuple[dict[TopicPartition, Position], dict[TopicPartition, PartitionLog]], cap: int
@@ -517,7 +518,7 @@ def test_P19_a_capped_plan_spans_the_cap_or_all_there_is(
         assert [len(one) > 0 for one in capped.ranges] == [len(one) > 0 for one in everything.ranges]
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(world=worlds(), **options)
 def test_the_same_input_gives_the_same_plan_in_any_order(
     world: tuple[dict[TopicPartition, Position], dict[TopicPartition, PartitionLog]],
@@ -538,7 +539,7 @@ def test_the_same_input_gives_the_same_plan_in_any_order(
     assert outcome(positions, logs) == outcome(*reordered)
 
 
-@settings(max_examples=1000)
+@examples(1000)
 @given(
     world=sound_worlds(),
     max_records=st.none() | st.integers(1, 25),

@@ -2,11 +2,12 @@
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.spark_ddl import parse_ddl, spark_ddl
+from tests.support.examples import examples
 
 UTC_MICROSECONDS = pa.timestamp("us", "UTC")
 
@@ -135,7 +136,7 @@ _fields = st.builds(pa.field, _names, _types, nullable=st.booleans())
 _schemas = st.lists(_fields, min_size=1, max_size=4, unique_by=lambda field: field.name.lower()).map(pa.schema)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(schema=_schemas)
 def test_any_schema_survives_the_way_to_spark_ddl_and_back(schema: pa.Schema) -> None:
     assert parse_ddl(spark_ddl(schema)) == schema
@@ -269,7 +270,7 @@ _tokens = ["a", "b", "INT", "STRING", "DECIMAL(5,2)", "STRUCT<", "ARRAY<", ">", 
 _tokens += ["COMMENT", "'x'", "`", "--", "/*", "*/", ";", "1", ".", "SELECT", "AS", "PRIMARY KEY", "DEFAULT", "\n", '"']
 
 
-@settings(max_examples=500)
+@examples(500)
 @example(ddl=")DEFAULT COMMENT")
 @given(ddl=st.text(max_size=30) | st.lists(st.sampled_from(_tokens), max_size=12).map(" ".join))
 def test_any_text_is_columns_or_a_configuration_error(ddl: str) -> None:
