@@ -16,10 +16,10 @@ test: lint types ## all that CI runs: lint, types, and every test against real s
 	$(PYTEST) tests $(PARALLEL)
 
 unit: setup ## the tests that need no server
-	$(PYTEST) tests/unit
+	$(PYTEST) tests -m "not server and not long"
 
 integration: setup ## the tests with a real broker, Postgres, Spark and Airflow
-	$(PYTEST) tests --ignore tests/unit $(PARALLEL)
+	$(PYTEST) tests -m "server and not long" $(PARALLEL)
 
 lint: setup ## check format, lint rules, and which packages may import which
 	$(PYTHON) -m ruff format --check .
@@ -38,9 +38,9 @@ demo: setup ## see it work: two loads of orders with Airflow and Spark, and the 
 
 soak: setup ## a thousand random loads, faults and kills, with the proof after each, the long tests, and all examples (STEPS=1000 SEED=1)
 	$(PYTEST) tests -m long
-	HYPOTHESIS_PROFILE=soak $(PYTEST) tests/unit -m hypothesis
+	HYPOTHESIS_PROFILE=soak $(PYTEST) tests -m "hypothesis and not server"
 	RACES=100 SOAK_STEPS=$(or $(STEPS),1000) SOAK_SEED=$(or $(SEED),1) \
-		$(PYTEST) tests/integration/test_soak.py tests/integration/test_races.py -s
+		$(PYTEST) tests/system/test_soak.py tests/loading/test_races.py -s
 
 bench: setup ## compare loads of up to 5,000,000 records with other ways to load; half an hour (ARGS="--datasets orders:N --write")
 	$(PYTHON) -m benchmarks.compare $(ARGS)

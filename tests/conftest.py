@@ -4,7 +4,6 @@ import itertools
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
 import pytest
 
@@ -15,6 +14,9 @@ from devstack.spark import SparkStandalone
 from devstack.topics import create_topic, create_topics
 from tests.support.clients import Kafka
 from tests.support.examples import register_profiles
+from tests.support.loads import TopicFactory
+
+pytest_plugins = ["tests.support.fixtures"]
 
 register_profiles(os.environ.get("HYPOTHESIS_PROFILE", "daily"))
 
@@ -36,10 +38,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[_HOME].close()
-
-
-class TopicFactory(Protocol):
-    def __call__(self, partitions: int = 1, **config: str | int) -> str: ...
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 Product code and test helpers use it through the clients of `confluent_kafka`, which `MemoryLog.install` replaces for its own
 address alone; a real broker can be used beside it. What it cannot do (transactions, compaction, retention by time, several
-brokers, other processes) it refuses. `tests/integration/test_memory_log.py` runs the same cases against it and a real broker.
+brokers, other processes) it refuses. `tests/kafka/test_memory_log.py` runs the same cases against it and a real broker.
 """
 
 from __future__ import annotations

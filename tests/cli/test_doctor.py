@@ -1,0 +1,322 @@
+"""`airflow kafka-offsets doctor`: what it finds, on both databases, with real servers and without them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.tables import Tables
+from devstack.kafka import KafkaBroker
+from devstack.process import free_port
+from devstack.spark import SparkStandalone
+from tests.support.command_line import CommandLine, Done, database_connection, kafka_connection
+from tests.support.loads import Loader, TopicFactory
+
+pytestmark = pytest.mark.server
+
+SECRET = "5ecret-canary"
+DB = ("--conn-id", "warehouse")
+
+
+@pytest.fixture
+def cli(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], engine: Engine, kafka: KafkaBroker
+) -> CommandLine:
+    connections = {
+        "warehouse": database_connection(engine),
+        "kafka_default": kafka_connection(kafka),
+        "spark_default": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+    }
+    return CommandLine(monkeypatch, capsys, connections)
+
+
+def findings(done: Done) -> dict[str, dict[str, Any]]:
+    """By check; and what must be true of every one."""
+    found = {row["check"]: row for row in done.json}
+    for row in found.values():
+        assert row["result"] in ("ok", "failed", "skipped")
+        assert row["found"]
+        assert (row["fix"] is not None) == (row["result"] == "failed"), row
+    failed = [row["check"] for row in found.values() if row["result"] == "failed"]
+    assert (done.status != 0) == bool(failed)
+    for check in failed:
+        assert check in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stdout + done.stderr
+    return found
+
+
+def results(done: Done) -> dict[str, str]:
+    return {check: row["result"] for check, row in findings(done).items()}
+
+
+@pytest.mark.parametrize("output", ["table", "plain", "yaml"])
+def test_what_is_wrong_is_in_every_format(cli: CommandLine, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_KAFKA_DEFAULT")
+    done = cli("doctor", *DB, "--output", output)
+    assert done.status == 1
+    assert "kafka_default" in done.stdout
+    assert done.stderr.splitlines()[-1] == (
+        "kafka-offsets doctor: 1 check failed: Kafka connection; the column FIX says what to do"
+    )
+
+
+def test_a_machine_that_can_load(cli: CommandLine, inline_loader: Loader, topic: TopicFactory) -> None:
+    inline_loader(topic(partitions=3), topic())
+
+    done = cli("doctor", *DB, "--output", "json")
+
+    found = findings(done)
+    is_postgres = inline_loader.engine.dialect.name == "postgresql"
+    assert {check: row["result"] for check, row in found.items()} == {
+        "versions": "ok",
+        "database": "ok",
+        "state tables": "ok",
+        "rights": "ok",
+        "binary COPY": "ok" if is_postgres else "skipped",
+        "Kafka connection": "ok",
+        "Kafka cluster": "ok",
+        "Kafka topics": "ok",
+        "PySpark": "ok",
+        "Java": "ok",
+        "Spark connection": "ok",
+        "spark-submit": "ok",
+        "Spark master": "skipped",
+    }
+    assert done.status == 0
+    assert found["Kafka topics"]["found"] == "2 topics, 4 partitions"
+    assert importlib.metadata.version("confluent-kafka") in found["versions"]["found"]
+
+
+def test_nothing_is_created_where_tables_could_be(cli: CommandLine, engine: Engine) -> None:
+    done = cli("doctor", *DB, "--output", "json")
+
+    found = findings(done)
+    assert done.status == 0, done.stderr
+    assert "may create them" in found["state tables"]["found"]
+    assert (found["rights"]["result"], found["Kafka topics"]["result"]) == ("skipped", "skipped")
+    assert sa.inspect(engine).get_table_names() == []
+
+
+def test_nothing_is_written(cli: CommandLine, inline_loader: Loader, topic: TopicFactory) -> None:
+    inline_loader(topic())
+
+    def everything() -> list[Any]:
+        with inline_loader.engine.connect() as conn:
+            return [conn.execute(sa.select(table)).all() for table in Tables().metadata.sorted_tables]
+
+    before = everything()
+    assert cli("doctor", *DB).status == 0
+    assert everything() == before
+
+
+def test_a_table_that_was_dropped_is_named(cli: CommandLine, engine: Engine) -> None:
+    initialize(engine, Tables())
+    with engine.begin() as conn:
+        conn.execute(sa.text("DROP TABLE offset_gaps"))
+
+    found = findings(cli("doctor", *DB, "--output", "json"))
+
+    assert "offset_gaps" in found["state tables"]["found"]
+    assert found["rights"]["result"] == "skipped"
+
+
+def test_tables_of_another_version_are_an_error(cli: CommandLine, engine: Engine) -> None:
+    initialize(engine, Tables())
+    with engine.begin() as conn:
+        conn.execute(sa.text("UPDATE offsets_schema_version SET version = 99"))
+
+    assert "99" in findings(cli("doctor", *DB, "--output", "json"))["state tables"]["found"]
+
+
+class TestRights:
+    @pytest.fixture
+    def reader(self, postgres_engine: Engine) -> Iterator[str]:
+        """A user who may read, and a connection of hers."""
+        initialize(postgres_engine, Tables())
+        name = f"reader_{postgres_engine.url.database}"
+        with postgres_engine.begin() as conn:
+            conn.execute(sa.text(f"CREATE USER {name} PASSWORD '{SECRET}'"))
+            conn.execute(sa.text(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}"))
+        yield name
+        with postgres_engine.begin() as conn:
+            conn.execute(sa.text(f"DROP OWNED BY {name}"))
+            conn.execute(sa.text(f"DROP USER {name}"))
+
+    @pytest.fixture
+    def cli(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        postgres_engine: Engine,
+        kafka: KafkaBroker,
+        reader: str,
+    ) -> CommandLine:
+        url = postgres_engine.url.set(drivername="postgres", username=reader, password=SECRET)
+        connections = {
+            "warehouse": url.render_as_string(hide_password=False),
+            "kafka_default": kafka_connection(kafka),
+            "spark_default": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+        }
+        return CommandLine(monkeypatch, capsys, connections)
+
+    def rights(self, cli: CommandLine) -> dict[str, Any]:
+        row: dict[str, Any] = findings(cli("doctor", *DB, "--output", "json"))["rights"]
+        return row
+
+    def test_missing_rights_are_named_one_by_one(self, cli: CommandLine, postgres_engine: Engine, reader: str) -> None:
+        def grant(right: str) -> None:
+            with postgres_engine.begin() as conn:
+                conn.execute(sa.text(f"GRANT {right} TO {reader}"))
+
+        row = self.rights(cli)
+        assert row["result"] == "failed"
+        assert "INSERT on consumed_offsets" in row["found"]
+        assert "GRANT" in row["fix"]
+        grant("INSERT, UPDATE ON ALL TABLES IN SCHEMA public")
+        assert "DELETE on" in self.rights(cli)["found"]
+        assert "UPDATE on" not in self.rights(cli)["found"]
+        grant("DELETE ON ALL TABLES IN SCHEMA public")
+        assert self.rights(cli)["found"] == "missing: USAGE on the sequence of offset_batches"
+        grant("USAGE ON ALL SEQUENCES IN SCHEMA public")
+        assert self.rights(cli)["result"] == "ok"
+
+    def test_a_database_that_is_read_only_is_told(self, cli: CommandLine, postgres_engine: Engine) -> None:
+        with postgres_engine.begin() as conn:
+            name = postgres_engine.url.database
+            conn.execute(sa.text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'))
+        row = self.rights(cli)
+        assert (row["result"], "read-only transaction" in row["found"]) == ("failed", True)
+        with postgres_engine.begin() as conn:
+            conn.execute(sa.text("SET default_transaction_read_only = off"))
+
+    def test_a_user_who_may_not_create_tables_is_told(
+        self, cli: CommandLine, postgres_engine: Engine, reader: str
+    ) -> None:
+        row = findings(cli("doctor", *DB, "--prefix", "other_", "--output", "json"))["state tables"]
+        assert row["result"] == "failed"
+        assert row["found"].startswith("the database says: permission denied")
+        assert "doctor" not in row["found"]
+        assert "--show-sql" in row["fix"]
+
+    def test_a_user_who_may_not_read_the_tables_is_told(
+        self, cli: CommandLine, postgres_engine: Engine, reader: str
+    ) -> None:
+        with postgres_engine.begin() as conn:
+            conn.execute(sa.text(f"REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {reader}"))
+        found = findings(cli("doctor", *DB, "--output", "json"))
+        assert found["state tables"]["found"] == (
+            "there, but this user may not read them: permission denied for table offsets_schema_version"
+        )
+        assert found["state tables"]["fix"].startswith("GRANT SELECT, INSERT")
+        assert found["rights"]["found"] == "there are no state tables that could be looked at"
+
+    def test_a_schema_that_is_not_there_is_told(self, cli: CommandLine) -> None:
+        row = findings(cli("doctor", *DB, "--schema", "No where", "--output", "json"))["state tables"]
+        assert (row["result"], row["found"]) == ("failed", 'schema "No where" does not exist')
+        assert row["fix"].startswith('CREATE SCHEMA "No where"')
+
+
+def test_topics_that_are_named_must_be_there(cli: CommandLine, topic: TopicFactory) -> None:
+    name = topic()
+    found = findings(cli("doctor", *DB, "--topic", name, "--topic", "no-such-topic", "--output", "json"))
+    assert found["Kafka topics"]["result"] == "failed"
+    assert "'no-such-topic'" in found["Kafka topics"]["found"]
+
+
+def test_one_failure_does_not_hide_the_others_and_no_secret_is_told(cli: CommandLine) -> None:
+    dead = free_port()
+    cli.connect("warehouse", f"postgres://someone:{SECRET}@127.0.0.1:{dead}/orders")
+    extra = {"bootstrap.servers": f"127.0.0.1:{dead}", "sasl.password": SECRET, "sasl.username": "someone"}
+    cli.connect("kafka_default", json.dumps({"conn_type": "kafka", "extra": extra}))
+    cli.connect(
+        "spark_default", json.dumps({"conn_type": "spark", "host": f"spark://127.0.0.1:{dead}", "password": SECRET})
+    )
+
+    done = cli("doctor", *DB, "--output", "json")
+
+    assert results(done) == {
+        "versions": "ok",
+        "database": "failed",
+        "state tables": "skipped",
+        "rights": "skipped",
+        "Kafka connection": "ok",
+        "Kafka cluster": "failed",
+        "Kafka topics": "skipped",
+        "PySpark": "ok",
+        "Java": "ok",
+        "Spark connection": "ok",
+        "spark-submit": "ok",
+        "Spark master": "failed",
+    }
+    assert SECRET not in done.stdout + done.stderr
+
+
+def test_a_secret_is_told_nowhere_even_where_it_was_put_by_mistake(cli: CommandLine, kafka: KafkaBroker) -> None:
+    servers = f"{SECRET}@{kafka.bootstrap_servers}"
+    extra = {"bootstrap.servers": servers, "sasl.password": SECRET}
+    cli.connect("kafka_default", json.dumps({"conn_type": "kafka", "extra": extra}))
+
+    done = cli("doctor", *DB, "--output", "json")
+
+    assert findings(done)["Kafka connection"]["found"].startswith(f"***@{kafka.bootstrap_servers}")
+    assert SECRET not in done.stdout + done.stderr
+
+
+def test_connections_that_do_not_exist(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WAREHOUSE", "KAFKA_DEFAULT", "SPARK_DEFAULT"):
+        monkeypatch.delenv(f"AIRFLOW_CONN_{name}")
+
+    found = results(cli("doctor", *DB, "--kafka-conn-id", "k", "--spark-conn-id", "s", "--output", "json"))
+
+    assert [check for check, result in found.items() if result == "failed"] == [
+        "database",
+        "Kafka connection",
+        "Spark connection",
+    ]
+
+
+def test_a_kafka_configuration_that_runs_commands_is_refused(cli: CommandLine, kafka: KafkaBroker) -> None:
+    cli.connect("kafka_default", kafka_connection(kafka, **{"sasl.kerberos.kinit.cmd": SECRET}))
+    done = cli("doctor", *DB, "--output", "json")
+    assert "sasl.kerberos.kinit.cmd" in findings(done)["Kafka connection"]["found"]
+
+
+def test_without_java_spark_cannot_start(cli: CommandLine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    found = results(cli("doctor", *DB, "--output", "json"))
+    assert (found["Java"], found["spark-submit"]) == ("failed", "skipped")
+
+
+def test_pyspark_and_its_client_must_be_of_one_version(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "3.5.8" if name == "pyspark-client" else real(name))
+    row = findings(cli("doctor", *DB, "--output", "json"))["PySpark"]
+    assert row["result"] == "failed"
+    assert "pyspark-client==" in row["fix"]
+
+
+def test_an_error_that_nobody_foresaw_is_a_finding_that_tells_nothing_of_it(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_kafka_offsets.cli import doctor_checks
+
+    def broken(name: str) -> str:
+        raise RuntimeError(f"password={SECRET}")
+
+    monkeypatch.setattr(doctor_checks, "_version", broken)
+    done = cli("doctor", *DB, "--output", "json")
+    assert "RuntimeError" in findings(done)["versions"]["found"]
+    assert SECRET not in done.stdout + done.stderr
+
+
+def test_a_master_that_answers(cli: CommandLine, spark_cluster: SparkStandalone) -> None:
+    cli.connect("spark_default", json.dumps({"conn_type": "spark", "host": spark_cluster.master_url}))
+    assert results(cli("doctor", *DB, "--output", "json"))["Spark master"] == "ok"

@@ -1,0 +1,133 @@
+"""Topics with transactions and compaction: offsets are not counts. Real transactions, real compaction."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.kafka.reader import consumer_config, read
+from devstack.kafka import KafkaBroker
+from devstack.process import wait_until
+from tests.support.clients import Transactions, produce, producer
+from tests.support.loads import Loader, TopicFactory, names, positions, rows
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def mixed(kafka: KafkaBroker, topic: TopicFactory) -> tuple[str, Transactions]:
+    """Offsets 0-2 committed, marker 3, aborted 4-5, marker 6, open transaction at 7, plain 8."""
+    name = topic()
+    transactions = Transactions(kafka, name)
+    transactions.commit(names(0, 3))
+    transactions.abort(names(4, 2))
+    transactions.begin(names(7, 1))
+    produce(kafka, name, names(8, 1))
+    return name, transactions
+
+
+def end(kafka: KafkaBroker, topic: str, isolation_level: str) -> int:
+    cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers}, isolation_level=isolation_level)
+    return cluster.logs([topic])[TopicPartition(topic, 0)].end
+
+
+def test_an_open_transaction_bounds_what_committed_readers_see(  # P01
+    kafka: KafkaBroker, mixed: tuple[str, Transactions]
+) -> None:
+    name, transactions = mixed
+
+    wait_until(lambda: end(kafka, name, "read_committed") == 7, 30, "the last stable offset")
+    assert end(kafka, name, "read_uncommitted") == 9
+
+    transactions.end()
+
+
+def test_aborted_records_and_markers_are_not_rows(  # P02
+    loader: Loader, kafka: KafkaBroker, mixed: tuple[str, Transactions]
+) -> None:
+    name, transactions = mixed
+    transactions.end()
+    wait_until(lambda: end(kafka, name, "read_committed") == 10, 30, "the transaction to be visible")
+
+    result = loader(name)
+
+    assert (result.records, result.rows) == (5, 5)
+    assert rows(loader.engine, "SELECT id, _kafka_offset FROM target ORDER BY 1") == [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+        (7, 7),
+        (8, 8),
+    ]
+    assert positions(loader.engine) == {(name, 0): 10}
+    assert loader(name).batches == ()
+
+
+def test_a_range_of_markers_and_aborted_records_moves_the_position(  # P03
+    loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic()
+    transactions = Transactions(kafka, name)
+    transactions.abort(names(0, 5))
+    wait_until(lambda: end(kafka, name, "read_committed") == 6, 30, "the abort to be visible")
+
+    result = loader(name)
+
+    assert (len(result.batches), result.records, result.rows) == (1, 0, 0)
+    assert positions(loader.engine) == {(name, 0): 6}
+    # The epoch is the plan's, and needs no record: what comes next is read with it.
+    epoch = Cluster({"bootstrap.servers": kafka.bootstrap_servers}).logs([name])[TopicPartition(name, 0)].leader_epoch
+    assert rows(loader.engine, "SELECT leader_epoch FROM consumed_offsets") == [(epoch,)]
+    transactions.commit(names(6, 2))
+    wait_until(lambda: end(kafka, name, "read_committed") == 9, 30, "the transaction to be visible")
+    assert loader(name).rows == 2
+    assert rows(loader.engine, "SELECT leader_epoch, end_epoch FROM offset_ranges ORDER BY batch_id") == [
+        (None, epoch),
+        (epoch, epoch),
+    ]
+
+
+def test_slices_that_end_in_holes_are_read_to_their_end(
+    loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic()
+    transactions = Transactions(kafka, name)
+    for first in range(0, 40, 4):
+        transactions.commit(names(first, 2))
+        transactions.abort(names(first + 2, 2))
+    wait_until(lambda: end(kafka, name, "read_committed") == 60, 30, "the transactions to be visible")
+
+    # Slices of 2 begin and end at every kind of offset there is.
+    loader(name, slice_offsets=2)
+
+    assert rows(loader.engine, "SELECT count(*), count(DISTINCT id) FROM target") == [(20, 20)]
+    assert positions(loader.engine) == {(name, 0): 60}
+
+
+def test_compaction_leaves_holes_that_are_read_over(loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
+    name = topic(
+        cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.01", max_compaction_lag_ms="100"
+    )
+    writer = producer(kafka)
+
+    def write(first: int, count: int) -> None:
+        for value in names(first, count):
+            writer.produce(name, value, key=b"one key", partition=0)
+        assert writer.flush(30) == 0
+
+    def kept() -> int:
+        # A record rolls the segment before it, and so makes that one compactable.
+        write(1000, 1)
+        config = consumer_config({"bootstrap.servers": kafka.bootstrap_servers}, "probe", "read_committed")
+        return sum(batch.num_rows for batch in read(Slice(0, name, 0, 0, 50), config))
+
+    write(0, 50)
+    wait_until(lambda: kept() < 50, 60, "the first 50 records to be compacted", interval=0.3)
+
+    loader(name)
+
+    ends = positions(loader.engine)[name, 0]
+    ((count, newest),) = rows(loader.engine, "SELECT count(*), max(_kafka_offset) FROM target")
+    assert count < ends
+    assert newest == ends - 1

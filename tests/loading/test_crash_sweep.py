@@ -1,0 +1,181 @@
+"""kill -9 at every point of a load, in the first try and in a retry, on Postgres and SQLite. Every offset exactly once.
+
+The killed processes do Spark's part themselves (see `inline.py`), the try that follows uses real Spark; kill -9 of a whole
+task with Spark is in `test_crash.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.verification.verify import verify
+from devstack.kafka import KafkaBroker
+from devstack.postgres import PostgresServer
+from devstack.proxy import PostgresProxy
+from tests.support.clients import produce
+from tests.support.dying_load import POINTS, DyingLoad, Load
+from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, positions, rows
+
+pytestmark = pytest.mark.server
+
+RUN = TaskRun("run-1", "dag", "task", -1, 1)
+NEXT_RUN = TaskRun("run-2", "dag", "task", -1, 1)
+COUNT = 60
+IN_THE_WIRE = "after COMMIT, its answer lost"
+
+DECIDED = {"after COMMIT", IN_THE_WIRE, "before clean-up", "during clean-up"}
+"""Points at which the batch is committed, whatever becomes of the process."""
+
+
+@pytest.fixture
+def orders(kafka: KafkaBroker, topic: TopicFactory) -> str:
+    name = topic(partitions=2)
+    for partition in range(2):
+        produce(kafka, name, names(partition * COUNT, COUNT), partition)
+    return name
+
+
+@pytest.fixture
+def load(loader: Loader, orders: str, tmp_path: Path) -> Load:
+    url = loader.engine.url.render_as_string(hide_password=False)
+    options = {"staging_dir": str(tmp_path / "staging"), "slice_offsets": 20}
+    return Load(url, loader.kafka.bootstrap_servers, (orders,), RUN, options)
+
+
+@pytest.fixture
+def postgres_load(postgres_loader: Loader, orders: str, tmp_path: Path) -> Load:
+    url = postgres_loader.engine.url.render_as_string(hide_password=False)
+    options = {"staging_dir": str(tmp_path / "staging")}
+    return Load(url, postgres_loader.kafka.bootstrap_servers, (orders,), RUN, options)
+
+
+def killed(load: Load, point: str) -> None:
+    with DyingLoad(load, point) as dying:
+        dying.reach(point)
+        dying.kill()
+
+
+def finish(loader: Loader, load: Load, run: TaskRun) -> None:
+    """The try after the kill, with real Spark; then everything is as if nothing had happened."""
+    loader(*load.topics, run=run, **load.options)
+    (name,) = load.topics
+    assert positions(loader.engine) == {(name, 0): COUNT, (name, 1): COUNT}
+    assert_exactly_once(loader.engine)
+    assert rows(loader.engine, "SELECT state FROM offset_batches") == [("committed",)]
+    assert list(Path(load.options["staging_dir"]).iterdir()) == [], "staged files are left behind"
+    verify(
+        "loader",
+        sink=SqlTable("target"),
+        engine=loader.engine,
+        kafka_config={"bootstrap.servers": loader.kafka.bootstrap_servers},
+    )
+
+
+def visible_rows(engine: Engine) -> int:
+    return int(rows(engine, "SELECT count(*) FROM target")[0][0])
+
+
+@pytest.mark.parametrize("point", [point for point in POINTS if point != IN_THE_WIRE])
+@pytest.mark.parametrize("tries", [1, 2], ids=["first-try", "retry"])
+def test_a_load_that_is_killed_is_finished_by_the_next_try(loader: Loader, load: Load, point: str, tries: int) -> None:
+    if tries == 2:
+        killed(load, "while a slice is read")
+        load = replace(load, run=replace(RUN, try_number=2))
+    killed(load, point)
+    assert visible_rows(loader.engine) == (2 * COUNT if point in DECIDED else 0)
+
+    finish(loader, load, replace(RUN, try_number=tries + 1))
+
+
+@pytest.mark.parametrize("point", ["after some slices are staged", "inside the transaction", "during clean-up"])
+def test_a_load_that_is_killed_is_finished_by_the_next_run(loader: Loader, load: Load, point: str) -> None:
+    from datetime import timedelta
+
+    killed(replace(load, options=load.options | {"lease": timedelta(seconds=1)}), point)
+
+    finish(loader, load, NEXT_RUN)
+
+
+@contextmanager
+def through_a_proxy(postgres: PostgresServer, load: Load) -> Iterator[tuple[PostgresProxy, Load]]:
+    with PostgresProxy(postgres.port) as proxy:
+        url = sa.make_url(load.url).set(port=proxy.port).render_as_string(hide_password=False)
+        yield proxy, replace(load, url=url)
+
+
+@pytest.mark.parametrize("tries", [1, 2], ids=["first-try", "retry"])
+def test_a_load_that_is_killed_before_it_learns_of_its_commit(
+    postgres_loader: Loader, postgres: PostgresServer, postgres_load: Load, tries: int
+) -> None:
+    load = postgres_load
+    if tries == 2:
+        killed(load, "while a slice is read")
+        load = replace(load, run=replace(RUN, try_number=2))
+    with (
+        through_a_proxy(postgres, load) as (proxy, proxied),
+        DyingLoad(proxied, "inside the transaction", IN_THE_WIRE) as dying,
+    ):
+        dying.reach("inside the transaction")
+        proxy.swallow_commit_answer()
+        dying.go_on()
+        dying.reach(IN_THE_WIRE)
+        dying.kill()
+    assert visible_rows(postgres_loader.engine) == 2 * COUNT
+
+    finish(postgres_loader, load, replace(RUN, try_number=tries + 1))
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "not-committed"])
+def test_an_unknown_outcome_is_decided_from_the_ledger(
+    postgres_loader: Loader, postgres: PostgresServer, postgres_load: Load, committed: bool
+) -> None:
+    with (
+        through_a_proxy(postgres, postgres_load) as (proxy, proxied),
+        DyingLoad(proxied, "inside the transaction") as one,
+    ):
+        one.reach("inside the transaction")
+        if committed:
+            proxy.swallow_commit_answer()
+        else:
+            proxy.cut_before_commit()
+        one.go_on()
+        told = one.result()
+        assert proxy.triggered.is_set()
+
+    if committed:
+        assert told.rows == 2 * COUNT, told
+        assert visible_rows(postgres_loader.engine) == 2 * COUNT
+    else:
+        assert type(told).__name__ == "DatabaseUnavailableError", told
+        assert "was not committed, and nothing of it was written" in str(told)
+        assert visible_rows(postgres_loader.engine) == 0
+    finish(postgres_loader, postgres_load, replace(RUN, try_number=2))
+
+
+def test_the_ledger_that_cannot_be_asked_leaves_the_outcome_to_the_next_try(
+    postgres_loader: Loader, postgres: PostgresServer, postgres_load: Load
+) -> None:
+    with (
+        through_a_proxy(postgres, postgres_load) as (proxy, proxied),
+        DyingLoad(proxied, "inside the transaction", IN_THE_WIRE) as one,
+    ):
+        one.reach("inside the transaction")
+        proxy.swallow_commit_answer()
+        one.go_on()
+        one.reach(IN_THE_WIRE)
+        proxy.refuse()
+        one.go_on()
+        told = one.result()
+    assert type(told).__name__ == "CommitUnknownError", told
+    assert told.retriable
+
+    finish(postgres_loader, postgres_load, replace(RUN, try_number=2))

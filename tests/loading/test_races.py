@@ -1,0 +1,194 @@
+"""Two processes at once: whoever wins, every offset is loaded exactly once, and a loser can never write."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.exceptions import FencedError, GroupBusyError
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.loading.result import LoadResult
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.spark.driver import write_manifest
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.spark.tasks import OnePass
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.verification.verify import verify
+from tests.support.clients import produce
+from tests.support.dying_load import POINTS, DyingLoad, Load, Worker
+from tests.support.inline import InlineLauncher
+from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, positions, rows
+
+pytestmark = pytest.mark.server
+
+RUN = TaskRun("run-1", "dag", "task", -1, 1)
+# Of each kind; `make soak` runs more.
+RACES = int(os.environ.get("RACES", "30"))
+SEED = 20261121
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[tuple[Worker, Worker]]:
+    """Two processes that live for all races: each of them is a worker that is given one task after the other."""
+    with Worker() as one, Worker() as other:
+        yield one, other
+
+
+def url(loader: Loader) -> str:
+    return loader.engine.url.render_as_string(hide_password=False)
+
+
+def proved(loader: Loader, group: str = "loader") -> None:
+    verify(group, sink=SqlTable("target"), engine=loader.engine, kafka_config=loader.config)
+
+
+def test_a_hundred_races_on_each_database(
+    inline_loader: Loader, workers: tuple[Worker, Worker], topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Two runs, two tries of one task instance, two groups with one target; from the same moment on, with pauses here and there.
+
+    The pauses are random, from a seed that the failure shows.
+    """
+    name = topic(partitions=2)
+    chance = random.Random(SEED)
+    ends = {0: 0, 1: 0}
+    fenced = 0
+    for race in range(RACES):
+        for partition in ends:
+            count = chance.randrange(6)
+            produce(inline_loader.kafka, name, names(1000 * race + 100 * partition, count), partition)
+            ends[partition] += count
+        kind = chance.choice(["runs", "tries", "groups"])
+        one = TaskRun(f"run-{race}", "dag", "task", -1, 1)
+        other = replace(one, try_number=2) if kind == "tries" else replace(one, run_id=f"other-{race}")
+        loads = [
+            Load(
+                url(inline_loader),
+                inline_loader.kafka.bootstrap_servers,
+                (name,),
+                run,
+                options(chance, tmp_path, group),
+            )
+            for run, group in ((one, "loader"), (other, "other" if kind == "groups" else "loader"))
+        ]
+        for worker, load in zip(workers, loads, strict=True):
+            worker.begin(load, pauses=pauses(chance))
+        results = [worker.result() for worker in workers]
+
+        told = f"race {race} of kind {kind}, seed {SEED}: {results}"
+        for result in results:
+            assert isinstance(result, LoadResult) or (kind == "tries" and isinstance(result, FencedError)), told
+        fenced += sum(isinstance(result, FencedError) for result in results)
+        found = rows(
+            inline_loader.engine,
+            "SELECT partition, offset_value FROM consumed_offsets WHERE consumer_group = 'loader' AND topic = :topic",
+            topic=name,
+        )
+        assert dict(found) == ends, told
+    proved(inline_loader)
+    proved(inline_loader, "other")
+    assert fenced > 0, "no try was ever overtaken: the races are none"
+
+
+def options(chance: random.Random, staging: Path, group: str) -> dict[str, Any]:
+    return {
+        "group_id": group,
+        "staging_dir": str(staging / "staging"),
+        "max_records": chance.choice([None, None, 3]),
+        "lease": timedelta(seconds=5),
+    }
+
+
+def pauses(chance: random.Random) -> dict[str, float]:
+    """Points at which a process is slow, and for how many seconds."""
+    return {chance.choice(sorted(POINTS)): chance.random() * 0.1 for _ in range(chance.randrange(3))}
+
+
+AWAKE = [point for point in POINTS if point not in ("before planning", "after COMMIT, its answer lost")]
+
+
+@pytest.mark.parametrize("point", AWAKE)
+def test_a_try_that_wakes_after_a_later_one_changes_nothing(
+    inline_loader: Loader, topic: TopicFactory, tmp_path: Path, point: str
+) -> None:
+    """The first try stops at a point, the second does all the work, then the first goes on from there."""
+    name = topic(partitions=2)
+    produce(inline_loader.kafka, name, names(0, 40), 0)
+    produce(inline_loader.kafka, name, names(100, 40), 1)
+    staging = {"staging_dir": str(tmp_path / "staging"), "slice_offsets": 20}
+    load = Load(url(inline_loader), inline_loader.kafka.bootstrap_servers, (name,), RUN, staging)
+    # Inside its transaction the first try holds the group's lock: the second cannot overtake it, nor need it.
+    holds_the_lock = point == "inside the transaction"
+    committed = point in ("after COMMIT", "before clean-up", "during clean-up")
+
+    with DyingLoad(load, point) as sleeper:
+        sleeper.reach(point)
+        if holds_the_lock:
+            with DyingLoad(
+                replace(load, run=replace(RUN, try_number=2), options=staging | {"on_busy": "fail"})
+            ) as late:
+                refused = late.result() if inline_loader.engine.dialect.name == "postgresql" else None
+                if refused is not None:
+                    assert isinstance(refused, GroupBusyError), refused
+        else:
+            inline_loader(name, run=replace(RUN, try_number=2), **staging)
+            assert positions(inline_loader.engine) == {(name, 0): 40, (name, 1): 40}
+            produce(inline_loader.kafka, name, names(200, 5), 0)
+            inline_loader(name, run=TaskRun("run-2", "dag", "task", -1, 1), **staging)
+        sleeper.go_on()
+        told = sleeper.result()
+
+    if holds_the_lock or committed:
+        assert isinstance(told, LoadResult), told
+    else:
+        assert isinstance(told, FencedError), told
+        assert "was taken over by" in str(told)
+    assert_exactly_once(inline_loader.engine)
+    proved(inline_loader)
+
+
+def test_of_two_attempts_of_a_spark_task_one_counts(inline_loader: Loader, topic: TopicFactory, tmp_path: Path) -> None:
+    """As with speculative execution: both attempts write all of their rows, Spark accepts the result of one."""
+    name = topic()
+    produce(inline_loader.kafka, name, [*names(0, 30), b"bad"])
+
+    class Speculative(InlineLauncher):
+        def __call__(self, job: StageJob) -> None:
+            staging = StagingDirectory(job.staging_uri)
+            accepted: list[StagedFile] = []
+            for number in range(len(job.tasks)):
+                files = [file for _ in range(2) for file in OnePass(job)([number])]
+                accepted.append(files[number % 2])
+            assert len(list(Path(job.staging_uri).glob("part-*"))) == 2 * len(job.tasks) > 2
+            write_manifest(job, staging, tuple(accepted))
+
+    loader = Loader(inline_loader.kafka, inline_loader.engine, Speculative())
+    loader(name, slice_offsets=10, on_bad_record="dead_letter", staging_dir=str(tmp_path / "staging"))
+
+    assert rows(loader.engine, "SELECT count(*), count(DISTINCT id) FROM target") == [(30, 30)]
+    assert rows(loader.engine, "SELECT count(*) FROM dead_letters") == [(1,)]
+    proved(loader)
+
+
+def test_the_database_takes_one_open_batch_a_group(inline_loader: Loader, topic: TopicFactory) -> None:
+    """Beneath lease and epoch, a unique index: even code with a mistake could not plan twice."""
+    name = topic()
+    produce(inline_loader.kafka, name, names(0, 5))
+    inline_loader(name)
+    insert = sa.text(
+        "INSERT INTO offset_batches (consumer_group, generation, kind, state, attempt, planned_at)"
+        " VALUES ('loader', 0, 'load', 'planned', 0, CURRENT_TIMESTAMP)"
+    )
+    with inline_loader.engine.connect() as conn, conn.begin():
+        conn.execute(insert)
+        with pytest.raises(sa.exc.IntegrityError):
+            conn.execute(insert)

@@ -1,0 +1,363 @@
+"""Rewinds that also take back what was loaded: exactly what is reopened."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from collections import Counter
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_kafka_offsets import replay
+from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError, RewindConflictError
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.rewinding.rewind import executed_by
+from airflow_kafka_offsets.rewinding.scenarios import Scenario
+from airflow_kafka_offsets.sinks import sink
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from devstack.topics import create_topic, delete_topic
+from tests.support.clients import Kafka, produce
+from tests.support.loads import Loader, TopicFactory, names, rows
+from tests.support.rewinds import TARGET, Rewinder, once, only
+
+pytestmark = pytest.mark.server
+
+STEPS = 40
+SEED = 20261121
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
+
+
+@pytest.fixture
+def rewinder(inline_loader: Loader) -> Rewinder:
+    return Rewinder(inline_loader)
+
+
+def letters(rewinder: Rewinder) -> dict[int, int]:
+    """How many dead letters there are of each offset."""
+    found = rows(rewinder.loader.engine, "SELECT offset_value FROM dead_letters")
+    return dict(sorted(Counter(offset for (offset,) in found).items()))
+
+
+class TestReplace:
+    VALUES = (*names(0, 3), b"{not json", *names(4, 3), b"[]", *names(8, 2))
+
+    @pytest.mark.broker
+    def test_dead_letters_go_with_the_rows(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, self.VALUES)
+        rewinder.loader(name, on_bad_record="dead_letter")
+        assert letters(rewinder) == {3: 1, 7: 1}
+
+        done = rewinder("to-offset", 5, replace=TARGET)
+
+        assert (done.rows_removed, done.dead_letters_removed) == (4, 1)
+        assert letters(rewinder) == {3: 1}
+        rewinder.prove()
+        rewinder.loader(name, on_bad_record="dead_letter")
+        assert letters(rewinder) == {3: 1, 7: 1}
+        assert rewinder.times(name) == once((0, 3), (4, 7), (8, 10))
+        rewinder.prove()
+
+    def test_without_it_dead_letters_are_set_aside_again(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, self.VALUES)
+        rewinder.loader(name, on_bad_record="dead_letter")
+
+        rewinder("to-offset", 5)
+        rewinder.loader(name, on_bad_record="dead_letter")
+
+        assert letters(rewinder) == {3: 1, 7: 2}
+        assert rewinder.times(name) == once((0, 3), (4, 7), (8, 10), (5, 7), (8, 10))
+        rewinder.prove()
+
+    def test_every_copy_of_what_is_reopened_goes(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name, max_records=4)
+        rewinder("to-offset", 6)
+        rewinder.loader(name)
+        assert rewinder.times(name) == once((0, 10), (6, 10))
+
+        assert rewinder("to-offset", 5, replace=TARGET).rows_removed == 9
+
+        assert rows(
+            rewinder.loader.engine,
+            "SELECT replaced_batch_id, row_count FROM replaced_output ORDER BY replaced_batch_id",
+        ) == [(2, 3), (3, 2), (5, 4)]
+        rewinder.prove()
+        rewinder.loader(name)
+        assert rewinder.times(name) == once((0, 10))
+        rewinder.prove()
+
+    def test_forgotten_at_first_it_can_be_given_later(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name)
+        rewinder("to-offset", 5)
+        assert only(rewinder.preview("to-offset", 5)).again == (5, 10)
+
+        done = rewinder("to-offset", 5, replace=TARGET)
+
+        assert (done.moved, done.rows_removed) == (0, 5)
+        assert rewinder.history()[-1] == (done.batch_id, "rewind", "committed")
+        assert rewinder.times(name) == once((0, 5))
+        rewinder.prove()
+        with pytest.raises(RewindConflictError, match="removed the rows that are to be loaded again"):
+            rewinder("undo")
+        # There is nothing left to take back.
+        assert rewinder("to-offset", 5, replace=TARGET).batch_id is None
+        rewinder.loader(name)
+        assert rewinder.times(name) == once((0, 10))
+        rewinder.prove()
+
+    @pytest.mark.parametrize("offset", [2, 7], ids=["further-back", "forward"])
+    def test_what_an_earlier_rewind_left_goes_too(self, rewinder: Rewinder, topic: TopicFactory, offset: int) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name)
+        rewinder("to-offset", 5)
+
+        assert rewinder("to-offset", offset, replace=TARGET).rows_removed == 10 - offset
+
+        assert rewinder.times(name) == once((0, offset))
+        rewinder.prove()
+        rewinder.loader(name)
+        assert rewinder.times(name) == once((0, 10))
+        rewinder.prove()
+
+    def test_of_some_partitions_the_output_goes_and_others_move(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic(partitions=3)
+        for partition in range(3):
+            produce(rewinder.loader.kafka, name, names(0, 10), partition)
+        rewinder.loader(name)
+        rewinder("to-offset", 4, f"{name}:0")
+        rewinder("to-offset", 6, f"{name}:1")
+
+        done = rewinder("to-offset", 4, replace=TARGET)
+
+        assert (done.moved, done.rows_removed) == (2, 18)
+        assert rewinder.positions(name) == {0: 4, 1: 4, 2: 4}
+        rewinder.prove()
+        rewinder.loader(name)
+        assert rows(rewinder.loader.engine, "SELECT count(*) FROM target") == [(30,)]
+        rewinder.prove()
+
+    def test_what_a_replay_left_beyond_the_position_goes_too(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name, start="latest")
+        replay(
+            rewinder.loader.pipeline([name]),
+            {name: {0: (0, 10)}},
+            kafka_config=rewinder.loader.config,
+            engine=rewinder.loader.engine,
+            launcher=rewinder.loader.launcher,
+            replace=True,
+        )
+        rewinder("to-offset", 5)
+
+        assert rewinder("to-offset", 3, replace=TARGET).rows_removed == 7
+
+        rewinder.prove()
+        rewinder.loader(name)
+        assert rewinder.times(name) == once((0, 10))
+        rewinder.prove()
+
+    @pytest.mark.broker
+    def test_only_the_rows_of_the_topic_that_is_there_now_go(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        servers = rewinder.loader.kafka.bootstrap_servers
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name)
+        delete_topic(servers, name)
+        create_topic(servers, name)
+        produce(rewinder.loader.kafka, name, names(10, 6))
+        rewinder("to-earliest")
+        rewinder.loader(name)
+        rewinder("to-offset", 4)
+
+        assert rewinder("to-offset", 3, replace=TARGET).rows_removed == 3
+
+        assert rewinder.times(name) == once((0, 10), (0, 3))
+        rewinder.prove()
+
+    def test_a_task_instance_that_only_replaced_does_not_again(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name, run = topic(), TaskRun("run", "dag", "task")
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name)
+        rewinder("to-offset", 5)
+        done = rewinder("to-offset", 5, replace=TARGET, run=run)
+        rewinder.loader(name)
+
+        found = executed_by(run, "loader", Scenario.of("to-offset", 5), engine=rewinder.loader.engine, replace=TARGET)
+
+        assert found is not None
+        assert found[1] == done
+        assert rewinder("to-offset", 5, replace=TARGET, run=run).batch_id == done.batch_id
+        assert rewinder.times(name) == once((0, 10))
+
+    def test_only_the_rows_of_the_group_go(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name, apart = topic(), topic()
+        other = Rewinder(rewinder.loader, "other")
+        for one in (name, apart):
+            produce(rewinder.loader.kafka, one, names(0, 10))
+        rewinder.loader(name, apart)
+        rewinder.loader(name, group_id="other")
+
+        assert rewinder("to-offset", 4, name, replace=TARGET).rows_removed == 6
+
+        assert rewinder.times(name) == once((0, 4), (0, 10))
+        assert rewinder.times(apart) == once((0, 10))
+        rewinder.prove()
+        other.prove()
+        rewinder.loader(name, apart)
+        assert rewinder.times(name) == once((0, 10), (0, 10))
+        rewinder.prove()
+        other.prove()
+
+    @pytest.mark.parametrize("engine", ["sqlite"], indirect=True)  # which says of the smallest table how it is read
+    @pytest.mark.parametrize("most", [500, 1], ids=["numbers", "query"])
+    def test_only_the_batches_concerned_are_looked_at(
+        self, rewinder: Rewinder, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch, most: int
+    ) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, [*names(0, 11), b"{not json"])
+        rewinder.loader(name, max_records=4, on_bad_record="dead_letter")
+        monkeypatch.setattr(sink, "_MOST_BOUND", most)
+        plans: list[str] = []
+
+        def explain(
+            conn: object, cursor: sqlite3.Cursor, statement: str, values: tuple[object, ...], *_: object
+        ) -> None:
+            if "FROM target" in statement or statement.startswith("DELETE FROM dead_letters"):
+                steps = cursor.execute(f"EXPLAIN QUERY PLAN {statement}", values).fetchall()
+                plans.extend(step[3] for step in steps if {"target", "dead_letters"} & {*step[3].split()})
+
+        sa.event.listen(rewinder.loader.engine, "before_cursor_execute", explain)
+        done = rewinder("to-offset", 5, replace=TARGET)
+
+        assert (done.rows_removed, done.dead_letters_removed) == (6, 1)
+        assert len(plans) >= 4
+        assert [plan for plan in plans if not plan.startswith("SEARCH")] == []
+        rewinder.prove()
+
+    def test_a_table_without_the_columns_is_refused(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        with rewinder.loader.engine.begin() as conn:
+            conn.execute(sa.text("CREATE TABLE target (id BIGINT, name TEXT, _batch_id BIGINT, _kafka_topic TEXT)"))
+        rewinder.loader(name)
+
+        with pytest.raises(
+            ConfigurationError,
+            match=r"Table 'target' has no column _kafka_partition, _kafka_offset: .* Nothing was changed",
+        ):
+            rewinder("to-earliest", replace=TARGET)
+
+        assert rewinder.positions(name) == {0: 10}
+        assert rewinder.history() == [(1, "load", "committed")]
+        assert rows(rewinder.loader.engine, "SELECT count(*) FROM target") == [(10,)]
+        # Without replacing, it can be rewound.
+        rewinder("to-offset", 5)
+        rewinder.loader(name)
+        assert rows(rewinder.loader.engine, "SELECT count(*) FROM target") == [(15,)]
+
+    def test_rows_that_do_not_say_their_offset_are_refused(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name)
+        with rewinder.loader.engine.begin() as conn:
+            conn.execute(sa.text("UPDATE target SET _kafka_offset = NULL WHERE id = 7"))
+
+        with pytest.raises(
+            ConfigurationError, match="holds rows of batch 1 that do not say their topic, partition and"
+        ):
+            rewinder("to-earliest", replace=TARGET)
+
+        assert rewinder.positions(name) == {0: 10}
+        assert rows(rewinder.loader.engine, "SELECT count(*) FROM target") == [(10,)]
+
+    def test_another_table_than_the_groups_is_refused(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name)
+
+        with pytest.raises(ConfigurationError, match=r"Batch 1 .* into table 'target'; the table named is 'elsewhere'"):
+            rewinder("to-earliest", replace=SqlTable("elsewhere"))
+
+        assert rewinder.positions(name) == {0: 10}
+
+    def test_a_table_that_was_dropped_is_filled_again(self, rewinder: Rewinder, topic: TopicFactory) -> None:
+        name = topic()
+        produce(rewinder.loader.kafka, name, names(0, 10))
+        rewinder.loader(name)
+        with rewinder.loader.engine.begin() as conn:
+            conn.execute(sa.text("DROP TABLE target"))
+
+        assert rewinder("to-earliest", replace=TARGET).rows_removed == 0
+
+        rewinder.loader(name)
+        assert rewinder.times(name) == once((0, 10))
+
+
+def test_any_sequence_of_loads_and_rewinds_is_proved(rewinder: Rewinder, topic: TopicFactory) -> None:
+    """Against a model of how often each offset must be there. The steps are random, from a seed that the failure shows."""
+    name, chance = topic(), random.Random(SEED)
+    kafka = rewinder.loader.kafka
+    expected: Counter[int] = Counter()
+    end = position = 0
+    done: list[str] = []
+    refused: list[str] = []
+    for _ in range(STEPS):
+        old, step = position, chance.choice(["load", "load", "to-offset", "shift-by", "undo", "to-batch", "to-current"])
+        replace = chance.random() < 0.5
+        if step == "load" or not done:
+            count = chance.randrange(8)
+            produce(kafka, name, names(end, count))
+            end += count
+            rewinder.loader(name, max_records=chance.choice([None, 3]))
+            expected.update(range(position, end))
+            position = end
+            done.append(f"load to {end}")
+        else:
+            last = rewinder.history()[-1][0] if rewinder.history() else 1
+            value = {
+                "to-offset": chance.randint(0, end),
+                "shift-by": chance.randint(-5, 5),
+                "to-batch": chance.randint(1, max(1, last)),
+                "undo": None,
+                "to-current": None,
+            }[step]
+            try:
+                preview = rewinder.preview(step, value)
+            except (NoPositionError, RewindConflictError):
+                refused.append(step)
+                continue
+            one = only(preview)
+            assert one.new is not None
+            position = one.new.offset
+            if step == "to-offset":
+                assert position == value
+            elif step == "shift-by":
+                assert position == min(max(old + (value or 0), 0), end)
+            rewinder.execute(preview, replace=TARGET if replace else None)
+            if replace:
+                for offset in range(position, end):
+                    del expected[offset]
+            done.append(f"{step} {value} from {old} to {position}{', replace' if replace else ''}")
+
+        told = f"seed {SEED}: {'; '.join(done)}"
+        assert rewinder.positions(name) == ({0: position} if done else {}), told
+        assert rewinder.times(name) == dict(sorted((+expected).items())), told
+        try:
+            rewinder.prove()
+        except Exception as error:
+            raise AssertionError(told) from error
+    assert set(refused) <= {"undo"}
+    assert sum("replace" in one for one in done) > 3, "the steps are too few to say something"

@@ -1,0 +1,179 @@
+"""What runs in a Spark worker: the rows of slices, and the notes that reading them leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.exceptions import DeadLetterError, RecordError
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.raw import Raw
+from airflow_kafka_offsets.formats.row_columns import row_columns
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.spark.progress import Progress
+from airflow_kafka_offsets.spark.slice_notes import SliceNotes
+from airflow_kafka_offsets.spark.tasks import SliceReader
+from airflow_kafka_offsets.staging.dead_letters import dead_letters
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from tests.support.fake_consumer import FakeConsumer, Step, end_of_log
+from tests.support.messages import FakeMessage
+
+TEN = Slice(0, "orders", 3, 10, 20)
+
+
+def job(tmp_path: Path, one: Slice = TEN, **changes: Any) -> StageJob:
+    made = StageJob(
+        batch_id=1,
+        group_id="group",
+        slices=(one,),
+        kafka_config={},
+        isolation_level="read_committed",
+        value_format=Json("id BIGINT"),
+        columns=row_columns(Json("id BIGINT")),
+        columns_ddl="`id` BIGINT",
+        transform=None,
+        target=TargetColumns("orders", None),
+        fingerprint="f00d",
+        staging_uri=str(tmp_path),
+    )
+    return replace(made, **changes)
+
+
+def rows_of(job: StageJob, script: Iterable[Step]) -> list[dict[str, Any]]:
+    indexes = pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})
+    with pytest.MonkeyPatch.context() as patch:
+        FakeConsumer(script).install(patch)
+        batches = list(SliceReader(job)(iter([indexes])))
+    assert all(batch.schema == job.columns for batch in batches)
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def note(job: StageJob, kind: str = "slice") -> SliceRead:
+    notes = SliceNotes(StagingDirectory(job.staging_uri))
+    ((index, read),) = (notes.progress(frozenset({0})) if kind == "progress" else notes.find().finished).items()
+    assert index == 0
+    return read
+
+
+def good(first: int, end: int, **fields: Any) -> list[FakeMessage]:
+    return [FakeMessage(offset, b'{"id": %d}' % offset, **fields) for offset in range(first, end)]
+
+
+def test_a_slice_is_read_no_further_once_it_has_too_many_dead_letters(tmp_path: Path) -> None:
+    def script() -> Iterator[Step]:
+        yield [*good(10, 12), *(FakeMessage(offset, b"{") for offset in range(12, 14))]
+        yield [FakeMessage(offset, b"{") for offset in range(14, 16)]
+        raise AssertionError("it is read on")
+
+    one = job(tmp_path, on_bad_record="dead_letter", max_dead_letters=3)
+    with pytest.raises(DeadLetterError, match=r"More than 3 records of orders\[3\] 10\.\.20 .* offset 14"):
+        rows_of(one, script())
+    (left,) = StagingDirectory(one.staging_uri).notes("failure-")
+    assert left["error"] == "DeadLetterError"
+
+
+class TestTheNoteOfASlice:
+    def test_it_tells_what_was_read(self, tmp_path: Path) -> None:
+        one = job(tmp_path)
+        script: list[Step] = [
+            good(10, 12, timestamp_ms=2000, name=b"key"),
+            [FakeMessage(12, None, timestamp_ms=1500)],
+            good(13, 20, timestamp_ms=3000),
+        ]
+        assert [row["id"] for row in rows_of(one, script)] == [10, 11, None, *range(13, 20)]
+        assert note(one) == SliceRead(
+            0,
+            "orders",
+            3,
+            10,
+            20,
+            records=10,
+            first_timestamp_ms=1500,
+            last_timestamp_ms=3000,
+            bytes=9 * len(b'{"id": 10}') + 2 * len(b"key"),
+        )
+
+    def test_a_slice_without_a_record(self, tmp_path: Path) -> None:
+        one = job(tmp_path)
+        assert rows_of(one, [[end_of_log(20)]]) == []
+        assert note(one) == SliceRead(0, "orders", 3, 10, 20, records=0)
+
+    def test_only_a_slice_that_was_read_to_its_end_has_one(self, tmp_path: Path) -> None:
+        one = job(tmp_path, progress_interval=0.0)
+        with pytest.raises(RecordError):
+            rows_of(one, [good(10, 13), [FakeMessage(13, b"{")]])
+        assert not list(StagingDirectory(one.staging_uri).notes("slice-"))
+        assert note(one, "progress").records == 3
+
+
+class TestBadRecords:
+    SCRIPT: Sequence[Step] = [
+        [*good(10, 12), FakeMessage(12, b"{", b"k", 5, [("h", b"1")]), *good(13, 15)],
+        [FakeMessage(15, b"["), FakeMessage(16, b"[")],
+        good(17, 20),
+    ]
+
+    def test_the_first_one_fails_the_slice(self, tmp_path: Path) -> None:
+        with pytest.raises(RecordError, match="topic 'orders' partition 3 offset 12"):
+            rows_of(job(tmp_path), self.SCRIPT)
+
+    def test_they_are_set_aside_where_that_is_wanted(self, tmp_path: Path) -> None:
+        one = job(tmp_path, on_bad_record="dead_letter")
+        assert [row["id"] for row in rows_of(one, self.SCRIPT)] == [10, 11, 13, 14, 17, 18, 19]
+        read = note(one)
+        assert (read.records, read.dead_letters) == (10, 3)
+        letters = [
+            letter
+            for batch in dead_letters(StagingDirectory(one.staging_uri), Manifest(1, "f00d", (), (read,)))
+            for letter in batch.to_pylist()
+        ]
+        assert [(letter["offset"], letter["key"], letter["headers"]) for letter in letters] == [
+            (12, b"k", '[["h", "MQ=="]]'),
+            (15, None, None),
+            (16, None, None),
+        ]
+
+    def test_without_any_there_is_no_file(self, tmp_path: Path) -> None:
+        one = job(tmp_path, on_bad_record="dead_letter")
+        rows_of(one, [good(10, 20)])
+        assert (note(one).dead_letters, note(one).dead_letters_file) == (0, None)
+        assert not list(tmp_path.glob("dead-*"))
+
+    def test_a_slice_that_is_evaluated_twice_counts_once(self, tmp_path: Path) -> None:
+        one = job(tmp_path, on_bad_record="dead_letter")
+        rows_of(one, self.SCRIPT)
+        rows_of(one, self.SCRIPT)
+        assert len(list(tmp_path.glob("dead-0-*"))) == 2
+        assert note(one).dead_letters == 3
+        assert (tmp_path / str(note(one).dead_letters_file)).exists()
+
+    def test_progress_tells_how_many_there_are(self, tmp_path: Path) -> None:
+        one = job(tmp_path, on_bad_record="dead_letter", progress_interval=0.0)
+        rows_of(one, self.SCRIPT)
+        assert note(one, "progress").dead_letters == 3
+
+    def test_the_log_line_tells_it_where_there_are_any(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        one = job(tmp_path, on_bad_record="dead_letter")
+        progress = Progress(one, SliceNotes(StagingDirectory(one.staging_uri)))
+        rows_of(one, [good(10, 20)])
+        progress.report()
+        assert "dead" not in capsys.readouterr().out
+        rows_of(one, self.SCRIPT)
+        progress.report()
+        assert "read 10 records of 10 planned (100%)" in (printed := capsys.readouterr().out)
+        assert printed.rstrip().endswith(", 3 dead letters")
+
+    def test_a_raw_record_is_never_bad(self, tmp_path: Path) -> None:
+        one = job(tmp_path, on_bad_record="dead_letter", value_format=Raw(), columns=row_columns(Raw()))
+        assert [row["value"] for row in rows_of(one, self.SCRIPT)][2] == b"{"
+        assert note(one).dead_letters == 0

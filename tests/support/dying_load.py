@@ -1,0 +1,306 @@
+"""A load in a process of its own that stops at a chosen point, so that a test can kill it there with SIGKILL.
+
+The process runs the product as it is; only the function at whose door it stops is wrapped, in that process alone.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any
+
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.kafka import reader
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.loading import claiming, load
+from airflow_kafka_offsets.loading.pipeline import Pipeline
+from airflow_kafka_offsets.loading.result import LoadResult
+from airflow_kafka_offsets.replaying import replay
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.spark.tasks import SliceReader
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from tests.support.inline import InlineLauncher
+from tests.support.pipelines import pipeline_and_options
+
+# Children are forked from a server that has imported everything and runs nothing: that takes milliseconds, and no thread or
+# Kafka client of the test's process is copied.
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["tests.support.dying_load"])
+
+TIMEOUT = 60.0
+
+# What the product imports only where it is used: in the server, once, and not in every child.
+for _name in (
+    "pyarrow.json",
+    "psycopg",
+    "pgpq",
+    "sqlalchemy.dialects.postgresql",
+    "airflow_kafka_offsets.kafka.reader",
+):
+    import_module(_name)
+for _name in ("insert", "postgres_copy", "column_types"):
+    import_module(f"airflow_kafka_offsets.sinks.sql.{_name}")
+_COLUMNS = Json("id BIGINT NOT NULL, name STRING")
+_COLUMNS.columns()
+
+# What the steps call, where they call it.
+load_module = import_module("airflow_kafka_offsets.loading.load")
+stage_module = import_module("airflow_kafka_offsets.loading.stage")
+commit_module = import_module("airflow_kafka_offsets.loading.commit")
+replay_module = import_module("airflow_kafka_offsets.replaying.replay")
+_commit_module = import_module("airflow_kafka_offsets.ledger.commit_transaction")
+
+
+@dataclass(frozen=True)
+class Load:
+    """What to load, as plain data.
+
+    :param options: of the pipeline and of the load, over group `loader`, table `target` and the columns of the tests
+    """
+
+    url: str
+    bootstrap_servers: str
+    topics: tuple[str, ...]
+    run: TaskRun
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(self) -> LoadResult:
+        pipeline, options = pipeline_and_options(self._parameters())
+        return self._call(load.load, pipeline, options)
+
+    def _parameters(self) -> dict[str, Any]:
+        defaults = {"group_id": "loader", "value_format": _COLUMNS, "sink": SqlTable("target")}
+        return {"topics": self.topics} | defaults | self.options
+
+    def _call(self, work: Callable[..., LoadResult], *arguments: Any, **options: Any) -> LoadResult:
+        engine = sa.create_engine(self.url, hide_parameters=True)
+        try:
+            return work(
+                *arguments,
+                kafka_config={"bootstrap.servers": self.bootstrap_servers},
+                engine=engine,
+                launcher=InlineLauncher(),
+                run=self.run,
+                **options,
+            )
+        finally:
+            engine.dispose()
+
+
+@dataclass(frozen=True)
+class Replay(Load):
+    """What to replay.
+
+    :param bounds: offsets by topic and partition
+    """
+
+    bounds: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    replace: bool = False
+
+    def __call__(self) -> LoadResult:
+        return self._call(replay.replay, Pipeline(**self._parameters()), self.bounds, replace=self.replace)
+
+
+def _before(owner: Any, name: str) -> Callable[[Callable[[], None]], None]:
+    def install(stop: Callable[[], None]) -> None:
+        original = getattr(owner, name)
+
+        def stopped(*args: Any, **kwargs: Any) -> Any:
+            stop()
+            return original(*args, **kwargs)
+
+        setattr(owner, name, stopped)
+
+    return install
+
+
+def _after(owner: Any, name: str) -> Callable[[Callable[[], None]], None]:
+    def install(stop: Callable[[], None]) -> None:
+        original = getattr(owner, name)
+
+        def stopped(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            stop()
+            return result
+
+        setattr(owner, name, stopped)
+
+    return install
+
+
+def _in_the_second_slice(stop: Callable[[], None]) -> None:
+    original = SliceReader._slice
+
+    def second(self: SliceReader, one: Slice, *args: Any) -> Any:
+        if one.index == 1:
+            stop()
+        return original(self, one, *args)
+
+    SliceReader._slice = second  # type: ignore[method-assign,assignment]
+
+
+def _while_a_slice_is_read(stop: Callable[[], None]) -> None:
+
+    # The first records are fetched, and nothing is written of them yet.
+    _after(reader, "_record_batch")(stop)
+
+
+def _in_the_middle_of_removing(stop: Callable[[], None]) -> None:
+    original = StagingDirectory.remove
+    committed: list[bool] = []
+    _after(commit_module, "commit_batch")(lambda: committed.append(True))
+
+    def one_file_and_no_more(self: StagingDirectory) -> None:
+        if not committed:  # an earlier attempt's: whoever is killed here leaves an orphan, which goes by its age
+            original(self)
+            return
+        self.filesystem.delete_file(self.file("manifest.json"))
+        stop()
+
+    StagingDirectory.remove = one_file_and_no_more  # type: ignore[method-assign]
+
+
+POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
+    "before planning": _before(load_module, "plan"),
+    "after the ranges are stored": _after(load_module, "plan"),
+    "while a slice is read": _while_a_slice_is_read,
+    "after some slices are staged": _in_the_second_slice,
+    "after the manifest": _before(stage_module, "mark_staged"),
+    "after it is marked as staged": _before(load_module, "commit"),
+    "inside the transaction": _before(_commit_module, "set_positions"),
+    "after COMMIT, its answer lost": _before(_commit_module, "_rows_committed"),
+    "after COMMIT": _after(_commit_module, "transact"),
+    "before clean-up": _after(commit_module, "commit_batch"),
+    "during clean-up": _in_the_middle_of_removing,
+}
+
+REPLAY_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
+    "before planning a replay": _before(replay_module, "record_replay"),
+    "after the ranges of a replay are stored": _after(replay_module, "record_replay"),
+    "while a slice is read": _while_a_slice_is_read,
+    "after some slices are staged": _in_the_second_slice,
+    "after the manifest": _before(stage_module, "mark_staged"),
+    "after a replay is marked as staged": _before(replay_module, "commit"),
+    "inside the transaction of a replay": _before(_commit_module, "_close"),
+    "after COMMIT": _after(_commit_module, "transact"),
+    "before clean-up": _after(commit_module, "commit_batch"),
+    "during clean-up": _in_the_middle_of_removing,
+}
+
+
+def _main(load: Load, points: tuple[str, ...], pipe: Connection) -> None:
+    for point in points:
+        (POINTS | REPLAY_POINTS)[point](partial(_stop, pipe, point))
+    try:
+        pipe.send(load())
+    except Exception as error:  # told to whoever waits at the other end
+        pipe.send(error)
+
+
+class Worker:
+    """A process that is given one load after the other, as a context manager."""
+
+    def __init__(self) -> None:
+        self._pipe, theirs = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(target=_work, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+    def begin(self, load: Load, *, pauses: dict[str, float]) -> None:
+        """
+        :param pauses: points at which it is slow, and for how many seconds
+        """
+        self._pipe.send((load, pauses))
+
+    def result(self) -> Any:
+        """The load's result, or the error that ended it."""
+        assert self._pipe.poll(TIMEOUT), "the load hangs"
+        return self._pipe.recv()
+
+
+def _work(pipe: Connection) -> None:
+    slow: dict[str, float] = {}
+    # Whoever waits for the other one looks again soon: a race is over in a fraction of a second.
+    claiming._BUSY_POLL_SECONDS = 0.02
+    for point, install in POINTS.items():
+        if point != "during clean-up":
+            install(partial(_be_slow, slow, point))
+    while True:
+        load, pauses = pipe.recv()
+        slow.clear()
+        slow.update(pauses)
+        try:
+            pipe.send(load())
+        except Exception as error:  # told to whoever waits at the other end
+            pipe.send(error)
+
+
+def _be_slow(slow: dict[str, float], point: str) -> None:
+    time.sleep(slow.get(point, 0.0))
+
+
+def _stop(pipe: Connection, point: str) -> None:
+    pipe.send(point)
+    pipe.recv()
+
+
+class DyingLoad:
+    """A load in a child process, as a context manager that leaves no process behind.
+
+    :param points: of `POINTS`: where it stops, each time it comes by, until it is told to go on
+    """
+
+    def __init__(self, load: Load, *points: str) -> None:
+        self._pipe, theirs = _CONTEXT.Pipe()
+        self.process = _CONTEXT.Process(target=_main, args=(load, points, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def __enter__(self) -> DyingLoad:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+        self._pipe.close()
+
+    def reach(self, point: str) -> None:
+        """Wait until it stops at a point."""
+        told = self.result()
+        if isinstance(told, Exception):
+            raise told
+        assert told == point, f"the load was to reach {point!r}; {told}"
+
+    def go_on(self) -> None:
+        """Let it leave the point at which it stands."""
+        self._pipe.send("go on")
+
+    def result(self) -> Any:
+        """What it tells next: the point it has reached, its result, or the error that ended it."""
+        assert self._pipe.poll(TIMEOUT), "the load hangs"
+        return self._pipe.recv()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.process.kill()
+        self.process.join()

@@ -1,0 +1,82 @@
+"""A rewind in a process of its own that stops before a statement, so that a test can kill it there with SIGKILL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.rewind import RewindResult, execute_rewind
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from tests.support import dying_load
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """What to execute, as plain data: a saved preview, which replaces rows of the table `target`."""
+
+    url: str
+    preview: Mapping[str, Any]
+    run: TaskRun
+    abandon: int | None = None
+
+    def __call__(self) -> RewindResult:
+        engine = sa.create_engine(self.url, hide_parameters=True)
+        try:
+            return execute_rewind(
+                RewindPreview.from_dict(self.preview),
+                engine=engine,
+                run=self.run,
+                who="somebody",
+                abandon=self.abandon,
+                replace=SqlTable("target"),
+            )
+        finally:
+            engine.dispose()
+
+
+class DyingRewind(dying_load.DyingLoad):
+    """A rewind in a child process, as a context manager that leaves no process behind.
+
+    It tells the statement that it stops before, then its result, or the error that ended it.
+
+    :param stop_at: the number of that statement, from 1 on; COMMIT is one, too
+    """
+
+    def __init__(self, rewind: Rewind, stop_at: int) -> None:
+        self._pipe, theirs = dying_load._CONTEXT.Pipe()
+        self.process = dying_load._CONTEXT.Process(target=_main, args=(rewind, stop_at, theirs), daemon=True)
+        self.process.start()
+        theirs.close()
+
+
+def _main(rewind: Rewind, stop_at: int, pipe: Connection) -> None:
+    count = 0
+
+    def stop(statement: str) -> None:
+        nonlocal count
+        count += 1
+        if count == stop_at:
+            pipe.send(statement)
+            pipe.recv()
+
+    def before_statement(conn: object, cursor: object, statement: str, *_: object) -> None:
+        stop(statement)
+
+    def before_commit(conn: sa.Connection) -> None:
+        # SQLite's is a statement like others.
+        if conn.dialect.name != "sqlite":
+            stop("COMMIT")
+
+    sa.event.listen(Engine, "before_cursor_execute", before_statement)
+    sa.event.listen(Engine, "commit", before_commit)
+    try:
+        pipe.send(rewind())
+    except Exception as error:  # told to whoever waits at the other end
+        pipe.send(error)

@@ -1,0 +1,113 @@
+"""Loads as a script would run them, and the invariant that every load keeps, checked from outside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+from pyspark.sql import SparkSession
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.loading.load import load
+from airflow_kafka_offsets.loading.pipeline import Pipeline
+from airflow_kafka_offsets.loading.result import LoadResult
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.spark.session_launcher import SessionLauncher
+from tests.support.clients import Kafka
+from tests.support.pipelines import pipeline_and_options
+
+
+class TopicFactory(Protocol):
+    """Creates a topic, and returns its name; see the fixture `topic`."""
+
+    def __call__(self, partitions: int = 1, **config: Any) -> str: ...
+
+
+COLUMNS = Json("id BIGINT NOT NULL, name STRING")
+
+
+class CountingLauncher(SessionLauncher):
+    """The real launcher, which remembers what it was asked to run."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        super().__init__(spark)
+        self.jobs: list[StageJob] = []
+
+    def __call__(self, job: StageJob) -> None:
+        self.jobs.append(job)
+        super().__call__(job)
+
+
+@dataclass
+class Loader:
+    """Loads topics into the table `target` of an engine, as a script would."""
+
+    kafka: Kafka
+    engine: Engine
+    launcher: Any  # a CountingLauncher, or one that needs no Spark
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.kafka.bootstrap_servers}
+
+    def pipeline(self, topics: Sequence[str], **options: Any) -> Pipeline:
+        return Pipeline(**self.parameters(topics, options))
+
+    def parameters(self, topics: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+        defaults = {"group_id": "loader", "value_format": COLUMNS, "sink": SqlTable("target")}
+        return {"topics": tuple(topics)} | defaults | dict(options)
+
+    def __call__(self, *topics: str, run: TaskRun | None = None, **options: Any) -> LoadResult:
+        return load(
+            *pipeline_and_options(self.parameters(topics, options)),
+            kafka_config=self.config,
+            engine=self.engine,
+            launcher=self.launcher,
+            run=run,
+        )
+
+
+def names(first: int, count: int) -> list[bytes]:
+    """JSON records with the ids from `first` on."""
+    return [json.dumps({"id": i, "name": f"name-{i}"}).encode() for i in range(first, first + count)]
+
+
+def rows(engine: Engine, query: str, **values: Any) -> list[tuple[Any, ...]]:
+    with engine.connect() as conn:
+        return [tuple(row) for row in conn.execute(sa.text(query), values)]
+
+
+def positions(engine: Engine, tables: Tables | None = None) -> dict[tuple[str, int], int]:
+    offsets = (tables or Tables()).consumed_offsets.c
+    with engine.connect() as conn:
+        stored = conn.execute(sa.select(offsets.topic, offsets.partition, offsets.offset_value))
+        return {(row.topic, row.partition): row.offset_value for row in stored}
+
+
+def assert_exactly_once(engine: Engine, table: str = "target") -> None:
+    """The invariant, from outside: below each position every offset is in the table once, and nothing above it.
+
+    For topics whose every offset holds a record.
+    """
+    loaded = rows(engine, f'SELECT _kafka_topic, _kafka_partition, _kafka_offset FROM "{table}"')
+    expected = [(*tp, offset) for tp, end in positions(engine).items() for offset in range(end)]
+    assert sorted(loaded) == sorted(expected)
+    committed = "SELECT batch_id FROM offset_batches WHERE state = 'committed'"
+    invisible = rows(engine, f'SELECT count(*) FROM "{table}" WHERE _batch_id NOT IN ({committed})')
+    assert invisible == [(0,)]
+    history: dict[tuple[str, int], int] = {}
+    for topic, partition, start, end in rows(
+        engine,
+        "SELECT r.topic, r.partition, r.start_offset, r.end_offset FROM offset_ranges r"
+        " JOIN offset_batches b ON b.batch_id = r.batch_id WHERE b.state = 'committed' ORDER BY b.batch_id",
+    ):
+        assert history.get((topic, partition), start) == start, "the history has a hole or an overlap"
+        history[topic, partition] = end
+    assert history == positions(engine)
