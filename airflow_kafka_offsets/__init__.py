@@ -31,16 +31,16 @@ _EXPORTS = {
     "Pipeline": "airflow_kafka_offsets.loading.pipeline",
     "Raw": "airflow_kafka_offsets.formats.raw",
     "RewindPreview": "airflow_kafka_offsets.rewinding.preview",
-    "RewindResult": "airflow_kafka_offsets.rewinding.rewind",
+    "RewindResult": "airflow_kafka_offsets.rewinding.execution",
     "Scenario": "airflow_kafka_offsets.rewinding.scenarios",
     "SessionLauncher": "airflow_kafka_offsets.spark.session_launcher",
     "SqlTable": "airflow_kafka_offsets.sinks.sql.table",
     "TimeBounds": "airflow_kafka_offsets.replaying.bounds",
-    "abandon_batch": "airflow_kafka_offsets.rewinding.rewind",
-    "execute_rewind": "airflow_kafka_offsets.rewinding.rewind",
+    "abandon_batch": "airflow_kafka_offsets.rewinding.execution",
+    "execute_rewind": "airflow_kafka_offsets.rewinding.execution",
     "load": "airflow_kafka_offsets.loading.load",
     "parse_scope": "airflow_kafka_offsets.core.scope",
-    "preview_rewind": "airflow_kafka_offsets.rewinding.rewind",
+    "preview_rewind": "airflow_kafka_offsets.rewinding.previewing",
     "replay": "airflow_kafka_offsets.replaying.replay",
     "verify": "airflow_kafka_offsets.verification.verify",
 }
@@ -66,11 +66,11 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.replaying.bounds import OffsetBounds as OffsetBounds
     from airflow_kafka_offsets.replaying.bounds import TimeBounds as TimeBounds
     from airflow_kafka_offsets.replaying.replay import replay as replay
+    from airflow_kafka_offsets.rewinding.execution import RewindResult as RewindResult
+    from airflow_kafka_offsets.rewinding.execution import abandon_batch as abandon_batch
+    from airflow_kafka_offsets.rewinding.execution import execute_rewind as execute_rewind
     from airflow_kafka_offsets.rewinding.preview import RewindPreview as RewindPreview
-    from airflow_kafka_offsets.rewinding.rewind import RewindResult as RewindResult
-    from airflow_kafka_offsets.rewinding.rewind import abandon_batch as abandon_batch
-    from airflow_kafka_offsets.rewinding.rewind import execute_rewind as execute_rewind
-    from airflow_kafka_offsets.rewinding.rewind import preview_rewind as preview_rewind
+    from airflow_kafka_offsets.rewinding.previewing import preview_rewind as preview_rewind
     from airflow_kafka_offsets.rewinding.scenarios import Scenario as Scenario
     from airflow_kafka_offsets.sensors.lag import KafkaLagSensor as KafkaLagSensor
     from airflow_kafka_offsets.sinks.sql.table import SqlTable as SqlTable

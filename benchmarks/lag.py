@@ -21,7 +21,8 @@ from airflow_kafka_offsets.lag.measure import LagQuestion, measure_lag
 from airflow_kafka_offsets.lag.report import Committed, evaluate
 from airflow_kafka_offsets.lag.thresholds import Thresholds
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.rewinding.rewind import execute_rewind, preview_rewind
+from airflow_kafka_offsets.rewinding.execution import execute_rewind
+from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from benchmarks import machine
 from benchmarks.rewind import fill

@@ -19,8 +19,9 @@ from confluent_kafka import Producer
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
-from airflow_kafka_offsets.rewinding.rewind import RewindResult, execute_rewind, preview_rewind
+from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from benchmarks import machine
 from devstack.kafka import KafkaBroker

@@ -16,7 +16,7 @@ from airflow_kafka_offsets.hooks.launchers import make_launcher
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.replaying.bounds import BatchBounds, Bounds, OffsetBounds, TimeBounds
 from airflow_kafka_offsets.replaying.replay import replay as replay_range
-from airflow_kafka_offsets.rewinding.rewind import current_user
+from airflow_kafka_offsets.rewinding.execution import current_user
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 _OFFSETS = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<start>\d+)-(?P<end>\d+)", re.ASCII)

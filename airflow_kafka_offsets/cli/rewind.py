@@ -13,16 +13,17 @@ from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.scope import parse_scope
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.kafka import kafka_config
+from airflow_kafka_offsets.rewinding.execution import abandon_batch, execute_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
-from airflow_kafka_offsets.rewinding.rewind import abandon_batch, execute_rewind, preview_rewind
+from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 
 @command("rewind")
 def rewind(args: Namespace) -> None:
-    """Preview a rewind, or execute it; one that was saved is executed as it was shown."""
-    with database(args) as found:
+    """Preview a rewind, or execute it; a saved preview is executed as it was shown."""
+    with database(args) as state:
         if args.preview is not None:
             if _chosen(args) or args.topics:
                 raise ConfigurationError("--preview says what is moved: leave out the scenario and the scope")
@@ -30,20 +31,20 @@ def rewind(args: Namespace) -> None:
             if preview.group_id != args.group:
                 raise ConfigurationError(f"The saved preview is of group {preview.group_id!r}, not of {args.group!r}")
         else:
-            preview = _preview(args, _scenario(args), found)
-        _done(args, preview, found)
+            preview = _preview(args, _scenario(args), state)
+        _show_and_execute(args, preview, state)
 
 
 @command("import")
 def import_group(args: Namespace) -> None:
-    """Preview the positions that a consumer group of Kafka's committed, or make them those of a group."""
-    with database(args) as found:
-        _done(args, _preview(args, Scenario.of("import", args.from_group), found), found)
+    """Preview the positions that a consumer group in Kafka has committed, or make them those of a group."""
+    with database(args) as state:
+        _show_and_execute(args, _preview(args, Scenario.of("import", args.from_group), state), state)
 
 
 @command("abandon")
 def abandon(args: Namespace) -> None:
-    """Give an open batch up."""
+    """Abandon an open batch."""
     with database(args) as (engine, tables):
         abandon_batch(args.group, args.batch, engine=engine, tables=tables, who=args.who, reason=args.reason)
     show([{"group": args.group, "batch": args.batch, "state": "abandoned"}], args.output)
@@ -51,7 +52,7 @@ def abandon(args: Namespace) -> None:
 
 
 def _chosen(args: Namespace) -> list[tuple[str, Any]]:
-    """The scenarios that were given, with their values."""
+    """Return the scenarios that were given, with their values."""
     values = {name: getattr(args, name.replace("-", "_"), None) for name in SCENARIOS}
     return [(name, None if value is True else value) for name, value in values.items() if value not in (None, False)]
 
@@ -66,13 +67,13 @@ def _scenario(args: Namespace) -> Scenario:
     return Scenario.of(name, _text(value) if name == "from-file" else value, group_id=args.group)
 
 
-def _preview(args: Namespace, scenario: Scenario, found: Database) -> RewindPreview:
+def _preview(args: Namespace, scenario: Scenario, state: Database) -> RewindPreview:
     return preview_rewind(
         args.group,
         scenario,
-        engine=found.engine,
+        engine=state.engine,
         kafka_config=kafka_config(args.kafka_conn_id),
-        tables=found.tables,
+        tables=state.tables,
         scope=parse_scope(args.topics or ()),
         isolation_level=args.isolation_level,
         new_group=getattr(args, "new_group", False),
@@ -80,18 +81,17 @@ def _preview(args: Namespace, scenario: Scenario, found: Database) -> RewindPrev
     )
 
 
-def _done(args: Namespace, preview: RewindPreview, found: Database) -> None:
-    """Show a preview, and execute it where that is asked."""
-    target = None
-    if args.replace is not None:
-        target = SqlTable(args.replace, args.table_schema)
+def _show_and_execute(args: Namespace, preview: RewindPreview, state: Database) -> None:
+    """Show a preview, and execute it with --execute."""
+    target = SqlTable(args.replace, args.table_schema) if args.replace is not None else None
+    if target is not None:
         preview.refuse_replace()
-    rewound = None
+    result = None
     if args.execute:
-        rewound = execute_rewind(
+        result = execute_rewind(
             preview,
-            engine=found.engine,
-            tables=found.tables,
+            engine=state.engine,
+            tables=state.tables,
             who=args.who,
             reason=args.reason,
             abandon=args.abandon,
@@ -100,52 +100,50 @@ def _done(args: Namespace, preview: RewindPreview, found: Database) -> None:
     _show(preview, args.output)
     if preview.instant is not None:
         note(f"The instant meant is {preview.instant.isoformat()}")
-    told = f"{preview.offsets_again:,} offsets are read again, {preview.offsets_skipped:,} were never loaded and are skipped"
-    if rewound is None:
+    offsets = f"{preview.offsets_reread:,} offsets are read again, {preview.offsets_skipped:,} were never loaded and are skipped"
+    if result is None:
         if preview.open_batch is not None:
             note(f"Batch {preview.open_batch} is open: finish it first, or add --abandon {preview.open_batch}")
-        note(f"{len(preview.changed)} positions would change: {told}. Nothing was changed; add --execute to do it")
-    elif rewound.batch_id is None:
-        note(
-            f"No position was to be changed{f'; batch {args.abandon} is abandoned' if args.abandon is not None else ''}"
-        )
+        note(f"{len(preview.changed)} positions would change: {offsets}. Nothing was changed; add --execute to do it")
+    elif result.batch_id is None:
+        abandoned = f"; batch {args.abandon} is abandoned" if args.abandon is not None else ""
+        note(f"No position was to be changed{abandoned}")
     else:
-        removed = (
-            f"; {rewound.rows_removed:,} rows and {rewound.dead_letters_removed:,} dead letters were removed"
-            if target is not None
-            else ""
+        removed = f"; {result.rows_removed:,} rows and {result.dead_letters_removed:,} dead letters were removed"
+        note(
+            f"{result.moved} positions were changed, as number {result.batch_id} of the history: {offsets}"
+            f"{removed if target is not None else ''}"
         )
-        note(f"{rewound.moved} positions were changed, as number {rewound.batch_id} of the history: {told}{removed}")
 
 
 def _show(preview: RewindPreview, output: str) -> None:
     if output == "json":
-        # What --preview reads.
+        # `--preview` reads it.
         sys.stdout.write(json.dumps(preview.as_dict(), indent=2) + "\n")
         return
     show(
         [
             {
-                "topic": one.topic,
-                "partition": one.partition,
-                "beginning_offset": one.beginning,
-                "end_offset": one.end,
-                "old_offset": one.old.offset if one.old is not None else None,
-                "new_offset": one.new.offset if one.new is not None else None,
-                "difference": one.difference,
-                "read_again": one.offsets_again,
-                "skipped": one.offsets_skipped,
-                "clamped": one.clamped,
-                "note": one.note,
+                "topic": partition.topic,
+                "partition": partition.partition,
+                "beginning_offset": partition.beginning,
+                "end_offset": partition.end,
+                "old_offset": partition.old_offset,
+                "new_offset": partition.new_offset,
+                "difference": partition.difference,
+                "reread": partition.offsets_reread,
+                "skipped": partition.offsets_skipped,
+                "clamped": partition.clamped,
+                "note": partition.note,
             }
-            for one in preview.partitions
+            for partition in preview.partitions
         ],
         output,
     )
 
 
 def _text(path: str) -> str:
-    """A file's text; `-` is standard input."""
+    """Return the text of a file; `-` is standard input."""
     try:
         return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Move the stored positions of a group on purpose."""
+"""`KafkaRewindOperator`: a rewind as a task. What a rewind does is decided in `rewinding`."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 class KafkaRewindOperator(GroupOperator):
     """Move the stored positions of a group: preview, then all partitions in one transaction, with a row in the history.
 
-    A retry, or a clear after success, does not rewind again: what a task instance did last is looked up in the history. With
-    another scenario, value or scope, or with other rows to replace, it is another rewind. An error that no retry can help, such
-    as an unknown partition or an open batch, fails the task at once.
+    A retry, or a clear after success, does not rewind again: the history says what the task instance did last. With another
+    scenario, value or scope, or with other rows to replace, it is another rewind. An error that no retry can help, such as an
+    unknown partition or an open batch, fails the task at once.
 
     As for `KafkaBatchOperator`: `offsets_schema`, `offsets_prefix`, `kafka_conn_id`.
 
     :param group_id: the group whose positions are moved (templated)
-    :param scenario: where to, named as `kafka-consumer-groups --reset-offsets` names it: `to-earliest`, `to-latest`,
+    :param scenario: where the positions move to, named as `kafka-consumer-groups --reset-offsets` names it: `to-earliest`, `to-latest`,
         `to-current`, `to-offset`, `shift-by`, `to-datetime`, `by-duration`, `from-file`; and `to-batch`, `to-group`, `import`,
         `undo` (templated)
-    :param value: the offset, instant (ISO 8601, no zone means UTC), duration (`P1DT12H`), text of a CSV file, number of the batch,
+    :param value: the offset, instant (ISO 8601, no zone means UTC), duration (`P1DT12H`), text of a CSV file, id of the batch,
         or name of the group (templated)
     :param scope: `topic` or `topic:0,1`, several of them; empty, or nothing but empty text, is all topics of the group (templated)
     :param offsets_conn_id: connection of the database that holds the positions
     :param preview_only: only preview (a dry run); text such as `{{ params.preview_only }}` is read as true or false (templated)
     :param reason: for the history (templated)
     :param replace: the group's target: its rows of the offsets that will be read again, and their dead letters, are deleted in the
-        same transaction; also where a position stays, and an earlier rewind left rows beyond it
-    :param abandon_open_batch: give up the group's open batch in the same transaction; without it, an open batch is an error
+        same transaction; also where a position stays, and an earlier rewind left rows after it
+    :param abandon_open_batch: abandon the group's open batch in the same transaction; without it, an open batch is an error
     :param new_group: whether the group may be one that nothing is stored of yet
-    :param new_cluster: whether the group leaves the Kafka cluster that its positions belong to for that of `kafka_conn_id`
+    :param new_cluster: whether the group moves from the Kafka cluster that its positions belong to, to that of `kafka_conn_id`
     :param isolation_level: that of the loads
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
@@ -94,14 +94,16 @@ class KafkaRewindOperator(GroupOperator):
         # Here and not above: DAG files are parsed every few seconds.
         from airflow_kafka_offsets.core.scope import parse_scope
         from airflow_kafka_offsets.database.errors import translated_errors
-        from airflow_kafka_offsets.rewinding.rewind import RewindResult, execute_rewind, executed_by, preview_rewind
+        from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind, executed_by
+        from airflow_kafka_offsets.rewinding.previewing import preview_rewind
         from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
         preview_only = _truth("preview_only", self.preview_only)
         # A template without a value renders to nothing.
         value = None if self.value == "" else self.value
         scenario = Scenario.of(self.scenario, value, group_id=self.group_id)
-        scope = parse_scope([one for one in ([self.scope] if isinstance(self.scope, str) else self.scope) if one != ""])
+        scopes = [self.scope] if isinstance(self.scope, str) else self.scope
+        scope = parse_scope([text for text in scopes if text != ""])
         run = task_run(context)
         config = self.kafka_config()
         with (
@@ -112,9 +114,9 @@ class KafkaRewindOperator(GroupOperator):
                 run, self.group_id, scenario, engine=engine, tables=self.tables, scope=scope, replace=self.replace
             )
             if done is not None:
-                preview, rewound = done
-                self.log.info("This task instance has rewound group %r already: %s", self.group_id, rewound)
-                return preview.as_dict() | {"executed": True} | asdict(rewound)
+                preview, result = done
+                self.log.info("This task instance has rewound group %r already: %s", self.group_id, result)
+                return preview.as_dict() | {"executed": True} | asdict(result)
             preview = preview_rewind(
                 self.group_id,
                 scenario,
@@ -126,13 +128,13 @@ class KafkaRewindOperator(GroupOperator):
                 new_group=self.new_group,
                 new_cluster=self.new_cluster,
             )
-            for one in preview.changed:
-                self.log.info("%s", one)
+            for partition in preview.changed:
+                self.log.info("%s", partition)
             if self.replace is not None:
                 preview.refuse_replace()
             if preview_only:
                 return preview.as_dict() | {"executed": False} | asdict(RewindResult(None))
-            rewound = execute_rewind(
+            result = execute_rewind(
                 preview,
                 engine=engine,
                 tables=self.tables,
@@ -142,11 +144,11 @@ class KafkaRewindOperator(GroupOperator):
                 abandon=preview.open_batch if self.abandon_open_batch else None,
                 replace=self.replace,
             )
-        return preview.as_dict() | {"executed": True} | asdict(rewound)
+        return preview.as_dict() | {"executed": True} | asdict(result)
 
 
 def _truth(name: str, value: bool | str) -> bool:
-    """A parameter that a template may have made text of."""
+    """Return a parameter as a boolean; a template renders it to text."""
     from airflow_kafka_offsets.exceptions import ConfigurationError
 
     if isinstance(value, bool):

@@ -1,6 +1,7 @@
-"""Where a rewind moves positions to: a pure decision from a scenario, stored positions and log ends. No I/O.
+"""Where a scenario becomes an offset: `decide` turns a scenario, stored positions and log ends into moves. No I/O.
 
-The rules are those of `docs/semantics.md`; the case ids in tests (R01, R12, …) refer to it.
+The rules are those of `docs/semantics.md`; the case ids in tests (R01, R12, …) refer to it. `lookups` asks the history,
+other groups and Kafka for the offsets that some scenarios need.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
-from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.core.spans import Span
 from airflow_kafka_offsets.exceptions import NoPositionError, TopicRecreatedError
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
@@ -17,17 +18,17 @@ from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
 @dataclass(frozen=True, slots=True)
 class PartitionRewind:
-    """What a rewind does to a partition.
+    """How a rewind moves the position of a partition.
 
-    :param beginning: of the log; None where the topic has no such partition any more
+    :param beginning: of the log; None if the topic no longer has the partition
     :param end: of the log
     :param old: the stored position, or None
-    :param new: the position afterwards; None where there will be none
-    :param clamped: whether the scenario asked for an offset outside of the log
-    :param note: what there is to say of it, clamping included
-    :param skipped: offsets that are passed over and were never loaded
-    :param loaded_to: how far offsets at the new position or beyond were loaded by the history, and not replaced since; None where
-        none were, or the old position says it
+    :param new: the position afterwards; None if none remains
+    :param clamped: whether the scenario asks for an offset outside of the log
+    :param note: what a user should know, for example that the offset is clamped
+    :param skipped: offsets that were never loaded, and that the move passes over
+    :param loaded_to: the end of the offsets that the history has loaded at the new position or after it, and that were not
+        replaced since; None if there are none
     """
 
     topic: str
@@ -46,41 +47,79 @@ class PartitionRewind:
         return TopicPartition(self.topic, self.partition)
 
     @property
+    def old_offset(self) -> int | None:
+        return self.old.offset if self.old is not None else None
+
+    @property
+    def new_offset(self) -> int | None:
+        return self.new.offset if self.new is not None else None
+
+    @property
     def changes(self) -> bool:
-        """Whether the position is another one afterwards."""
+        """Return whether the position is another one afterwards."""
         return self.old != self.new
 
     @property
     def difference(self) -> int | None:
-        """Of the offsets; None where there is no position before or after, or it is of an earlier topic of that name."""
+        """Return the new offset minus the old one; None without both, or if the old one belongs to an earlier topic."""
         return None if self.old is None or self.new is None or self.other_topic else self.new.offset - self.old.offset
 
     @property
     def other_topic(self) -> bool:
-        """Whether the old position belongs to an earlier topic of the same name."""
+        """Return whether the old position belongs to an earlier topic of the same name."""
         return self.old is not None and self.new is not None and is_other_topic(self.old.topic_id, self.new.topic_id)
 
     @property
-    def again(self) -> Span | None:
-        """The offsets that were loaded and are read again.
+    def reread(self) -> Span | None:
+        """Return the offsets that were loaded and will be read again.
 
-        Those beyond the old position are among them, where it stood further on before an earlier rewind.
+        After an earlier rewind they reach beyond the old position.
         """
         if self.new is None:
             return None
-        reach = self.new.offset if self.loaded_to is None else self.loaded_to
+        end = self.new.offset if self.loaded_to is None else self.loaded_to
         if self.old is not None and not self.other_topic:
-            reach = max(reach, self.old.offset)
-        return (self.new.offset, reach) if reach > self.new.offset else None
+            end = max(end, self.old.offset)
+        return (self.new.offset, end) if end > self.new.offset else None
 
     @property
-    def offsets_again(self) -> int:
-        """How many offsets are read again: an upper bound of the number of records."""
-        return self.again[1] - self.again[0] if self.again is not None else 0
+    def offsets_reread(self) -> int:
+        """Return how many offsets are read again: an upper bound of the number of records."""
+        return self.reread[1] - self.reread[0] if self.reread is not None else 0
 
     @property
     def offsets_skipped(self) -> int:
         return sum(end - start for start, end in self.skipped)
+
+    def as_range(self) -> OffsetRange:
+        """Return the move as the history records it: a range from the old offset to the new one."""
+        after = self.new or self.old
+        assert after is not None  # a partition without both does not change
+        before = self.old or after
+        if self.new is None:
+            how = "removed"
+        elif self.old is None:
+            how = "chosen"
+        else:
+            how = "recreated" if self.other_topic else "rewind"
+        return OffsetRange(
+            *self.topic_partition,
+            before.offset,
+            after.offset,
+            after.offset,
+            after.topic_id,
+            how,
+            before.leader_epoch,
+            after.leader_epoch,
+        )
+
+    @classmethod
+    def from_range(cls, recorded: OffsetRange) -> PartitionRewind:
+        """Return the move that the history records. The ends of the log are not recorded."""
+        topic_id, how = recorded.topic_id, recorded.how
+        old = Position(recorded.start, topic_id, recorded.leader_epoch) if how != "chosen" else None
+        new = Position(recorded.end, topic_id, recorded.end_epoch) if how != "removed" else None
+        return cls(*recorded.topic_partition, None, None, old, new)
 
 
 def decide(
@@ -88,90 +127,90 @@ def decide(
     partitions: Sequence[TopicPartition],
     positions: Mapping[TopicPartition, Position],
     logs: Mapping[TopicPartition, PartitionLog],
-    found: Mapping[TopicPartition, Position | None],
+    looked_up: Mapping[TopicPartition, Position | None],
 ) -> tuple[PartitionRewind, ...]:
-    """Decide where the positions of partitions go.
+    """Decide where the positions of partitions move.
 
     :param partitions: those in the scope
-    :param found: for scenarios whose offsets were asked for elsewhere: an instant's (a partition without such a record is
-        left out), a file's, a batch's, another group's; None where there was no position then
+    :param looked_up: the positions that the scenario means, as `lookups` returns them; None where there was no position
     :raises NoPositionError: the scenario counts from positions that are not stored; names every partition
-    :raises TopicRecreatedError: positions of an earlier topic of the same name are wanted or counted from
+    :raises TopicRecreatedError: the scenario means, or counts from, positions of an earlier topic of the same name
     """
     if scenario.name == "shift-by":
         _check_shift(partitions, positions, logs)
-    _check_topics(scenario, partitions, logs, found)
-    return tuple(_decided(scenario, tp, positions.get(tp), logs.get(tp), found) for tp in partitions)
+    _check_topics(scenario, partitions, logs, looked_up)
+    return tuple(_decide_partition(scenario, tp, positions.get(tp), logs.get(tp), looked_up) for tp in partitions)
 
 
-def _decided(
+def _decide_partition(
     scenario: Scenario,
     tp: TopicPartition,
     old: Position | None,
     log: PartitionLog | None,
-    found: Mapping[TopicPartition, Position | None],
+    looked_up: Mapping[TopicPartition, Position | None],
 ) -> PartitionRewind:
+    stays = scenario.name == "to-current"
     if log is None:
-        gone = "the topic has no such partition any more: its position is removed"
-        if scenario.name == "to-current":
-            return PartitionRewind(*tp, None, None, old, old, note="the topic has no such partition any more")
-        return PartitionRewind(*tp, None, None, old, None, note=gone)
+        note = "the topic has no such partition any more"
+        if stays:
+            return PartitionRewind(*tp, None, None, old, old, note=note)
+        return PartitionRewind(*tp, None, None, old, None, note=f"{note}: its position is removed")
     unchanged = PartitionRewind(*tp, log.beginning, log.end, old, old)
-    if scenario.name == "to-current":
+    if stays:
         return replace(unchanged, note="" if old is not None else "no position is stored")
-    wanted, note = _wanted(scenario, tp, old, log, found)
+    wanted, note = _wanted_offset(scenario, tp, old, log, looked_up)
     if wanted is None:
-        if tp in found:
+        if tp in looked_up:
             return replace(unchanged, new=None, note="there was no position" if old is not None else "")
         return replace(unchanged, note=note)
-    offset = min(max(wanted.offset, log.beginning), log.end)
-    clamped = offset != wanted.offset
-    if offset < wanted.offset:
-        note = f"clamped: {wanted.offset} is beyond the end offset"
-    elif offset > wanted.offset:
-        note = f"clamped: {wanted.offset} is before the beginning offset"
-    another = old is not None and is_other_topic(old.topic_id, log.topic_id)
-    if another:
+    offset = min(max(wanted, log.beginning), log.end)
+    clamped = offset != wanted
+    if clamped:
+        note = f"clamped: {wanted} is {'beyond the end' if offset < wanted else 'before the beginning'} offset"
+    recreated = old is not None and is_other_topic(old.topic_id, log.topic_id)
+    if recreated:
         note = "; ".join(filter(None, [note, "the old position belongs to an earlier topic of this name"]))
-    if old is not None and old.offset == offset and not another:
+    if old is not None and old.offset == offset and not recreated:
         return replace(unchanged, clamped=clamped, note=note)
-    # Sound for any offset up to the log's end: the log of this leader reaches it.
-    new = Position(offset, log.topic_id, log.leader_epoch)
     skipped: tuple[Span, ...] = ()
-    if old is not None and not another and offset > old.offset:
+    if old is not None and not recreated and offset > old.offset:
         skipped = ((old.offset, offset),)
-    return PartitionRewind(*tp, log.beginning, log.end, old, new, clamped, note, skipped)
+    # The leader's epoch holds for any offset up to the end of its log.
+    new = Position(offset, log.topic_id, log.leader_epoch)
+    return replace(unchanged, new=new, clamped=clamped, note=note, skipped=skipped)
 
 
-def _wanted(
+def _wanted_offset(
     scenario: Scenario,
     tp: TopicPartition,
     old: Position | None,
     log: PartitionLog,
-    found: Mapping[TopicPartition, Position | None],
-) -> tuple[Position | None, str]:
-    """Where the scenario wants the position, and what there is to say of it; None where it wants none, or says nothing."""
-    name = scenario.name
-    if name == "to-earliest":
-        return Position(log.beginning), ""
-    if name == "to-latest":
-        return Position(log.end), ""
-    if name == "to-offset":
-        assert isinstance(scenario.value, int)
-        return Position(scenario.value), ""
-    if name == "shift-by":
-        assert isinstance(scenario.value, int)
-        assert old is not None
-        return Position(old.offset + scenario.value), ""
-    if tp in found:
-        return found[tp], ""
-    if name in ("to-datetime", "by-duration"):
-        return Position(log.end), "no record at or after that instant: the end offset"
-    of = {
-        "to-group": f"group {scenario.value!r} has no position of it",
-        "import": f"consumer group {scenario.value!r} of Kafka's has committed nothing of it",
-    }
-    return None, f"{of.get(name, 'the history knows nothing of it')}: left as it is"
+    looked_up: Mapping[TopicPartition, Position | None],
+) -> tuple[int | None, str]:
+    """Return the offset that the scenario means, and a note; None if it means no position, or names none."""
+    match scenario.name, scenario.value:
+        case "to-earliest", _:
+            return log.beginning, ""
+        case "to-latest", _:
+            return log.end, ""
+        case "to-offset", int(offset):
+            return offset, ""
+        case "shift-by", int(shift):
+            assert old is not None  # see `_check_shift`
+            return old.offset + shift, ""
+    if tp in looked_up:
+        wanted = looked_up[tp]
+        return (wanted.offset if wanted is not None else None), ""
+    match scenario.name:
+        case "to-datetime" | "by-duration":
+            return log.end, "no record at or after that instant: the end offset"
+        case "to-group":
+            missing = f"group {scenario.value!r} has no position of this partition"
+        case "import":
+            missing = f"consumer group {scenario.value!r} in Kafka has committed no offset of this partition"
+        case _:
+            missing = "the history has no position of this partition"
+    return None, f"{missing}: left as it is"
 
 
 def _check_shift(
@@ -198,17 +237,16 @@ def _check_topics(
     scenario: Scenario,
     partitions: Sequence[TopicPartition],
     logs: Mapping[TopicPartition, PartitionLog],
-    found: Mapping[TopicPartition, Position | None],
+    looked_up: Mapping[TopicPartition, Position | None],
 ) -> None:
     recreated = [
-        (tp, wanted)
+        f"{tp}: offset {wanted.offset}"
         for tp in partitions
-        if (wanted := found.get(tp)) is not None
+        if (wanted := looked_up.get(tp)) is not None
         and (tp not in logs or is_other_topic(wanted.topic_id, logs[tp].topic_id))
     ]
     if recreated:
         raise TopicRecreatedError(
-            f"{scenario.text} means positions of an earlier topic of the same name, which mean nothing in the one that is "
-            f"there now: {', '.join(f'{tp}: offset {wanted.offset}' for tp, wanted in recreated)}. Name an offset or a time "
-            "instead, or leave these partitions out of the scope."
+            f"{scenario.text} means positions of an earlier topic of the same name, which mean nothing in the current one: "
+            f"{', '.join(recreated)}. Name an offset or a time instead, or leave these partitions out of the scope."
         )

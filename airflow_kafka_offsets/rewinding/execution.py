@@ -1,170 +1,245 @@
-"""Positions that are moved otherwise than by loading: in one transaction, with a row in the history."""
+"""Execute the preview of a rewind: all its partitions in one transaction, or nothing. An undo is executed like any rewind.
+
+The checks are here; `ledger.moved_positions` writes. A batch that is in the way is abandoned here too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+import getpass
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.exc import DBAPIError
 
-from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, Position, TopicPartition
+from airflow_kafka_offsets.core.offsets import Gap, Position, TopicPartition
+from airflow_kafka_offsets.core.scope import Scope
 from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.database.errors import database_message, is_outage
-from airflow_kafka_offsets.database.transactions import database_now, transact
+from airflow_kafka_offsets.database.errors import translated_errors
+from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     CommitUnknownError,
-    DatabaseUnavailableError,
     OpenBatchError,
     RewindConflictError,
 )
-from airflow_kafka_offsets.ledger.abandoning import abandon_locked
-from airflow_kafka_offsets.ledger.batch_rows import insert_batch, insert_gaps, insert_ranges, of_task_instance
+from airflow_kafka_offsets.ledger import abandoning
+from airflow_kafka_offsets.ledger.batch_rows import of_task_instance
 from airflow_kafka_offsets.ledger.batches import open_batch_of
-from airflow_kafka_offsets.ledger.groups import lock, lock_group, wait_for_group
+from airflow_kafka_offsets.ledger.groups import cluster_of, lock, lock_group, wait_for_group
+from airflow_kafka_offsets.ledger.install import create_missing, installed_version
+from airflow_kafka_offsets.ledger.moved_positions import move_positions
 from airflow_kafka_offsets.ledger.positions import stored_positions
-from airflow_kafka_offsets.ledger.replaced_output import replace_output
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.rewinding.decision import PartitionRewind
-from airflow_kafka_offsets.rewinding.history import REWIND_KINDS
+from airflow_kafka_offsets.rewinding.history import REWIND_KINDS, count_removed, executed_preview
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
-from airflow_kafka_offsets.sinks.sink import Output
+from airflow_kafka_offsets.rewinding.scenarios import Scenario
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+
+log = logging.getLogger(__name__)
 
 
-def rewound_by(
-    engine: Engine, tables: Tables, group_id: str, owner: TaskRun, scenario: str, target: str | None = None
-) -> int | None:
-    """The rewind that a task instance has executed, in whichever try; None where the latest one was about something else.
+@dataclass(frozen=True, slots=True)
+class RewindResult:
+    """What a rewind did.
 
-    :param scenario: as the history tells it
-    :param target: the table whose rows are taken back, or None
+    :param batch_id: its number in the history; None if there was nothing to change
+    :param moved: how many positions it changed
+    :param rows_removed: how many rows it deleted from the target
+    :param dead_letters_removed: how many records it deleted from `dead_letters`
     """
-    with engine.connect() as conn:
-        return _rewound_by(conn, tables, group_id, owner, scenario, target)
+
+    batch_id: int | None
+    moved: int = 0
+    rows_removed: int = 0
+    dead_letters_removed: int = 0
 
 
-def execute_preview(
-    engine: Engine,
-    tables: Tables,
+def execute_rewind(
     preview: RewindPreview,
     *,
-    owner: TaskRun,
-    who: str,
+    engine: Engine,
+    tables: Tables | None = None,
+    run: TaskRun | None = None,
+    who: str | None = None,
     reason: str | None = None,
     abandon: int | None = None,
-    target: Output | None = None,
-) -> int:
-    """Move positions as a preview says, or change nothing: one transaction for all partitions.
+    replace: SqlTable | None = None,
+) -> RewindResult:
+    """Do what a preview says, for all partitions in one transaction, or nothing.
 
-    :param owner: what it did last is not done again
-    :param who: for the history
-    :param abandon: the number of the open batch, which is given up in the same transaction
-    :param target: remove the output of the offsets that will be read again, in the same transaction
-    :return: the number of the rewind in the history
-    :raises RewindConflictError: positions have moved since the preview was made
-    :raises OpenBatchError: a batch is open, and is not the one to abandon
-    :raises ConfigurationError: the target's rows cannot be told apart by where they are from, or positions of another cluster
-        would stay
+    :param run: the task instance that rewinds; what an earlier try of it did last is not done again
+    :param who: for the history; None is the user of this process
+    :param reason: for the history
+    :param abandon: the id of the open batch, which is abandoned in the same transaction; also if there is nothing to change
+    :param replace: the group's target: its rows of the offsets that will be read again, and their dead letters, are deleted in the
+        same transaction; also where a position stays, and an earlier rewind left rows after it
+    :raises RewindConflictError: positions have moved since the preview was made; nothing was changed
+    :raises OpenBatchError: a batch is open, and is not the one to abandon; nothing was changed
+    :raises ConfigurationError: the rows of the target do not say where they are from, or positions of another cluster would stay;
+        nothing was changed
     :raises DatabaseUnavailableError: the database could not do it; nothing was changed
-    :raises CommitUnknownError: the connection broke, and the database could not be asked what became of it
+    :raises CommitUnknownError: the connection broke, and the database could not be asked whether the rewind was committed
+    :raises LedgerError: see `exceptions`
     """
-
-    target_name = target.name if target is not None else None
+    tables, run, who, group_id = (
+        tables or Tables(),
+        run or TaskRun.of_this_process(),
+        who or current_user(),
+        preview.group_id,
+    )
+    if not (preview.changed if replace is None else preview.replacing):
+        log.info("Nothing to change: %s leaves the positions of group %r where they are", preview.scenario, group_id)
+        if abandon is not None:
+            abandon_batch(group_id, abandon, engine=engine, tables=tables, who=who, reason=reason)
+            log.info("Batch %d of group %r is abandoned", abandon, group_id)
+        return RewindResult(None)
+    if replace is not None:
+        preview.refuse_replace()
+    if preview.generation is None:
+        create_missing(engine, tables)
+    asked = (group_id, run, preview.scenario, replace)
 
     def work(conn: Connection) -> int:
-        # Another try may be at it: what it does is seen once it is done.
-        _lock_group(conn, tables, preview)
-        done = _rewound_by(conn, tables, preview.group_id, owner, preview.scenario, target_name)
-        if done is not None:
-            return done
-        return _execute(conn, tables, preview, owner, who, reason, abandon, target)
+        if preview.generation is None:
+            lock_group(conn, tables, group_id, preview.cluster_id)
+        else:
+            lock(conn, tables, group_id)
+        # An earlier try may have held the lock, and have committed.
+        done = _executed_by(conn, tables, *asked)
+        return done if done is not None else _execute(conn, tables, preview, run, who, reason, abandon, replace)
 
     try:
-        return transact(engine, work, outcome=lambda conn: _rewind_committed(conn, tables, preview, owner, target_name))
-    except DBAPIError as error:
-        if not is_outage(error):
-            raise
-        raise DatabaseUnavailableError(
-            f"The positions of group {preview.group_id!r} were not moved, and nothing was changed: {database_message(error)}. Do it again "
-            "when the database has what it lacked."
-        ) from error
+        with translated_errors(
+            f"The positions of group {group_id!r} were not moved, and nothing was changed",
+            "Do it again when the database is available.",
+        ):
+            batch_id = transact(
+                engine, work, outcome=lambda conn: _rewind_committed(conn, tables, preview.cluster_id, *asked)
+            )
     except CommitUnknownError as unknown:
         raise CommitUnknownError(
-            f"Whether the positions of group {preview.group_id!r} were moved is not known. {unknown}. Look at the history of "
+            f"Whether the positions of group {group_id!r} were moved is not known. {unknown}. Look at the history of "
             "the group: the rewind is there as a whole, or not at all."
         ) from unknown
+    moved = len(preview.changed)
+    log.info(
+        "Moved %d positions of group %r (%s), number %d in the history", moved, group_id, preview.scenario, batch_id
+    )
+    return RewindResult(batch_id, moved, *count_removed(engine, tables, batch_id))
+
+
+def executed_by(
+    run: TaskRun,
+    group_id: str,
+    scenario: Scenario,
+    *,
+    engine: Engine,
+    tables: Tables | None = None,
+    scope: Scope | None = None,
+    replace: SqlTable | None = None,
+) -> tuple[RewindPreview, RewindResult] | None:
+    """Return what an earlier try of a task instance has rewound; None if none has.
+
+    :param scenario: if the latest rewind had another scenario, scope or target, the task instance wants another rewind
+    """
+    tables = tables or Tables()
+    with engine.connect() as conn:
+        if installed_version(conn, tables) is None:
+            return None
+        batch_id = _executed_by(conn, tables, group_id, run, scenario.describe(scope or {}), replace)
+    if batch_id is None:
+        return None
+    preview = executed_preview(engine, tables, batch_id)
+    return preview, RewindResult(batch_id, len(preview.changed), *count_removed(engine, tables, batch_id))
+
+
+def abandon_batch(
+    group_id: str,
+    batch_id: int,
+    *,
+    engine: Engine,
+    tables: Tables | None = None,
+    who: str | None = None,
+    reason: str | None = None,
+) -> None:
+    """Abandon an open batch, a load or a replay: its attempt can never commit, and the positions stay where they are.
+
+    The next load plans again from the stored positions.
+
+    :raises OpenBatchError: the group has no such batch, or it is not open
+    :raises ConfigurationError: there is no such group
+    """
+    tables = tables or Tables()
+    with engine.connect() as conn:
+        cluster_of(conn, tables, group_id)  # raises if there is no such group
+    abandoning.abandon_batch(engine, tables, group_id, batch_id, who=who or current_user(), reason=reason)
+
+
+def current_user() -> str:
+    """Return the user of this process, for the history."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # containers run with any uid: it need not have a name
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
 
 
 def _execute(
     conn: Connection,
     tables: Tables,
     preview: RewindPreview,
-    owner: TaskRun,
+    run: TaskRun,
     who: str,
     reason: str | None,
     abandon: int | None,
-    target: Output | None,
+    target: SqlTable | None,
 ) -> int:
+    """Check the group, which is locked, and move its positions; return the id of the batch."""
     group_id = preview.group_id
     _check_group(conn, tables, preview)
     stored = stored_positions(conn, tables, group_id)
-    _check_moved(preview, stored)
+    _check_positions(preview, stored)
     preview.refuse_left_behind(stored)
-    still_open = open_batch_of(conn, tables, group_id)
-    if still_open != abandon:
-        raise _wrong_batch(group_id, still_open, abandon)
+    open_batch = open_batch_of(conn, tables, group_id)
+    if open_batch != abandon:
+        raise _wrong_batch(group_id, open_batch, abandon)
     if abandon is not None:
-        moved = None if preview.moves_cluster else {one.topic_partition for one in preview.changed}
-        abandon_locked(conn, tables, group_id, abandon, who, reason, moved=moved)
-    changed, again = preview.changed, {}
-    if target is not None:
-        again = {one.topic_partition: one.again for one in preview.partitions if one.again is not None}
-        changed = preview.replacing
-    now = database_now(conn)
-    generation = (preview.generation or 0) + 1
-    batch_id = insert_batch(
+        moved = None if preview.moves_cluster else {partition.topic_partition for partition in preview.changed}
+        abandoning.abandon_locked(conn, tables, group_id, abandon, who, reason, moved=moved)
+    changed = preview.changed if target is None else preview.replacing
+    return move_positions(
         conn,
         tables,
         group_id,
-        owner,
-        preview.kind,
-        generation,
-        state="committed",
-        planned_at=now,
-        committed_at=now,
-        target_table=target.name if target is not None else None,
+        [partition.as_range() for partition in changed],
+        [
+            Gap(*partition.topic_partition, *span, "passed over", f"moved forward by {who} ({preview.scenario})")
+            for partition in changed
+            for span in partition.skipped
+        ],
+        owner=run,
+        kind=preview.kind,
+        generation=(preview.generation or 0) + 1,
+        cluster_id=preview.cluster_id,
+        target=target,
+        replaced={
+            partition.topic_partition: partition.reread
+            for partition in changed
+            if target is not None and partition.reread is not None
+        },
         scenario=preview.scenario,
         reason=reason,
         who=who,
     )
-    insert_ranges(conn, tables, batch_id, [_range(one) for one in changed], again)
-    insert_gaps(conn, tables, batch_id, _gaps(changed, preview.scenario, who))
-    if target is not None:
-        replace_output(conn, tables, group_id, batch_id, target)
-    _set_positions(conn, tables, group_id, batch_id, changed, now)
-    groups = tables.consumer_groups
-    conn.execute(
-        groups.update()
-        .where(groups.c.group_id == group_id)
-        .values(generation=generation, cluster_id=preview.cluster_id)
-    )
-    return batch_id
-
-
-def _lock_group(conn: Connection, tables: Tables, preview: RewindPreview) -> None:
-    if preview.generation is None:
-        lock_group(conn, tables, preview.group_id, preview.cluster_id)
-    else:
-        lock(conn, tables, preview.group_id)
 
 
 def _check_group(conn: Connection, tables: Tables, preview: RewindPreview) -> None:
-    """
-    :raises RewindConflictError: the group is not what it was when the preview was made
-    """
+    """Raise an error if the group is not what it was when the preview was made."""
     groups = tables.consumer_groups
     row = conn.execute(sa.select(groups).where(groups.c.group_id == preview.group_id)).one_or_none()
     if row is None or row.generation != (preview.generation or 0):
@@ -180,11 +255,14 @@ def _check_group(conn: Connection, tables: Tables, preview: RewindPreview) -> No
         )
 
 
-def _check_moved(preview: RewindPreview, stored: Mapping[TopicPartition, Position]) -> None:
+def _check_positions(preview: RewindPreview, stored: Mapping[TopicPartition, Position]) -> None:
+    def text(position: Position | None) -> str:
+        return f"position {position.offset}" if position is not None else "no position"
+
     moved = [
-        f"{one.topic_partition}: {_first_partitions(one.old)} in the preview, {_first_partitions(stored.get(one.topic_partition))} now"
-        for one in preview.partitions
-        if one.old != stored.get(one.topic_partition)
+        f"{partition.topic_partition}: {text(partition.old)} in the preview, {text(now)} now"
+        for partition in preview.partitions
+        if partition.old != (now := stored.get(partition.topic_partition))
     ]
     if moved:
         raise RewindConflictError(
@@ -193,117 +271,44 @@ def _check_moved(preview: RewindPreview, stored: Mapping[TopicPartition, Positio
         )
 
 
-def _first_partitions(position: Position | None) -> str:
-    return f"position {position.offset}" if position is not None else "no position"
-
-
-def _wrong_batch(group_id: str, still_open: int | None, abandon: int | None) -> OpenBatchError:
-    if still_open is None:
+def _wrong_batch(group_id: str, open_batch: int | None, abandon: int | None) -> OpenBatchError:
+    if open_batch is None:
         return OpenBatchError(f"Batch {abandon} of group {group_id!r} is not open. Nothing was changed.")
     also = f", which is not batch {abandon}" if abandon is not None else ""
     return OpenBatchError(
-        f"Group {group_id!r} has the open batch {still_open}{also}: it starts at the positions that would be moved. Nothing was "
-        f"changed; let a load finish it first, or abandon batch {still_open} together with the rewind."
+        f"Group {group_id!r} has the open batch {open_batch}{also}: it starts at the positions that would be moved. Nothing was "
+        f"changed; let a load finish it first, or abandon batch {open_batch} together with the rewind."
     )
 
 
-def _range(one: PartitionRewind) -> OffsetRange:
-    """A move of a position as a row of the history: from `start` to `end`."""
-    position = one.new or one.old
-    assert position is not None  # a partition without both does not change
-    before = one.old or position
-    how = "rewind"
-    if one.new is None:
-        how = "removed"
-    elif one.old is None:
-        how = "chosen"
-    elif one.other_topic:
-        how = "recreated"
-    return OffsetRange(
-        one.topic,
-        one.partition,
-        before.offset,
-        position.offset,
-        position.offset,
-        position.topic_id,
-        how,
-        before.leader_epoch,
-        position.leader_epoch,
-    )
-
-
-def _gaps(changed: Iterable[PartitionRewind], scenario: str, who: str) -> list[Gap]:
-    return [
-        Gap(one.topic, one.partition, start, end, "passed over", f"moved forward by {who} ({scenario})")
-        for one in changed
-        for start, end in one.skipped
-    ]
-
-
-def _set_positions(
-    conn: Connection,
-    tables: Tables,
-    group_id: str,
-    batch_id: int,
-    changed: Sequence[PartitionRewind],
-    now: datetime,
-) -> None:
-    offsets = tables.consumed_offsets
-    keyed = [
-        {"of_group": group_id, "of_topic": one.topic, "of_partition": one.partition}
-        for one in changed
-        if one.old is not None
-    ]
-    if keyed:
-        conn.execute(
-            offsets.delete().where(
-                offsets.c.consumer_group == sa.bindparam("of_group"),
-                offsets.c.topic == sa.bindparam("of_topic"),
-                offsets.c.partition == sa.bindparam("of_partition"),
-            ),
-            keyed,
-        )
-    rows = [
-        {
-            "consumer_group": group_id,
-            "topic": one.topic,
-            "partition": one.partition,
-            "offset_value": one.new.offset,
-            "topic_id": one.new.topic_id,
-            "leader_epoch": one.new.leader_epoch,
-            # How old what was loaded is, is not known of another position.
-            "record_timestamp": None,
-            "batch_id": batch_id,
-            "updated_at": now,
-        }
-        for one in changed
-        if one.new is not None
-    ]
-    if rows:
-        conn.execute(offsets.insert(), rows)
-
-
-def _rewound_by(
-    conn: Connection, tables: Tables, group_id: str, owner: TaskRun, scenario: str, target: str | None
+def _executed_by(
+    conn: Connection, tables: Tables, group_id: str, run: TaskRun, scenario: str, target: SqlTable | None
 ) -> int | None:
+    """Return the id of the latest rewind of a task instance; None if it has none, or with another scenario or target.
+
+    A task instance that was cleared with other parameters wants another rewind.
+    """
     batches = tables.offset_batches.c
     last = conn.execute(
         sa.select(batches.batch_id, batches.scenario, batches.target_table)
-        .where(
-            of_task_instance(tables, group_id, owner),
-            batches.kind.in_(REWIND_KINDS),
-        )
+        .where(of_task_instance(tables, group_id, run), batches.kind.in_(REWIND_KINDS))
         .order_by(batches.batch_id.desc())
         .limit(1)
     ).one_or_none()
-    # A task instance that was cleared with other parameters wants another rewind.
-    return last.batch_id if last is not None and (last.scenario, last.target_table) == (scenario, target) else None
+    wanted = (scenario, target.name if target is not None else None)
+    return last.batch_id if last is not None and (last.scenario, last.target_table) == wanted else None
 
 
 def _rewind_committed(
-    conn: Connection, tables: Tables, preview: RewindPreview, owner: TaskRun, target: str | None
+    conn: Connection,
+    tables: Tables,
+    cluster_id: str,
+    group_id: str,
+    run: TaskRun,
+    scenario: str,
+    target: SqlTable | None,
 ) -> int | None:
-    """Return the number of the rewind in the history; None where it was not committed."""
+    """Return the id of the rewind in the history; None if it was not committed."""
     # The server may not have noticed yet that the connection broke, and still hold the lock of the transaction.
-    wait_for_group(conn, tables, preview.group_id, preview.cluster_id)
-    return _rewound_by(conn, tables, preview.group_id, owner, preview.scenario, target)
+    wait_for_group(conn, tables, group_id, cluster_id)
+    return _executed_by(conn, tables, group_id, run, scenario, target)

@@ -1,10 +1,9 @@
-"""Where a group stands, and where it stood before: what rewinds are decided from."""
+"""What the state tables say of a group's positions: now, before a batch, and around its last rewind. Reads only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -23,13 +22,10 @@ REWIND_KINDS = ("rewind", "undo", "import")
 
 MOVING_KINDS = ("load", "start", *REWIND_KINDS)
 
-# Their old positions mean nothing in the topic that is there now.
-_OTHER_TOPIC = ("recreated", "removed")
-
 
 @dataclass(frozen=True, slots=True)
 class CurrentState:
-    """Where a group stands.
+    """The positions of a group, and what a rewind has to respect.
 
     :param open_batch: the load that is planned or staged, or None
     """
@@ -44,11 +40,10 @@ class CurrentState:
 class LastRewind:
     """The rewind that an undo takes back.
 
-    :param before: the positions that it moved, as they were; None where there was none
-    :param after: the same, as it left them
+    :param before: the old positions of the partitions that it moved; None where there was none
     :param other_topic: partitions whose old position belongs to an earlier topic of the same name
-    :param replaced: whether it removed output, which moving positions cannot bring back
-    :param moved_since: partitions whose position is not as it left them
+    :param replaced: whether it deleted output, which moving positions cannot bring back
+    :param moved_since: partitions that a later batch has moved
     """
 
     batch_id: int
@@ -60,9 +55,9 @@ class LastRewind:
 
 
 def current_state(engine: Engine, tables: Tables, group_id: str) -> CurrentState | None:
-    """Where a group stands; None where it is not known.
+    """Return the current state of a group; None if nothing is stored of it.
 
-    The generation is read first: positions that are rewound meanwhile are then of a later one, and nothing is executed on them.
+    The generation is read first: if the positions are rewound meanwhile, it is too old, and nothing is executed on them.
     """
     groups = tables.consumer_groups.c
     with engine.connect() as conn:
@@ -76,75 +71,77 @@ def current_state(engine: Engine, tables: Tables, group_id: str) -> CurrentState
 
 
 def state_before(engine: Engine, tables: Tables, group_id: str, batch_id: int) -> dict[TopicPartition, Position]:
-    """The positions of a group before a batch of its history.
+    """Return the positions of a group before a batch of its history.
 
-    A partition that no batch before that one touched is where the first later one found it, or chose to begin.
+    A partition that no earlier batch moved is where the first later batch found it, or chose to begin.
 
     :raises ConfigurationError: the group has no such batch
     """
+    batch = tables.offset_batches.c.batch_id
+    gaps = tables.offset_gaps.c
     with engine.connect() as conn:
         _check_batch(conn, tables, group_id, batch_id)
-        earlier = _moves(conn, tables, group_id, sa.func.max, tables.offset_batches.c.batch_id < batch_id)
-        later = _moves(conn, tables, group_id, sa.func.min, tables.offset_batches.c.batch_id >= batch_id)
-        gaps = tables.offset_gaps.c
-        skipped = {
-            (row.batch_id, TopicPartition(row.topic, row.partition)): row.start_offset
-            for row in conn.execute(
-                sa.select(tables.offset_gaps).where(
-                    gaps.batch_id.in_({one for one, _, moved in later.values() if moved.how == "skipped-gap"})
-                )
-            )
-        }
-    found: dict[TopicPartition, Position] = {}
-    for tp, (one, _, moved) in later.items():
-        if moved.how not in _OTHER_TOPIC:
-            start = skipped.get((one, tp), moved.start)
-            found[tp] = Position(start, moved.topic_id, moved.leader_epoch)
-    for tp, (_, kind, moved) in earlier.items():
-        if moved.how == "removed":
-            found.pop(tp, None)
+        later = _first_moves(conn, tables, group_id, batch >= batch_id, batch)
+        earlier = _first_moves(conn, tables, group_id, batch < batch_id, batch.desc())
+        skipping = {later_id for later_id, _, move in later.values() if move.how == "skipped-gap"}
+        rows = conn.execute(sa.select(tables.offset_gaps).where(gaps.batch_id.in_(skipping)))
+        skipped = {(row.batch_id, row.topic, row.partition): row.start_offset for row in rows}
+    # The old position of a topic that was recreated means nothing in the new one.
+    positions = {
+        tp: Position(skipped.get((later_id, *tp), move.start), move.topic_id, move.leader_epoch)
+        for tp, (later_id, _, move) in later.items()
+        if move.how not in ("recreated", "removed")
+    }
+    for tp, (_, kind, move) in earlier.items():
+        if move.how == "removed":
+            positions.pop(tp, None)
         else:
-            found[tp] = _after(kind, moved)
-    return found
+            epoch = move.end_epoch if kind in REWIND_KINDS else move.epoch_after
+            positions[tp] = Position(move.end, move.topic_id, epoch)
+    return positions
 
 
 def last_rewind(engine: Engine, tables: Tables, group_id: str, scope: Scope | None = None) -> LastRewind | None:
-    """The latest rewind of a group, be it an undo or an import; None where there was none.
+    """Return the latest rewind of a group, which may be an undo or an import; None if there is none.
 
-    :param scope: leaves other partitions out; None is all
+    :param scope: leaves out other partitions; None is all
     """
-    batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
+    batches, ranges, offsets = tables.offset_batches.c, tables.offset_ranges.c, tables.consumed_offsets.c
     with engine.connect() as conn:
-        row = conn.execute(
+        batch = conn.execute(
             sa.select(batches.batch_id, batches.scenario)
             .where(batches.consumer_group == group_id, batches.kind.in_(REWIND_KINDS), batches.state == "committed")
             .order_by(batches.batch_id.desc())
             .limit(1)
         ).one_or_none()
-        if row is None:
+        if batch is None:
             return None
-        moved = conn.execute(sa.select(tables.offset_ranges).where(ranges.batch_id == row.batch_id)).all()
-        stored = stored_positions(conn, tables, group_id)
-        moved_by = _moved_by(conn, tables, group_id)
-    rows = [one for one in moved if in_scope(scope or {}, TopicPartition(one.topic, one.partition))]
-    before: dict[TopicPartition, Position | None] = {}
-    other_topic: list[TopicPartition] = []
-    moved_since: list[TopicPartition] = []
-    for one in sorted(map(as_range, rows), key=lambda one: one.topic_partition):
-        tp = one.topic_partition
-        # Of a position that was removed, the topic is known: it may be the one that is there now.
-        if one.how == "recreated":
-            other_topic.append(tp)
-        had_one = one.how != "chosen"
-        before[tp] = Position(one.start, one.topic_id, one.leader_epoch) if had_one else None
-        if (tp in stored) != (one.how != "removed") or moved_by.get(tp, row.batch_id) != row.batch_id:
-            moved_since.append(tp)
-    replaced = any(one.replaced_from is not None for one in rows)
-    return LastRewind(row.batch_id, row.scenario, before, tuple(other_topic), replaced, tuple(moved_since))
+        rows = conn.execute(
+            sa.select(tables.offset_ranges)
+            .where(ranges.batch_id == batch.batch_id)
+            .order_by(ranges.topic, ranges.partition)
+        ).all()
+        stored = conn.execute(
+            sa.select(offsets.topic, offsets.partition, offsets.batch_id).where(offsets.consumer_group == group_id)
+        )
+        moved_by = {TopicPartition(row.topic, row.partition): row.batch_id for row in stored}
+    rows = [row for row in rows if in_scope(scope or {}, TopicPartition(row.topic, row.partition))]
+    moves = {move.topic_partition: move for move in map(as_range, rows)}
+    return LastRewind(
+        batch.batch_id,
+        batch.scenario,
+        {tp: PartitionRewind.from_range(move).old for tp, move in moves.items()},
+        # The topic of a position that was removed is known: it may be the current one.
+        tuple(tp for tp, move in moves.items() if move.how == "recreated"),
+        any(row.replaced_from is not None for row in rows),
+        tuple(
+            tp for tp, move in moves.items() if moved_by.get(tp) != (batch.batch_id if move.how != "removed" else None)
+        ),
+    )
 
 
-def executed(engine: Engine, tables: Tables, batch_id: int) -> RewindPreview:
-    """A rewind of the history, as its preview; what the logs were then is not known any more."""
+def executed_preview(engine: Engine, tables: Tables, batch_id: int) -> RewindPreview:
+    """Return the preview of a rewind in the history, without what is not recorded: the ends of the logs."""
     batches, ranges, groups = tables.offset_batches.c, tables.offset_ranges.c, tables.consumer_groups.c
     with engine.connect() as conn:
         row = conn.execute(
@@ -155,18 +152,12 @@ def executed(engine: Engine, tables: Tables, batch_id: int) -> RewindPreview:
         rows = conn.execute(
             sa.select(tables.offset_ranges).where(ranges.batch_id == batch_id).order_by(ranges.topic, ranges.partition)
         )
-        moved = tuple(map(_rewound, map(as_range, rows)))
-    return RewindPreview(row.consumer_group, row.cluster_id or "", row.generation - 1, row.scenario, row.kind, moved)
+        moves = tuple(PartitionRewind.from_range(as_range(moved)) for moved in rows)
+    return RewindPreview(row.consumer_group, row.cluster_id or "", row.generation - 1, row.scenario, row.kind, moves)
 
 
-def _rewound(one: OffsetRange) -> PartitionRewind:
-    old = Position(one.start, one.topic_id, one.leader_epoch) if one.how != "chosen" else None
-    new = Position(one.end, one.topic_id, one.end_epoch) if one.how != "removed" else None
-    return PartitionRewind(one.topic, one.partition, None, None, old, new)
-
-
-def removed_by(engine: Engine, tables: Tables, batch_id: int) -> tuple[int, int]:
-    """How many rows and dead letters of others a batch removed."""
+def count_removed(engine: Engine, tables: Tables, batch_id: int) -> tuple[int, int]:
+    """Return how many rows and dead letters of earlier batches a batch deleted."""
     replaced = tables.replaced_output.c
     query = sa.select(sa.func.sum(replaced.row_count), sa.func.sum(replaced.dead_letters))
     with engine.connect() as conn:
@@ -186,13 +177,18 @@ def _check_batch(conn: Connection, tables: Tables, group_id: str, batch_id: int)
     raise ConfigurationError(f"Group {group_id!r} has no batch {batch_id}: {has}")
 
 
-def _moves(
-    conn: Connection, tables: Tables, group_id: str, which: Callable[[Any], Any], condition: sa.ColumnElement[bool]
+def _first_moves(
+    conn: Connection,
+    tables: Tables,
+    group_id: str,
+    condition: sa.ColumnElement[bool],
+    order: sa.ColumnElement[int],
 ) -> dict[TopicPartition, tuple[int, str, OffsetRange]]:
-    """The first or the last move of each partition among some batches: the batch, its kind, and its range."""
+    """Return the first move of each partition among some batches, in an order: the batch, its kind, and the range."""
     batches, ranges = tables.offset_batches, tables.offset_ranges
-    chosen = (
-        sa.select(ranges.c.topic, ranges.c.partition, which(ranges.c.batch_id).label("batch_id"))
+    nth = sa.func.row_number().over(partition_by=(ranges.c.topic, ranges.c.partition), order_by=order)
+    moves = (
+        sa.select(ranges, batches.c.kind, nth.label("nth"))
         .join(batches, batches.c.batch_id == ranges.c.batch_id)
         .where(
             batches.c.consumer_group == group_id,
@@ -200,35 +196,7 @@ def _moves(
             batches.c.state == "committed",
             condition,
         )
-        .group_by(ranges.c.topic, ranges.c.partition)
         .subquery()
     )
-    query = (
-        sa.select(ranges, batches.c.kind)
-        .join(
-            chosen,
-            sa.and_(
-                chosen.c.batch_id == ranges.c.batch_id,
-                chosen.c.topic == ranges.c.topic,
-                chosen.c.partition == ranges.c.partition,
-            ),
-        )
-        .join(batches, batches.c.batch_id == ranges.c.batch_id)
-    )
-    return {
-        TopicPartition(row.topic, row.partition): (row.batch_id, row.kind, as_range(row)) for row in conn.execute(query)
-    }
-
-
-def _after(kind: str, moved: OffsetRange) -> Position:
-    if kind in REWIND_KINDS:
-        return Position(moved.end, moved.topic_id, moved.end_epoch)
-    return Position(moved.end, moved.topic_id, moved.epoch_after)
-
-
-def _moved_by(conn: Connection, tables: Tables, group_id: str) -> dict[TopicPartition, int]:
-    offsets = tables.consumed_offsets.c
-    rows = conn.execute(
-        sa.select(offsets.topic, offsets.partition, offsets.batch_id).where(offsets.consumer_group == group_id)
-    )
-    return {TopicPartition(row.topic, row.partition): row.batch_id for row in rows}
+    rows = conn.execute(sa.select(moves).where(moves.c.nth == 1))
+    return {TopicPartition(row.topic, row.partition): (row.batch_id, row.kind, as_range(row)) for row in rows}

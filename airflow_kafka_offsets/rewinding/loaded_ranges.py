@@ -1,19 +1,53 @@
-"""What batches of a group loaded of offsets that its positions are moved over or before, and nobody replaced since."""
+"""Offset ranges that a group has loaded and not removed again. A rewind asks which of the offsets it skips, or will reread, were loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
-from airflow_kafka_offsets.core.offsets import Position, TopicPartition
+from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.core.spans import Span, subtract
 from airflow_kafka_offsets.ledger.group_table import group_table, same_table_names
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.rewinding.decision import PartitionRewind
 from airflow_kafka_offsets.rewinding.history import MOVING_KINDS
+
+
+def with_loaded_ranges(
+    engine: Engine,
+    tables: Tables,
+    group_id: str,
+    partitions: Collection[PartitionRewind],
+    logs: Mapping[TopicPartition, PartitionLog],
+) -> tuple[PartitionRewind, ...]:
+    """Return moves with what only the history knows: after a rewind, offsets beyond the old position may be loaded.
+
+    Offsets that were loaded before are not skipped, and those loaded at the new position or after it are read again.
+    """
+    skipping = [partition.topic_partition for partition in partitions if partition.skipped]
+    loaded = loaded_within(engine, tables, group_id, skipping, {tp.topic: logs[tp].topic_id for tp in skipping})
+    # A position of another topic is removed or left as it is: its offsets say nothing.
+    positions = {
+        partition.topic_partition: partition.new
+        for partition in partitions
+        if partition.new is not None
+        and (log := logs.get(partition.topic_partition)) is not None
+        and partition.new.topic_id == log.topic_id
+    }
+    ends = loaded_beyond(engine, tables, group_id, positions)
+    return tuple(
+        replace(
+            partition,
+            skipped=tuple(subtract(partition.skipped, loaded.get(partition.topic_partition, ()))),
+            loaded_to=ends.get(partition.topic_partition),
+        )
+        for partition in partitions
+    )
 
 
 def loaded_within(
@@ -23,92 +57,84 @@ def loaded_within(
     partitions: Collection[TopicPartition],
     topic_ids: Mapping[str, str | None],
 ) -> dict[TopicPartition, list[Span]]:
-    """The offsets that loads passed, and nobody took back since."""
-
-    def passed(row: Any) -> Span | None:
-        return (row.start_offset, row.end_offset) if row.kind == "load" else None
-
-    return _left(engine, tables, group_id, partitions, passed, topic_ids)
+    """Return the offsets that loads passed, and that no rewind removed since."""
+    with engine.connect() as conn:
+        query = _ranges(conn, tables, group_id, {tp.topic for tp in partitions})
+        return _remaining(conn, query, partitions, topic_ids, lambda row: bool(row.kind == "load"))
 
 
 def loaded_beyond(
     engine: Engine, tables: Tables, group_id: str, positions: Mapping[TopicPartition, Position]
 ) -> dict[TopicPartition, int]:
-    """How far offsets at positions or beyond were loaded into a table of the group's, and not taken back since.
+    """Return the end of the offsets after each position that were loaded into the group's table, and not removed since.
 
-    Of a topic without an id nothing is said: it may be another one than the topic that was loaded.
+    Ranges without a topic id are left out: they may belong to an earlier topic of the same name.
     """
 
-    def read(row: Any) -> Span | None:
-        position = positions[TopicPartition(row.topic, row.partition)]
-        if row.kind not in ("load", "replay") or row.topic_id is None or row.topic_id != position.topic_id:
-            return None
-        return row.start_offset, row.end_offset
+    def same_topic(row: Any) -> bool:
+        position = positions.get(TopicPartition(row.topic, row.partition))
+        return position is not None and row.topic_id is not None and row.topic_id == position.topic_id
 
-    ids = {tp.topic: one.topic_id for tp, one in positions.items()}
+    ids = {tp.topic: position.topic_id for tp, position in positions.items()}
     batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
+    loading = batches.kind.in_(("load", "replay"))
     with engine.connect() as conn:
-        taken_back = conn.scalar(
-            _moves(conn, tables, group_id, ids)
-            .with_only_columns(sa.func.max(batches.batch_id))
-            .where(batches.kind != "replay", ranges.replaced_from.is_not(None))
+        query = _ranges(conn, tables, group_id, ids)
+        last_removal = conn.scalar(
+            query.with_only_columns(sa.func.max(batches.batch_id)).where(
+                batches.kind != "replay", ranges.replaced_from.is_not(None)
+            )
         )
-        # Most of a long history: nobody took it back, and how far each partition was loaded is all there is to know of it.
-        plain = batches.batch_id > (taken_back or 0)
+        # Of the batches after the last removal, most of a long history, only the furthest offsets matter.
+        later = batches.batch_id > (last_removal or 0)
         furthest = conn.execute(
-            _moves(conn, tables, group_id, ids)
-            .with_only_columns(ranges.topic, ranges.partition, ranges.topic_id, sa.func.max(ranges.end_offset))
-            .where(plain, batches.kind.in_(("load", "replay")), ranges.end_offset > ranges.start_offset)
+            query.with_only_columns(
+                ranges.topic, ranges.partition, ranges.topic_id, sa.func.max(ranges.end_offset).label("end_offset")
+            )
+            .where(later, loading, ranges.end_offset > ranges.start_offset)
             .group_by(ranges.topic, ranges.partition, ranges.topic_id)
         ).all()
-    left = _left(engine, tables, group_id, positions, read, ids, sa.not_(plain))
-    reaches = {tp: max((end for _, end in spans), default=0) for tp, spans in left.items()}
-    for topic, partition, topic_id, reach in furthest:
-        tp = TopicPartition(topic, partition)
-        if tp in positions and topic_id is not None and topic_id == positions[tp].topic_id:
-            reaches[tp] = max(reaches.get(tp, 0), reach)
-    return {tp: reach for tp, reach in reaches.items() if reach > positions[tp].offset}
-
-
-def _left(
-    engine: Engine,
-    tables: Tables,
-    group_id: str,
-    partitions: Collection[TopicPartition],
-    loaded: Callable[[Any], Span | None],
-    topic_ids: Mapping[str, str | None],
-    only: sa.ColumnElement[bool] | None = None,
-) -> dict[TopicPartition, list[Span]]:
-    """What is left of the spans of committed batches, when what rewinds took back is taken out of those before them.
-
-    :param loaded: the span of a range of a batch; None where it loaded nothing that matters
-    :param only: the ranges that are looked at; None is all
-    """
-    if not partitions:
-        return {}
-    spans: dict[TopicPartition, list[Span]] = {}
-    with engine.connect() as conn:
-        query = (
-            _moves(conn, tables, group_id, {tp.topic for tp in partitions})
-            .where(only if only is not None else sa.true())
-            .order_by(tables.offset_ranges.c.batch_id)
+        remaining = _remaining(
+            conn,
+            query.where(sa.not_(later)),
+            positions,
+            ids,
+            lambda row: row.kind in ("load", "replay") and same_topic(row),
         )
-        for row in conn.execute(query):
-            tp = TopicPartition(row.topic, row.partition)
-            if tp not in partitions or is_other_topic(row.topic_id, topic_ids.get(tp.topic)):
-                continue
-            known, span = spans.setdefault(tp, []), loaded(row)
-            if span is not None and span[0] < span[1]:
-                known.append(span)
-            # What a replay takes back it has loaded again.
-            elif row.kind != "replay" and row.replaced_from is not None:
-                replaced = (row.replaced_from, row.replaced_to)
-                spans[tp] = subtract(known, [replaced])
+    ends = {tp: max((end for _, end in spans), default=0) for tp, spans in remaining.items()}
+    for row in filter(same_topic, furthest):
+        tp = TopicPartition(row.topic, row.partition)
+        ends[tp] = max(ends.get(tp, 0), row.end_offset)
+    return {tp: end for tp, end in ends.items() if end > positions[tp].offset}
+
+
+def _remaining(
+    conn: Connection,
+    query: sa.Select[Any],
+    partitions: Collection[TopicPartition],
+    topic_ids: Mapping[str, str | None],
+    loads: Callable[[Any], bool],
+) -> dict[TopicPartition, list[Span]]:
+    """Return the spans of ranges, less what later rewinds removed.
+
+    :param loads: whether a range counts as loaded
+    """
+    spans: dict[TopicPartition, list[Span]] = {}
+    for row in conn.execute(query.order_by("batch_id")) if partitions else ():
+        tp = TopicPartition(row.topic, row.partition)
+        if tp not in partitions or is_other_topic(row.topic_id, topic_ids.get(tp.topic)):
+            continue
+        known = spans.setdefault(tp, [])
+        if loads(row) and row.start_offset < row.end_offset:
+            known.append((row.start_offset, row.end_offset))
+        # A replay has loaded again what it removed.
+        elif row.kind != "replay" and row.replaced_from is not None:
+            spans[tp] = subtract(known, [(row.replaced_from, row.replaced_to)])
     return spans
 
 
-def _moves(conn: Connection, tables: Tables, group_id: str, topics: Collection[str]) -> sa.Select[Any]:
-    """The ranges of committed batches that moved positions of a group, or replayed into a table of its own; with their kinds."""
+def _ranges(conn: Connection, tables: Tables, group_id: str, topics: Collection[str]) -> sa.Select[Any]:
+    """Select the ranges of committed batches that moved positions of a group, or were replayed into its table, with their kind."""
     batches, ranges = tables.offset_batches.c, tables.offset_ranges
     known = group_table(conn, tables, group_id)
     names = same_table_names(conn, known.name) if known is not None else ()
@@ -118,11 +144,8 @@ def _moves(conn: Connection, tables: Tables, group_id: str, topics: Collection[s
         .where(
             batches.consumer_group == group_id,
             batches.state == "committed",
-            sa.or_(
-                batches.kind.in_(MOVING_KINDS),
-                # Of other tables, nothing is ever taken back.
-                sa.and_(batches.kind == "replay", batches.target_table.in_(names)),
-            ),
+            # A rewind removes nothing from other tables.
+            sa.or_(batches.kind.in_(MOVING_KINDS), sa.and_(batches.kind == "replay", batches.target_table.in_(names))),
             ranges.c.topic.in_(topics),
         )
     )

@@ -1,11 +1,14 @@
-"""The preview of a rewind: what is shown before anything is done, saved, and executed later as it was shown. Pure."""
+"""The preview of a rewind: shown before anything is changed, saved, and executed later as it was shown. No I/O.
+
+`previewing` makes a preview, `execution` executes it.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -16,20 +19,24 @@ from airflow_kafka_offsets.rewinding.decision import PartitionRewind
 
 _FORMAT = "airflow-kafka-offsets rewind 2"
 
+# Fields that JSON holds as they are.
+_PLAIN = ("group_id", "cluster_id", "generation", "scenario", "kind", "open_batch", "moves_cluster")
+_PLAIN_OF_PARTITION = ("topic", "partition", "beginning", "end", "clamped", "note", "loaded_to")
+
 
 @dataclass(frozen=True, slots=True)
 class RewindPreview:
-    """What a rewind would do. Executing it does exactly this, or nothing.
+    """What a rewind will do. Executing it does exactly this, or nothing.
 
-    :param cluster_id: of the Kafka cluster that the offsets are of
-    :param generation: of the group: another one later means that its positions were rewound since; None where the group is not
-        known yet
-    :param scenario: in a few words
+    :param cluster_id: of the Kafka cluster that the offsets belong to
+    :param generation: of the group: a later one means that its positions were rewound since; None if nothing is stored of the
+        group yet
+    :param scenario: with its scope, in a few words
     :param kind: `rewind`, `undo` or `import`, for the history
-    :param partitions: every partition in the scope, those that do not change among them
-    :param instant: where the scenario is one of time, the instant that it means, in UTC
+    :param partitions: every partition in the scope, also those that do not change
+    :param instant: the instant that a scenario of time means, in UTC
     :param open_batch: the group's open batch, which has to be finished or abandoned first
-    :param moves_cluster: whether the positions belonged to another cluster
+    :param moves_cluster: whether the stored positions belong to another cluster
     """
 
     group_id: str
@@ -44,44 +51,49 @@ class RewindPreview:
 
     @property
     def changed(self) -> tuple[PartitionRewind, ...]:
-        return tuple(one for one in self.partitions if one.changes)
+        return tuple(partition for partition in self.partitions if partition.changes)
 
     @property
     def replacing(self) -> tuple[PartitionRewind, ...]:
-        """What is to be done where the output of what is read again is replaced: not only where a position changes."""
-        return tuple(one for one in self.partitions if one.changes or one.again is not None)
+        """Return what a rewind with `replace` executes: also partitions that stay, and have output after their position."""
+        return tuple(partition for partition in self.partitions if partition.changes or partition.reread is not None)
 
     @property
-    def offsets_again(self) -> int:
-        """How many offsets will be read again."""
-        return sum(one.offsets_again for one in self.partitions)
+    def offsets_reread(self) -> int:
+        """Return how many offsets will be read again."""
+        return sum(partition.offsets_reread for partition in self.partitions)
 
     @property
     def offsets_skipped(self) -> int:
-        """How many offsets were never loaded, and will not be."""
-        return sum(one.offsets_skipped for one in self.partitions)
+        """Return how many offsets were never loaded, and will not be."""
+        return sum(partition.offsets_skipped for partition in self.partitions)
 
     def refuse_left_behind(self, stored: Iterable[TopicPartition]) -> None:
-        """A group belongs to one cluster: positions that stay as they are would be taken for offsets of the new one.
+        """Refuse a change of the cluster that leaves positions: they would be taken for offsets of the new cluster.
 
         :param stored: the partitions that have a position
         :raises ConfigurationError: some would stay
         """
         if not self.moves_cluster:
             return
-        same = {one.topic_partition for one in self.partitions if one.new is not None and one.new.topic_id is None}
-        moved = {one.topic_partition for one in self.changed} | same
+        # Without a topic id, a position in the new cluster may equal the old one.
+        moved = {
+            partition.topic_partition
+            for partition in self.partitions
+            if partition.changes or (partition.new is not None and partition.new.topic_id is None)
+        }
         left = sorted(set(stored) - moved)
         if left:
             raise ConfigurationError(
-                f"Group {self.group_id!r} goes over to Kafka cluster {self.cluster_id!r}, and {self.scenario} leaves positions "
+                f"Group {self.group_id!r} moves to Kafka cluster {self.cluster_id!r}, and {self.scenario} leaves positions "
                 f"of the old one where they are: {first_few(left)}. Nothing was changed; move all of them, to "
                 "an offset or a time."
             )
 
     def refuse_replace(self) -> None:
-        """
-        :raises ConfigurationError: which rows are of the offsets that will be read again cannot be known
+        """Refuse to replace rows if it is not known which rows are those of the offsets that will be read again.
+
+        :raises ConfigurationError: the offsets belong to another cluster than the rows
         """
         if self.moves_cluster:
             raise ConfigurationError(
@@ -93,17 +105,11 @@ class RewindPreview:
         """Return plain data, for XCom and for a file; `from_dict` reads it."""
         saved = {
             "format": _FORMAT,
-            "group_id": self.group_id,
-            "cluster_id": self.cluster_id,
-            "generation": self.generation,
-            "scenario": self.scenario,
-            "kind": self.kind,
+            **{name: getattr(self, name) for name in _PLAIN},
             "instant": self.instant.isoformat() if self.instant is not None else None,
-            "open_batch": self.open_batch,
-            "moves_cluster": self.moves_cluster,
-            "offsets_again": self.offsets_again,
+            "offsets_reread": self.offsets_reread,
             "offsets_skipped": self.offsets_skipped,
-            "partitions": [_partition_as_dict(one) for one in self.partitions],
+            "partitions": [_partition_as_dict(partition) for partition in self.partitions],
         }
         return saved | {"checksum": _checksum(saved)}
 
@@ -111,9 +117,10 @@ class RewindPreview:
     def from_dict(cls, saved: Mapping[str, Any]) -> RewindPreview:
         """Return the preview that `as_dict` saved.
 
-        The checksum notices a change by hand, by a tool, or on the way; it is no signature. Who may rewind can rewind to anything.
+        The checksum finds a change by hand, by a tool or in transit. It is no signature: a user who may rewind may rewind to
+        any offset.
 
-        :raises ConfigurationError: it is not what `as_dict` made
+        :raises ConfigurationError: it is not what `as_dict` returned
         """
         if not isinstance(saved, Mapping) or saved.get("format") != _FORMAT:
             raise ConfigurationError(f"This is no saved preview of a rewind: its format is not {_FORMAT!r}")
@@ -124,15 +131,9 @@ class RewindPreview:
                 "the rewind again, and execute that"
             )
         return cls(
-            group_id=saved["group_id"],
-            cluster_id=saved["cluster_id"],
-            generation=saved["generation"],
-            scenario=saved["scenario"],
-            kind=saved["kind"],
             partitions=tuple(map(_partition, saved["partitions"])),
             instant=datetime.fromisoformat(saved["instant"]) if saved["instant"] is not None else None,
-            open_batch=saved["open_batch"],
-            moves_cluster=saved["moves_cluster"],
+            **{name: saved[name] for name in _PLAIN},
         )
 
     @classmethod
@@ -154,55 +155,22 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def _partition_as_dict(one: PartitionRewind) -> dict[str, Any]:
+def _partition_as_dict(partition: PartitionRewind) -> dict[str, Any]:
     return {
-        "topic": one.topic,
-        "partition": one.partition,
-        "beginning": one.beginning,
-        "end": one.end,
-        "old": one.old.offset if one.old is not None else None,
-        "new": one.new.offset if one.new is not None else None,
-        "difference": one.difference,
-        "again": one.offsets_again,
-        "skipped": [list(span) for span in one.skipped],
-        "loaded_to": one.loaded_to,
-        "clamped": one.clamped,
-        "note": one.note,
-        "old_position": _position_as_dict(one.old),
-        "new_position": _position_as_dict(one.new),
-    }
-
-
-def _position_as_dict(position: Position | None) -> dict[str, Any] | None:
-    if position is None:
-        return None
-    return {
-        "offset": position.offset,
-        "topic_id": position.topic_id,
-        "leader_epoch": position.leader_epoch,
+        **{name: getattr(partition, name) for name in _PLAIN_OF_PARTITION},
+        "old": partition.old_offset,
+        "new": partition.new_offset,
+        "difference": partition.difference,
+        "reread": partition.offsets_reread,
+        "skipped": [list(span) for span in partition.skipped],
+        "old_position": asdict(partition.old) if partition.old is not None else None,
+        "new_position": asdict(partition.new) if partition.new is not None else None,
     }
 
 
 def _partition(saved: Mapping[str, Any]) -> PartitionRewind:
-    return PartitionRewind(
-        saved["topic"],
-        saved["partition"],
-        saved["beginning"],
-        saved["end"],
-        _position(saved["old_position"]),
-        _position(saved["new_position"]),
-        saved["clamped"],
-        saved["note"],
-        tuple((start, end) for start, end in saved["skipped"]),
-        saved["loaded_to"],
+    old, new = (
+        Position(**at) if (at := saved[name]) is not None else None for name in ("old_position", "new_position")
     )
-
-
-def _position(saved: Mapping[str, Any] | None) -> Position | None:
-    if saved is None:
-        return None
-    return Position(
-        saved["offset"],
-        saved["topic_id"],
-        saved["leader_epoch"],
-    )
+    skipped = tuple((start, end) for start, end in saved["skipped"])
+    return PartitionRewind(old=old, new=new, skipped=skipped, **{name: saved[name] for name in _PLAIN_OF_PARTITION})

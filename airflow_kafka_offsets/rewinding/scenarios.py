@@ -1,12 +1,22 @@
-"""The scenarios of a rewind, named as `kafka-consumer-groups --reset-offsets` names them, and its scope. Pure."""
+"""The scenarios of a rewind, named as `kafka-consumer-groups --reset-offsets` names them. No I/O.
+
+To add a scenario:
+
+* name it in `_VALUES`, with the function that checks its value;
+* in `decision._wanted_offset`, return its offset; if the history, another group or Kafka has to be asked, ask in
+  `lookups.look_up`; if the scenario names its partitions itself, in `lookups.named_positions`;
+* if its offsets belong to the cluster that the group was loaded from, add it to `previewing._OF_OLD_CLUSTER`;
+* add its option to `cli/arguments.py`, and its rules to `docs/semantics.md`.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from typing import Any
 
 from airflow_kafka_offsets.core.instants import duration, instant
 from airflow_kafka_offsets.core.offsets import MAX_INT64
@@ -19,33 +29,9 @@ from airflow_kafka_offsets.rewinding.offsets_file import (
     write_offsets,
 )
 
-_WITHOUT_VALUE = ("to-earliest", "to-latest", "to-current", "undo")
-
-_NAMES = {
-    "to-batch": "batch",
-    "to-group": "group",
-    "import": "consumer group of Kafka's",
-}
-
-SCENARIOS = (
-    "to-earliest",
-    "to-latest",
-    "to-current",
-    "to-offset",
-    "shift-by",
-    "to-datetime",
-    "by-duration",
-    "from-file",
-    "to-batch",
-    "to-group",
-    "import",
-    "undo",
-)
+Value = int | str | datetime | timedelta | PartitionOffsets | None
 
 _NUMBER = re.compile(r"[+-]?[0-9]+")
-
-# Where a position stands, these say; elsewhere there is nothing to count from.
-RELATIVE = ("shift-by", "to-current")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,51 +39,33 @@ class Scenario:
     """Where positions are moved to.
 
     :param name: one of `SCENARIOS`
-    :param value: the offset, the number of offsets, the instant (in UTC), the duration, the offsets of a file, the number of
-        the batch, or the name of the group; None where the name says it all
+    :param value: the offset, the number of offsets, the instant (in UTC), the duration, the offsets of a file, the id of the
+        batch, or the name of the group; None for a scenario without a value
     """
 
     name: str
-    value: int | str | datetime | timedelta | PartitionOffsets | None = None
+    value: Value = None
 
     @classmethod
     def of(cls, name: str, value: object = None, *, group_id: str | None = None) -> Scenario:
-        """A scenario of what a user says: numbers, instants and durations may be text.
+        """Return the scenario that a user names: numbers, instants and durations may be text.
 
         :param value: for `to-offset`, `shift-by` and `to-batch` a number; for `to-datetime` an instant, ISO 8601, no zone means
             UTC; for `by-duration` a duration back from now, ISO 8601 such as `P1DT12H`; for `from-file` the text of a CSV file,
-            or the offsets by partition; for `to-group` a group of the state tables; for `import` a consumer group of Kafka's
+            or the offsets by partition; for `to-group` a group of the state tables; for `import` a consumer group in Kafka
         :param group_id: whose lines of a file are meant, see `read_offsets`
         :raises ConfigurationError: there is no such scenario, or it cannot have this value
         """
         if name not in SCENARIOS:
             raise ConfigurationError(f"A rewind is one of {', '.join(SCENARIOS)}; got {name!r}")
-        if name in _WITHOUT_VALUE:
-            if value is not None:
-                raise ConfigurationError(f"{name} takes no value; got {value!r}")
-            return cls(name)
-        if name in ("to-offset", "shift-by", "to-batch"):
-            number = _number(name, value)
-            if number < 0 and name != "shift-by":
-                raise ConfigurationError(f"{name} must not be negative; got {number}")
-            return cls(name, number)
-        if name == "to-datetime":
-            return cls(name, instant(name, value, "a date-time, such as 2026-11-17T08:00:00Z"))  # type: ignore[arg-type]
-        if name == "by-duration":
-            return cls(name, _duration(value))
-        if name == "from-file":
-            # The path is the command line's business; a DAG has offsets or text.
-            return cls(
-                name,
-                offsets_by_partition(value) if isinstance(value, Mapping) else read_offsets(str(value or ""), group_id),
-            )
-        if not isinstance(value, str) or not value:
-            raise ConfigurationError(f"{name} needs the name of a {_NAMES[name]}; got {value!r}")
-        return cls(name, value)
+        if name == "from-file" and not isinstance(value, Mapping):
+            # Only the command line reads a path; a DAG has offsets or text.
+            value = read_offsets(str(value or ""), group_id)
+        return cls(name, _VALUES[name](name, value))
 
     @property
     def text(self) -> str:
-        """The scenario in a few words, for the history."""
+        """Return the scenario in a few words, for the history."""
         if self.value is None:
             return self.name
         if isinstance(self.value, Mapping):
@@ -106,26 +74,29 @@ class Scenario:
             return f"{self.name} {self.value:%Y-%m-%dT%H:%M:%S.%f}Z".replace(".000000Z", "Z")
         return f"{self.name} {self.value}"
 
-    def told(self, scope: Scope) -> str:
-        """The scenario with its scope, for the history: whether two rewinds are about the same is known by it."""
+    def describe(self, scope: Scope) -> str:
+        """Return the scenario with its scope, for the history. Two rewinds with the same description are the same one."""
         parts = [self.text]
         if isinstance(self.value, Mapping):
-            # The offsets are too many to tell; other ones have another checksum.
+            # There are too many offsets to name; a checksum tells files apart.
             parts.append(f"sha256 {sha256(write_offsets(self.value).encode()).hexdigest()[:12]}")
         if scope:
-            listed = (
+            topics = (
                 topic if partitions is None else f"{topic}:{','.join(map(str, sorted(partitions)))}"
                 for topic, partitions in sorted(scope.items())
             )
-            parts.append(f"of {' '.join(listed)}")
+            parts.append(f"of {' '.join(topics)}")
         return ", ".join(parts)
 
 
-def _number(name: str, value: object) -> int:
-    number = value
+def _no_value(name: str, value: Any) -> None:
+    if value is not None:
+        raise ConfigurationError(f"{name} takes no value; got {value!r}")
+
+
+def _number(name: str, value: Any) -> int:
     try:
-        if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
-            number = int(value)
+        number = int(value) if isinstance(value, str) and _NUMBER.fullmatch(value.strip()) else value
     except ValueError:  # of more digits than Python reads
         number = None
     if not isinstance(number, int) or isinstance(number, bool) or abs(number) > MAX_INT64:
@@ -133,31 +104,56 @@ def _number(name: str, value: object) -> int:
     return number
 
 
-def _duration(value: object) -> timedelta:
-    found = value if isinstance(value, timedelta) else _parsed_duration(value)
-    # As Airflow's own times have them: such a duration is also a timedelta, of 30 days for a month.
-    if getattr(found, "months", 0) or getattr(found, "years", 0):
-        raise _no_duration(value)
-    if found < timedelta(0):
-        raise ConfigurationError(f"by-duration counts back from now and must not be negative; got {value!r}")
-    if found > datetime.now(UTC) - datetime.fromtimestamp(0, UTC):
-        raise ConfigurationError(
-            f"by-duration must not reach back before 1970, where Kafka's timestamps begin; got {value!r}"
-        )
-    return timedelta(seconds=found.total_seconds())
+def _unsigned(name: str, value: Any) -> int:
+    number = _number(name, value)
+    if number < 0:
+        raise ConfigurationError(f"{name} must not be negative; got {number}")
+    return number
 
 
-def _parsed_duration(value: object) -> timedelta:
+def _instant(name: str, value: Any) -> datetime:
+    return instant(name, value, "a date-time, such as 2026-11-17T08:00:00Z")
+
+
+def _duration(name: str, value: Any) -> timedelta:
     try:
-        found = duration(str(value))
+        parsed = value if isinstance(value, timedelta) else duration(str(value))
     except OverflowError:
-        raise ConfigurationError(f"by-duration is too long; got {value!r}") from None
-    if found is None:
-        raise _no_duration(value)
-    return found
+        raise ConfigurationError(f"{name} is too long; got {value!r}") from None
+    # A duration of Airflow's own type may have months: it is also a timedelta, of 30 days for each.
+    if parsed is None or any(getattr(parsed, unit, 0) for unit in ("months", "years")):
+        raise ConfigurationError(
+            f"{name} needs a duration of weeks, days, hours, minutes and seconds, ISO 8601, such as P1DT12H; got {value!r}"
+        )
+    if parsed < timedelta(0):
+        raise ConfigurationError(f"{name} counts back from now and must not be negative; got {value!r}")
+    if parsed > datetime.now(UTC) - datetime.fromtimestamp(0, UTC):
+        raise ConfigurationError(
+            f"{name} must not reach back before 1970, where Kafka's timestamps begin; got {value!r}"
+        )
+    return timedelta(seconds=parsed.total_seconds())
 
 
-def _no_duration(value: object) -> ConfigurationError:
-    return ConfigurationError(
-        f"by-duration needs a duration of weeks, days, hours, minutes and seconds, ISO 8601, such as P1DT12H; got {value!r}"
-    )
+def _group(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        kind = "consumer group in Kafka" if name == "import" else "group"
+        raise ConfigurationError(f"{name} needs the name of a {kind}; got {value!r}")
+    return value
+
+
+_VALUES: Mapping[str, Callable[[str, Any], Value]] = {
+    "to-earliest": _no_value,
+    "to-latest": _no_value,
+    "to-current": _no_value,
+    "to-offset": _unsigned,
+    "shift-by": _number,
+    "to-datetime": _instant,
+    "by-duration": _duration,
+    "from-file": lambda name, value: offsets_by_partition(value),
+    "to-batch": _unsigned,
+    "to-group": _group,
+    "import": _group,
+    "undo": _no_value,
+}
+
+SCENARIOS = tuple(_VALUES)

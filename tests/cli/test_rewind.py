@@ -374,7 +374,7 @@ def test_an_operators_scope_that_renders_to_nothing_is_the_whole_group(
     )
     instance = SimpleNamespace(dag_id="dag", task_id="rewind", run_id="run", map_index=-1, try_number=1)
 
-    assert rewind.execute(cast("Context", {"ti": instance}))["offsets_again"] == 50
+    assert rewind.execute(cast("Context", {"ti": instance}))["offsets_reread"] == 50
 
 
 def test_replace_that_was_forgotten_is_made_good(rewinds: Rewinds) -> None:
@@ -414,7 +414,7 @@ def test_the_real_airflow_command_previews_executes_and_fails(
         executed = home.run(*common, "--preview", str(tmp_path / "preview.json"), "--execute", "--replace", "target")
         again = home.run(*common, "--preview", str(tmp_path / "preview.json"), "--execute")
 
-    assert json.loads(preview.stdout)["offsets_again"] == 50
+    assert json.loads(preview.stdout)["offsets_reread"] == 50
     assert executed.returncode == 0, executed.stderr
     assert (again.returncode, again.stdout) == (1, "")
     assert again.stderr.splitlines()[-1].startswith("kafka-offsets rewind: ")
@@ -441,7 +441,7 @@ def test_an_import_into_a_new_group_takes_all_that_the_consumer_group_committed(
     assert {(one["topic"], one["partition"]): one["note"] for one in done.json["partitions"]} == {
         (first, 0): "",
         # Of a topic that it reads all partitions are shown: a load would begin this one at its beginning.
-        (first, 1): f"consumer group {first!r} of Kafka's has committed nothing of it: left as it is",
+        (first, 1): f"consumer group {first!r} in Kafka has committed no offset of this partition: left as it is",
         (second, 0): "",
     }
     assert positions(inline_loader.engine) == {(first, 0): 4, (second, 0): 7}

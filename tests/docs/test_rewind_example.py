@@ -54,7 +54,7 @@ def test_it_previews_first_and_then_moves_the_positions_of_the_loading_example(
         assert executed.returncode == 0, (executed.stdout + executed.stderr)[-8000:]
         shown, done = pushed(home)
 
-    assert (shown["executed"], shown["batch_id"], shown["offsets_again"]) == (False, None, 400)
+    assert (shown["executed"], shown["batch_id"], shown["offsets_reread"]) == (False, None, 400)
     assert [one["difference"] for one in shown["partitions"]] == [-100] * 4
     assert (done["executed"], done["rows_removed"], done["partitions"]) == (True, 400, shown["partitions"])
     (moved, count), (before, all_rows) = state(engine), loaded

@@ -276,7 +276,7 @@ def test_wrong_rows_are_loaded_again(shell: Shell, orders: Orders) -> None:
 
     _, looked_at = shell()
     assert new_offsets(looked_at) == [10, 10]
-    assert [one["read_again"] for one in printed(looked_at)] == [20, 20]
+    assert [one["reread"] for one in printed(looked_at)] == [20, 20]
     shell()
     assert wrong(orders) == 0
     assert orders.placed() == once(30, 30)

@@ -22,7 +22,7 @@ from airflow_kafka_offsets.exceptions import (
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
-from airflow_kafka_offsets.rewinding.rewind import abandon_batch
+from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.verification.verify import verify

@@ -54,7 +54,7 @@ def test_r01_without_a_position_an_offset_is_chosen() -> None:
     decided = one("to-offset", 50, of=log(0, 100))
 
     assert decided == PartitionRewind("t", 0, 0, 100, None, Position(50, ID, 7))
-    assert (decided.changes, decided.difference, decided.offsets_again, decided.offsets_skipped) == (True, None, 0, 0)
+    assert (decided.changes, decided.difference, decided.offsets_reread, decided.offsets_skipped) == (True, None, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_r03_to_r09_an_offset_outside_of_the_log_is_clamped(
     assert decided.clamped is clamped
     assert bool(decided.note) is clamped
     assert decided.difference == offset - 100
-    assert decided.offsets_again == max(0, 100 - offset)
+    assert decided.offsets_reread == max(0, 100 - offset)
     assert decided.skipped == (((100, offset),) if offset > 100 else ())
 
 
@@ -146,7 +146,7 @@ def test_to_current_is_never_clamped(stored: Position) -> None:
 def test_a_position_whose_records_are_gone_is_moved_into_the_log() -> None:
     decided = one("to-earliest", stored=at(10), of=log(50, 200))
 
-    assert (new_offset(decided), decided.skipped, decided.offsets_again) == (50, ((10, 50),), 0)
+    assert (new_offset(decided), decided.skipped, decided.offsets_reread) == (50, ((10, 50),), 0)
 
 
 def test_shift_by_without_a_position_names_every_such_partition() -> None:
@@ -174,7 +174,7 @@ def test_a_topic_that_was_made_anew_has_its_own_offsets() -> None:
     assert decided.new == Position(100, OTHER_ID, 7)
     assert decided.changes
     assert decided.note == "the old position belongs to an earlier topic of this name"
-    assert (decided.difference, decided.again, decided.skipped) == (None, None, ())
+    assert (decided.difference, decided.reread, decided.skipped) == (None, None, ())
 
 
 def test_both_notes_are_told() -> None:
@@ -191,14 +191,14 @@ def test_an_id_that_a_broker_did_not_tell_is_no_other_topic(ids: tuple[str | Non
     before, now = ids
     decided = one("to-offset", 40, stored=at(100, before), of=log(0, 200, now))
 
-    assert (decided.again, decided.difference) == ((40, 100), -60)
+    assert (decided.reread, decided.difference) == ((40, 100), -60)
 
 
 def test_the_position_of_a_partition_that_is_gone_is_removed() -> None:
     decided = one("to-earliest", stored=at(100))
 
     assert (decided.new, decided.changes, decided.beginning, decided.end) == (None, True, None, None)
-    assert (decided.difference, decided.again, decided.skipped) == (None, None, ())
+    assert (decided.difference, decided.reread, decided.skipped) == (None, None, ())
     assert decided.note == "the topic has no such partition any more: its position is removed"
 
 
@@ -215,9 +215,13 @@ def test_undoing_what_chose_a_position_removes_it() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "note"),
     [
-        ("to-group", "other", "group 'other' has no position of it: left as it is"),
-        ("import", "legacy", "consumer group 'legacy' of Kafka's has committed nothing of it: left as it is"),
-        ("to-batch", 3, "the history knows nothing of it: left as it is"),
+        ("to-group", "other", "group 'other' has no position of this partition: left as it is"),
+        (
+            "import",
+            "legacy",
+            "consumer group 'legacy' in Kafka has committed no offset of this partition: left as it is",
+        ),
+        ("to-batch", 3, "the history has no position of this partition: left as it is"),
     ],
 )
 @pytest.mark.parametrize("stored", [None, at(50)], ids=["no-position", "position"])
@@ -383,7 +387,7 @@ def test_what_is_clamped_is_told_and_what_is_not_is_what_was_wanted(situation: S
 def test_again_and_skipped_are_exactly_what_the_positions_differ_by(situation: Situation) -> None:
     for part in situation.decide():
         old, new = part.old, part.new
-        again = set(range(*part.again)) if part.again is not None else set()
+        again = set(range(*part.reread)) if part.reread is not None else set()
         skipped = {offset for span in part.skipped for offset in range(*span)}
         if old is None or new is None or part.other_topic:
             assert not again | skipped
@@ -391,7 +395,7 @@ def test_again_and_skipped_are_exactly_what_the_positions_differ_by(situation: S
             continue
         assert again == set(range(new.offset, old.offset))
         assert skipped == set(range(old.offset, new.offset))
-        assert (part.offsets_again, part.offsets_skipped) == (len(again), len(skipped))
+        assert (part.offsets_reread, part.offsets_skipped) == (len(again), len(skipped))
         assert part.difference == new.offset - old.offset
 
 

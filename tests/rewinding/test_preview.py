@@ -103,8 +103,8 @@ def test_what_is_saved_is_read_again(preview: RewindPreview) -> None:
 def test_it_is_plain_data_that_names_what_will_be_done() -> None:
     back, on, chosen, gone, same = saved()["partitions"]
 
-    assert (back["old"], back["new"], back["difference"], back["again"], back["clamped"]) == (100, 20, -80, 80, True)
-    assert (on["old"], on["new"], on["difference"], on["again"], on["skipped"]) == (
+    assert (back["old"], back["new"], back["difference"], back["reread"], back["clamped"]) == (100, 20, -80, 80, True)
+    assert (on["old"], on["new"], on["difference"], on["reread"], on["skipped"]) == (
         100,
         300,
         200,
@@ -114,7 +114,7 @@ def test_it_is_plain_data_that_names_what_will_be_done() -> None:
     assert (chosen["old"], chosen["new"], chosen["difference"]) == (None, 0, None)
     assert (gone["old"], gone["new"], gone["beginning"], gone["end"]) == (5, None, None, None)
     assert (same["old"], same["new"], same["difference"]) == (10, 10, 0)
-    assert (saved()["offsets_again"], saved()["offsets_skipped"]) == (80, 130)
+    assert (saved()["offsets_reread"], saved()["offsets_skipped"]) == (80, 130)
     assert saved()["instant"] == "2026-11-17T08:00:00+00:00"
 
 

@@ -29,10 +29,10 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.rewinding import rewind
+from airflow_kafka_offsets.rewinding import previewing
+from airflow_kafka_offsets.rewinding.execution import abandon_batch, executed_by
 from airflow_kafka_offsets.rewinding.offsets_file import write_offsets
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
-from airflow_kafka_offsets.rewinding.rewind import abandon_batch, executed_by
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
@@ -78,7 +78,7 @@ def test_R01_a_preview_stores_nothing(rewinder: Rewinder, topic: TopicFactory) -
 
     one = only(preview)
     assert (one.beginning, one.end, one.old, one.new and one.new.offset) == (0, 100, None, 50)
-    assert (one.difference, one.offsets_again, one.clamped) == (None, 0, False)
+    assert (one.difference, one.offsets_reread, one.clamped) == (None, 0, False)
     assert sa.inspect(rewinder.loader.engine).get_table_names() == []
 
     rewinder.execute(preview)
@@ -109,7 +109,7 @@ def test_positions_move_and_the_next_load_reads_on_from_there(
     one = only(preview)
     assert one.new is not None
     assert (one.new.offset, one.note, one.clamped) == (offset, note, bool(note))
-    assert (one.difference, one.offsets_again, one.offsets_skipped) == (
+    assert (one.difference, one.offsets_reread, one.offsets_skipped) == (
         offset - 100,
         max(0, 100 - offset),
         max(0, offset - 100),
@@ -157,7 +157,7 @@ def test_R12_each_partition_is_clamped_to_its_own_log(rewinder: Rewinder, topic:
         "clamped: 5 is before the beginning offset",
     )
     assert (second.new and second.new.offset, second.clamped, second.note) == (5, False, "")
-    assert preview.offsets_again == 85
+    assert preview.offsets_reread == 85
     assert rewinder.execute(preview, replace=TARGET).rows_removed == 85
     rewinder.loader(name)
     # What only the target has left of the records is not touched.
@@ -175,7 +175,7 @@ def test_R14_an_instant_is_the_first_record_at_or_after_it(rewinder: Rewinder, t
     preview = rewinder.preview("to-datetime", "2026-03-01T12:30:00")
 
     one = only(preview)
-    assert (preview.instant, one.new and one.new.offset, one.offsets_again) == (at(30), 50, 50)
+    assert (preview.instant, one.new and one.new.offset, one.offsets_reread) == (at(30), 50, 50)
     # The same instant in another zone, and one that a record has.
     for same in ("2026-03-01T14:00:00+01:30", at(30), "2026-03-01T13:00:00Z"):
         found = only(rewinder.preview("to-datetime", same)).new
@@ -456,7 +456,7 @@ class TestHistory:
             produce(kafka, name, names(10 * number, 10))
             rewinder.loader(name)
 
-        assert only(rewinder.preview("to-batch", 3)).offsets_again == 10
+        assert only(rewinder.preview("to-batch", 3)).offsets_reread == 10
         rewinder("to-batch", 2, replace=TARGET)  # number 4
         assert rewinder.positions(name) == {0: 10}
         rewinder.prove()
@@ -503,7 +503,7 @@ class TestHistory:
 
         preview = rewinder.preview("to-group", "other", f"{name}:0")
 
-        assert only(preview).offsets_again == 11
+        assert only(preview).offsets_reread == 11
         rewinder.execute(preview, replace=TARGET)
         assert rewinder.positions(name) == {0: 4, 1: 5}
         # The rows of the other group are its own.
@@ -657,7 +657,12 @@ class TestImport:
             (None, 4, False, ""),
             (None, 5, True, "clamped: 2 is before the beginning offset"),
             (None, 10, True, "clamped: 15 is beyond the end offset"),
-            (None, None, False, f"consumer group {name!r} of Kafka's has committed nothing of it: left as it is"),
+            (
+                None,
+                None,
+                False,
+                f"consumer group {name!r} in Kafka has committed no offset of this partition: left as it is",
+            ),
         ]
         assert preview.kind == "import"
         rewinder.execute(preview)
@@ -758,7 +763,7 @@ class TestIdentity:
 
         preview = rewinder.preview("to-earliest")
         first, second = preview.partitions
-        assert (first.other_topic, first.difference, first.offsets_again) == (True, None, 0)
+        assert (first.other_topic, first.difference, first.offsets_reread) == (True, None, 0)
         assert first.note == "the old position belongs to an earlier topic of this name"
         assert (second.new, second.note) == (None, "the topic has no such partition any more: its position is removed")
         done = rewinder.execute(preview, replace=TARGET if replace else None)
@@ -916,7 +921,7 @@ def test_a_preview_of_many_partitions_takes_a_handful_of_requests(
 
             self._admin._client = Counting()
 
-    monkeypatch.setattr(rewind, "Cluster", Counted)
+    monkeypatch.setattr(previewing, "Cluster", Counted)
 
     assert len(rewinder.preview(name, value).partitions) == 200
     assert asked == ["describe_cluster", "describe_topics", "list_offsets", "list_offsets", *more]

@@ -15,8 +15,8 @@ from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseUnavail
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.rewinding import execution
+from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
-from airflow_kafka_offsets.rewinding.rewind import RewindResult, execute_rewind
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.proxy import PostgresProxy
@@ -61,7 +61,7 @@ def make_rewind(loader: Loader, name: str) -> Rewind:
     produce(loader.kafka, name, names(10, 5), 1)
     batch = left_open(rewinder, name)
     preview = rewinder.preview("from-file", f"{name},0,3\n{name},1,12\n{name},2,4\n")
-    assert (len(preview.changed), preview.offsets_again, preview.offsets_skipped) == (3, 7, 2)
+    assert (len(preview.changed), preview.offsets_reread, preview.offsets_skipped) == (3, 7, 2)
     url = loader.engine.url.render_as_string(hide_password=False)
     return Rewind(url, preview.as_dict(), RUN, batch)
 

@@ -11,7 +11,7 @@ import pytest
 from airflow_kafka_offsets.exceptions import FencedError, OpenBatchError, RewindConflictError
 from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.loading import plan
-from airflow_kafka_offsets.rewinding.rewind import RewindResult, abandon_batch
+from airflow_kafka_offsets.rewinding.execution import RewindResult, abandon_batch
 from devstack.process import wait_until
 from tests.support.clients import produce
 from tests.support.dying_load import DyingLoad, Load

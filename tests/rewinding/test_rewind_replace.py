@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from airflow_kafka_offsets import replay
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError, RewindConflictError
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.rewinding.rewind import executed_by
+from airflow_kafka_offsets.rewinding.execution import executed_by
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks import sink
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -100,7 +100,7 @@ class TestReplace:
         produce(rewinder.loader.kafka, name, names(0, 10))
         rewinder.loader(name)
         rewinder("to-offset", 5)
-        assert only(rewinder.preview("to-offset", 5)).again == (5, 10)
+        assert only(rewinder.preview("to-offset", 5)).reread == (5, 10)
 
         done = rewinder("to-offset", 5, replace=TARGET)
 

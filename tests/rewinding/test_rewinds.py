@@ -16,7 +16,6 @@ from sqlalchemy.exc import OperationalError
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.scope import Scope
-from airflow_kafka_offsets.core.spans import subtract
 from airflow_kafka_offsets.database import transactions
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
@@ -43,16 +42,16 @@ from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.replaying.replay_batches import record_replay
 from airflow_kafka_offsets.replaying.request import Replay
 from airflow_kafka_offsets.rewinding.decision import PartitionRewind, decide
-from airflow_kafka_offsets.rewinding.execution import execute_preview, rewound_by
+from airflow_kafka_offsets.rewinding.execution import execute_rewind, executed_by
 from airflow_kafka_offsets.rewinding.history import (
     LastRewind,
+    count_removed,
     current_state,
-    executed,
+    executed_preview,
     last_rewind,
-    removed_by,
     state_before,
 )
-from airflow_kafka_offsets.rewinding.loaded_ranges import loaded_within
+from airflow_kafka_offsets.rewinding.loaded_ranges import loaded_within, with_loaded_ranges
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -187,31 +186,25 @@ class Warehouse:
         partitions = sorted(of or found or stored)
         logs = logs if logs is not None else {tp: PartitionLog(0, 1000, self.topic_id) for tp in partitions}
         decided = decide(scenario, partitions, stored, logs, found)
-        forward = {one.topic_partition: one.skipped[0] for one in decided if one.skipped}
-        spans = loaded_within(self.engine, self.tables, group, forward, {tp.topic: logs[tp].topic_id for tp in forward})
         return RewindPreview(
             group,
             CLUSTER,
             stand.generation if stand is not None else None,
             scenario.text,
             name if name in ("undo", "import") else "rewind",
-            tuple(
-                replace(one, skipped=tuple(subtract([forward[tp]], spans.get(tp, ()))))
-                if (tp := one.topic_partition) in forward
-                else one
-                for one in decided
-            ),
+            with_loaded_ranges(self.engine, self.tables, group, decided, logs),
             open_batch=stand.open_batch if stand is not None else None,
         )
 
     def execute(self, preview: RewindPreview, **options: Any) -> int:
-        given: dict[str, Any] = {"owner": TaskRun.of_this_process(), "who": "ana@host"} | options
-        return execute_preview(self.engine, self.tables, preview, **given)
+        done = execute_rewind(preview, engine=self.engine, tables=self.tables, **({"who": "ana@host"} | options))
+        assert done.batch_id is not None
+        return done.batch_id
 
     def rewind(
-        self, name: str, value: object = None, *, target: SqlTable | None = None, of: Iterable[TopicPartition] = ()
+        self, name: str, value: object = None, *, replace: SqlTable | None = None, of: Iterable[TopicPartition] = ()
     ) -> int:
-        return self.execute(self.preview(name, value, of=of), target=target)
+        return self.execute(self.preview(name, value, of=of), replace=replace)
 
     # What another program sees, and does.
 
@@ -275,7 +268,7 @@ class TestExecute:
         loaded.verify()
 
     def test_the_history_says_who_and_why_and_what(self, loaded: Warehouse) -> None:
-        batch_id = loaded.execute(loaded.preview("to-offset", 3, of=[T0]), owner=REWINDER, reason="wrong day")
+        batch_id = loaded.execute(loaded.preview("to-offset", 3, of=[T0]), run=REWINDER, reason="wrong day")
 
         row = loaded.batch(batch_id)
         names = (
@@ -397,7 +390,7 @@ class TestExecute:
     )
     def test_any_name_of_a_group_will_do(self, db: Warehouse, group: str) -> None:
         db.load({T0: 10}, group=group)
-        db.execute(db.preview("to-offset", 4, group=group), target=TARGET)
+        db.execute(db.preview("to-offset", 4, group=group), replace=TARGET)
 
         assert db.positions(group) == {T0: 4}
         assert db.output() == [0, 1, 2, 3]
@@ -612,11 +605,11 @@ class TestOpenBatch:
 class TestOnce:
     def test_a_later_try_of_the_same_task_instance_does_nothing_more(self, loaded: Warehouse) -> None:
         preview = loaded.preview("shift-by", -5)
-        first = loaded.execute(preview, owner=REWINDER)
+        first = loaded.execute(preview, run=REWINDER)
         before = loaded.dump()
 
-        assert loaded.execute(preview, owner=replace(REWINDER, try_number=2)) == first
-        assert loaded.execute(loaded.preview("shift-by", -5), owner=replace(REWINDER, try_number=3)) == first
+        assert loaded.execute(preview, run=replace(REWINDER, try_number=2)) == first
+        assert loaded.execute(loaded.preview("shift-by", -5), run=replace(REWINDER, try_number=3)) == first
         assert loaded.dump() == before
         assert self.found(loaded) == first
 
@@ -624,25 +617,33 @@ class TestOnce:
     def found(
         db: Warehouse, owner: TaskRun = REWINDER, scenario: str = "shift-by -5", target: str | None = None
     ) -> int | None:
-        return rewound_by(db.engine, db.tables, GROUP, owner, scenario, target)
+        done = executed_by(
+            owner,
+            GROUP,
+            Scenario.of(*scenario.split()),
+            engine=db.engine,
+            tables=db.tables,
+            replace=SqlTable(target) if target is not None else None,
+        )
+        return done[1].batch_id if done is not None else None
 
     def test_with_another_scenario_it_is_another_rewind(self, loaded: Warehouse) -> None:
-        first = loaded.execute(loaded.preview("to-offset", 4, of=[T0]), owner=REWINDER)
+        first = loaded.execute(loaded.preview("to-offset", 4, of=[T0]), run=REWINDER)
 
         again = replace(REWINDER, try_number=2)
         assert self.found(loaded, again, "to-offset 2") is None
-        second = loaded.execute(loaded.preview("to-offset", 2, of=[T0]), owner=again)
+        second = loaded.execute(loaded.preview("to-offset", 2, of=[T0]), run=again)
         assert (second > first, loaded.positions()[T0]) == (True, 2)
         # What is wanted is the first one again, and not what is there.
         assert self.found(loaded, again, "to-offset 4") is None
-        loaded.execute(loaded.preview("to-offset", 4, of=[T0]), owner=replace(REWINDER, try_number=3))
+        loaded.execute(loaded.preview("to-offset", 4, of=[T0]), run=replace(REWINDER, try_number=3))
         assert loaded.positions()[T0] == 4
 
     def test_with_rows_to_replace_it_is_another_rewind(self, loaded: Warehouse) -> None:
-        loaded.execute(loaded.preview("to-offset", 4, of=[T0]), owner=REWINDER)
+        loaded.execute(loaded.preview("to-offset", 4, of=[T0]), run=REWINDER)
         loaded.load({T0: 20})
 
-        again = loaded.execute(loaded.preview("to-offset", 4, of=[T0]), owner=REWINDER, target=TARGET)
+        again = loaded.execute(loaded.preview("to-offset", 4, of=[T0]), run=REWINDER, replace=TARGET)
 
         assert loaded.output() == list(range(4))
         assert self.found(loaded, scenario="to-offset 4", target="output") == again
@@ -659,16 +660,16 @@ class TestOnce:
         ids=["run", "task", "dag", "map-index"],
     )
     def test_another_one_does_it_again(self, loaded: Warehouse, owner: TaskRun) -> None:
-        first = loaded.execute(loaded.preview("shift-by", -5, of=[T0]), owner=REWINDER)
+        first = loaded.execute(loaded.preview("shift-by", -5, of=[T0]), run=REWINDER)
 
         assert self.found(loaded, owner) is None
-        assert loaded.execute(loaded.preview("shift-by", -5, of=[T0]), owner=owner) > first
+        assert loaded.execute(loaded.preview("shift-by", -5, of=[T0]), run=owner) > first
         assert loaded.positions()[T0] == 10
 
     def test_of_two_groups_each_is_rewound(self, loaded: Warehouse) -> None:
         loaded.load({T0: 9}, group="other")
-        loaded.execute(loaded.preview("to-earliest"), owner=REWINDER)
-        loaded.execute(loaded.preview("to-earliest", group="other"), owner=REWINDER)
+        loaded.execute(loaded.preview("to-earliest"), run=REWINDER)
+        loaded.execute(loaded.preview("to-earliest", group="other"), run=REWINDER)
 
         assert loaded.positions("other") == {T0: 0}
 
@@ -708,13 +709,13 @@ class TestCrash:
         sa.event.listen(engine, "after_cursor_execute", interrupt)
         try:
             with pytest.raises(InterruptionError):
-                loaded.execute(preview, abandon=batch.batch_id, target=TARGET)
+                loaded.execute(preview, abandon=batch.batch_id, replace=TARGET)
         finally:
             sa.event.remove(engine, "after_cursor_execute", interrupt)
         assert seen
         assert loaded.dump() == before
 
-        loaded.execute(preview, abandon=batch.batch_id, target=TARGET)
+        loaded.execute(preview, abandon=batch.batch_id, replace=TARGET)
         loaded.verify()
 
 
@@ -776,19 +777,19 @@ class TestLostConnection:
 
 class TestReplace:
     def test_rows_that_are_read_again_are_removed(self, loaded: Warehouse) -> None:
-        batch_id = loaded.rewind("to-offset", 3, target=TARGET)
+        batch_id = loaded.rewind("to-offset", 3, replace=TARGET)
 
         assert (loaded.output(), loaded.output(T1)) == ([0, 1, 2], [0, 1, 2])
         assert [(row["replaced_from"], row["replaced_to"]) for row in loaded.ranges(batch_id)] == [(3, 20), (3, 5)]
         assert loaded.batch(batch_id)["target_table"] == "output"
-        assert removed_by(loaded.engine, loaded.tables, batch_id) == (19, 0)
+        assert count_removed(loaded.engine, loaded.tables, batch_id) == (19, 0)
         loaded.verify()
         loaded.load({T0: 25, T1: 6})
         assert (loaded.output(), loaded.output(T1)) == (list(range(25)), list(range(6)))
         loaded.verify()
 
     def test_what_was_removed_is_counted_for_each_batch_and_partition(self, loaded: Warehouse) -> None:
-        batch_id = loaded.rewind("to-offset", 3, target=TARGET)
+        batch_id = loaded.rewind("to-offset", 3, replace=TARGET)
 
         rows = loaded.rows("SELECT * FROM replaced_output ORDER BY replaced_batch_id, partition")
         assert [tuple(row.values()) for row in rows] == [
@@ -799,26 +800,26 @@ class TestReplace:
 
     def test_dead_letters_are_removed_with_the_rows(self, db: Warehouse) -> None:
         db.load({T0: 10}, aside=[2, 6, 7])
-        batch_id = db.rewind("to-offset", 5, target=TARGET)
+        batch_id = db.rewind("to-offset", 5, replace=TARGET)
 
         assert db.output() == [0, 1, 3, 4]
         assert [row["offset_value"] for row in db.rows("SELECT * FROM dead_letters")] == [2]
-        assert removed_by(db.engine, db.tables, batch_id) == (3, 2)
+        assert count_removed(db.engine, db.tables, batch_id) == (3, 2)
         db.verify()
         db.load({T0: 10}, aside=[6])
         db.verify()
 
     def test_dead_letters_alone_are_counted_too(self, db: Warehouse) -> None:
         db.load({T0: 5, T1: 3}, aside=[3, 4])
-        batch_id = db.rewind("to-offset", 3, target=TARGET, of=[T0])
+        batch_id = db.rewind("to-offset", 3, replace=TARGET, of=[T0])
 
-        assert removed_by(db.engine, db.tables, batch_id) == (0, 2)
+        assert count_removed(db.engine, db.tables, batch_id) == (0, 2)
         db.verify()
 
     def test_a_second_one_removes_what_both_generations_left(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 8, of=[T0])
         loaded.load({T0: 20})
-        loaded.rewind("to-offset", 5, of=[T0], target=TARGET)
+        loaded.rewind("to-offset", 5, of=[T0], replace=TARGET)
 
         assert loaded.output() == [0, 1, 2, 3, 4]
         loaded.verify()
@@ -828,7 +829,7 @@ class TestReplace:
         loaded.change(
             "INSERT INTO output (id, _kafka_topic, _kafka_partition, _kafka_offset) VALUES (5, 'orders', 0, 3)"
         )
-        loaded.rewind("to-earliest", target=TARGET)
+        loaded.rewind("to-earliest", replace=TARGET)
 
         assert loaded.output() == sorted([3, *range(7)])
         assert loaded.output(U0) == [0, 1]
@@ -836,11 +837,11 @@ class TestReplace:
 
     def test_rows_of_an_earlier_topic_of_the_same_name_stay(self, loaded: Warehouse) -> None:
         loaded.topic_id = OTHER_ID
-        loaded.rewind("to-earliest", target=TARGET)
+        loaded.rewind("to-earliest", replace=TARGET)
         assert loaded.output() == list(range(20))
 
         loaded.load({T0: 6})
-        loaded.rewind("to-offset", 2, of=[T0], target=TARGET)
+        loaded.rewind("to-offset", 2, of=[T0], replace=TARGET)
         assert loaded.output() == sorted([*range(20), 0, 1])
         loaded.verify()
 
@@ -848,13 +849,13 @@ class TestReplace:
         db.load({T0: 5})
         db.change("UPDATE offset_ranges SET topic_id = NULL")
         db.change("UPDATE consumed_offsets SET topic_id = NULL")
-        db.rewind("to-offset", 2, target=TARGET)
+        db.rewind("to-offset", 2, replace=TARGET)
 
         assert db.output() == [0, 1]
 
     def test_a_position_that_is_moved_forward_removes_nothing(self, db: Warehouse) -> None:
         db.load({T0: 10})
-        db.rewind("to-offset", 12, target=TARGET)
+        db.rewind("to-offset", 12, replace=TARGET)
 
         assert db.output() == list(range(10))
         assert read_positions(db.engine, db.tables, GROUP)[T0] == Position(12, ID)
@@ -863,14 +864,14 @@ class TestReplace:
         loaded.create_target("elsewhere")
         before = loaded.dump()
         with pytest.raises(ConfigurationError, match=r"Batch 1 .* into table 'output'; the table named is 'elsewhere'"):
-            loaded.rewind("to-offset", 3, target=SqlTable("elsewhere"))
+            loaded.rewind("to-offset", 3, replace=SqlTable("elsewhere"))
         assert loaded.dump() == before
 
     def test_another_table_of_batches_that_are_not_concerned_is_none(self, db: Warehouse) -> None:
         db.create_target("elsewhere")
         db.load({T0: 10}, target="elsewhere")
         db.load({T0: 20})
-        db.rewind("to-offset", 10, target=TARGET)
+        db.rewind("to-offset", 10, replace=TARGET)
 
         assert (db.output(), db.output(target="elsewhere")) == ([], list(range(10)))
 
@@ -879,7 +880,7 @@ class TestReplace:
         loaded.change(f"ALTER TABLE output DROP COLUMN {missing}")
         before = loaded.dump()
         with pytest.raises(ConfigurationError, match=f"Table 'output' has no column {missing}:"):
-            loaded.rewind("to-offset", 3, target=TARGET)
+            loaded.rewind("to-offset", 3, replace=TARGET)
         assert loaded.dump() == before
 
     @pytest.mark.parametrize("silent", ["_kafka_topic", "_kafka_partition", "_kafka_offset"])
@@ -887,18 +888,18 @@ class TestReplace:
         loaded.change(f"UPDATE output SET {silent} = NULL WHERE _batch_id = 2 AND _kafka_offset = 15")
         before = loaded.dump()
         with pytest.raises(ConfigurationError, match="holds rows of batch 2 that do not say"):
-            loaded.rewind("to-offset", 12, target=TARGET)
+            loaded.rewind("to-offset", 12, replace=TARGET)
         assert loaded.dump() == before
 
     def test_such_a_row_of_a_batch_that_is_not_concerned_is_not(self, loaded: Warehouse) -> None:
         loaded.change("UPDATE output SET _kafka_offset = NULL WHERE _batch_id = 1 AND _kafka_offset = 3")
-        loaded.rewind("to-offset", 12, target=TARGET, of=[T0])
+        loaded.rewind("to-offset", 12, replace=TARGET, of=[T0])
 
         assert loaded.positions()[T0] == 12
 
     def test_a_table_that_was_dropped_holds_nothing(self, loaded: Warehouse) -> None:
         loaded.change("DROP TABLE output")
-        assert removed_by(loaded.engine, loaded.tables, loaded.rewind("to-earliest", target=TARGET)) == (0, 0)
+        assert count_removed(loaded.engine, loaded.tables, loaded.rewind("to-earliest", replace=TARGET)) == (0, 0)
 
     @pytest.mark.parametrize("name", ["loaded", "again", "left_by", "select", 'odd "name"'])
     def test_any_name_of_a_table_will_do(self, db: Warehouse, name: str) -> None:
@@ -913,9 +914,9 @@ class TestReplace:
             return conn.execute(table.insert(), rows).rowcount
 
         commit_batch(db.engine, db.tables, held, batch, {T0: RangeRead(5)}, write)
-        batch_id = db.rewind("to-offset", 2, target=SqlTable(name))
+        batch_id = db.rewind("to-offset", 2, replace=SqlTable(name))
 
-        assert removed_by(db.engine, db.tables, batch_id) == (3, 0)
+        assert count_removed(db.engine, db.tables, batch_id) == (3, 0)
 
     def test_a_replay_replaces_what_all_generations_left(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 8, of=[T0])
@@ -1059,7 +1060,7 @@ class TestLastRewind:
         assert _offsets(found({"orders": frozenset({0})}).before) == {T0: 10}
 
     def test_only_what_was_replaced_in_the_scope_is_told(self, loaded: Warehouse) -> None:
-        loaded.rewind("from-file", {T0: 30, T1: 2}, target=TARGET)
+        loaded.rewind("from-file", {T0: 30, T1: 2}, replace=TARGET)
 
         for partition, replaced in ((0, False), (1, True)):
             last = last_rewind(loaded.engine, loaded.tables, GROUP, {"orders": frozenset({partition})})
@@ -1067,7 +1068,7 @@ class TestLastRewind:
             assert last.replaced == replaced
 
     def test_what_was_replaced_is_told(self, loaded: Warehouse) -> None:
-        loaded.rewind("to-offset", 3, target=TARGET)
+        loaded.rewind("to-offset", 3, replace=TARGET)
         last = last_rewind(loaded.engine, loaded.tables, GROUP)
 
         assert last is not None
@@ -1117,13 +1118,13 @@ class TestCovered:
         assert loaded_within(loaded.engine, loaded.tables, GROUP, {}, {}) == {}
 
     def test_what_was_replaced_since_is_not(self, loaded: Warehouse) -> None:
-        loaded.rewind("to-offset", 5, target=TARGET)
+        loaded.rewind("to-offset", 5, replace=TARGET)
         assert self.spans(loaded, 0, 30) == [(0, 5)]
         loaded.load({T0: 7})
         assert self.spans(loaded, 0, 30) == [(0, 5), (5, 7)]
 
     def test_going_forward_over_what_was_replaced_leaves_gaps(self, loaded: Warehouse) -> None:
-        loaded.rewind("to-offset", 5, of=[T0], target=TARGET)
+        loaded.rewind("to-offset", 5, of=[T0], replace=TARGET)
         loaded.load({T0: 7})
         loaded.rewind("to-offset", 30, of=[T0])
 
@@ -1154,7 +1155,7 @@ def _offsets(found: Mapping[TopicPartition, Position | None]) -> dict[TopicParti
 
 def test_what_is_executed_is_told_as_a_preview(loaded: Warehouse) -> None:
     preview = loaded.preview("to-offset", 3)
-    done = executed(loaded.engine, loaded.tables, loaded.execute(preview))
+    done = executed_preview(loaded.engine, loaded.tables, loaded.execute(preview))
 
     assert (done.group_id, done.cluster_id, done.generation, done.scenario, done.kind) == (
         GROUP,

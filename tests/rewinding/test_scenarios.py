@@ -115,14 +115,15 @@ class TestScenario:
 
     def test_files_of_other_offsets_are_told_apart(self) -> None:
         texts = {
-            Scenario.of("from-file", offsets).told({}) for offsets in ({T0: 1, T1: 2}, {T1: 2, T0: 1}, {T0: 1, T1: 3})
+            Scenario.of("from-file", offsets).describe({})
+            for offsets in ({T0: 1, T1: 2}, {T1: 2, T0: 1}, {T0: 1, T1: 3})
         }
         assert len(texts) == 2
 
     def test_it_is_told_with_its_scope(self) -> None:
         scenario = Scenario.of("to-offset", 5)
-        assert scenario.told({}) == "to-offset 5"
-        assert scenario.told(parse_scope(["returns", "orders:2,0"])) == "to-offset 5, of orders:0,2 returns"
+        assert scenario.describe({}) == "to-offset 5"
+        assert scenario.describe(parse_scope(["returns", "orders:2,0"])) == "to-offset 5, of orders:0,2 returns"
 
 
 class TestDatetime:

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
-from airflow_kafka_offsets.rewinding.rewind import RewindResult, execute_rewind
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support import dying_load
 

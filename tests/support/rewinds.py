@@ -8,8 +8,9 @@ from typing import Any
 
 from airflow_kafka_offsets.core.scope import parse_scope
 from airflow_kafka_offsets.rewinding.decision import PartitionRewind
+from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
-from airflow_kafka_offsets.rewinding.rewind import RewindResult, execute_rewind, preview_rewind
+from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify

@@ -394,10 +394,10 @@ class World:
         decided = decide(scenario, sorted(found), self.positions, logs, found)
         if with_replace:
             decided = tuple(replace(one, loaded_to=self.loaded_to(one)) for one in decided)
-        changed = [one for one in decided if one.changes or (with_replace and one.again is not None)]
+        changed = [one for one in decided if one.changes or (with_replace and one.reread is not None)]
         if not changed:
             return
-        spans = {one.topic_partition: one.again for one in changed if with_replace and one.again is not None}
+        spans = {one.topic_partition: one.reread for one in changed if with_replace and one.reread is not None}
         ranges = []
         for one in changed:
             assert one.old is not None
