@@ -138,7 +138,12 @@ def decide(
     """
     if scenario.name == "shift-by":
         _check_shift(partitions, positions, logs)
-    _check_topics(scenario, partitions, logs, looked_up)
+    recreated = _of_earlier_topic(partitions, looked_up, logs)
+    if recreated:
+        raise TopicRecreatedError(
+            f"{scenario.text} means positions of an earlier topic of the same name, which mean nothing in the current one: "
+            f"{', '.join(recreated)}. Name an offset or a time instead, or leave these partitions out of the scope."
+        )
     return tuple(_decide_partition(scenario, tp, positions.get(tp), logs.get(tp), looked_up) for tp in partitions)
 
 
@@ -224,29 +229,23 @@ def _check_shift(
             f"shift-by counts from stored positions, and none is stored of {', '.join(map(str, missing))}. Nothing was "
             "changed; leave them out of the scope, or name offsets for them first."
         )
-    recreated = [tp for tp in partitions if tp not in logs or is_other_topic(positions[tp].topic_id, logs[tp].topic_id)]
+    recreated = _of_earlier_topic(partitions, positions, logs)
     if recreated:
         raise TopicRecreatedError(
             "shift-by counts from stored positions, and a topic was deleted and created again since, so that these mean "
-            f"nothing in it: {', '.join(f'{tp}: position {positions[tp].offset}' for tp in recreated)}. Name an offset or a "
-            "time instead."
+            f"nothing in it: {', '.join(recreated)}. Name an offset or a time instead."
         )
 
 
-def _check_topics(
-    scenario: Scenario,
+def _of_earlier_topic(
     partitions: Sequence[TopicPartition],
+    positions: Mapping[TopicPartition, Position | None],
     logs: Mapping[TopicPartition, PartitionLog],
-    looked_up: Mapping[TopicPartition, Position | None],
-) -> None:
-    recreated = [
-        f"{tp}: offset {wanted.offset}"
+) -> list[str]:
+    """Return the partitions whose position belongs to an earlier topic of the same name, with its offset."""
+    return [
+        f"{tp}: offset {position.offset}"
         for tp in partitions
-        if (wanted := looked_up.get(tp)) is not None
-        and (tp not in logs or is_other_topic(wanted.topic_id, logs[tp].topic_id))
+        if (position := positions.get(tp)) is not None
+        and (tp not in logs or is_other_topic(position.topic_id, logs[tp].topic_id))
     ]
-    if recreated:
-        raise TopicRecreatedError(
-            f"{scenario.text} means positions of an earlier topic of the same name, which mean nothing in the current one: "
-            f"{', '.join(recreated)}. Name an offset or a time instead, or leave these partitions out of the scope."
-        )

@@ -27,6 +27,7 @@ from airflow_kafka_offsets.exceptions import (
     RewindConflictError,
 )
 from airflow_kafka_offsets.ledger import abandoning
+from airflow_kafka_offsets.ledger.abandoning import abandon_locked
 from airflow_kafka_offsets.ledger.batch_rows import of_task_instance
 from airflow_kafka_offsets.ledger.batches import open_batch_of
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock, lock_group, wait_for_group
@@ -86,12 +87,7 @@ def execute_rewind(
     :raises CommitUnknownError: the connection broke, and the database could not be asked whether the rewind was committed
     :raises LedgerError: see `exceptions`
     """
-    tables, run, who, group_id = (
-        tables or Tables(),
-        run or TaskRun.of_this_process(),
-        who or current_user(),
-        preview.group_id,
-    )
+    tables, who, group_id = tables or Tables(), who or current_user(), preview.group_id
     if not (preview.changed if replace is None else preview.replacing):
         log.info("Nothing to change: %s leaves the positions of group %r where they are", preview.scenario, group_id)
         if abandon is not None:
@@ -102,25 +98,13 @@ def execute_rewind(
         preview.refuse_replace()
     if preview.generation is None:
         create_missing(engine, tables)
-    asked = (group_id, run, preview.scenario, replace)
-
-    def work(conn: Connection) -> int:
-        if preview.generation is None:
-            lock_group(conn, tables, group_id, preview.cluster_id)
-        else:
-            lock(conn, tables, group_id)
-        # An earlier try may have held the lock, and have committed.
-        done = _executed_by(conn, tables, *asked)
-        return done if done is not None else _execute(conn, tables, preview, run, who, reason, abandon, replace)
-
+    rewind = _Rewind(tables, preview, run or TaskRun.of_this_process(), who, reason, abandon, replace)
     try:
         with translated_errors(
             f"The positions of group {group_id!r} were not moved, and nothing was changed",
             "Do it again when the database is available.",
         ):
-            batch_id = transact(
-                engine, work, outcome=lambda conn: _rewind_committed(conn, tables, preview.cluster_id, *asked)
-            )
+            batch_id = transact(engine, rewind.execute, outcome=rewind.look_up)
     except CommitUnknownError as unknown:
         raise CommitUnknownError(
             f"Whether the positions of group {group_id!r} were moved is not known. {unknown}. Look at the history of "
@@ -189,96 +173,108 @@ def current_user() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def _execute(
-    conn: Connection,
-    tables: Tables,
-    preview: RewindPreview,
-    run: TaskRun,
-    who: str,
-    reason: str | None,
-    abandon: int | None,
-    target: SqlTable | None,
-) -> int:
-    """Check the group, which is locked, and move its positions; return the id of the batch."""
-    group_id = preview.group_id
-    _check_group(conn, tables, preview)
-    stored = stored_positions(conn, tables, group_id)
-    _check_positions(preview, stored)
-    preview.refuse_left_behind(stored)
-    open_batch = open_batch_of(conn, tables, group_id)
-    if open_batch != abandon:
-        raise _wrong_batch(group_id, open_batch, abandon)
-    if abandon is not None:
-        moved = None if preview.moves_cluster else {partition.topic_partition for partition in preview.changed}
-        abandoning.abandon_locked(conn, tables, group_id, abandon, who, reason, moved=moved)
-    changed = preview.changed if target is None else preview.replacing
-    return move_positions(
-        conn,
-        tables,
-        group_id,
-        [partition.as_range() for partition in changed],
-        [
-            Gap(*partition.topic_partition, *span, "passed over", f"moved forward by {who} ({preview.scenario})")
-            for partition in changed
-            for span in partition.skipped
-        ],
-        owner=run,
-        kind=preview.kind,
-        generation=(preview.generation or 0) + 1,
-        cluster_id=preview.cluster_id,
-        target=target,
-        replaced={
-            partition.topic_partition: partition.reread
-            for partition in changed
-            if target is not None and partition.reread is not None
-        },
-        scenario=preview.scenario,
-        reason=reason,
-        who=who,
-    )
+@dataclass(frozen=True, slots=True)
+class _Rewind:
+    """A rewind that is executed: each method runs within a transaction of its own."""
 
+    tables: Tables
+    preview: RewindPreview
+    run: TaskRun
+    who: str
+    reason: str | None
+    abandon: int | None
+    target: SqlTable | None
 
-def _check_group(conn: Connection, tables: Tables, preview: RewindPreview) -> None:
-    """Raise an error if the group is not what it was when the preview was made."""
-    groups = tables.consumer_groups
-    row = conn.execute(sa.select(groups).where(groups.c.group_id == preview.group_id)).one_or_none()
-    if row is None or row.generation != (preview.generation or 0):
-        raise RewindConflictError(
-            f"The positions of group {preview.group_id!r} were rewound since this preview was made: it is of generation "
-            f"{preview.generation or 0}, the group of {row.generation if row is not None else 'none'}. Nothing was changed; "
-            "make a new preview."
-        )
-    if row.cluster_id not in (None, preview.cluster_id) and not preview.moves_cluster:
-        raise ClusterChangedError(
-            f"The positions of group {preview.group_id!r} belong to Kafka cluster {row.cluster_id!r}, the preview to "
-            f"{preview.cluster_id!r}. Nothing was changed."
+    def execute(self, conn: Connection) -> int:
+        """Move the positions, unless an earlier try has; return the id of the batch."""
+        tables, preview, group_id = self.tables, self.preview, self.preview.group_id
+        if preview.generation is None:
+            lock_group(conn, tables, group_id, preview.cluster_id)
+        else:
+            lock(conn, tables, group_id)
+        # An earlier try may have held the lock, and have committed.
+        done = self._done(conn)
+        if done is not None:
+            return done
+        self._check_group(conn)
+        stored = stored_positions(conn, tables, group_id)
+        self._check_positions(stored)
+        preview.refuse_left_behind(stored)
+        self._check_open_batch(open_batch_of(conn, tables, group_id))
+        if self.abandon is not None:
+            moved = None if preview.moves_cluster else {partition.topic_partition for partition in preview.changed}
+            abandon_locked(conn, tables, group_id, self.abandon, self.who, self.reason, moved=moved)
+        replacing = self.target is not None
+        changed = preview.replacing if replacing else preview.changed
+        decision = f"moved forward by {self.who} ({preview.scenario})"
+        return move_positions(
+            conn,
+            tables,
+            group_id,
+            [partition.as_range() for partition in changed],
+            [Gap(*at.topic_partition, *span, "passed over", decision) for at in changed for span in at.skipped],
+            owner=self.run,
+            kind=preview.kind,
+            generation=(preview.generation or 0) + 1,
+            cluster_id=preview.cluster_id,
+            target=self.target,
+            replaced={at.topic_partition: at.reread for at in changed if replacing and at.reread is not None},
+            scenario=preview.scenario,
+            reason=self.reason,
+            who=self.who,
         )
 
+    def look_up(self, conn: Connection) -> int | None:
+        """Return the id of the batch if the rewind was committed, after the connection broke."""
+        # The server may not have noticed that, and still hold the lock of the transaction.
+        wait_for_group(conn, self.tables, self.preview.group_id, self.preview.cluster_id)
+        return self._done(conn)
 
-def _check_positions(preview: RewindPreview, stored: Mapping[TopicPartition, Position]) -> None:
-    def text(position: Position | None) -> str:
-        return f"position {position.offset}" if position is not None else "no position"
+    def _done(self, conn: Connection) -> int | None:
+        return _executed_by(conn, self.tables, self.preview.group_id, self.run, self.preview.scenario, self.target)
 
-    moved = [
-        f"{partition.topic_partition}: {text(partition.old)} in the preview, {text(now)} now"
-        for partition in preview.partitions
-        if partition.old != (now := stored.get(partition.topic_partition))
-    ]
-    if moved:
-        raise RewindConflictError(
-            f"Positions of group {preview.group_id!r} have moved since this preview was made: "
-            f"{first_few(moved, between='; ')}. Nothing was changed; make a new preview."
+    def _check_group(self, conn: Connection) -> None:
+        """Raise an error if the group is not what it was when the preview was made."""
+        groups, preview = self.tables.consumer_groups, self.preview
+        row = conn.execute(sa.select(groups).where(groups.c.group_id == preview.group_id)).one_or_none()
+        if row is None or row.generation != (preview.generation or 0):
+            raise RewindConflictError(
+                f"The positions of group {preview.group_id!r} were rewound since this preview was made: it is of generation "
+                f"{preview.generation or 0}, the group of {row.generation if row is not None else 'none'}. Nothing was changed; "
+                "make a new preview."
+            )
+        if row.cluster_id not in (None, preview.cluster_id) and not preview.moves_cluster:
+            raise ClusterChangedError(
+                f"The positions of group {preview.group_id!r} belong to Kafka cluster {row.cluster_id!r}, the preview to "
+                f"{preview.cluster_id!r}. Nothing was changed."
+            )
+
+    def _check_positions(self, stored: Mapping[TopicPartition, Position]) -> None:
+        def text(position: Position | None) -> str:
+            return f"position {position.offset}" if position is not None else "no position"
+
+        moved = [
+            f"{partition.topic_partition}: {text(partition.old)} in the preview, {text(now)} now"
+            for partition in self.preview.partitions
+            if partition.old != (now := stored.get(partition.topic_partition))
+        ]
+        if moved:
+            raise RewindConflictError(
+                f"Positions of group {self.preview.group_id!r} have moved since this preview was made: "
+                f"{first_few(moved, between='; ')}. Nothing was changed; make a new preview."
+            )
+
+    def _check_open_batch(self, open_batch: int | None) -> None:
+        group_id, abandon = self.preview.group_id, self.abandon
+        if open_batch == abandon:
+            return
+        if open_batch is None:
+            raise OpenBatchError(f"Batch {abandon} of group {group_id!r} is not open. Nothing was changed.")
+        also = f", which is not batch {abandon}" if abandon is not None else ""
+        raise OpenBatchError(
+            f"Group {group_id!r} has the open batch {open_batch}{also}: it starts at the positions that would be moved. Nothing "
+            f"was changed; let a load finish it first, or abandon batch {open_batch} together with the rewind."
         )
-
-
-def _wrong_batch(group_id: str, open_batch: int | None, abandon: int | None) -> OpenBatchError:
-    if open_batch is None:
-        return OpenBatchError(f"Batch {abandon} of group {group_id!r} is not open. Nothing was changed.")
-    also = f", which is not batch {abandon}" if abandon is not None else ""
-    return OpenBatchError(
-        f"Group {group_id!r} has the open batch {open_batch}{also}: it starts at the positions that would be moved. Nothing was "
-        f"changed; let a load finish it first, or abandon batch {open_batch} together with the rewind."
-    )
 
 
 def _executed_by(
@@ -297,18 +293,3 @@ def _executed_by(
     ).one_or_none()
     wanted = (scenario, target.name if target is not None else None)
     return last.batch_id if last is not None and (last.scenario, last.target_table) == wanted else None
-
-
-def _rewind_committed(
-    conn: Connection,
-    tables: Tables,
-    cluster_id: str,
-    group_id: str,
-    run: TaskRun,
-    scenario: str,
-    target: SqlTable | None,
-) -> int | None:
-    """Return the id of the rewind in the history; None if it was not committed."""
-    # The server may not have noticed yet that the connection broke, and still hold the lock of the transaction.
-    wait_for_group(conn, tables, group_id, cluster_id)
-    return _executed_by(conn, tables, group_id, run, scenario, target)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -106,7 +107,7 @@ def last_rewind(engine: Engine, tables: Tables, group_id: str, scope: Scope | No
 
     :param scope: leaves out other partitions; None is all
     """
-    batches, ranges, offsets = tables.offset_batches.c, tables.offset_ranges.c, tables.consumed_offsets.c
+    batches, offsets = tables.offset_batches.c, tables.consumed_offsets.c
     with engine.connect() as conn:
         batch = conn.execute(
             sa.select(batches.batch_id, batches.scenario)
@@ -116,11 +117,7 @@ def last_rewind(engine: Engine, tables: Tables, group_id: str, scope: Scope | No
         ).one_or_none()
         if batch is None:
             return None
-        rows = conn.execute(
-            sa.select(tables.offset_ranges)
-            .where(ranges.batch_id == batch.batch_id)
-            .order_by(ranges.topic, ranges.partition)
-        ).all()
+        rows = _ranges_of(conn, tables, batch.batch_id)
         stored = conn.execute(
             sa.select(offsets.topic, offsets.partition, offsets.batch_id).where(offsets.consumer_group == group_id)
         )
@@ -142,17 +139,14 @@ def last_rewind(engine: Engine, tables: Tables, group_id: str, scope: Scope | No
 
 def executed_preview(engine: Engine, tables: Tables, batch_id: int) -> RewindPreview:
     """Return the preview of a rewind in the history, without what is not recorded: the ends of the logs."""
-    batches, ranges, groups = tables.offset_batches.c, tables.offset_ranges.c, tables.consumer_groups.c
+    batches, groups = tables.offset_batches.c, tables.consumer_groups.c
     with engine.connect() as conn:
         row = conn.execute(
             sa.select(tables.offset_batches, groups.cluster_id)
             .join(tables.consumer_groups, groups.group_id == batches.consumer_group)
             .where(batches.batch_id == batch_id)
         ).one()
-        rows = conn.execute(
-            sa.select(tables.offset_ranges).where(ranges.batch_id == batch_id).order_by(ranges.topic, ranges.partition)
-        )
-        moves = tuple(PartitionRewind.from_range(as_range(moved)) for moved in rows)
+        moves = tuple(PartitionRewind.from_range(as_range(moved)) for moved in _ranges_of(conn, tables, batch_id))
     return RewindPreview(row.consumer_group, row.cluster_id or "", row.generation - 1, row.scenario, row.kind, moves)
 
 
@@ -163,6 +157,13 @@ def count_removed(engine: Engine, tables: Tables, batch_id: int) -> tuple[int, i
     with engine.connect() as conn:
         rows, dead_letters = conn.execute(query.where(replaced.batch_id == batch_id)).one()
     return int(rows or 0), int(dead_letters or 0)
+
+
+def _ranges_of(conn: Connection, tables: Tables, batch_id: int) -> Sequence[sa.Row[Any]]:
+    ranges = tables.offset_ranges
+    return conn.execute(
+        sa.select(ranges).where(ranges.c.batch_id == batch_id).order_by(ranges.c.topic, ranges.c.partition)
+    ).all()
 
 
 def _check_batch(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> None:

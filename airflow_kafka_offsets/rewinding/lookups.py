@@ -64,7 +64,7 @@ def named_positions(engine: Engine, tables: Tables, group_id: str, scenario: Sce
     :raises TopicRecreatedError: the last rewind moved positions of an earlier topic of the same name
     """
     if isinstance(scenario.value, Mapping):
-        return as_positions(scenario.value)
+        return _as_positions(scenario.value)
     if scenario.name == "undo":
         return _last_rewind(engine, tables, group_id, scope).before
     return None
@@ -92,7 +92,7 @@ def look_up(
         return {tp: Position(found.offset) for tp, found in offsets.items()}
     match scenario.name, scenario.value:
         case "import", str(consumer_group):
-            return as_positions(import_offsets(cluster, consumer_group, partitions))
+            return imported_positions(cluster, consumer_group, partitions)
         case "to-batch", int(batch_id):
             return state_before(engine, tables, group_id, batch_id)
         case "to-group", str(other):
@@ -100,8 +100,14 @@ def look_up(
     return {}
 
 
-def as_positions(offsets: Mapping[TopicPartition, int]) -> LookedUp:
-    """Return offsets as positions in whichever log there is."""
+def imported_positions(
+    cluster: Cluster, group_id: str, partitions: Collection[TopicPartition] | None = None
+) -> LookedUp:
+    """Return what a consumer group in Kafka has committed, see `import_offsets`."""
+    return _as_positions(import_offsets(cluster, group_id, partitions))
+
+
+def _as_positions(offsets: Mapping[TopicPartition, int]) -> LookedUp:
     return {tp: Position(offset) for tp, offset in offsets.items()}
 
 

@@ -14,16 +14,10 @@ from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.rewinding import lookups
 from airflow_kafka_offsets.rewinding.decision import decide
 from airflow_kafka_offsets.rewinding.history import CurrentState, current_state
 from airflow_kafka_offsets.rewinding.loaded_ranges import with_loaded_ranges
-from airflow_kafka_offsets.rewinding.lookups import (
-    as_positions,
-    import_offsets,
-    instant_of,
-    look_up,
-    named_positions,
-)
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
@@ -68,12 +62,12 @@ def preview_rewind(
     moves_cluster = old_cluster not in (None, cluster_id)
     if moves_cluster:
         _check_new_cluster(group_id, scenario, scope, old_cluster, cluster_id, new_cluster)
-    instant = instant_of(engine, scenario)
+    instant = lookups.instant_of(engine, scenario)
 
-    named = looked_up = named_positions(engine, tables, group_id, scenario, scope)
+    named = looked_up = lookups.named_positions(engine, tables, group_id, scenario, scope)
     topics = sorted(scope or {tp.topic for tp in (positions if named is None else named)})
     if not topics and scenario.name == "import":
-        looked_up = as_positions(import_offsets(cluster, str(scenario.value)))
+        looked_up = lookups.imported_positions(cluster, str(scenario.value))
         topics = sorted({tp.topic for tp in looked_up})
     if not topics:
         raise ConfigurationError(f"No position of group {group_id!r} is stored: name the topics")
@@ -88,7 +82,7 @@ def preview_rewind(
 
     if looked_up is None:
         in_log = [tp for tp in partitions if tp in logs]
-        looked_up = look_up(engine, tables, group_id, scenario, cluster, in_log, instant)
+        looked_up = lookups.look_up(engine, tables, group_id, scenario, cluster, in_log, instant)
     decided = decide(scenario, partitions, positions, logs, looked_up)
     if state is not None and state.generation > 0:
         decided = with_loaded_ranges(engine, tables, group_id, decided, logs)

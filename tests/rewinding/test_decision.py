@@ -158,7 +158,7 @@ def test_shift_by_without_a_position_names_every_such_partition() -> None:
 
 @pytest.mark.parametrize("logs", [{T0: log(0, 9, OTHER_ID)}, {}], ids=["recreated", "gone"])
 def test_shift_by_counts_from_no_earlier_topic(logs: Mapping[TopicPartition, PartitionLog]) -> None:
-    with pytest.raises(TopicRecreatedError, match=r"t\[0\]: position 5"):
+    with pytest.raises(TopicRecreatedError, match=r"t\[0\]: offset 5"):
         decide(Scenario.of("shift-by", 1), [T0], {T0: at(5)}, logs, {})
 
 

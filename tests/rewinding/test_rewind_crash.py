@@ -193,14 +193,14 @@ def test_a_commit_that_never_arrived_changes_nothing(
 def test_an_outcome_that_cannot_be_asked_for_is_left_to_the_next_try(
     on_postgres: Loader, postgres: PostgresServer, postgres_rewind: Rewind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look_up = execution._rewind_committed
+    look_up = execution._Rewind.look_up
     with proxied(postgres, postgres_rewind) as (proxy, rewind, engine):
 
         def unreachable(*args: Any) -> int | None:
             proxy.refuse()
             return look_up(*args)
 
-        monkeypatch.setattr(execution, "_rewind_committed", unreachable)
+        monkeypatch.setattr(execution._Rewind, "look_up", unreachable)
         proxy.swallow_commit_answer()
         with pytest.raises(CommitUnknownError, match="the rewind is there as a whole, or not at all") as raised:
             executed(rewind, engine)
