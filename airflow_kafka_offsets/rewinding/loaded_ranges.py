@@ -1,4 +1,7 @@
-"""Offset ranges that a group has loaded and not removed again. A rewind asks which of the offsets it skips, or will reread, were loaded."""
+"""Offset ranges that a group has loaded and not removed again.
+
+A rewind asks which of the offsets that it skips, or will reread, were loaded.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets as CSV: exported and read back."""
+"""Offsets by partition as CSV: `export` writes it, `from-file` reads it. No I/O: the command line opens the files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ PartitionOffsets = Mapping[TopicPartition, int]
 
 
 def read_offsets(text: str, group_id: str | None = None) -> dict[TopicPartition, int]:
-    """Offsets of a CSV file of `topic,partition,offset`, as `export` and Kafka's own tool write it.
+    """Return the offsets of a CSV text of `topic,partition,offset`, as `export` and Kafka's own tool write it.
 
     A header, blank lines and any line ends are fine.
 
-    :param group_id: whose lines are taken where each begins with a group, which Kafka's tool writes for several groups
-    :raises ConfigurationError: a line is wrong, or a partition is there twice; with the number of the line
+    :param group_id: whose lines are read if each begins with a group, which Kafka's tool writes for several groups
+    :raises ConfigurationError: a line is wrong, or names a partition again; with the number of the line
     """
     offsets: dict[TopicPartition, int] = {}
     lines: dict[TopicPartition, int] = {}
@@ -36,10 +36,8 @@ def read_offsets(text: str, group_id: str | None = None) -> dict[TopicPartition,
         if len(fields) == 4 and group_id is not None and fields[0] != group_id:
             others.add(fields[0])
             continue
-        topic, partition, offset = fields[-3:]
         try:
-            tp = TopicPartition(topic, parse_unsigned(partition))
-            value = parse_unsigned(offset)
+            tp, offset = TopicPartition(fields[-3], parse_unsigned(fields[-2])), parse_unsigned(fields[-1])
         except ValueError:
             raise ConfigurationError(
                 f"Line {line} must have numbers that are not negative as partition and offset; got {','.join(fields)!r}"
@@ -48,8 +46,7 @@ def read_offsets(text: str, group_id: str | None = None) -> dict[TopicPartition,
             raise ConfigurationError(
                 f"Line {line} names {tp} again, which line {lines[tp]} has with offset {offsets[tp]}"
             )
-        offsets[tp] = value
-        lines[tp] = line
+        offsets[tp], lines[tp] = offset, line
     if not offsets:
         of = f" of group {group_id!r}, but of {', '.join(map(repr, sorted(others)))}" if others else ""
         raise ConfigurationError(f"The file has no line topic,partition,offset{of}")
@@ -57,7 +54,7 @@ def read_offsets(text: str, group_id: str | None = None) -> dict[TopicPartition,
 
 
 def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
-    # Strict: a quote that is never closed would take all that follows for one field.
+    # Strict: a quote without an end would make one field of the rest of the text.
     reader = csv.reader(text.lstrip("\ufeff").splitlines(), strict=True)
     try:
         for fields in reader:
@@ -67,21 +64,24 @@ def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def write_offsets(offsets: PartitionOffsets) -> str:
-    """The CSV that `read_offsets` reads."""
+    """Return the CSV that `read_offsets` reads."""
     return "".join(f"{tp.topic},{tp.partition},{offset}\n" for tp, offset in sorted(offsets.items()))
 
 
 def offsets_by_partition(given: Mapping[Any, Any]) -> dict[TopicPartition, int]:
-    """Offsets that a DAG gives by partition."""
+    """Return the offsets that a DAG names by partition.
+
+    :raises ConfigurationError: there are none, or a key is no partition, or a value no offset
+    """
     offsets: dict[TopicPartition, int] = {}
-    for place, offset in given.items():
-        if not (isinstance(place, tuple) and len(place) == 2 and isinstance(place[0], str) and is_unsigned(place[1])):
-            raise ConfigurationError(f"from-file needs offsets by TopicPartition; got {place!r}")
+    for key, offset in given.items():
+        if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str) and is_unsigned(key[1])):
+            raise ConfigurationError(f"from-file needs offsets by TopicPartition; got {key!r}")
         if not is_unsigned(offset):
             raise ConfigurationError(
-                f"from-file needs offsets that are whole numbers and not negative; got {offset!r} for {TopicPartition(*place)}"
+                f"from-file needs offsets that are whole numbers and not negative; got {offset!r} for {TopicPartition(*key)}"
             )
-        offsets[TopicPartition(*place)] = offset
+        offsets[TopicPartition(*key)] = offset
     if not offsets:
         raise ConfigurationError("from-file has no offsets: nothing would be moved")
     return offsets
