@@ -526,7 +526,7 @@ class TestHistory:
         preview = rewinder.preview("to-group", "other")
 
         left = next(one for one in preview.partitions if one.topic == only_ours)
-        assert (left.changes, left.note) == (False, "group 'other' has no position of it: left as it is")
+        assert (left.changes, left.note) == (False, "group 'other' has no position of this partition: left as it is")
 
 
 class TestUndo:
