@@ -14,7 +14,6 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseUnavailableError
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.rewinding import execution
 from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from devstack.kafka import KafkaBroker
@@ -191,16 +190,11 @@ def test_a_commit_that_never_arrived_changes_nothing(
 
 
 def test_an_outcome_that_cannot_be_asked_for_is_left_to_the_next_try(
-    on_postgres: Loader, postgres: PostgresServer, postgres_rewind: Rewind, monkeypatch: pytest.MonkeyPatch
+    on_postgres: Loader, postgres: PostgresServer, postgres_rewind: Rewind
 ) -> None:
-    look_up = execution._Rewind.look_up
     with proxied(postgres, postgres_rewind) as (proxy, rewind, engine):
-
-        def unreachable(*args: Any) -> int | None:
-            proxy.refuse()
-            return look_up(*args)
-
-        monkeypatch.setattr(execution._Rewind, "look_up", unreachable)
+        # Before COMMIT is sent over the open connection: the look-up needs another one.
+        sa.event.listen(engine, "commit", lambda conn: proxy.refuse())
         proxy.swallow_commit_answer()
         with pytest.raises(CommitUnknownError, match="the rewind is there as a whole, or not at all") as raised:
             executed(rewind, engine)
