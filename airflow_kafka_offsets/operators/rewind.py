@@ -98,7 +98,7 @@ class KafkaRewindOperator(GroupOperator):
         from airflow_kafka_offsets.rewinding.previewing import preview_rewind
         from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
-        preview_only = _truth("preview_only", self.preview_only)
+        preview_only = _as_bool("preview_only", self.preview_only)
         # A template without a value renders to nothing.
         value = None if self.value == "" else self.value
         scenario = Scenario.of(self.scenario, value, group_id=self.group_id)
@@ -147,14 +147,11 @@ class KafkaRewindOperator(GroupOperator):
         return preview.as_dict() | {"executed": True} | asdict(result)
 
 
-def _truth(name: str, value: bool | str) -> bool:
+def _as_bool(name: str, value: bool | str) -> bool:
     """Return a parameter as a boolean; a template renders it to text."""
     from airflow_kafka_offsets.exceptions import ConfigurationError
 
-    if isinstance(value, bool):
-        return value
-    words = {"true": True, "false": False}
-    try:
-        return words[str(value).strip().lower()]
-    except KeyError:
-        raise ConfigurationError(f"{name} must be true or false; got {name}={value!r}") from None
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise ConfigurationError(f"{name} must be true or false; got {name}={value!r}")
+    return text == "true"

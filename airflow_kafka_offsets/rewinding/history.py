@@ -160,6 +160,7 @@ def count_removed(engine: Engine, tables: Tables, batch_id: int) -> tuple[int, i
 
 
 def _ranges_of(conn: Connection, tables: Tables, batch_id: int) -> Sequence[sa.Row[Any]]:
+    """Return the ranges of a batch, in the order of their partitions."""
     ranges = tables.offset_ranges
     return conn.execute(
         sa.select(ranges).where(ranges.c.batch_id == batch_id).order_by(ranges.c.topic, ranges.c.partition)

@@ -123,7 +123,7 @@ def _remaining(
     :param loads: whether a range counts as loaded
     """
     spans: dict[TopicPartition, list[Span]] = {}
-    for row in conn.execute(query.order_by("batch_id")) if partitions else ():
+    for row in conn.execute(query.order_by("batch_id")):
         tp = TopicPartition(row.topic, row.partition)
         if tp not in partitions or is_other_topic(row.topic_id, topic_ids.get(tp.topic)):
             continue
