@@ -33,6 +33,21 @@ def check_cluster(
         )
 
 
+def topic_mismatch(tp: TopicPartition, position: Position, log: PartitionLog | None) -> str | None:
+    """Describe how a position belongs to another topic of the same name; None where it does not.
+
+    :param log: None where the topic has no such partition
+    """
+    if log is None:
+        return f"{tp}: position {position.offset} is stored, but the topic has no such partition now"
+    if is_other_topic(position.topic_id, log.topic_id):
+        return (
+            f"{tp}: position {position.offset} belongs to topic id {position.topic_id}, "
+            f"the topic has id {log.topic_id} and offsets {log.beginning}..{log.end} now"
+        )
+    return None
+
+
 def check_positions(
     positions: Mapping[TopicPartition, Position], logs: Mapping[TopicPartition, PartitionLog], topics: Collection[str]
 ) -> None:
@@ -52,15 +67,11 @@ def check_positions(
     for tp, position in sorted(positions.items()):
         if tp.topic not in topics:
             continue
-        log = logs.get(tp)
-        if log is None:
-            recreated.append(f"{tp}: position {position.offset} is stored, but the topic has no such partition now")
-        elif is_other_topic(position.topic_id, log.topic_id):
-            recreated.append(
-                f"{tp}: position {position.offset} belongs to topic id {position.topic_id}, "
-                f"the topic has id {log.topic_id} and offsets {log.beginning}..{log.end} now"
-            )
-        elif position.offset > log.end:
+        if mismatch := topic_mismatch(tp, position, logs.get(tp)):
+            recreated.append(mismatch)
+            continue
+        log = logs[tp]
+        if position.offset > log.end:
             truncated.append(f"{tp}: position {position.offset} is beyond the end offset {log.end}")
         elif _went_back(position.leader_epoch, log.leader_epoch):
             truncated.append(

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 _TEMPLATE = "{{"
 
@@ -47,6 +53,17 @@ def check_untemplated(given: Mapping[str, Any], rules: Mapping[str, Rule], templ
             raise ConfigurationError(
                 f"{name} is not templated, and {name}={given[name]!r} would stay as it is; templated are {', '.join(templated) or 'none'}"
             )
+
+
+def from_attributes(cls: type[T], source: object, **others: Any) -> T:
+    """Return a dataclass whose fields have the values of attributes of the same names.
+
+    :param source: an operator, for example, that was given the fields as parameters
+    :param others: fields that have other values
+    """
+    return cls(
+        **{field.name: getattr(source, field.name) for field in fields(cls) if field.name not in others} | others
+    )
 
 
 def or_none(rule: Rule, meaning: str = "") -> Rule:

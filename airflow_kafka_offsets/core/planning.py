@@ -5,7 +5,7 @@ The rules are those of `docs/semantics.md`; the case ids in tests (P08, P19, …
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -78,7 +78,13 @@ def decide(
     """
     topics = {tp.topic for tp in logs}
     known_topics = {tp.topic for tp in positions}
-    first = _first_offsets(start, logs, known_topics)
+    unknown_topics = sorted(topics - known_topics)
+    if start == "none" and unknown_topics:
+        raise NoPositionError(
+            f"Nothing is stored of topic {', '.join(map(repr, unknown_topics))}, and start='none' forbids to choose where to "
+            "begin. Set start='earliest', start='latest' or a timestamp for the first run."
+        )
+    first = {tp: first_offset(tp, log, start, known_topics) for tp, log in logs.items()}
     begun = {tp: Position(one.offset, logs[tp].topic_id) for tp, one in first.items()}
     log_identity.check_positions(begun | dict(positions), logs, topics)
     ranges: list[OffsetRange] = []
@@ -151,30 +157,19 @@ def data_loss_message(gaps: Sequence[Gap]) -> str:
     )
 
 
-def _first_offsets(
-    start: Start, logs: Mapping[TopicPartition, PartitionLog], known_topics: set[str]
-) -> dict[TopicPartition, First]:
-    """Where partitions begin that have no position; those of known topics are new partitions.
+def first_offset(tp: TopicPartition, log: PartitionLog, start: Start, known_topics: Collection[str]) -> First:
+    """Return where a partition begins that has no position.
 
-    :raises NoPositionError: there are such topics, and `start` forbids to choose
+    :param start: where a topic without a position begins; `none` is taken for `earliest`, and refused by `decide`
+    :param known_topics: topics that have positions
     """
-    first: dict[TopicPartition, First] = {}
-    unknown_topics = sorted({tp.topic for tp in logs} - known_topics)
-    if start == "none" and unknown_topics:
-        raise NoPositionError(
-            f"Nothing is stored of topic {', '.join(map(repr, unknown_topics))}, and start='none' forbids to choose where to "
-            "begin. Set start='earliest', start='latest' or a timestamp for the first run."
-        )
-    for tp, log in logs.items():
-        if tp.topic in known_topics:
-            # The topic got more partitions. Their first records were written before anybody could know of them, so that
-            # starting at the end would lose them, whatever `start` says (P14).
-            first[tp] = First(log.beginning, "new-partition")
-        elif isinstance(start, Mapping):
-            first[tp] = start[tp]
-        else:
-            first[tp] = First(log.end if start == "latest" else log.beginning, start)
-    return first
+    if tp.topic in known_topics:
+        # The topic got more partitions. Their first records were written before anybody could know of them, so that
+        # starting at the end would lose them, whatever `start` says (P14).
+        return First(log.beginning, "new-partition")
+    if isinstance(start, Mapping):
+        return start[tp]
+    return First(log.end if start == "latest" else log.beginning, start)
 
 
 def _target(tp: TopicPartition, start: int, log: PartitionLog, targets: Mapping[TopicPartition, int] | None) -> int:
