@@ -1,16 +1,16 @@
-"""What Airflow's metrics are told: names and tags, documented in `docs/metrics.md`."""
+"""Metrics for Airflow's `stats`, with the names and tags of `docs/metrics.md`. Sensors, triggers and operators emit them."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any, Protocol
 
-from airflow_kafka_offsets.lag.report import LagReport, measures
+from airflow_kafka_offsets.lag.report import LagReport, numbers
 from airflow_kafka_offsets.loading.result import Commit
 
 
 class Stats(Protocol):
-    """Airflow's own module for metrics, as far as it is used here."""
+    """The part of Airflow's `stats` modules that is used here."""
 
     def gauge(self, stat: str, value: float, *, tags: dict[str, Any] | None = None) -> None: ...
 
@@ -20,23 +20,23 @@ class Stats(Protocol):
 
 
 def emit_lag(stats: Stats, group_id: str, report: LagReport) -> None:
-    """Tell what a poll found, by topic. What is not known is left out."""
-    for topic, one in report.by_topic().items():
+    """Emit the lag of a group by topic, without the measures that are not known."""
+    for topic, lag in report.by_topic().items():
         tags = {"group_id": group_id, "topic": topic}
-        for name, value in {**measures(one), "partition_errors": len(one.errors)}.items():
+        for name, value in {**numbers(lag), "partition_errors": len(lag.errors)}.items():
             if value is not None:
                 stats.gauge(f"kafka_offsets.{name}", float(value), tags=tags)
 
 
 def emit_poll(stats: Stats, kafka_conn_id: str, watchers: int, seconds: float) -> None:
-    """Tell what a poll that watchers share took."""
+    """Emit the number of watchers that shared a poll, and its duration."""
     tags = {"kafka_conn_id": kafka_conn_id}
     stats.gauge("kafka_offsets.poll.watchers", watchers, tags=tags)
     stats.timing("kafka_offsets.poll.duration", timedelta(seconds=seconds), tags=tags)
 
 
 def emit_commit(stats: Stats, commit: Commit) -> None:
-    """Tell what a batch did."""
+    """Emit the records, dead letters, rows and duration of a batch."""
     tags = {"group_id": commit.group_id, "kind": commit.kind}
     for topic, count in commit.records.items():
         stats.incr("kafka_offsets.commit.records", count, tags=tags | {"topic": topic})

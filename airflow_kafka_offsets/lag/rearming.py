@@ -7,12 +7,12 @@ from datetime import timedelta
 
 
 class Edge:
-    """Fires when a condition becomes true, and again when something was done about it that was not enough.
+    """Fires when a condition becomes true, and again if the load that followed was not enough, or did not follow.
 
-    A load is what an event asks for. So the condition is looked at anew once positions have moved, and after an interval
-    in which nothing moved: the run may have failed. While a load is at work, the event would come too soon.
+    An event asks for a load. So it fires again if the condition is still true after positions have moved, and if no position
+    has moved for an interval: the run may have failed. It does not fire while a run loads the group.
 
-    :param rearm_after: how long after an event the next one may come though no position has moved
+    :param rearm_after: how long after an event it fires again though no position has moved
     """
 
     def __init__(self, rearm_after: timedelta) -> None:
@@ -22,12 +22,12 @@ class Edge:
         self._positions: Hashable = None
 
     def fires(self, met: bool | None, positions: Hashable, *, busy: bool, now: float) -> bool:
-        """Whether to fire after this look.
+        """Decide whether to fire after a poll.
 
-        :param met: whether the condition is true; None where nobody knows, which changes nothing
-        :param positions: anything that differs after a position has moved
-        :param busy: whether a load of the group is at work
-        :param now: seconds of a clock that never goes back
+        :param met: whether the condition is true; None is not known, and changes nothing
+        :param positions: any value that changes when a position moves
+        :param busy: whether a run loads the group
+        :param now: seconds of a monotonic clock
         """
         if met is None:
             return False

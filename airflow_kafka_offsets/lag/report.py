@@ -1,28 +1,32 @@
-"""How far a group is behind its topics, and how near retention is to what it has not loaded: a pure evaluation. No I/O.
+"""The lag of a group, evaluated from its stored positions and the ends of the logs. No I/O.
 
-The rules are those of `docs/semantics.md`; the case ids in tests (L01, L02, …) refer to them.
+`evaluate` decides; `measure` asks the database and Kafka for what it compares, and `thresholds` decides whether a lag is
+worth acting upon. The rules are those of `docs/semantics.md`; the case ids in tests (L01, L02, …) refer to them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from airflow_kafka_offsets.core.log_identity import topic_mismatch
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
-from airflow_kafka_offsets.core.planning import First, Start
+from airflow_kafka_offsets.core.planning import Start, first_offset
 from airflow_kafka_offsets.core.text import first_few
 
 Flag = Literal["no position", "beyond the end"]
 
+_ZERO = timedelta(0)
+
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What is stored of a partition.
+    """The stored position of a partition.
 
-    :param record_timestamp: of the newest record that was committed; None where none was
-    :param updated_at: when the position came to be there, by the database's clock
+    :param record_timestamp: of the newest committed record; None if no record was committed
+    :param updated_at: when the position was stored, by the database's clock
     """
 
     position: Position
@@ -32,22 +36,23 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group is behind one partition. Numbers are offsets, of which not every one need be a record.
+    """The lag of one partition. Numbers count offsets; compaction and transactions leave offsets without a record.
 
-    :param position: the next offset to read; None where nothing is stored
-    :param beginning: the log's beginning offset; None, like all that follows from it, where the partition has an error
-    :param lag: offsets that wait in the log
-    :param lost: offsets that were not loaded and are gone from the log; no part of the lag
-    :param time_lag: zero where the lag is; else the age of the newest record that was committed; None where none was
-    :param delay: zero where the lag is; else for how long the oldest record that is newer than all that was committed has waited,
-        or, where no such record is known, the position has not moved; None where neither was asked for or stored
-    :param headroom: how many offsets the beginning offset is behind the position, negative where it has passed it; None
-        where nothing is stored
-    :param headroom_time: how long retention by time leaves the oldest record that is newer than all that was committed; zero
-        where offsets are lost already. None where nothing waits, and where it is not known: the record is not, or the topic has
-        no `retention.ms`, or also a limit of size, which may come sooner
-    :param flags: what is odd, but no error
-    :param error: why nothing is known of the partition
+    The oldest unread record is the first one with a timestamp after that of the newest committed record.
+
+    :param position: the next offset to read; None if no position is stored
+    :param beginning: the log's beginning offset; None, as are the following, if the partition has an error
+    :param end: the log's end offset
+    :param lag: offsets in the log that are not loaded
+    :param lost: offsets that were not loaded and are no longer in the log; they are not part of the lag
+    :param time_lag: zero without a lag; else the age of the newest committed record; None if no record was committed
+    :param delay: zero without a lag; else how long the oldest unread record has waited or, if it cannot be found, how long
+        the position has not moved; None if times were not asked for, and if no position is stored either
+    :param headroom: the position minus the beginning offset, negative if records are lost; None if no position is stored
+    :param headroom_time: time until retention deletes the oldest unread record; zero if records are already lost; None if
+        nothing is unread or it cannot be known (no such record, no `retention.ms`, or a size limit)
+    :param flags: what is unusual, but no error
+    :param error: why the lag of the partition is not known
     """
 
     topic: str
@@ -71,10 +76,10 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class LagReport:
-    """The lag of a group, by partition and in total. Partitions with an error count nothing.
+    """The lag of a group, by partition and in total. The totals leave out partitions with an error.
 
-    :param partitions: by topic and partition
-    :param note: what is odd about all of it, but no error
+    :param partitions: in the order of topic and partition
+    :param note: what is unusual about the whole report, but no error
     """
 
     partitions: tuple[PartitionLag, ...]
@@ -82,104 +87,113 @@ class LagReport:
 
     @property
     def lag(self) -> int:
-        return sum(one.lag or 0 for one in self.partitions)
+        return sum(partition.lag or 0 for partition in self.partitions)
 
     @property
     def lost(self) -> int:
-        return sum(one.lost or 0 for one in self.partitions)
+        return sum(partition.lost or 0 for partition in self.partitions)
 
     @property
     def complete(self) -> bool:
-        """Whether every partition counts: where one has an error, the total is only a lower bound."""
+        """Return whether no partition has an error; otherwise the totals are lower bounds."""
         return not self.errors
 
     @property
     def errors(self) -> tuple[PartitionLag, ...]:
-        """The partitions of which nothing is known."""
-        return tuple(one for one in self.partitions if one.error is not None)
+        """Return the partitions with an error."""
+        return tuple(partition for partition in self.partitions if partition.error is not None)
 
     @property
     def time_lag(self) -> timedelta | None:
-        """The longest of those that are known; None where none is."""
-        return max((one.time_lag for one in self.partitions if one.time_lag is not None), default=None)
+        """Return the longest known time lag; None if none is known."""
+        return max(
+            (partition.time_lag for partition in self.partitions if partition.time_lag is not None), default=None
+        )
 
     @property
     def delay(self) -> timedelta | None:
-        """The longest of those that are known; None where none is."""
-        return max((one.delay for one in self.partitions if one.delay is not None), default=None)
+        """Return the longest known delay; None if none is known."""
+        return max((partition.delay for partition in self.partitions if partition.delay is not None), default=None)
 
     @property
     def headroom(self) -> int | None:
-        """The smallest of those that are known; None where none is."""
-        return min((one.headroom for one in self.partitions if one.headroom is not None), default=None)
+        """Return the smallest known headroom; None if none is known."""
+        return min(
+            (partition.headroom for partition in self.partitions if partition.headroom is not None), default=None
+        )
 
     @property
     def headroom_time(self) -> timedelta | None:
-        """The shortest of those that are known; None where none is."""
-        return min((one.headroom_time for one in self.partitions if one.headroom_time is not None), default=None)
+        """Return the shortest known time until records are lost; None if none is known."""
+        known = (partition.headroom_time for partition in self.partitions)
+        return min((left for left in known if left is not None), default=None)
 
     def __str__(self) -> str:
-        told = [f"lag {self.lag:,} in {len(self.partitions)} partitions"]
+        parts = [f"lag {self.lag:,} in {len(self.partitions)} partitions"]
         if self.lost:
-            told.append(f"{self.lost:,} offsets lost to retention")
+            parts.append(f"{self.lost:,} offsets lost to retention")
         if self.errors:
-            told.append(f"incomplete: {first_few((one.error for one in self.errors), most=1)}")
+            parts.append(f"incomplete: {first_few((partition.error for partition in self.errors), most=1)}")
         if self.note:
-            told.append(self.note)
-        return "; ".join(told)
-
-    def summary(self, most: int = 100) -> dict[str, Any]:
-        """The totals, by topic too, and the partitions that are farthest behind, as JSON has it: for XCom and events.
-
-        :param most: how many partitions, and how many errors
-        """
-        behind = sorted(self.partitions, key=lambda one: (-(one.lag or 0) - (one.lost or 0), one.topic_partition))
-        return {
-            **_totals(self),
-            "topics": {topic: _totals(one) for topic, one in self.by_topic().items()},
-            "partitions": [
-                {
-                    "topic": one.topic,
-                    "partition": one.partition,
-                    "position": one.position,
-                    "beginning": one.beginning,
-                    "end": one.end,
-                    "flags": list(one.flags),
-                    **measures(one),
-                }
-                for one in behind[:most]
-                if one.error is None
-            ],
-            "partitions_left_out": max(0, len(behind) - most),
-            "errors": [str(one.error) for one in self.errors[:most]],
-        }
+            parts.append(self.note)
+        return "; ".join(parts)
 
     def by_topic(self) -> dict[str, LagReport]:
-        """A report for each topic."""
+        """Return a report for each topic."""
         topics: dict[str, list[PartitionLag]] = {}
-        for one in self.partitions:
-            topics.setdefault(one.topic, []).append(one)
+        for partition in self.partitions:
+            topics.setdefault(partition.topic, []).append(partition)
         return {topic: LagReport(tuple(topics[topic])) for topic in sorted(topics)}
 
+    def summary(self, most: int = 100) -> dict[str, Any]:
+        """Return the totals, in all and by topic, and the partitions with the largest lag, for XCom and events.
 
-def _totals(report: LagReport) -> dict[str, Any]:
-    return {**measures(report), "complete": report.complete}
+        :param most: how many partitions, and how many errors
+        :return: what JSON can hold
+        """
+        worst_first = sorted(self.partitions, key=lambda one: (-(one.lag or 0) - (one.lost or 0), one.topic_partition))
+        return {
+            **_totals(self),
+            "topics": {topic: _totals(report) for topic, report in self.by_topic().items()},
+            "partitions": [
+                {
+                    "topic": partition.topic,
+                    "partition": partition.partition,
+                    "position": partition.position,
+                    "beginning": partition.beginning,
+                    "end": partition.end,
+                    "flags": list(partition.flags),
+                    **numbers(partition),
+                }
+                for partition in worst_first[:most]
+                if partition.error is None
+            ],
+            "partitions_left_out": max(0, len(worst_first) - most),
+            "errors": [str(partition.error) for partition in self.errors[:most]],
+        }
 
 
-def measures(one: PartitionLag | LagReport) -> dict[str, float | None]:
-    """The numbers of a partition or of a total, by the names that events and metrics have for them; None is not known."""
+def measures(lag: PartitionLag | LagReport) -> dict[str, int | timedelta | None]:
+    """Return the measures of a partition or of a total, by the names that commands, events and metrics have for them."""
     return {
-        "lag": one.lag,
-        "lost": one.lost,
-        "time_lag_seconds": _seconds(one.time_lag),
-        "delay_seconds": _seconds(one.delay),
-        "headroom": one.headroom,
-        "headroom_time_seconds": _seconds(one.headroom_time),
+        "lag": lag.lag,
+        "lost": lag.lost,
+        "time_lag_seconds": lag.time_lag,
+        "delay_seconds": lag.delay,
+        "headroom": lag.headroom,
+        "headroom_time_seconds": lag.headroom_time,
     }
 
 
-def _seconds(duration: timedelta | None) -> float | None:
-    return duration.total_seconds() if duration is not None else None
+def numbers(lag: PartitionLag | LagReport) -> dict[str, float | None]:
+    """Return the measures with durations in seconds; None is not known."""
+    return {
+        name: value.total_seconds() if isinstance(value, timedelta) else value for name, value in measures(lag).items()
+    }
+
+
+def _totals(report: LagReport) -> dict[str, Any]:
+    return {**numbers(report), "complete": report.complete}
 
 
 def evaluate(
@@ -193,90 +207,71 @@ def evaluate(
     retention: Mapping[str, timedelta] | None = None,
     known_topics: Collection[str] = (),
 ) -> LagReport:
-    """Compare what is stored with the ends of the logs.
+    """Compare stored positions with the ends of the logs.
 
-    :param committed: read before the ends of the logs: the other way round, a lag could come out negative
-    :param logs: of the partitions that could be asked about
+    :param committed: read before the ends of the logs: the other way round, a lag could be negative
+    :param logs: of the partitions that Kafka described
     :param now: the database's time
-    :param start: where a load would begin with a topic of which nothing is stored. A new partition of a known topic begins at
-        its beginning offset, whatever this says. What `none` refuses to load waits like with `earliest`
-    :param errors: why partitions could not be asked about
-    :param waiting: the timestamp of the oldest record that is newer than all that was committed, where it was found; None where
-        nobody asked
-    :param retention: how long topics keep records, of those that limit nothing but time
-    :param known_topics: topics of which something is stored, also where that is nothing of these partitions
-    :return: every partition that is stored, in a log, or has an error
+    :param start: where a load begins with a topic that has no position. A new partition of a known topic begins at its
+        beginning offset in any case. For a topic that `none` refuses to load, the lag is that of `earliest`
+    :param errors: why Kafka did not describe partitions
+    :param waiting: the timestamps of the oldest unread records that were found; None if times were not asked for
+    :param retention: how long topics keep records, of topics that limit time only
+    :param known_topics: further topics with positions, in partitions other than those of `committed`
+    :return: every partition that has a position, a log or an error
     """
-    failed = errors or {}
+    errors = errors or {}
     known = {tp.topic for tp in committed}.union(known_topics)
-    found: list[PartitionLag] = []
-    for tp in sorted({*committed, *logs, *failed}):
-        stored = committed.get(tp)
-        log = logs.get(tp)
-        error = failed.get(tp) or _mismatch(tp, stored, log)
+    partitions: list[PartitionLag] = []
+    for tp in sorted({*committed, *logs, *errors}):
+        stored, log = committed.get(tp), logs.get(tp)
+        error = errors.get(tp)
+        if error is None and stored is not None and (mismatch := topic_mismatch(tp, stored.position, log)):
+            error = f"{mismatch}: the topic was deleted and created again"
         if error is not None or log is None:
-            found.append(PartitionLag(*tp, position=stored.position.offset if stored else None, error=error))
+            partitions.append(PartitionLag(*tp, position=stored.position.offset if stored else None, error=error))
             continue
-        begun = stored or Committed(Position(begin(tp, log, start, known).offset))
         oldest = waiting.get(tp) if waiting is not None else None
-        since = oldest or (begun.updated_at if waiting is not None else None)
-        # Not by the date at which it may go: timestamps can be the last there is.
+        since = oldest or (stored.updated_at if stored is not None and waiting is not None else None)
+        # Not the instant at which it ends: a timestamp may be the largest that a datetime can hold.
         left = retention[tp.topic] - (now - oldest) if oldest and retention and tp.topic in retention else None
-        one = _measured(tp, begun, log, now, since, left)
-        if stored is None:
-            one = replace(one, position=None, headroom=None, flags=("no position", *one.flags))
-        found.append(one)
-    return LagReport(tuple(found))
+        begin = stored.position.offset if stored is not None else first_offset(tp, log, start, known).offset
+        partitions.append(_partition_lag(tp, stored, begin, log, now, since, left))
+    return LagReport(tuple(partitions))
 
 
-def _measured(
+def _partition_lag(
     tp: TopicPartition,
-    stored: Committed,
+    stored: Committed | None,
+    begin: int,
     log: PartitionLog,
     now: datetime,
     since: datetime | None,
     left: timedelta | None,
 ) -> PartitionLag:
-    position, newest, none = stored.position.offset, stored.record_timestamp, timedelta(0)
-    lag = max(0, log.end - max(position, log.beginning))
-    lost = max(0, log.beginning - position)
-    # Producers' clocks may be ahead of the database's.
-    age = max(none, now - newest) if newest is not None else None
-    waited = max(none, now - since) if since is not None else None
+    lag = max(0, log.end - max(begin, log.beginning))
+    lost = max(0, log.beginning - begin)
+    newest = stored.record_timestamp if stored is not None else None
+    flags: list[Flag] = []
+    if stored is None:
+        flags.append("no position")
+    if begin > log.end:
+        flags.append("beyond the end")
     return PartitionLag(
         *tp,
-        position=position,
+        position=begin if stored is not None else None,
         beginning=log.beginning,
         end=log.end,
         lag=lag,
         lost=lost,
-        time_lag=age if lag else none,
-        delay=waited if lag else none,
-        headroom=position - log.beginning,
-        headroom_time=none if lost else max(none, left) if left is not None and lag else None,
-        flags=("beyond the end",) if position > log.end else (),
+        time_lag=_age(newest, now) if lag else _ZERO,
+        delay=_age(since, now) if lag else _ZERO,
+        headroom=begin - log.beginning if stored is not None else None,
+        headroom_time=_ZERO if lost else max(_ZERO, left) if left is not None and lag else None,
+        flags=tuple(flags),
     )
 
 
-def begin(tp: TopicPartition, log: PartitionLog, start: Start, known_topics: Collection[str]) -> First:
-    """Where a load would begin with a partition of which nothing is stored."""
-    if tp.topic in known_topics:
-        return First(log.beginning, "new-partition")
-    if isinstance(start, Mapping):
-        return start[tp]
-    return First(log.end if start == "latest" else log.beginning, start)
-
-
-def _mismatch(tp: TopicPartition, stored: Committed | None, log: PartitionLog | None) -> str | None:
-    """Why offsets of the log cannot be compared with the position, where they are of different topics."""
-    if stored is None:
-        return None
-    if log is None:
-        return f"{tp}: the topic has no such partition now: it was deleted and created again"
-    position = stored.position
-    if position.topic_id and log.topic_id and position.topic_id != log.topic_id:
-        return (
-            f"{tp}: position {position.offset} belongs to topic id {position.topic_id}, the topic has id {log.topic_id} "
-            "now: it was deleted and created again"
-        )
-    return None
+def _age(instant: datetime | None, now: datetime) -> timedelta | None:
+    """Return how long ago an instant was; producers' clocks may be ahead of the database's."""
+    return max(_ZERO, now - instant) if instant is not None else None

@@ -1,15 +1,14 @@
-"""One poll of a Kafka cluster for everybody in a process who watches the lag of a group there.
+"""One poll of a Kafka cluster for all watchers in a process, such as the triggers of a triggerer.
 
-A thousand watchers cost what one does: at every interval, one look at each database for all groups, and one at the ends of the
-logs for all topics. The event loop only waits: databases and Kafka are asked by threads, and lags are judged there too.
+A thousand watchers cost about as much as one: at each interval, a few queries to each database for all groups, and a few
+requests to Kafka for all topics. The event loop only waits: threads ask databases and Kafka, and judge the lag.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,24 +29,24 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Watchers that begin together are to share their first look, too.
+# Watchers that begin together share their first poll.
 _GATHER_SECONDS = 0.5
 
 _DATABASE_SECONDS = 15.0
 
-# How much of its interval a look may come early, to be the same as another's.
+# A watcher joins a poll that is early by so much of its interval.
 _EARLY = 0.1
 
 _LONGEST_PAUSE_SECONDS = 300.0
 
-# What is woken at once: the loop has to get round to others in between.
-_AT_ONCE = 10
+# Results are handed over in portions, between which the loop runs other tasks.
+_RESULTS_AT_ONCE = 10
 
 
 class StateTables(NamedTuple):
-    """Where positions are stored.
+    """Where the state tables are.
 
-    :param conn_id: whatever leads to the database
+    :param conn_id: names the database for `open_engine`
     """
 
     conn_id: str
@@ -55,24 +54,24 @@ class StateTables(NamedTuple):
     prefix: str = ""
 
 
-class Look(NamedTuple, Generic[T]):
+class PollResult(NamedTuple, Generic[T]):
     """What a poll found for a watcher.
 
-    :param judged: what the watcher made of the report
-    :param positions: differs after a position has moved
-    :param busy: whether a run loads the group now
+    :param judgement: what the watcher's `judge` returned
+    :param positions: a number that changes when a position moves
+    :param busy: whether a run loads the group
     """
 
-    judged: T
+    judgement: T
     positions: int
     busy: bool
 
 
-class _Ended(NamedTuple):
-    """What is found where the polls have ended, which nobody meant to.
+_States = dict[str, GroupState] | Exception
 
-    :param error: that which ended them
-    """
+
+class _Ended(NamedTuple):
+    """The end of the polls by an error that no watcher can wait out."""
 
     error: BaseException
 
@@ -85,31 +84,32 @@ class _Watcher:
     interval: float
     due: float
     failures: int = 0
-    # Of looks that nobody took, only the latest counts.
-    looks: asyncio.Queue[Look[Any] | Exception | _Ended] = field(default_factory=lambda: asyncio.Queue(1))
+    # A result that was not taken is replaced by the next one.
+    results: asyncio.Queue[PollResult[Any] | Exception | _Ended] = field(default_factory=lambda: asyncio.Queue(1))
 
-    def offer(self, look: Look[Any] | Exception, now: float) -> None:
-        self.failures = self.failures + 1 if isinstance(look, Exception) else 0
-        # All watchers of an interval look at the same moments.
+    def offer(self, result: PollResult[Any] | Exception, now: float) -> None:
+        """Hand over a result and set the time of the next poll, which is later after each further failure."""
+        self.failures = self.failures + 1 if isinstance(result, Exception) else 0
+        # A multiple of the interval, so that all watchers with the same interval are due together.
         self.due = (now // self.interval + 1) * self.interval
         if self.failures > 1:
             longest = max(self.interval, _LONGEST_PAUSE_SECONDS)
             self.due += min(self.interval * 2 ** min(self.failures - 1, 10), longest) // self.interval * self.interval
-        self.put(look)
+        self.put(result)
 
-    def put(self, look: Look[Any] | Exception | _Ended) -> None:
-        if self.looks.full():
-            self.looks.get_nowait()
-        self.looks.put_nowait(look)
+    def put(self, result: PollResult[Any] | Exception | _Ended) -> None:
+        if self.results.full():
+            self.results.get_nowait()
+        self.results.put_nowait(result)
 
 
-class Watch:
-    """The polls of one cluster. Of one event loop: it begins with the first watcher and ends with the last.
+class SharedPoll:
+    """The polls of one cluster in one event loop. They begin with the first watcher and end with the last.
 
-    :param open_cluster: makes a client; called by a thread, and again after the cluster could not be reached
-    :param open_engine: the same for a database, by its `conn_id`
-    :param ended: called when nobody watches any more; another `Watch` is to be made then
-    :param polled: is told of every poll for how many watchers it was, and how many seconds it took
+    :param open_cluster: creates a client; called in a thread, and again after the cluster was not available
+    :param open_engine: creates an engine by its `conn_id`, in the same way
+    :param ended: called when the last watcher has left; the next watcher needs another `SharedPoll`
+    :param polled: called after each poll with the number of watchers and the seconds it took
     """
 
     def __init__(
@@ -128,21 +128,21 @@ class Watch:
         self._task: asyncio.Task[None] | None = None
         self._polling = _thread()
         self._polls: LagPolls | None = None
-        # A thread for each: however many do not answer, there is one for those that do.
+        # A thread for each database, so that those that do not answer leave the others alone.
         self._readers: dict[StateTables, ThreadPoolExecutor] = {}
         self._engines: dict[StateTables, Engine] = {}
         self._reading: dict[StateTables, Future[dict[str, GroupState]]] = {}
 
-    async def looks(
+    async def results(
         self, tables: StateTables, question: LagQuestion, judge: Callable[[LagReport], T], interval: float
-    ) -> AsyncGenerator[Look[T] | Exception]:
-        """Look for ever: what each poll finds, or why it found nothing. Pauses get longer while it finds nothing.
+    ) -> AsyncGenerator[PollResult[T] | Exception]:
+        """Generate the result of each poll, or the error that it met, without end. Errors make the pauses longer.
 
-        To be closed when no more looks are wanted.
+        The caller closes the generator.
 
-        :param judge: makes of a report what is wanted of it; called by a thread
-        :param interval: seconds from one look to the next
-        :raises RuntimeError: the polls ended, for a reason that is none of Kafka's or a database's
+        :param judge: turns a report into what the watcher needs; called in a thread
+        :param interval: seconds from one poll to the next
+        :raises RuntimeError: the polls ended with an error that neither Kafka nor a database caused
         """
         now = asyncio.get_running_loop().time()
         watcher = _Watcher(tables, question, judge, interval, now + min(_GATHER_SECONDS, interval))
@@ -153,10 +153,10 @@ class Watch:
             self._task.add_done_callback(self._failed)
         try:
             while True:
-                look = await watcher.looks.get()
-                if isinstance(look, _Ended):
-                    raise RuntimeError(f"The polls of the lag ended: {look.error!r}") from look.error
-                yield look
+                result = await watcher.results.get()
+                if isinstance(result, _Ended):
+                    raise RuntimeError(f"The polls of the lag ended: {result.error!r}") from result.error
+                yield result
         finally:
             self._watchers.discard(watcher)
             if not self._watchers:
@@ -166,7 +166,7 @@ class Watch:
         self._ended()
         if self._task is not None:
             self._task.cancel()
-        # By the threads, at last: closing waits for the network, and what is still being asked opens what it lacks.
+        # Clients are closed in their own threads, after any request in flight: closing blocks on the network.
         self._polling.submit(self._close_cluster)
         self._polling.shutdown(wait=False)
         for tables, reader in self._readers.items():
@@ -182,7 +182,7 @@ class Watch:
             engine.dispose()
 
     def _failed(self, task: asyncio.Task[None]) -> None:
-        """Whatever ends the polls ends all who wait for them: they would wait for ever. Who begins anew begins them anew."""
+        """End all watchers with the error that ended the polls: they would wait forever. The next watcher polls again."""
         if task.cancelled() or (error := task.exception()) is None:
             return
         log.error("The polls of the lag ended", exc_info=error)
@@ -193,34 +193,34 @@ class Watch:
         loop = asyncio.get_running_loop()
         while True:
             self._joined.clear()
-            wait = min((one.due for one in self._watchers), default=math.inf) - loop.time()
+            now = loop.time()
+            wait = min((watcher.due - now for watcher in self._watchers), default=_LONGEST_PAUSE_SECONDS)
             if wait > 0:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._joined.wait(), None if wait == math.inf else wait)
+                    await asyncio.wait_for(self._joined.wait(), wait)
                 continue
-            began = loop.time()
-            due = [one for one in self._watchers if one.due <= began + one.interval * _EARLY]
-            looks = await self._looks_of(due)
-            self._polled(len(due), loop.time() - began)
-            for number, (watcher, look) in enumerate(zip(due, looks, strict=True), start=1):
-                watcher.offer(look, loop.time())
-                if number % _AT_ONCE == 0:
+            due = [watcher for watcher in self._watchers if watcher.due <= now + watcher.interval * _EARLY]
+            results = await self._poll(due)
+            self._polled(len(due), loop.time() - now)
+            for number, (watcher, result) in enumerate(zip(due, results, strict=True), start=1):
+                watcher.offer(result, loop.time())
+                if number % _RESULTS_AT_ONCE == 0:
                     await asyncio.sleep(0)
 
-    async def _looks_of(self, due: Sequence[_Watcher]) -> list[Look[Any] | Exception]:
+    async def _poll(self, due: Sequence[_Watcher]) -> list[PollResult[Any] | Exception]:
         groups: dict[StateTables, set[str]] = {}
-        for one in due:
-            groups.setdefault(one.tables, set()).add(one.question.group_id)
-        read = await asyncio.gather(*(self._states(tables, found) for tables, found in groups.items()))
+        for watcher in due:
+            groups.setdefault(watcher.tables, set()).add(watcher.question.group_id)
+        read = await asyncio.gather(*(self._states(tables, group_ids) for tables, group_ids in groups.items()))
         states = dict(zip(groups, read, strict=True))
         try:
-            return await asyncio.wrap_future(self._polling.submit(self._ask, due, states))
+            return await asyncio.wrap_future(self._polling.submit(self._measure, due, states))
         except Exception as error:
-            # Whatever it is: the watchers decide what it means to them.
+            # The watchers decide what the error means to them.
             return [error] * len(due)
 
-    async def _states(self, tables: StateTables, group_ids: set[str]) -> dict[str, GroupState] | Exception:
-        """What a database says. One that does not answer is not asked again until it does, and keeps nobody else waiting."""
+    async def _states(self, tables: StateTables, group_ids: set[str]) -> _States:
+        """Read the states of groups. A database that does not answer is not asked again before it does."""
         before = self._reading.get(tables)
         if before is not None and not before.done():
             return DatabaseUnavailableError(f"The database of connection {tables.conn_id!r} still does not answer")
@@ -228,17 +228,15 @@ class Watch:
             self._readers[tables] = _thread()
         self._reading[tables] = reading = self._readers[tables].submit(self._read, tables, group_ids)
         answer = asyncio.wrap_future(reading)
-        # Also one that comes too late for anybody to ask.
-        answer.add_done_callback(lambda one: one.cancelled() or one.exception())
+        # An error that comes after the time limit is retrieved too, or asyncio would log it.
+        answer.add_done_callback(lambda future: future.cancelled() or future.exception())
         await asyncio.wait([answer], timeout=_DATABASE_SECONDS)
         if not answer.done():
             return DatabaseUnavailableError(
                 f"The database of connection {tables.conn_id!r} did not answer within {_DATABASE_SECONDS:.0f} s"
             )
         error = answer.exception()
-        if isinstance(error, Exception):
-            return error
-        return answer.result()
+        return error if isinstance(error, Exception) else answer.result()
 
     def _read(self, tables: StateTables, group_ids: set[str]) -> dict[str, GroupState]:
         try:
@@ -250,47 +248,44 @@ class Watch:
             ):
                 return group_states(conn, Tables(tables.schema, tables.prefix), group_ids)
         except Exception:
-            # What the connection says may have changed since.
+            # The connection may be edited before the next poll.
             self._close_engine(tables)
             raise
 
-    def _ask(
-        self, due: Sequence[_Watcher], states: dict[StateTables, dict[str, GroupState] | Exception]
-    ) -> list[Look[Any] | Exception]:
-        asked = [
-            (one.question, found[one.question.group_id])
-            for one in due
-            if not isinstance(found := states[one.tables], Exception)
-        ]
-        looks: list[Look[Any] | Exception] = []
+    def _measure(
+        self, due: Sequence[_Watcher], states: dict[StateTables, _States]
+    ) -> list[PollResult[Any] | Exception]:
         try:
             if self._polls is None:
                 self._polls = LagPolls(self._open_cluster())
-            # Asks Kafka only once the first report is wanted: not at all where no database answered.
-            reports = self._polls.reports(asked)
-            for one in due:
-                found = states[one.tables]
-                if isinstance(found, Exception):
-                    looks.append(found)
-                else:
-                    looks.append(_judged(one, found[one.question.group_id], next(reports)))
+            # Kafka is asked when the first report is taken: not at all if no database answered.
+            reports = self._polls.reports(
+                (watcher.question, read[watcher.question.group_id])
+                for watcher in due
+                if not isinstance(read := states[watcher.tables], Exception)
+            )
+            return [_result(watcher, states[watcher.tables], reports) for watcher in due]
         except Exception:
-            # What the connection says may have changed since.
-            self._polls = None
+            # The connection may be edited before the next poll.
+            self._close_cluster()
             raise
-        return looks
 
 
 def _thread() -> ThreadPoolExecutor:
-    """One, which begins with its first task."""
+    """Return an executor of one thread, which starts with its first task."""
     return ThreadPoolExecutor(1, thread_name_prefix="kafka-offsets-watch")
 
 
-def _judged(watcher: _Watcher, state: GroupState, report: LagReport | Exception) -> Look[Any] | Exception:
+def _result(
+    watcher: _Watcher, states: _States, reports: Iterator[LagReport | Exception]
+) -> PollResult[Any] | Exception:
+    if isinstance(states, Exception):
+        return states
+    report = next(reports)
     if isinstance(report, Exception):
         return report
+    state = states[watcher.question.group_id]
     try:
-        judged = watcher.judge(report)
+        return PollResult(watcher.judge(report), state.fingerprint(), state.busy)
     except Exception as error:
         return error
-    return Look(judged, state.fingerprint(), state.busy)

@@ -1,11 +1,14 @@
-"""What is watched, and how often: the parameters that the sensor and both triggers share."""
+"""The options of the lag sensor and of all lag triggers: what is watched, with which thresholds, how often.
+
+Who polls, and how, is not in here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from airflow_kafka_offsets.core.parameters import (
     DURATION,
@@ -15,10 +18,10 @@ from airflow_kafka_offsets.core.parameters import (
     Rule,
     are_texts,
     check_untemplated,
+    from_attributes,
     one_of,
     or_none,
 )
-from airflow_kafka_offsets.hooks.metrics import Stats, emit_lag
 from airflow_kafka_offsets.lag.thresholds import Require, Thresholds
 
 if TYPE_CHECKING:
@@ -27,35 +30,49 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.lag.report import LagReport
 
 
-TEMPLATED = ("group_id", "topics")
-"""What a sensor renders, and a watch therefore checks when it looks."""
+LAG_RULES = {
+    "group_id": NAME,
+    "topics": Rule("a text or a list of texts", lambda value: isinstance(value, str) or are_texts(value)),
+    "offsets_conn_id": NAME,
+    "per_partition": FLAG,
+    "allow_incomplete": FLAG,
+    "poll_interval": DURATION,
+    "rearm_after": DURATION,
+    "isolation_level": one_of("read_committed", "read_uncommitted"),
+    "offsets_schema": or_none(TEXT),
+    "offsets_prefix": TEXT,
+    "kafka_conn_id": NAME,
+}
 
 _COMMITTED_BY = "committed-by:"
 
 
-class Judged(NamedTuple):
-    """What was made of a report.
+class Judgement(NamedTuple):
+    """A report compared with thresholds.
 
-    :param met: whether the thresholds are met; None where nobody knows
-    :param told: the report and the conditions, for the log
-    :param payload: what goes on with who waits; None where the thresholds are not met
+    :param met: whether the thresholds are met; None if it cannot be known
+    :param text: the report and the conditions, for the log
+    :param payload: what an event or XCom carries; None unless the thresholds are met
     """
 
     met: bool | None
-    told: str
+    text: str
     payload: dict[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen: a trigger is a LagWatch, and Airflow sets attributes of triggers.
+@dataclass(kw_only=True, eq=False, repr=False)
 class LagWatch:
-    """A group whose lag is watched. Names of connections only: what these say is read by the process that watches.
+    """A group whose lag is watched. Connections are named, and read by the process that polls.
 
     As for `KafkaLagSensor`: `group_id`, `topics`, `offsets_conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`, `require`,
     `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `offsets_schema`, `offsets_prefix`, `kafka_conn_id`.
 
-    :param poll_interval: from one look to the next
-    :raises ConfigurationError: the thresholds or the interval can mean nothing
+    :param poll_interval: from one poll to the next
+    :raises ConfigurationError: a threshold or another option cannot work
     """
+
+    templated: ClassVar[Sequence[str]] = ("group_id", "topics")
 
     group_id: str
     topics: str | Sequence[str] = ()
@@ -75,12 +92,12 @@ class LagWatch:
     kafka_conn_id: str = "kafka_default"
 
     def __post_init__(self) -> None:
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in TEMPLATED}
-        check_untemplated(given, LAG_RULES, TEMPLATED)
-        self._thresholds()  # refuses bad ones
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in self.templated}
+        check_untemplated(given, LAG_RULES, self.templated)
+        from_attributes(Thresholds, self)  # raises for thresholds that cannot work
 
     def as_kwargs(self) -> dict[str, Any]:
-        """The same as parameters that Airflow can store."""
+        """Return the options as values that Airflow can store."""
         start = self.start
         return {field.name: getattr(self, field.name) for field in fields(self)} | {
             "topics": [self.topics] if isinstance(self.topics, str) else list(self.topics),
@@ -88,10 +105,11 @@ class LagWatch:
         }
 
     def question(self) -> LagQuestion:
+        """Return what a poll measures.
+
+        :raises ConfigurationError: the start or a topic cannot be parsed
         """
-        :raises ConfigurationError: the start or the scope can mean nothing
-        """
-        # Here and not above: DAG files are parsed every few seconds.
+        # Imported here because DAG files are parsed every few seconds.
         from airflow_kafka_offsets.core.scope import parse_scope
         from airflow_kafka_offsets.core.start import CommittedBy, check_start
         from airflow_kafka_offsets.lag.measure import LagQuestion
@@ -100,32 +118,14 @@ class LagWatch:
         if isinstance(start, str) and start.startswith(_COMMITTED_BY):
             start = CommittedBy(start.removeprefix(_COMMITTED_BY))
         check_start(start)
-        return LagQuestion(self.group_id, parse_scope(self.topics), start, times=self._thresholds().needs_times)
+        times = from_attributes(Thresholds, self).needs_times
+        return LagQuestion(self.group_id, parse_scope(self.topics), start, times)
 
-    def judge(self, report: LagReport, stats: Stats) -> Judged:
-        """Compare a report with the thresholds, and tell Airflow's metrics what is in it."""
-        emit_lag(stats, self.group_id, report)
-        verdict = self._thresholds().of(report)
-        told = f"Group {self.group_id!r}: {report}; {verdict}"
+    def judge(self, report: LagReport) -> Judgement:
+        """Compare a report with the thresholds; the comparison itself is in `Thresholds`."""
+        verdict = from_attributes(Thresholds, self).of(report)
+        text = f"Group {self.group_id!r}: {report}; {verdict}"
         if not verdict.met:
-            return Judged(verdict.met, told, None)
-        met = [one.name for one in verdict.conditions if one.met]
-        return Judged(True, told, {"group_id": self.group_id, "met": met, "report": report.summary()})
-
-    def _thresholds(self) -> Thresholds:
-        return Thresholds(**{field.name: getattr(self, field.name) for field in fields(Thresholds)})
-
-
-LAG_RULES = {
-    "group_id": NAME,
-    "topics": Rule("a text or a list of texts", lambda value: isinstance(value, str) or are_texts(value)),
-    "offsets_conn_id": NAME,
-    "per_partition": FLAG,
-    "allow_incomplete": FLAG,
-    "poll_interval": DURATION,
-    "rearm_after": DURATION,
-    "isolation_level": one_of("read_committed", "read_uncommitted"),
-    "offsets_schema": or_none(TEXT),
-    "offsets_prefix": TEXT,
-    "kafka_conn_id": NAME,
-}
+            return Judgement(verdict.met, text, None)
+        met = [condition.name for condition in verdict.conditions if condition.met]
+        return Judgement(True, text, {"group_id": self.group_id, "met": met, "report": report.summary()})

@@ -1,1 +1,1 @@
-"""Airflow sensors."""
+"""Airflow sensors: thin classes around `lag`."""

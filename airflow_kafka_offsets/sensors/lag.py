@@ -1,9 +1,8 @@
-"""Wait until the lag of a group meets thresholds."""
+"""Wait until the lag of a group meets thresholds. `lag.thresholds` compares; this module polls, or defers to a trigger."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,8 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_kafka_offsets.lag.watch_options import TEMPLATED, LagWatch
+from airflow_kafka_offsets.core.parameters import from_attributes
+from airflow_kafka_offsets.lag.watch_options import LagWatch
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -20,46 +20,46 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.lag.thresholds import Require
 
 
-# A question to Kafka that takes longer is asked again at the next look.
+# A request to Kafka that takes longer is repeated by the next poke.
 _KAFKA_SECONDS = 30.0
 
-# A sensor may look without a pause; a triggerer is not to.
+# A sensor may poke without a pause; a triggerer must not poll without one.
 _SHORTEST_SECONDS = 1.0
 
 
 class KafkaLagSensor(BaseSensorOperator):
     """Wait until the lag of a group meets thresholds: enough to load, caught up, waited for too long, or about to be lost.
 
-    All thresholds are inclusive, and one that is met is enough unless `require="all"`. A cluster or a database that cannot be
-    reached is waited for until `timeout`; what waiting cannot help, such as an unknown topic, fails the task at once. What is
-    returned as XCom is a hint: the load reads the positions anew.
+    All thresholds are inclusive. One of them is enough unless `require="all"`. While a cluster or a database is not
+    available, the sensor waits, until `timeout`; what waiting cannot help, such as an unknown topic, fails the task at once. The
+    report in XCom is a hint: the load reads the positions itself.
 
     :param group_id: the group of the load (templated)
-    :param topics: `topic` or `topic:0,1`, several of them; empty is the topics of the stored positions (templated)
-    :param offsets_conn_id: connection of the database that holds the positions
-    :param min_lag: enough to load: at least so many offsets wait
-    :param max_lag: caught up: at most so many offsets wait
-    :param max_delay: the oldest record that waits is at least so old
-    :param min_headroom: at most so much is left until retention takes what waits: a duration, or a number of offsets that the
-        beginning offset is behind the position. Records that are lost already meet it
+    :param topics: `topic` or `topic:0,1`, or several of them; empty is all topics with positions (templated)
+    :param offsets_conn_id: connection of the database with the positions
+    :param min_lag: enough to load: the lag is at least this number of offsets
+    :param max_lag: caught up: the lag is at most this number of offsets
+    :param max_delay: waited for too long: the oldest unread record has waited for at least this time
+    :param min_headroom: about to be lost: at most this much is left before retention deletes unread records; a duration, or a
+        number of offsets between the beginning offset and the position. Records that are already lost meet it
     :param require: whether `any` or `all` of the thresholds have to be met
-    :param per_partition: compare `min_lag` and `max_lag` with single partitions: one with `min_lag` is enough, and `max_lag` has to
-        hold for each. Otherwise they are compared with the total
-    :param allow_incomplete: go on also where partitions have an error
+    :param per_partition: compare `min_lag` and `max_lag` with single partitions instead of the total: one partition has to reach
+        `min_lag`, and all have to keep `max_lag`. Delay and headroom are always those of the worst partition
+    :param allow_incomplete: compare the other partitions where some have an error; otherwise no threshold is met then. If all
+        partitions have an error, no threshold is met in either case
     :param deferrable: wait in the triggerer, where all sensors share one poll of each cluster; None is Airflow's
-        `[operators] default_deferrable`. The first look there comes after `poke_interval`. Let this be ten seconds or more: Airflow
-        fails a task whose trigger fires before the executor has noticed that the task was deferred
-    :param start: where a load begins with topics of which nothing is stored
-    :param isolation_level: that of the load
+        `[operators] default_deferrable`. The first poll there comes after `poke_interval`, which should be ten seconds or more:
+        Airflow fails a task whose trigger fires before the executor has noticed that the task was deferred
+    :param start: where a load begins with topics that have no position
+    :param isolation_level: the isolation level of the load
     :param offsets_schema: database schema of the state tables; None is the connection's default
-    :param offsets_prefix: put before the names of the state tables
+    :param offsets_prefix: prefix of the names of the state tables
     :param kafka_conn_id: connection of the Kafka provider
-    :param kwargs: of every sensor: `poke_interval`, `timeout`, `mode`, `soft_fail`, …
-    :raises ConfigurationError: the thresholds can mean nothing or contradict each other, or another parameter that is not templated cannot
-        work; raised when the DAG is parsed
+    :param kwargs: parameters of every sensor: `poke_interval`, `timeout`, `mode`, `soft_fail`, …
+    :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
 
-    template_fields: Sequence[str] = TEMPLATED
+    template_fields: Sequence[str] = LagWatch.templated
 
     def __init__(
         self,
@@ -99,8 +99,8 @@ class KafkaLagSensor(BaseSensorOperator):
         self.offsets_schema = offsets_schema
         self.offsets_prefix = offsets_prefix
         self.kafka_conn_id = kafka_conn_id
-        # Refuses bad thresholds when the DAG is parsed.
-        self._watched()
+        # Raises for bad thresholds when the DAG is parsed.
+        self._options()
 
     def execute(self, context: Context) -> Any:
         """Wait, and return the report."""
@@ -109,26 +109,26 @@ class KafkaLagSensor(BaseSensorOperator):
         from airflow_kafka_offsets.triggers.lag import KafkaLagTrigger
 
         try:
-            looked = self.poke(context)
+            poked = self.poke(context)
         except AirflowFailException as error:
-            # As a sensor that is not deferred does it.
+            # As Airflow does for a sensor that is not deferred.
             if self.soft_fail or self.never_fail:
                 raise AirflowSkipException(str(error)) from error
             raise
-        if looked.is_done:
-            return looked.xcom_value
-        watched = self._watched()
+        if poked.is_done:
+            return poked.xcom_value
+        options = self._options()
         return self.defer(
-            trigger=KafkaLagTrigger(**watched.as_kwargs(), first_look=datetime.now(UTC) + watched.poll_interval),
+            trigger=KafkaLagTrigger(**options.as_kwargs(), first_poll=datetime.now(UTC) + options.poll_interval),
             method_name="execute_complete",
             timeout=timedelta(seconds=self.timeout),
         )
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Go on with what the trigger found.
+        """Return the event of the trigger.
 
         :return: `group_id`, the names of the thresholds that are `met`, and the `report`
-        :raises AirflowFailException: the trigger found that waiting cannot help
+        :raises AirflowFailException: the trigger met an error that waiting cannot help
         """
         if "error" in event:
             raise AirflowFailException(event["error"])
@@ -136,24 +136,25 @@ class KafkaLagSensor(BaseSensorOperator):
         return event
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once.
+        """Measure the lag once, and compare it with the thresholds.
 
-        :raises AirflowFailException: what was found cannot get better by waiting
+        :raises AirflowFailException: waiting cannot help
         """
-        # Here and not above: DAG files are parsed every few seconds.
+        # Imported here because DAG files are parsed every few seconds.
         from airflow.sdk.observability import stats
 
         from airflow_kafka_offsets.database.errors import translated_errors
         from airflow_kafka_offsets.exceptions import KafkaOffsetsError
         from airflow_kafka_offsets.hooks.database import database_engine
         from airflow_kafka_offsets.hooks.kafka import kafka_config
+        from airflow_kafka_offsets.hooks.metrics import emit_lag
         from airflow_kafka_offsets.kafka.cluster import Cluster
         from airflow_kafka_offsets.lag.measure import measure_lag
         from airflow_kafka_offsets.ledger.tables import Tables
 
-        watched = self._watched()
+        options = self._options()
         try:
-            question = watched.question()
+            question = options.question()
             config = kafka_config(self.kafka_conn_id)
             cluster = Cluster(config, isolation_level=self.isolation_level, timeout=_KAFKA_SECONDS)
             engine = database_engine(self.offsets_conn_id)
@@ -166,15 +167,14 @@ class KafkaLagSensor(BaseSensorOperator):
         except KafkaOffsetsError as error:
             if not error.retriable:
                 raise AirflowFailException(f"{type(error).__name__}: {error}") from error
-            self.log.warning("Looking again: %s", error)
+            self.log.warning("Poking again: %s", error)
             return PokeReturnValue(is_done=False)
-        judged = watched.judge(report, stats)
-        self.log.info("%s", judged.told)
-        return PokeReturnValue(is_done=bool(judged.met), xcom_value=judged.payload)
+        emit_lag(stats, self.group_id, report)
+        judgement = options.judge(report)
+        self.log.info("%s", judgement.text)
+        return PokeReturnValue(is_done=bool(judgement.met), xcom_value=judgement.payload)
 
-    def _watched(self) -> LagWatch:
-        names = {field.name for field in fields(LagWatch)} - {"poll_interval"}
-        return LagWatch(
-            **{name: getattr(self, name) for name in names},
-            poll_interval=timedelta(seconds=max(self.poke_interval, _SHORTEST_SECONDS)),
+    def _options(self) -> LagWatch:
+        return from_attributes(
+            LagWatch, self, poll_interval=timedelta(seconds=max(self.poke_interval, _SHORTEST_SECONDS))
         )

@@ -1,1 +1,1 @@
-"""Airflow triggers."""
+"""Airflow triggers: thin classes around `lag`."""

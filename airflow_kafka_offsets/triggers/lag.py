@@ -1,35 +1,38 @@
-"""Wait in the triggerer until the lag of a group meets thresholds."""
+"""Triggers that poll the lag of a group in the triggerer.
+
+A trigger is a `LagWatch`, whose fields are its parameters, with `serialize` and with `run`, which iterates over `watch`.
+Another trigger is another such class. The thresholds are compared in `lag.thresholds`, the polls shared in `lag.shared_poll`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
 from airflow.observability import stats
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
-from airflow_kafka_offsets.core.parameters import check_untemplated
-from airflow_kafka_offsets.hooks.metrics import emit_poll
+from airflow_kafka_offsets.hooks.metrics import emit_lag, emit_poll
 from airflow_kafka_offsets.lag.rearming import Edge
-from airflow_kafka_offsets.lag.watch_options import LAG_RULES, Judged, LagWatch
+from airflow_kafka_offsets.lag.watch_options import Judgement, LagWatch
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.core.start import Start
     from airflow_kafka_offsets.lag.measure import LagQuestion
-    from airflow_kafka_offsets.lag.shared_poll import Look, StateTables, Watch
-    from airflow_kafka_offsets.lag.thresholds import Require
+    from airflow_kafka_offsets.lag.report import LagReport
+    from airflow_kafka_offsets.lag.shared_poll import PollResult, SharedPoll, StateTables
 
 
-# A question to Kafka that takes longer is asked again at the next poll.
+# A request to Kafka that takes longer is repeated by the next poll.
 _KAFKA_SECONDS = 10.0
 
-# Of this process. A loop that ended takes its watches along.
-_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], Watch]] = WeakKeyDictionary()
+# By event loop, and then by connection and isolation level.
+_polls: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], SharedPoll]] = WeakKeyDictionary()
 
 
 class Prepared(NamedTuple):
@@ -37,15 +40,15 @@ class Prepared(NamedTuple):
 
     tables: StateTables
     question: LagQuestion
-    open_watch: Callable[[Callable[[], object]], Watch]
+    open_poll: Callable[[Callable[[], object]], SharedPoll]
 
 
 def prepare(watched: LagWatch) -> Prepared:
-    """Read the parameters, and import whatever a watch needs: it takes long, and would hold up all triggers."""
+    """Read the options, and import what a poll needs, which takes long and would block all triggers."""
     from airflow_kafka_offsets.hooks.database import database_engine
     from airflow_kafka_offsets.hooks.kafka import kafka_config
     from airflow_kafka_offsets.kafka.cluster import Cluster
-    from airflow_kafka_offsets.lag.shared_poll import StateTables, Watch
+    from airflow_kafka_offsets.lag.shared_poll import SharedPoll, StateTables
 
     def open_cluster() -> Cluster:
         config = kafka_config(watched.kafka_conn_id)
@@ -53,197 +56,125 @@ def prepare(watched: LagWatch) -> Prepared:
 
     tables = StateTables(watched.offsets_conn_id, watched.offsets_schema, watched.offsets_prefix)
     polled = partial(emit_poll, stats, watched.kafka_conn_id)
-    return Prepared(tables, watched.question(), partial(Watch, open_cluster, database_engine, polled=polled))
+    return Prepared(tables, watched.question(), partial(SharedPoll, open_cluster, database_engine, polled=polled))
 
 
-async def watch(watched: LagWatch) -> AsyncGenerator[Look[Judged] | Exception]:
-    """Look for ever at the lag of a group, in the watch that all triggers of this event loop share."""
-    tables, question, open_watch = await asyncio.to_thread(prepare, watched)
-    watches = _watches.setdefault(asyncio.get_running_loop(), {})
+async def watch(watched: LagWatch) -> AsyncGenerator[PollResult[Judgement] | Exception]:
+    """Generate the results of the poll that all triggers of this event loop share, without end."""
+
+    def judge(report: LagReport) -> Judgement:
+        emit_lag(stats, watched.group_id, report)
+        return watched.judge(report)
+
+    tables, question, open_poll = await asyncio.to_thread(prepare, watched)
+    polls = _polls.setdefault(asyncio.get_running_loop(), {})
     key = watched.kafka_conn_id, watched.isolation_level
-    if key not in watches:
-        watches[key] = open_watch(lambda: watches.pop(key, None))
-    judge = partial(watched.judge, stats=stats)
-    async with aclosing(watches[key].looks(tables, question, judge, watched.poll_interval.total_seconds())) as looks:
-        async for look in looks:
-            yield look
+    if key not in polls:
+        polls[key] = open_poll(lambda: polls.pop(key, None))
+    async with aclosing(polls[key].results(tables, question, judge, watched.poll_interval.total_seconds())) as results:
+        async for result in results:
+            yield result
 
 
-class KafkaLagTrigger(BaseTrigger):
-    """Wait until the lag of a group meets thresholds, once: what a deferred `KafkaLagSensor` waits for.
+@dataclass(kw_only=True, eq=False, repr=False)
+class KafkaLagTrigger(LagWatch, BaseTrigger):
+    """Wait until the lag of a group meets thresholds, once: the trigger of a deferred `KafkaLagSensor`.
 
-    A cluster or a database that cannot be reached is waited for. The event has `met` and `report`; or `error`, where waiting
-    cannot help.
+    It waits while a cluster or a database is not available. The event has `met` and `report`, or `error` if waiting cannot
+    help.
 
     As for `KafkaLagSensor`: `group_id`, `topics`, `offsets_conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`, `require`,
     `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `offsets_schema`, `offsets_prefix`, `kafka_conn_id`.
 
-    :param first_look: not to look before. Who defers has looked, and Airflow fails a task whose trigger fires before the executor
-        has noticed that the task was deferred, which takes up to `[workers] min_heartbeat_interval`, 5 s
-    :param poll_interval: from one look to the next
+    :param first_poll: the earliest instant of the first poll. The sensor has polled before it defers, and Airflow fails a task
+        whose trigger fires before the executor has noticed that the task was deferred, which takes up to
+        `[workers] min_heartbeat_interval`, 5 s
+    :param poll_interval: from one poll to the next
     """
 
-    def __init__(
-        self,
-        *,
-        group_id: str,
-        topics: str | Sequence[str] = (),
-        offsets_conn_id: str,
-        min_lag: int | None = None,
-        max_lag: int | None = None,
-        max_delay: timedelta | None = None,
-        min_headroom: timedelta | int | None = None,
-        require: Require = "any",
-        per_partition: bool = False,
-        allow_incomplete: bool = False,
-        first_look: datetime | None = None,
-        poll_interval: timedelta = timedelta(seconds=60),
-        start: Start = "earliest",
-        isolation_level: str = "read_committed",
-        offsets_schema: str | None = None,
-        offsets_prefix: str = "",
-        kafka_conn_id: str = "kafka_default",
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.first_look = first_look
-        self.watched = LagWatch(
-            group_id=group_id,
-            topics=topics,
-            offsets_conn_id=offsets_conn_id,
-            min_lag=min_lag,
-            max_lag=max_lag,
-            max_delay=max_delay,
-            min_headroom=min_headroom,
-            require=require,
-            per_partition=per_partition,
-            allow_incomplete=allow_incomplete,
-            poll_interval=poll_interval,
-            start=start,
-            isolation_level=isolation_level,
-            offsets_schema=offsets_schema,
-            offsets_prefix=offsets_prefix,
-            kafka_conn_id=kafka_conn_id,
-        )
+    first_poll: datetime | None = None
+
+    def __post_init__(self) -> None:
+        BaseTrigger.__init__(self)  # type: ignore[no-untyped-call]
+        super().__post_init__()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Everything that is needed to wait in another process. No secrets: connections are named."""
-        return (
-            "airflow_kafka_offsets.triggers.lag.KafkaLagTrigger",
-            self.watched.as_kwargs() | {"first_look": self.first_look},
-        )
+        """Return the class path and the parameters; they hold no secrets, because connections are named."""
+        return "airflow_kafka_offsets.triggers.lag.KafkaLagTrigger", self.as_kwargs()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look until the thresholds are met."""
+        """Poll until the thresholds are met."""
         try:
-            if self.first_look is not None:
-                await asyncio.sleep((self.first_look - datetime.now(UTC)).total_seconds())
-            async with aclosing(watch(self.watched)) as looks:
-                async for look in looks:
-                    if isinstance(look, Exception):
-                        if not getattr(look, "retriable", False):
-                            raise look
-                        self.log.warning("Looking again: %s", look)
+            if self.first_poll is not None:
+                await asyncio.sleep((self.first_poll - datetime.now(UTC)).total_seconds())
+            async with aclosing(watch(self)) as results:
+                async for result in results:
+                    if isinstance(result, Exception):
+                        if not getattr(result, "retriable", False):
+                            raise result
+                        self.log.warning("Polling again: %s", result)
                         continue
-                    self.log.info("%s", look.judged.told)
-                    if look.judged.met:
-                        yield TriggerEvent(look.judged.payload)  # type: ignore[no-untyped-call]
+                    self.log.info("%s", result.judgement.text)
+                    if result.judgement.met:
+                        yield TriggerEvent(result.judgement.payload)  # type: ignore[no-untyped-call]
                         return
         except Exception as error:
-            self.log.exception("The lag of group %r cannot be found", self.watched.group_id)
-            told = {"group_id": self.watched.group_id, "error": f"{type(error).__name__}: {error}"}
-            yield TriggerEvent(told)  # type: ignore[no-untyped-call]
+            self.log.exception("The lag of group %r cannot be measured", self.group_id)
+            payload = {"group_id": self.group_id, "error": f"{type(error).__name__}: {error}"}
+            yield TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
 
-class KafkaLagEventTrigger(BaseEventTrigger):
-    """Fire whenever the lag of a group comes to meet thresholds: for an `AssetWatcher`, so that DAGs run when there is enough to
-    load, when data has waited for long enough, or before retention takes it.
+@dataclass(kw_only=True, eq=False, repr=False)
+class KafkaLagEventTrigger(LagWatch, BaseEventTrigger):
+    """Fire when the lag of a group meets thresholds: for an `AssetWatcher`, so that DAGs run when there is enough to load, when
+    records have waited for long enough, or before retention deletes them.
 
-    It fires when the thresholds come to be met; again when positions have moved since and they are still met; and after
-    `rearm_after`, where nothing moved. While a run loads the group, it waits for its end. What the event carries is a hint: a load
-    reads the positions anew.
+    It fires when the thresholds become met, again if they are still met after positions have moved, and again after
+    `rearm_after` if no position has moved. It does not fire while a run loads the group. The report in the event is a hint: a
+    load reads the positions itself.
 
-    It never ends: a cluster or a database that cannot be reached, and whatever else goes wrong, is logged and looked at again, in
-    longer and longer intervals of up to five minutes. All triggers of a triggerer share one poll of each cluster.
+    It never ends. It logs errors, such as a cluster or a database that is not available, and polls again after pauses that
+    grow up to five minutes. All triggers of a triggerer share one poll of each cluster.
 
     As for `KafkaLagSensor`: `group_id`, `topics`, `offsets_conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`, `require`,
     `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `offsets_schema`, `offsets_prefix`, `kafka_conn_id`. Nothing is
     templated.
 
-    :param rearm_after: when to fire again though no position has moved
-    :param poll_interval: from one look to the next
+    :param rearm_after: after which time to fire again though no position has moved
+    :param poll_interval: from one poll to the next
     :raises ConfigurationError: a parameter cannot work; raised when the DAG is parsed
     """
 
-    def __init__(
-        self,
-        *,
-        group_id: str,
-        topics: str | Sequence[str] = (),
-        offsets_conn_id: str,
-        min_lag: int | None = None,
-        max_lag: int | None = None,
-        max_delay: timedelta | None = None,
-        min_headroom: timedelta | int | None = None,
-        require: Require = "any",
-        per_partition: bool = False,
-        allow_incomplete: bool = False,
-        rearm_after: timedelta = timedelta(minutes=30),
-        poll_interval: timedelta = timedelta(seconds=60),
-        start: Start = "earliest",
-        isolation_level: str = "read_committed",
-        offsets_schema: str | None = None,
-        offsets_prefix: str = "",
-        kafka_conn_id: str = "kafka_default",
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        given = {"group_id": group_id, "topics": topics, "rearm_after": rearm_after}
-        check_untemplated(given, LAG_RULES, ())
-        self.rearm_after = rearm_after
-        self.watched = LagWatch(
-            group_id=group_id,
-            topics=topics,
-            offsets_conn_id=offsets_conn_id,
-            min_lag=min_lag,
-            max_lag=max_lag,
-            max_delay=max_delay,
-            min_headroom=min_headroom,
-            require=require,
-            per_partition=per_partition,
-            allow_incomplete=allow_incomplete,
-            poll_interval=poll_interval,
-            start=start,
-            isolation_level=isolation_level,
-            offsets_schema=offsets_schema,
-            offsets_prefix=offsets_prefix,
-            kafka_conn_id=kafka_conn_id,
-        )
+    templated: ClassVar[Sequence[str]] = ()
+
+    rearm_after: timedelta = timedelta(minutes=30)
+
+    def __post_init__(self) -> None:
+        BaseEventTrigger.__init__(self)  # type: ignore[no-untyped-call]
+        super().__post_init__()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Everything that is needed to watch in another process. No secrets: connections are named."""
-        return (
-            "airflow_kafka_offsets.triggers.lag.KafkaLagEventTrigger",
-            self.watched.as_kwargs() | {"rearm_after": self.rearm_after},
-        )
+        """Return the class path and the parameters; they hold no secrets, because connections are named."""
+        return "airflow_kafka_offsets.triggers.lag.KafkaLagEventTrigger", self.as_kwargs()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look for ever."""
-        edge, loop, told = Edge(self.rearm_after), asyncio.get_running_loop(), ""
-        pause = self.watched.poll_interval.total_seconds()
+        """Poll without end."""
+        edge, loop, logged = Edge(self.rearm_after), asyncio.get_running_loop(), ""
         while True:
             try:
-                async with aclosing(watch(self.watched)) as looks:
-                    async for look in looks:
-                        if isinstance(look, Exception):
-                            # Each kind once: it is the same at every look until somebody does something about it.
-                            if told != str(look):
-                                self.log.warning("Looking again: %s: %s", type(look).__name__, look)
-                            told = str(look)
+                async with aclosing(watch(self)) as results:
+                    async for result in results:
+                        if isinstance(result, Exception):
+                            # Once: every poll meets the same error until its cause is removed.
+                            if logged != str(result):
+                                self.log.warning("Polling again: %s: %s", type(result).__name__, result)
+                            logged = str(result)
                             continue
-                        told = ""
-                        self.log.debug("%s", look.judged.told)
-                        if edge.fires(look.judged.met, look.positions, busy=look.busy, now=loop.time()):
-                            self.log.info("%s", look.judged.told)
-                            yield TriggerEvent(look.judged.payload)  # type: ignore[no-untyped-call]
+                        judgement, logged = result.judgement, ""
+                        self.log.debug("%s", judgement.text)
+                        if edge.fires(judgement.met, result.positions, busy=result.busy, now=loop.time()):
+                            self.log.info("%s", judgement.text)
+                            yield TriggerEvent(judgement.payload)  # type: ignore[no-untyped-call]
             except Exception:
-                self.log.exception("Watching the lag of group %r begins anew", self.watched.group_id)
-            await asyncio.sleep(pause)
+                self.log.exception("Watching the lag of group %r starts again", self.group_id)
+            await asyncio.sleep(self.poll_interval.total_seconds())

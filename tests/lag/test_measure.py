@@ -185,7 +185,7 @@ def test_where_no_state_tables_are_the_lag_of_a_new_group_says_so(inline_loader:
     misspelled = measure_lag(inline_loader.engine, Tables(prefix="nope_"), cluster, question, new_group=True)
 
     assert str(there) == "lag 3 in 1 partitions"
-    assert str(misspelled).startswith("lag 3 in 1 partitions; no state tables are there: ")
+    assert str(misspelled).startswith("lag 3 in 1 partitions; the state tables do not exist: ")
 
 
 def test_what_goes_wrong_with_one_group_is_told_of_no_other(inline_loader: Loader, topic: TopicFactory) -> None:

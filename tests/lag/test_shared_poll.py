@@ -1,4 +1,4 @@
-"""What a `Watch` leaves behind."""
+"""What a `SharedPoll` leaves behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets.lag.measure import LagQuestion
-from airflow_kafka_offsets.lag.shared_poll import StateTables, Watch
+from airflow_kafka_offsets.lag.shared_poll import SharedPoll, StateTables
 from devstack.process import wait_until
 
 SECONDS = 30.0
@@ -50,13 +50,13 @@ def test_a_database_that_is_being_read_when_the_last_watcher_leaves_is_left_too(
         raise AssertionError("not to be asked: the database has not answered")
 
     async def test() -> None:
-        watch = Watch(no_cluster, open_engine, ended=lambda: None, polled=lambda *_: None)
-        looks = watch.looks(StateTables("warehouse"), LagQuestion("loader"), lambda report: report, 0.01)
-        first = asyncio.ensure_future(anext(looks))
+        poll = SharedPoll(no_cluster, open_engine, ended=lambda: None, polled=lambda *_: None)
+        results = poll.results(StateTables("warehouse"), LagQuestion("loader"), lambda report: report, 0.01)
+        first = asyncio.ensure_future(anext(results))
         assert await asyncio.to_thread(reached.wait, SECONDS)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
-        await looks.aclose()
+        await results.aclose()
 
     try:
         asyncio.run(asyncio.wait_for(test(), SECONDS))

@@ -116,7 +116,7 @@ def test_a_replay_has_those_of_a_pipeline_and_of_the_function() -> None:
 
 @pytest.mark.parametrize("of", [KafkaLagSensor, KafkaLagTrigger, KafkaLagEventTrigger], ids=lambda of: of.__name__)
 def test_sensor_and_triggers_have_the_options_of_a_watch(of: Any) -> None:
-    own = {KafkaLagSensor: {"deferrable"}, KafkaLagTrigger: {"first_look"}, KafkaLagEventTrigger: {"rearm_after"}}[of]
+    own = {KafkaLagSensor: {"deferrable"}, KafkaLagTrigger: {"first_poll"}, KafkaLagEventTrigger: {"rearm_after"}}[of]
     names = {field.name for field in fields(LagWatch)}
     # A sensor of Airflow's has `poke_interval`.
     without = {"poll_interval"} if of is KafkaLagSensor else set()

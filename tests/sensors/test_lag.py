@@ -22,7 +22,7 @@ pytestmark = pytest.mark.server
 BAD: list[tuple[dict[str, Any], str]] = [
     ({}, "at least one of min_lag, max_lag, max_delay and min_headroom; got none"),
     ({"min_lag": -5}, "got min_lag=-5"),
-    ({"max_delay": -timedelta(minutes=1)}, "max_delay must be positive"),
+    ({"max_delay": -timedelta(minutes=1)}, "max_delay must be a positive timedelta, or None; got max_delay="),
     ({"min_lag": 100, "max_lag": 50, "require": "all"}, "can never be met together"),
 ]
 
@@ -78,7 +78,7 @@ class TestPoke:
         with pytest.raises(TaskDeferred) as deferred:
             self.sensor(sensed, min_lag=4, poke_interval=20, deferrable=True).execute({})
         _, stored = deferred.value.trigger.serialize()
-        ahead = stored["first_look"] - datetime.now(UTC)
+        ahead = stored["first_poll"] - datetime.now(UTC)
         assert timedelta(seconds=10) < ahead <= timedelta(seconds=20)
         assert stored["poll_interval"] == timedelta(seconds=20)
 

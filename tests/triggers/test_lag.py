@@ -22,8 +22,8 @@ from airflow_kafka_offsets.hooks.metrics import emit_poll
 from airflow_kafka_offsets.kafka.admin import RetryingAdmin
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag import shared_poll
-from airflow_kafka_offsets.lag.shared_poll import Look
-from airflow_kafka_offsets.lag.watch_options import Judged, LagWatch
+from airflow_kafka_offsets.lag.shared_poll import PollResult
+from airflow_kafka_offsets.lag.watch_options import Judgement, LagWatch
 from airflow_kafka_offsets.ledger.claims import claim_group, release_group
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.server
 POLL = timedelta(seconds=0.1)
 SECONDS = 60.0
 
-Looked = list[Look[Judged] | Exception]
+Looked = list[PollResult[Judgement] | Exception]
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> Looked:
     found: Looked = []
     looking = module.watch
 
-    async def noting(watched: LagWatch) -> AsyncIterator[Look[Judged] | Exception]:
+    async def noting(watched: LagWatch) -> AsyncIterator[PollResult[Judgement] | Exception]:
         async with aclosing(looking(watched)) as looks:
             async for look in looks:
                 found.append(look)
@@ -162,11 +162,11 @@ def test_a_deferred_sensor_is_not_looked_for_before_its_interval(connected: Load
     produce(connected.kafka, name, names(0, 5))
 
     async def test() -> None:
-        first_look = datetime.now(UTC) + timedelta(seconds=2)
-        async with running(KafkaLagTrigger(**arguments(name, min_lag=5), first_look=first_look)) as (one,):
+        first_poll = datetime.now(UTC) + timedelta(seconds=2)
+        async with running(KafkaLagTrigger(**arguments(name, min_lag=5), first_poll=first_poll)) as (one,):
             await one.event()
             # Of two clocks.
-            assert datetime.now(UTC) > first_look - timedelta(seconds=0.1)
+            assert datetime.now(UTC) > first_poll - timedelta(seconds=0.1)
 
     run(test)
 
@@ -218,7 +218,7 @@ def test_an_event_trigger_fires_once_and_again_after_positions_moved(
             assert (await one.event())["report"]["lag"] == 5
             # One that does not, and then new records.
             await asyncio.to_thread(on_both, name)
-            assert all(not look.judged.met for look in await more_looks(looked) if isinstance(look, Look))
+            assert all(not look.judgement.met for look in await more_looks(looked) if isinstance(look, PollResult))
             await asyncio.to_thread(produce, on_both.kafka, name, names(11, 5))
             assert (await one.event())["report"]["lag"] == 5
 
@@ -250,7 +250,7 @@ def test_while_a_run_holds_the_group_nothing_fires(connected: Loader, topic: Top
     async def test() -> None:
         async with running(KafkaLagEventTrigger(**arguments(name, min_lag=5))) as (one,):
             await asyncio.to_thread(produce, connected.kafka, name, names(0, 5))
-            await until(lambda: any(isinstance(look, Look) and look.judged.met for look in looked), "the lag")
+            await until(lambda: any(isinstance(look, PollResult) and look.judgement.met for look in looked), "the lag")
             await more_looks(looked)
             assert one.events.empty()
             await asyncio.to_thread(release_group, connected.engine, Tables(), held)
@@ -401,7 +401,7 @@ def test_all_triggers_of_a_cluster_share_one_poll_and_leave_nothing_open(
             assert 4 <= polls <= 7
             assert asked["the offsets of its logs"] <= 2 * (polls + 1)
             assert set(asked) == {"its cluster id", "its topics", "the offsets of its logs"}
-        assert not module._watches[asyncio.get_running_loop()]
+        assert not module._polls[asyncio.get_running_loop()]
 
     run(test)
     gc.collect()
@@ -482,7 +482,7 @@ def test_a_broker_and_a_database_that_are_gone_for_a_while_neither_fire_nor_end_
 
         async def looking() -> None:
             seen = len(looked)
-            await until(lambda: any(isinstance(look, Look) for look in looked[seen:]), "a look")
+            await until(lambda: any(isinstance(look, PollResult) for look in looked[seen:]), "a look")
 
         async def test() -> None:
             event = KafkaLagEventTrigger(**arguments("orders", min_lag=5))
