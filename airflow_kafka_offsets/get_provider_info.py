@@ -1,4 +1,4 @@
-"""What Airflow is told about this provider. Standard library only: it runs while Airflow's configuration is half loaded."""
+"""The provider's metadata. Standard library only, because Airflow reads it while it loads its configuration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_kafka_offsets import __version__
 
 
 def get_provider_info() -> dict[str, Any]:
-    """The provider, as `provider_info.schema.json` of Airflow describes it."""
+    """Return the metadata in the form of Airflow's `provider_info.schema.json`."""
     name = "Kafka offsets"
     return {
         "package-name": "airflow-kafka-offsets",

@@ -1,1 +1,1 @@
-"""Airflow connections as what the package works with."""
+"""Airflow connections as engines, Kafka configurations and launchers, and Airflow's metrics."""

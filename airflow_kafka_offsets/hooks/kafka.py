@@ -1,4 +1,4 @@
-"""The Kafka provider's connection as a librdkafka configuration."""
+"""The librdkafka configuration in a connection of the Kafka provider."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from airflow_kafka_offsets.kafka.config import check_config
 
 
 def kafka_config(conn_id: str) -> dict[str, Any]:
-    """Read a connection of the official Kafka provider; its extra is the librdkafka configuration.
+    """Return the librdkafka configuration in the extra of a connection.
 
-    Read as data: unlike the provider's own hook, dotted paths in it are never imported.
+    The extra is data: unlike the provider's hook, this function never imports dotted paths that it contains.
 
     :raises AirflowNotFoundException: there is no such connection
     :raises ConfigurationError: it is of another type, or its extra cannot be used

@@ -1,1 +1,1 @@
-"""Airflow operators."""
+"""Airflow operators: thin classes around `loading`, `replaying`, `rewinding` and `verification`."""

@@ -1,4 +1,7 @@
-"""What operators share: a group with its connections and state tables, and a pipeline that runs on Spark."""
+"""The base classes of operators: `GroupOperator` has connections and state tables, `PipelineOperator` also runs Spark.
+
+What an operator does with them is in the module that is named for it.
+"""
 
 from __future__ import annotations
 
@@ -11,41 +14,36 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator
 from jinja2 import UndefinedError
 
-from airflow_kafka_offsets.core.parameters import Rule, check, check_untemplated
+from airflow_kafka_offsets.core.parameters import Rule, check_untemplated, from_attributes
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.operators.parameters import OPERATOR_RULES
 from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
 
     from airflow.sdk import Context
     from jinja2 import Environment
     from sqlalchemy.engine import Engine
 
-    from airflow_kafka_offsets.formats.record_format import RecordFormat
     from airflow_kafka_offsets.ledger.tables import Tables
     from airflow_kafka_offsets.ledger.task_run import TaskRun
-    from airflow_kafka_offsets.loading.parameters import OnBadRecord
-    from airflow_kafka_offsets.loading.pipeline import Pipeline
     from airflow_kafka_offsets.loading.result import LoadResult
     from airflow_kafka_offsets.sinks.sql.table import SqlTable
     from airflow_kafka_offsets.spark.launcher import Launcher
 
 
 NO_INTERVAL = (
-    "this run has no data interval, because an asset triggered it, or somebody without a logical date. Nothing was loaded. "
+    "this run has no data interval, because an asset triggered it, or a user without a logical date. Nothing was loaded. "
     "Trigger it with a logical date, let a timetable with data intervals run the DAG (CronDataIntervalTimetable), or choose "
     "another instant"
 )
 
 
 class GroupOperator(BaseOperator):
-    """Work for a group, whose state tables are in a SQL database and whose records are in Kafka.
+    """An operator for a group, with state tables in a SQL database and records in Kafka.
 
-    A subclass calls `check_parameters` at the end of its `__init__`. Its tasks have `KafkaOffsetsRetryPolicy`, unless they are
-    given another policy.
+    A subclass calls `check_parameters` at the end of its `__init__`. The default of `retry_policy` is `KafkaOffsetsRetryPolicy`.
     """
 
     parameter_rules: ClassVar[Mapping[str, Rule]] = OPERATOR_RULES
@@ -70,11 +68,16 @@ class GroupOperator(BaseOperator):
         self.kafka_conn_id = kafka_conn_id
 
     def check_parameters(self) -> None:
-        """Refuse what cannot work, as far as it needs no rendering.
+        """Check the parameters that are not templated.
 
-        :raises ConfigurationError: names the parameter and the value received
+        :raises ConfigurationError: a parameter cannot work; names it and the value received
         """
-        given = {name: value for name, value in vars(self).items() if name not in self.template_fields}
+        given = {
+            name: value
+            for name, value in vars(self).items()
+            # Airflow calls a function in a templated field with the context, and a transform is not meant for that.
+            if name not in self.template_fields or (name == "transform" and callable(value))
+        }
         check_untemplated(given, self.parameter_rules, self.template_fields)
         sink = given.get("sink")
         if sink is not None and sink.conn_id is None:
@@ -82,8 +85,8 @@ class GroupOperator(BaseOperator):
 
     @property
     def tables(self) -> Tables:
-        """The state tables."""
-        # Here and not above, as below: DAG files are parsed every few seconds.
+        """Return the state tables."""
+        # Imported here, as in the other methods, because DAG files are parsed every few seconds.
         from airflow_kafka_offsets.ledger.tables import Tables
 
         return Tables(self.offsets_schema, self.offsets_prefix)
@@ -92,12 +95,12 @@ class GroupOperator(BaseOperator):
         """Return the librdkafka configuration of the connection."""
         from airflow_kafka_offsets.hooks.kafka import kafka_config
 
-        assert self.kafka_conn_id is not None  # an operator that may do without Kafka asks first
+        assert self.kafka_conn_id is not None  # checked by the caller, where Kafka is optional
         return kafka_config(self.kafka_conn_id)
 
     @contextmanager
     def database(self, conn_id: str | None) -> Iterator[Engine]:
-        """Open the database of a connection for as long as the block lasts."""
+        """Open the database of a connection, and close it after the block."""
         from airflow_kafka_offsets.hooks.database import database_engine
 
         assert conn_id is not None  # see `check_parameters`
@@ -109,54 +112,22 @@ class GroupOperator(BaseOperator):
 
 
 class PipelineOperator(GroupOperator):
-    """Turn records of topics into rows of a SQL table. `KafkaBatchOperator` says what the parameters mean."""
+    """An operator that turns records into rows on Spark.
+
+    A subclass assigns its parameters to attributes of the same names, among them all fields of `Pipeline`.
+    """
 
     template_fields: Sequence[str] = ("group_id", "topics", "transform", "staging_dir", "spark_conf")
 
-    def __init__(
-        self,
-        *,
-        topics: Sequence[str],
-        value_format: RecordFormat,
-        sink: SqlTable,
-        transform: str | None,
-        on_bad_record: OnBadRecord,
-        max_dead_letters: int | None,
-        staging_dir: str | None,
-        spark_conf: dict[str, Any] | None,
-        slice_offsets: int,
-        staging_retention: timedelta,
-        idle_timeout: timedelta,
-        spark_conn_id: str,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.topics = topics
-        self.value_format = value_format
-        self.sink = sink
-        self.transform: Any = transform
-        self.on_bad_record = on_bad_record
-        self.max_dead_letters = max_dead_letters
-        self.staging_dir = staging_dir
-        self.spark_conf = spark_conf
-        self.slice_offsets = slice_offsets
-        self.staging_retention = staging_retention
-        self.idle_timeout = idle_timeout
-        self.spark_conn_id = spark_conn_id
-        self._launcher: Launcher | None = None
-
-    def check_parameters(self) -> None:
-        """Refuse what cannot work, as far as it needs no rendering.
-
-        :raises ConfigurationError: names the parameter and the value received
-        """
-        super().check_parameters()
-        if callable(self.transform):
-            # Airflow would call it with the context, as it does with every function in a templated field.
-            check({"transform": self.transform}, self.parameter_rules)
+    topics: Sequence[str]
+    sink: SqlTable
+    staging_dir: str | None
+    spark_conf: dict[str, Any] | None
+    spark_conn_id: str
+    _launcher: Launcher | None = None
 
     def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
-        """Render.
+        """Render the templated fields.
 
         :raises ConfigurationError: a template names the data interval, and this run has none
         """
@@ -168,34 +139,14 @@ class PipelineOperator(GroupOperator):
             raise ConfigurationError(f"{error}: {NO_INTERVAL}") from error
 
     def on_kill(self) -> None:
-        """Stop Spark when Airflow stops the task; what was staged is replayed by the next try."""
+        """Stop Spark when Airflow stops the task; the next try resumes the batch."""
         if self._launcher is not None:
             self._launcher.on_kill()
-
-    def pipeline(self) -> Pipeline:
-        """Return what the parameters say about rows."""
-        from airflow_kafka_offsets.loading.pipeline import Pipeline
-
-        return Pipeline(
-            group_id=self.group_id,
-            topics=topics_of(self.topics),
-            value_format=self.value_format,
-            sink=self.sink,
-            transform=self.transform,
-            on_bad_record=self.on_bad_record,
-            max_dead_letters=self.max_dead_letters,
-            isolation_level=self.isolation_level,
-            slice_offsets=self.slice_offsets,
-            staging_dir=self.staging_dir or None,
-            staging_retention=self.staging_retention,
-            idle_timeout=self.idle_timeout,
-            tables=self.tables,
-        )
 
     def run_on_spark(
         self, context: Context, work: Callable[..., LoadResult], *arguments: Any, **options: Any
     ) -> dict[str, Any]:
-        """Call `load` or `replay` with the pipeline and with what the connections lead to.
+        """Call `load` or `replay` with the pipeline, and with what the connections name.
 
         :return: the fields of `LoadResult`, for XCom
         """
@@ -203,13 +154,14 @@ class PipelineOperator(GroupOperator):
 
         from airflow_kafka_offsets.hooks.launchers import make_launcher
         from airflow_kafka_offsets.hooks.metrics import emit_commit
+        from airflow_kafka_offsets.loading.pipeline import Pipeline
 
         run = task_run(context)
         self._launcher = make_launcher(self.spark_conn_id, conf=self.spark_conf, name=f"{run.dag_id}.{run.task_id}")
         config = self.kafka_config()
         with self.database(self.sink.conn_id) as engine:
             result = work(
-                self.pipeline(),
+                from_attributes(Pipeline, self, topics=topics_of(self.topics), staging_dir=self.staging_dir or None),
                 *arguments,
                 kafka_config=config,
                 engine=engine,
@@ -222,20 +174,12 @@ class PipelineOperator(GroupOperator):
 
 
 def topics_of(topics: Any) -> tuple[str, ...]:
-    """The parameter `topics`, of which one may be given as it is."""
+    """Return the parameter `topics` as a tuple; a template may render to a single topic."""
     return tuple(topics) if isinstance(topics, Iterable) and not isinstance(topics, str) else (topics,)
 
 
 def task_run(context: Context) -> TaskRun:
-    """The task instance of a context, with its try."""
-    # Here and not above: DAG files are parsed every few seconds.
+    """Return the task instance of a context, with its try."""
     from airflow_kafka_offsets.ledger.task_run import TaskRun
 
-    instance = context["ti"]
-    return TaskRun(
-        dag_id=instance.dag_id,
-        task_id=instance.task_id,
-        run_id=instance.run_id,
-        map_index=instance.map_index,
-        try_number=instance.try_number,
-    )
+    return from_attributes(TaskRun, context["ti"])

@@ -1,4 +1,4 @@
-"""What the parameters of operators must be."""
+"""Rules for the parameters of operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which failures Airflow tries again: decided by the error's own type."""
+"""Which failures Airflow retries: the class of the error decides."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
 
 class KafkaOffsetsRetryPolicy(RetryPolicy):
-    """Fails a task at once where no retry can help, such as data loss or a record that does not decode; retries the rest.
+    """Fails a task at once if a retry cannot help, as after data loss or a record that cannot be decoded; retries it otherwise.
 
     The operators of this package have it unless they are given another one. How often and after which delay a task is
-    retried is still the task's (`retries`, `retry_delay`, …).
+    retried is still decided by the task (`retries`, `retry_delay`, …).
     """
 
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Context | None = None
     ) -> RetryDecision:
-        """Decide by the error's class, see `airflow_kafka_offsets.exceptions`; errors of others are left to Airflow.
+        """Decide by the class of the error, see `airflow_kafka_offsets.exceptions`; Airflow decides for other errors.
 
-        So is a connection that is not found: Airflow says the same where its API or a secrets backend did not answer.
+        Among these is a connection that is not found: Airflow raises the same error if its API or a secrets backend is down.
         """
         if not isinstance(exception, KafkaOffsetsError) or isinstance(exception, FencedError):
-            # A newer try is at work where this one was fenced: what becomes of the task is that one's to say.
+            # A newer try is running if this one was fenced, and decides what becomes of the task.
             return RetryDecision.default()
         name = type(exception).__name__
         if exception.retriable:
@@ -35,10 +35,10 @@ class KafkaOffsetsRetryPolicy(RetryPolicy):
         return RetryDecision.fail(reason=f"{name}: running the task again changes nothing; the error says what does")
 
     def serialize(self) -> dict[str, Any]:
-        """It has no parameters."""
+        """Return the parameters, of which there are none."""
         return {}
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> KafkaOffsetsRetryPolicy:
-        """The counterpart of `serialize`."""
+        """Return the policy that was serialized."""
         return cls()

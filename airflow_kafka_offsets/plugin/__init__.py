@@ -6,13 +6,13 @@ from airflow.plugins_manager import AirflowPlugin
 
 
 def positions(conn_id: str, group_id: str, schema: str | None = None, prefix: str = "") -> dict[str, dict[int, int]]:
-    """The stored positions of a group, for templates: `{{ macros.kafka_offsets.positions('warehouse', 'orders') }}`.
+    """Return the stored positions of a group, for templates: `{{ macros.kafka_offsets.positions('warehouse', 'orders') }}`.
 
     :param conn_id: the Airflow connection of the database
     :param group_id: the group
     :param schema: the database schema of the state tables
-    :param prefix: what is put before the names of the state tables
-    :return: the next offset to read, by topic and partition; empty for a group that is not known
+    :param prefix: prefix of the names of the state tables
+    :return: the next offset to read, by topic and partition; empty for an unknown group
     """
     from airflow_kafka_offsets.hooks.database import database_engine
     from airflow_kafka_offsets.ledger.positions import read_positions
@@ -23,14 +23,14 @@ def positions(conn_id: str, group_id: str, schema: str | None = None, prefix: st
         stored = read_positions(engine, Tables(schema, prefix), group_id)
     finally:
         engine.dispose()
-    found: dict[str, dict[int, int]] = {}
+    offsets: dict[str, dict[int, int]] = {}
     for tp, position in sorted(stored.items()):
-        found.setdefault(tp.topic, {})[tp.partition] = position.offset
-    return found
+        offsets.setdefault(tp.topic, {})[tp.partition] = position.offset
+    return offsets
 
 
 class KafkaOffsetsPlugin(AirflowPlugin):
-    """What Airflow loads through the entry point `airflow.plugins`."""
+    """The plugin that Airflow loads by its entry point `airflow.plugins`."""
 
     name = "kafka_offsets"
     macros = [positions]  # noqa: RUF012 - Airflow declares it as a list on the class

@@ -55,7 +55,7 @@ def test_mapped_parts_are_together_exactly_the_range(
         ({}, "A replay has one of offsets, since"),
         ({"since": "2026-01-01", "batch_id": 3}, "A replay has one of offsets, since"),
         ({"until": "2026-01-01"}, "A replay has one of offsets, since"),
-        ({"batch_id": "seven"}, "A batch is known by its number; got batch_id='seven'"),
+        ({"batch_id": "seven"}, "batch_id must be a number; got batch_id='seven'"),
         ({"batch_id": 3}, "batch_id needs conn_id"),
         (
             {"offsets": {"t": {0: [0, 1]}}, "parts": "two"},
