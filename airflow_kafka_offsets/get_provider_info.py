@@ -6,45 +6,32 @@ from typing import Any
 
 from airflow_kafka_offsets import __version__
 
+_NAME = "Kafka offsets"
+
 
 def get_provider_info() -> dict[str, Any]:
     """Return the metadata in the form of Airflow's `provider_info.schema.json`."""
-    name = "Kafka offsets"
     return {
         "package-name": "airflow-kafka-offsets",
-        "name": name,
+        "name": _NAME,
         "description": "Load Kafka topics in batches with Spark: output and offsets in one database transaction.",
         "versions": [__version__],
         "integrations": [
             {
-                "integration-name": name,
+                "integration-name": _NAME,
                 "external-doc-url": "https://github.com/airflow-kafka-offsets/airflow-kafka-offsets",
                 "tags": ["apache"],
             }
         ],
-        "operators": [
-            {
-                "integration-name": name,
-                "python-modules": [
-                    "airflow_kafka_offsets.operators.batch",
-                    "airflow_kafka_offsets.operators.replay",
-                    "airflow_kafka_offsets.operators.rewind",
-                    "airflow_kafka_offsets.operators.verify",
-                ],
-            }
-        ],
-        "sensors": [{"integration-name": name, "python-modules": ["airflow_kafka_offsets.sensors.lag"]}],
-        "triggers": [{"integration-name": name, "python-modules": ["airflow_kafka_offsets.triggers.lag"]}],
-        "hooks": [
-            {
-                "integration-name": name,
-                "python-modules": [
-                    "airflow_kafka_offsets.hooks.database",
-                    "airflow_kafka_offsets.hooks.kafka",
-                    "airflow_kafka_offsets.hooks.spark",
-                ],
-            }
-        ],
+        "operators": _modules("operators", "batch", "replay", "rewind", "verify"),
+        "sensors": _modules("sensors", "lag"),
+        "triggers": _modules("triggers", "lag"),
+        "hooks": _modules("hooks", "database", "kafka", "spark"),
         "plugins": [{"name": "kafka_offsets", "plugin-class": "airflow_kafka_offsets.plugin.KafkaOffsetsPlugin"}],
         "cli": ["airflow_kafka_offsets.cli.get_commands"],
     }
+
+
+def _modules(package: str, *names: str) -> list[dict[str, Any]]:
+    modules = [f"airflow_kafka_offsets.{package}.{name}" for name in names]
+    return [{"integration-name": _NAME, "python-modules": modules}]

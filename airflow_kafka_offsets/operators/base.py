@@ -43,29 +43,22 @@ NO_INTERVAL = (
 class GroupOperator(BaseOperator):
     """An operator for a group, with state tables in a SQL database and records in Kafka.
 
-    A subclass calls `check_parameters` at the end of its `__init__`. The default of `retry_policy` is `KafkaOffsetsRetryPolicy`.
+    A subclass assigns its parameters to attributes of the same names, among them those below, and then calls `check_parameters`.
+    The default of `retry_policy` is `KafkaOffsetsRetryPolicy`.
     """
 
     parameter_rules: ClassVar[Mapping[str, Rule]] = OPERATOR_RULES
 
-    def __init__(
-        self,
-        *,
-        group_id: str,
-        isolation_level: str,
-        offsets_schema: str | None,
-        offsets_prefix: str,
-        kafka_conn_id: str | None,
-        **kwargs: Any,
-    ) -> None:
+    group_id: str
+    isolation_level: str
+    offsets_schema: str | None
+    offsets_prefix: str
+    kafka_conn_id: str | None
+
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if self.retry_policy is None:
             self.retry_policy = KafkaOffsetsRetryPolicy()
-        self.group_id = group_id
-        self.isolation_level = isolation_level
-        self.offsets_schema = offsets_schema
-        self.offsets_prefix = offsets_prefix
-        self.kafka_conn_id = kafka_conn_id
 
     def check_parameters(self) -> None:
         """Check the parameters that are not templated.
@@ -114,7 +107,7 @@ class GroupOperator(BaseOperator):
 class PipelineOperator(GroupOperator):
     """An operator that turns records into rows on Spark.
 
-    A subclass assigns its parameters to attributes of the same names, among them all fields of `Pipeline`.
+    The parameters of a subclass have the fields of `Pipeline` among them.
     """
 
     template_fields: Sequence[str] = ("group_id", "topics", "transform", "staging_dir", "spark_conf")

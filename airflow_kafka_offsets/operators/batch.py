@@ -99,14 +99,8 @@ class KafkaBatchOperator(PipelineOperator):
         spark_conn_id: str = "spark_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            group_id=group_id,
-            isolation_level=isolation_level,
-            offsets_schema=offsets_schema,
-            offsets_prefix=offsets_prefix,
-            kafka_conn_id=kafka_conn_id,
-            **kwargs,
-        )
+        super().__init__(**kwargs)
+        self.group_id = group_id
         self.topics = topics
         self.value_format = value_format
         self.sink = sink
@@ -120,6 +114,7 @@ class KafkaBatchOperator(PipelineOperator):
         self.on_bad_record = on_bad_record
         self.max_dead_letters = max_dead_letters
         self.on_busy = on_busy
+        self.isolation_level = isolation_level
         self.staging_dir = staging_dir
         self.spark_conf = spark_conf
         self.slice_offsets = slice_offsets
@@ -127,6 +122,9 @@ class KafkaBatchOperator(PipelineOperator):
         self.idle_timeout = idle_timeout
         self.lease = lease
         self.mirror_to = mirror_to
+        self.offsets_schema = offsets_schema
+        self.offsets_prefix = offsets_prefix
+        self.kafka_conn_id = kafka_conn_id
         self.spark_conn_id = spark_conn_id
         self.check_parameters()
 

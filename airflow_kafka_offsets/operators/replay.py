@@ -97,14 +97,8 @@ class KafkaReplayOperator(PipelineOperator):
         spark_conn_id: str = "spark_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            group_id=group_id,
-            isolation_level=isolation_level,
-            offsets_schema=offsets_schema,
-            offsets_prefix=offsets_prefix,
-            kafka_conn_id=kafka_conn_id,
-            **kwargs,
-        )
+        super().__init__(**kwargs)
+        self.group_id = group_id
         self.topics = topics
         self.value_format = value_format
         self.sink = sink
@@ -119,11 +113,15 @@ class KafkaReplayOperator(PipelineOperator):
         self.on_data_loss = on_data_loss
         self.on_bad_record = on_bad_record
         self.max_dead_letters = max_dead_letters
+        self.isolation_level = isolation_level
         self.staging_dir = staging_dir
         self.spark_conf = spark_conf
         self.slice_offsets = slice_offsets
         self.staging_retention = staging_retention
         self.idle_timeout = idle_timeout
+        self.offsets_schema = offsets_schema
+        self.offsets_prefix = offsets_prefix
+        self.kafka_conn_id = kafka_conn_id
         self.spark_conn_id = spark_conn_id
         self.check_parameters()
 
@@ -181,14 +179,8 @@ class KafkaReplayPlanOperator(GroupOperator):
         kafka_conn_id: str = "kafka_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            group_id=group_id,
-            isolation_level=isolation_level,
-            offsets_schema=offsets_schema,
-            offsets_prefix=offsets_prefix,
-            kafka_conn_id=kafka_conn_id,
-            **kwargs,
-        )
+        super().__init__(**kwargs)
+        self.group_id = group_id
         self.topics = topics
         self.parts = parts
         self.offsets = offsets
@@ -196,6 +188,10 @@ class KafkaReplayPlanOperator(GroupOperator):
         self.until = until
         self.batch_id = batch_id
         self.conn_id = conn_id
+        self.isolation_level = isolation_level
+        self.offsets_schema = offsets_schema
+        self.offsets_prefix = offsets_prefix
+        self.kafka_conn_id = kafka_conn_id
         self.check_parameters()
 
     def execute(self, context: Context) -> list[list[dict[str, Any]]]:

@@ -66,14 +66,8 @@ class KafkaRewindOperator(GroupOperator):
         kafka_conn_id: str = "kafka_default",
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            group_id=group_id,
-            isolation_level=isolation_level,
-            offsets_schema=offsets_schema,
-            offsets_prefix=offsets_prefix,
-            kafka_conn_id=kafka_conn_id,
-            **kwargs,
-        )
+        super().__init__(**kwargs)
+        self.group_id = group_id
         self.scenario = scenario
         self.value = value
         self.scope = scope
@@ -84,6 +78,10 @@ class KafkaRewindOperator(GroupOperator):
         self.abandon_open_batch = abandon_open_batch
         self.new_group = new_group
         self.new_cluster = new_cluster
+        self.isolation_level = isolation_level
+        self.offsets_schema = offsets_schema
+        self.offsets_prefix = offsets_prefix
+        self.kafka_conn_id = kafka_conn_id
         self.check_parameters()
 
     def execute(self, context: Context) -> dict[str, Any]:

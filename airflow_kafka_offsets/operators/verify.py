@@ -46,15 +46,13 @@ class KafkaVerifyOperator(GroupOperator):
         offsets_prefix: str = "",
         **kwargs: Any,
     ) -> None:
-        super().__init__(
-            group_id=group_id,
-            isolation_level=isolation_level,
-            offsets_schema=offsets_schema,
-            offsets_prefix=offsets_prefix,
-            kafka_conn_id=kafka_conn_id,
-            **kwargs,
-        )
+        super().__init__(**kwargs)
+        self.group_id = group_id
         self.sink = sink
+        self.kafka_conn_id = kafka_conn_id
+        self.isolation_level = isolation_level
+        self.offsets_schema = offsets_schema
+        self.offsets_prefix = offsets_prefix
         self.check_parameters()
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -344,7 +344,7 @@ class TestLag:
 
         done = cli("lag", "empty", *DB, "--output", "json")
 
-        assert "how far it is behind is not known" in failed(done, "lag")
+        assert "yet, and its lag is not known: name its topics" in failed(done, "lag")
         assert [row["complete"] for row in done.json] == [False]
 
 
