@@ -151,7 +151,9 @@ class LagReport:
         :param most: how many partitions, and how many errors
         :return: what JSON can hold
         """
-        worst_first = sorted(self.partitions, key=lambda one: (-(one.lag or 0) - (one.lost or 0), one.topic_partition))
+        worst_first = sorted(
+            self.partitions, key=lambda each: (-(each.lag or 0) - (each.lost or 0), each.topic_partition)
+        )
         return {
             **_totals(self),
             "topics": {topic: _totals(report) for topic, report in self.by_topic().items()},
