@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
-from airflow_kafka_offsets.core.planning import First, Start
+from airflow_kafka_offsets.core.planning import First, Start, decide
 from airflow_kafka_offsets.lag.report import Committed, LagReport, PartitionLag, evaluate
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
@@ -230,3 +231,18 @@ def test_partitions_with_errors_change_nothing_for_the_others(
         one for one in every.partitions if one.topic_partition not in failed
     ]
     assert {one.topic_partition for one in some.errors} >= failed
+
+
+@given(stored, st.dictionaries(partitions, logs), st.sampled_from(["earliest", "latest"]), st.booleans())
+def test_the_lag_is_what_a_load_plans(
+    committed: dict[TopicPartition, Committed], ends: dict[TopicPartition, PartitionLog], word: Any, by_time: bool
+) -> None:
+    """Loads and lag share the rule for where a partition without a position begins."""
+    start: Start = (
+        {tp: First((log.beginning + log.end) // 2, "timestamp") for tp, log in ends.items()} if by_time else word
+    )
+    # A load refuses positions that do not belong to the log.
+    known = {tp: one for tp, one in committed.items() if tp in ends and one.position.offset <= ends[tp].end}
+    positions = {tp: one.position for tp, one in known.items()}
+    plan = decide(positions, ends, start=start, on_data_loss="skip")
+    assert evaluate(known, ends, now=NOW, start=start).lag == plan.offsets
