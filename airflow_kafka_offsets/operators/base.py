@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
     from airflow_kafka_offsets.loading.pipeline import Pipeline
     from airflow_kafka_offsets.loading.result import LoadResult
-    from airflow_kafka_offsets.sinks.sql.table import SqlTable
+    from airflow_kafka_offsets.sinks.sink import Sink
     from airflow_kafka_offsets.spark.launcher import Launcher
 
 
@@ -118,7 +118,7 @@ class PipelineOperator(GroupOperator):
         *,
         topics: Sequence[str],
         value_format: RecordFormat,
-        sink: SqlTable,
+        sink: Sink,
         transform: str | None,
         on_bad_record: OnBadRecord,
         max_dead_letters: int | None,

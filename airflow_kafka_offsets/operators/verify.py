@@ -12,7 +12,7 @@ from airflow_kafka_offsets.operators.parameters import VERIFY_RULES
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kafka_offsets.sinks.sql.table import SqlTable
+    from airflow_kafka_offsets.sinks.sink import Sink
 
 
 class KafkaVerifyOperator(GroupOperator):
@@ -39,7 +39,7 @@ class KafkaVerifyOperator(GroupOperator):
         self,
         *,
         group_id: str,
-        sink: SqlTable,
+        sink: Sink,
         kafka_conn_id: str | None = None,
         isolation_level: str = "read_committed",
         offsets_schema: str | None = None,

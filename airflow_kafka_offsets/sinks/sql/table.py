@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from sqlalchemy.engine import Connection, Engine
 
-    from airflow_kafka_offsets.sinks.sink import Batches, Condition, Removed
+    from airflow_kafka_offsets.sinks.sink import Removed, ReplacedOffsets
+    from airflow_kafka_offsets.sinks.sql.rows import SqlRows
     from airflow_kafka_offsets.staging.rows import Column, StagedRows
 
     Writer = Callable[[Connection, sa.Table, Sequence[Column], StagedRows], int]
@@ -59,6 +60,11 @@ class SqlTable:
     def name(self) -> str:
         """The name for messages and the history."""
         return f"{self.schema}.{self.table}" if self.schema else self.table
+
+    @property
+    def replaces_rows(self) -> bool:
+        """Whether a record that is written again replaces its row."""
+        return bool(self.upsert_key)
 
     def prepare(self, engine: Engine, columns: pa.Schema | None) -> TargetColumns:
         """Make sure, before Spark starts, that the rows can be written; create the table where it is missing.
@@ -146,24 +152,23 @@ class SqlTable:
                 f"{BATCH_ID} >= {batch_id}, which this load then brings back."
             )
 
-    def remove(self, conn: Connection, replaced: Condition, of_batches: Batches) -> list[Removed]:
-        """Delete rows by where they are from.
-
-        :param replaced: which
-        :param of_batches: the batches that wrote something of that; all their rows have to say where they are from, and no
-            others are looked at
-        :return: how many rows went, for each batch and partition
-        :raises ConfigurationError: the table, or a row, does not say where it is from: some would stay, and be there twice
-        """
+    def remove(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
+        """Delete the rows of replaced offsets; see `Sink.remove`."""
         from airflow_kafka_offsets.sinks.sql.deletion import remove
 
-        return remove(conn, self._reflect(conn), self.name, replaced, of_batches)
+        return remove(conn, self._reflect(conn), self.name, replaced)
+
+    def rows(self, conn: Connection) -> SqlRows:
+        """Return the rows as `verify` reads them: nothing is known of those that later batches replace by key."""
+        from airflow_kafka_offsets.sinks.sql.rows import SqlRows
+
+        return SqlRows(conn, self.name, self._reflect(conn), self.replaces_rows)
 
     def _reflect(self, conn: Connection) -> sa.Table | None:
         import sqlalchemy as sa
 
         try:
-            return sa.Table(self.table, sa.MetaData(), schema=self.schema, autoload_with=conn)
+            return sa.Table(self.table, sa.MetaData(), schema=self.schema, autoload_with=conn, resolve_fks=False)
         except sa.exc.NoSuchTableError:
             return None
 
