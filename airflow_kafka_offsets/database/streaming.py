@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-_ROWS_AT_ONCE = 1_000
+_ROWS_AT_ONCE = 5_000
 
 
 def stream(conn: Connection, query: sa.Select[Any]) -> Iterator[Any]:
