@@ -10,13 +10,12 @@ from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.exceptions import VerificationError
 from airflow_kafka_offsets.hooks.kafka import kafka_config
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.verification.verify import unchecked
-from airflow_kafka_offsets.verification.verify import verify as prove
+from airflow_kafka_offsets.verification import verify as verification
 
 
 @command("verify")
 def verify(args: Namespace) -> None:
-    """Print what was proved; or else everything that is wrong.
+    """Print what was proved, or else every violation.
 
     :raises VerificationError: something is wrong
     """
@@ -24,7 +23,7 @@ def verify(args: Namespace) -> None:
     sink = SqlTable(args.table, args.table_schema, upsert_key=tuple(args.upsert_key or ()))
     with database(args) as (engine, tables):
         try:
-            coverage = prove(
+            coverage = verification.verify(
                 args.group,
                 sink=sink,
                 engine=engine,
@@ -35,6 +34,7 @@ def verify(args: Namespace) -> None:
         except VerificationError as error:
             show([asdict(violation) for violation in error.violations], args.output)
             raise
-    show([asdict(coverage)], args.output)
-    if not coverage.output_checked:
-        note(unchecked(sink))
+        show([asdict(coverage)], args.output)
+        if not coverage.output_checked:
+            with engine.connect() as conn:
+                note(verification.describe_unchecked(sink.rows(conn).limit))

@@ -15,6 +15,9 @@ from airflow_kafka_offsets.ledger.tables import Tables
 
 log = logging.getLogger(__name__)
 
+# In the name of a target that is no table; see `Sink.name`.
+_OTHER_KIND = "://"
+
 
 class GroupTable(NamedTuple):
     """The table that a group loads into.
@@ -56,8 +59,10 @@ def loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> 
 def same_table_names(bind: Connection | Engine, name: str) -> tuple[str, ...]:
     """Return every name of the same table: with the connection's default schema, and without it.
 
-    :param name: as `SqlTable.name` has it
+    :param name: as `Sink.name` has it: what is no table has one name
     """
+    if _OTHER_KIND in name:
+        return (name,)
     default = sa.inspect(bind).default_schema_name
     if not default:
         return (name,)
@@ -67,8 +72,8 @@ def same_table_names(bind: Connection | Engine, name: str) -> tuple[str, ...]:
 def keep_to_table(engine: Engine, tables: Tables, claim: Fence, topics: Sequence[str], target: str) -> None:
     """Make sure that a group loads into the table that it has loaded into: its positions say what is there.
 
-    Where that table is not in the database any more, it was renamed to the target: the history gets the new name. If it was
-    dropped instead, `verify` finds that its rows are missing, as it does where a table was dropped and created again.
+    Where that table is not in the database any more, it was renamed to the target: the history gets the new name. What is no
+    table is never taken for renamed. If it was dropped instead, `verify` finds that its rows are missing, as it does where a table was dropped and created again.
 
     :param target: the name of the load's table
     :raises ForeignBatchError: the group loads into another table; names the way to move on to a new one
@@ -80,7 +85,7 @@ def keep_to_table(engine: Engine, tables: Tables, claim: Fence, topics: Sequence
         if known is None or known.kind != "load" or known.name in same_table_names(conn, target):
             return
         old_names = same_table_names(conn, known.name)
-        if _exists(conn, known.name):
+        if _OTHER_KIND in known.name or _OTHER_KIND in target or _exists(conn, known.name):
             raise _another_table(group_id, known, topics, target)
     batches = tables.offset_batches
     renamed = transact_claimed(

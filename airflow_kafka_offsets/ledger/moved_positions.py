@@ -17,7 +17,7 @@ from airflow_kafka_offsets.ledger.batch_rows import insert_batch, insert_gaps, i
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.sinks.sink import Output
+from airflow_kafka_offsets.sinks.sink import Sink
 
 
 def move_positions(
@@ -31,7 +31,7 @@ def move_positions(
     kind: str,
     generation: int,
     cluster_id: str,
-    target: Output | None = None,
+    target: Sink | None = None,
     replaced: Mapping[TopicPartition, Span] | None = None,
     **of_batch: object,
 ) -> int:

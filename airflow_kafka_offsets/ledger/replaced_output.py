@@ -1,9 +1,10 @@
-"""Taking old output back: rows and dead letters of offsets that are loaded again, with an account of what was taken."""
+"""Removes rows and dead letters of offsets that are loaded again, and records how many were removed."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -12,30 +13,37 @@ from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.sinks.sink import Batches, Condition, Origin, Output, Removed
+from airflow_kafka_offsets.sinks.sink import Batches, Origin, Removed, ReplacedOffsets, Sink
+from airflow_kafka_offsets.sinks.sql.deletion import delete_rows
+
+# A statement has a limited number of parameters: 999 in older SQLite.
+_MOST_BOUND = 500
+
+if TYPE_CHECKING:
+    _Ranges = sa.Select[int, str, int, int, int]
 
 
-def replace_output(conn: Connection, tables: Tables, group_id: str, batch_id: int, target: Output) -> None:
-    """Delete what batches of a group left of the offsets that a batch replaces, and note how much that was.
+def replace_output(conn: Connection, tables: Tables, group_id: str, batch_id: int, sink: Sink) -> None:
+    """Delete what batches of a group left of the offsets that a batch replaces, and record how much that was.
 
     The offsets are `replaced_from` to `replaced_to` of the batch's ranges, which are written before this. Called within the
     transaction that closes the batch, under the group's lock: nothing can be added to these offsets meanwhile.
 
-    :raises ConfigurationError: rows cannot be told apart by where they are from, or the batches wrote into another table
+    :raises ConfigurationError: rows cannot be told apart by where they are from, or the batches wrote into another target
     """
-    _check_target(conn, tables, group_id, batch_id, target)
-    names, batches = same_table_names(conn, target.name), tables.offset_batches.c
+    batches, letters = tables.offset_batches.c, tables.dead_letters
+    names = same_table_names(conn, sink.name)
+    overlapping = _overlapping(tables, group_id, batch_id)
+    _check_target(conn, tables, group_id, overlapping.where(batches.target_table.not_in(names)), sink.name)
 
-    def replaced(origin: Origin) -> sa.ColumnElement[bool]:
-        return _is_replaced(tables, group_id, batch_id, names, origin)
+    def remove_dead_letters(conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
+        origin = Origin(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value)
+        return delete_rows(conn, letters, origin, replaced)
 
-    wrote = _found(conn, _overlapping(tables, group_id, batch_id, batches.row_count))
-    rows = target.remove(conn, replaced, wrote) if wrote is not None else []
-    aside_by = _found(conn, _overlapping(tables, group_id, batch_id, batches.dead_letters))
-    letters = _remove_dead_letters(conn, tables, replaced, aside_by) if aside_by is not None else []
-    counts = Counter({removed[:2]: removed.rows for removed in rows})
-    aside = Counter({removed[:2]: removed.rows for removed in letters})
-    if counts or aside:
+    written_here = overlapping.where(batches.target_table.in_(names))
+    rows = _remove(conn, written_here.where(batches.row_count > 0), sink.remove)
+    dead_letters = _remove(conn, written_here.where(batches.dead_letters > 0), remove_dead_letters)
+    if rows or dead_letters:
         conn.execute(
             tables.replaced_output.insert(),
             [
@@ -44,76 +52,46 @@ def replace_output(conn: Connection, tables: Tables, group_id: str, batch_id: in
                     "replaced_batch_id": replaced,
                     "topic": tp.topic,
                     "partition": tp.partition,
-                    "row_count": counts[replaced, tp],
-                    "dead_letters": aside[replaced, tp],
+                    "row_count": rows[replaced, tp],
+                    "dead_letters": dead_letters[replaced, tp],
                 }
-                for replaced, tp in sorted(counts.keys() | aside.keys())
+                for replaced, tp in sorted(rows.keys() | dead_letters.keys())
             ],
         )
 
 
-def _found(conn: Connection, query: sa.Select[tuple[int]]) -> Batches | None:
-    ids = sorted({row.batch_id for row in conn.execute(query)})
-    return Batches(ids, query) if ids else None
+def _remove(
+    conn: Connection,
+    ranges: _Ranges,
+    remove: Callable[[Connection, ReplacedOffsets], list[Removed]],
+) -> Counter[tuple[int, TopicPartition]]:
+    """Remove output of some ranges, and return how much of each batch and partition was removed."""
+    ids = sorted({row.batch_id for row in conn.execute(ranges)})
+    if not ids:
+        return Counter()
+    query = sa.select(ranges.subquery("_kafka_overlapping").c.batch_id)
+    batches = Batches(ids[0], ids[-1], ids if len(ids) <= _MOST_BOUND else query)
+    return Counter({removed[:2]: removed.rows for removed in remove(conn, ReplacedOffsets(batches, ranges))})
 
 
-def _remove_dead_letters(conn: Connection, tables: Tables, replaced: Condition, of_batches: Batches) -> list[Removed]:
-    letters = tables.dead_letters
-    columns = letters.c
-    origin = Origin(columns.batch_id, columns.topic, columns.partition, columns.offset_value)
-    condition = of_batches.include(origin.batch_id) & replaced(origin)
-    keys = origin[:3]
-    found = conn.execute(sa.select(*keys, sa.func.count()).where(condition).group_by(*keys)).all()
-    conn.execute(letters.delete().where(condition))
-    return [Removed(batch, TopicPartition(topic, partition), count) for batch, topic, partition, count in found]
+def _overlapping(tables: Tables, group_id: str, batch_id: int) -> _Ranges:
+    """Return the offsets that a batch replaces, once for each committed batch of the group that loaded some of them.
 
-
-def _is_replaced(
-    tables: Tables, group_id: str, batch_id: int, names: Sequence[str], origin: Origin
-) -> sa.ColumnElement[bool]:
-    """Whether a row is of an offset that is replaced, and was left there by a batch of the group.
-
-    A topic that was made anew under the same name has offsets of its own: those of the earlier one are not touched.
-
-    :param names: every spelling of the target
-    """
-    # Names that are the package's, as those of its columns are: a target may have any other.
-    again, loaded = (tables.offset_ranges.alias(f"_kafka_{name}") for name in ("again", "loaded"))
-    batches = tables.offset_batches.alias("_kafka_batches")
-    return (
-        sa.exists()
-        .select_from(again, loaded, batches)
-        .where(
-            again.c.batch_id == batch_id,
-            again.c.topic == origin.topic,
-            again.c.partition == origin.partition,
-            origin.offset >= again.c.replaced_from,
-            origin.offset < again.c.replaced_to,
-            loaded.c.batch_id == origin.batch_id,
-            loaded.c.topic == again.c.topic,
-            loaded.c.partition == again.c.partition,
-            same_topic(loaded, again),
-            batches.c.batch_id == origin.batch_id,
-            batches.c.consumer_group == group_id,
-            batches.c.state == "committed",
-            batches.c.target_table.in_(names),
-        )
-    )
-
-
-def _overlapping(tables: Tables, group_id: str, batch_id: int, count: sa.ColumnElement[int]) -> sa.Select[tuple[int]]:
-    """The committed batches of a group that loaded something of what is replaced.
-
-    :param count: of rows, or of dead letters: how many they wrote
+    A topic that was recreated under the same name has offsets of its own: those of the earlier one are not replaced.
     """
     again, loaded = tables.offset_ranges.alias(), tables.offset_ranges.alias()
-    batches = tables.offset_batches
-    return sa.select(batches.c.batch_id).where(
-        batches.c.consumer_group == group_id,
-        batches.c.state == "committed",
-        count > 0,
-        batches.c.batch_id != batch_id,
-        batches.c.batch_id == loaded.c.batch_id,
+    batches = tables.offset_batches.c
+    return sa.select(
+        loaded.c.batch_id,
+        again.c.topic,
+        again.c.partition,
+        again.c.replaced_from.label("start_offset"),
+        again.c.replaced_to.label("end_offset"),
+    ).where(
+        batches.consumer_group == group_id,
+        batches.state == "committed",
+        batches.batch_id != batch_id,
+        batches.batch_id == loaded.c.batch_id,
         again.c.batch_id == batch_id,
         again.c.topic == loaded.c.topic,
         again.c.partition == loaded.c.partition,
@@ -124,8 +102,8 @@ def _overlapping(tables: Tables, group_id: str, batch_id: int, count: sa.ColumnE
 
 
 def same_topic(loaded: sa.FromClause, again: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Whether two ranges are of the same topic, and not of one that was made anew under its name."""
-    # A broker may have told no id.
+    """Return the condition that two ranges are of the same topic, and not of one that was recreated under its name."""
+    # A broker may have reported no id.
     return sa.or_(
         loaded.c.topic_id == again.c.topic_id,
         loaded.c.topic_id.is_(None),
@@ -133,21 +111,17 @@ def same_topic(loaded: sa.FromClause, again: sa.FromClause) -> sa.ColumnElement[
     )
 
 
-def _check_target(conn: Connection, tables: Tables, group_id: str, batch_id: int, target: Output) -> None:
+def _check_target(conn: Connection, tables: Tables, group_id: str, elsewhere: _Ranges, name: str) -> None:
     batches = tables.offset_batches.c
-    found = conn.execute(
-        sa.select(batches.batch_id, batches.target_table)
-        .where(
-            batches.batch_id.in_(_overlapping(tables, group_id, batch_id, batches.row_count)),
-            batches.kind == "load",
-            batches.target_table.not_in(same_table_names(conn, target.name)),
-        )
+    row = conn.execute(
+        elsewhere.where(batches.row_count > 0, batches.kind == "load")
+        .with_only_columns(batches.batch_id, batches.target_table)
         .order_by(batches.batch_id)
         .limit(1)
     ).one_or_none()
-    if found is not None:
+    if row is not None:
         raise ConfigurationError(
-            f"Batch {found.batch_id} of group {group_id!r} loaded offsets that are to be replaced into table "
-            f"{found.target_table!r}; the table named is {target.name!r}. Nothing was changed; name the table that the group "
+            f"Batch {row.batch_id} of group {group_id!r} loaded offsets that are to be replaced into table "
+            f"{row.target_table!r}; the table named is {name!r}. Nothing was changed; name the table that the group "
             "loads into."
         )

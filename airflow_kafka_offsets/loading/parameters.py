@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 from airflow_kafka_offsets.core.parameters import COUNT, DURATION, FLAG, NAME, TEXT, Rule, is_name, one_of, or_none
 from airflow_kafka_offsets.core.planning import OnDataLoss
 from airflow_kafka_offsets.formats.record_format import RecordFormat
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.sink import Sink
 
 OnBadRecord = Literal["fail", "dead_letter"]
 
@@ -20,7 +20,8 @@ def _are_topics(value: Any) -> bool:
     )
 
 
-SINK = Rule("a SqlTable(…)", lambda value: isinstance(value, SqlTable))
+# A class has the members of its instances.
+SINK = Rule("a sink, such as SqlTable(…)", lambda value: isinstance(value, Sink) and not isinstance(value, type))
 
 
 def _is_format(value: Any) -> bool:

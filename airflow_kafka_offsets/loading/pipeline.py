@@ -16,7 +16,7 @@ from airflow_kafka_offsets.formats.record_format import RecordFormat
 from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Tables
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord, OnBusy
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.spark.transforms import load_transform
 
 
@@ -34,7 +34,7 @@ class Pipeline:
     group_id: str
     topics: tuple[str, ...]
     value_format: RecordFormat
-    sink: SqlTable
+    sink: Sink
     transform: str | None = None
     on_bad_record: OnBadRecord = "fail"
     max_dead_letters: int | None = 1000

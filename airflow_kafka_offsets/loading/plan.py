@@ -68,7 +68,7 @@ def plan(attempt: LoadContext, options: LoadOptions) -> Planned | None:
             decided,
             attempt.recipe,
             generation,
-            upsert=bool(pipeline.sink.upsert_key),
+            upsert=pipeline.sink.replaces_rows,
         )
     except PositionsMovedError as rewound:
         log.info("%s", rewound)

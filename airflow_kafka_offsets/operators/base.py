@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.ledger.tables import Tables
     from airflow_kafka_offsets.ledger.task_run import TaskRun
     from airflow_kafka_offsets.loading.result import LoadResult
-    from airflow_kafka_offsets.sinks.sql.table import SqlTable
+    from airflow_kafka_offsets.sinks.sink import Sink
     from airflow_kafka_offsets.spark.launcher import Launcher
 
 
@@ -113,7 +113,7 @@ class PipelineOperator(GroupOperator):
     template_fields: Sequence[str] = ("group_id", "topics", "transform", "staging_dir", "spark_conf")
 
     topics: Sequence[str]
-    sink: SqlTable
+    sink: Sink
     staging_dir: str | None
     spark_conf: dict[str, Any] | None
     spark_conn_id: str

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.core.start import Start
     from airflow_kafka_offsets.formats.record_format import RecordFormat
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
-    from airflow_kafka_offsets.sinks.sql.table import SqlTable
+    from airflow_kafka_offsets.sinks.sink import Sink
 
 
 class KafkaBatchOperator(PipelineOperator):
@@ -74,7 +74,7 @@ class KafkaBatchOperator(PipelineOperator):
         group_id: str,
         topics: Sequence[str],
         value_format: RecordFormat,
-        sink: SqlTable,
+        sink: Sink,
         transform: str | None = None,
         start: Start = "earliest",
         until: str | datetime | None = None,

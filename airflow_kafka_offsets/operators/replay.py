@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.ledger.batch_rows import Batch
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
     from airflow_kafka_offsets.replaying.bounds import Bounds
-    from airflow_kafka_offsets.sinks.sql.table import SqlTable
+    from airflow_kafka_offsets.sinks.sink import Sink
 
     OffsetsGiven = Mapping[str, Mapping[Any, Any]] | Sequence[Mapping[str, Any]] | str
 
@@ -73,7 +73,7 @@ class KafkaReplayOperator(PipelineOperator):
         group_id: str,
         topics: Sequence[str],
         value_format: RecordFormat,
-        sink: SqlTable,
+        sink: Sink,
         offsets: OffsetsGiven | None = None,
         since: str | datetime | None = None,
         until: str | datetime | None = None,

@@ -12,7 +12,7 @@ from airflow_kafka_offsets.operators.parameters import REWIND_RULES
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kafka_offsets.sinks.sql.table import SqlTable
+    from airflow_kafka_offsets.sinks.sink import Sink
 
 
 class KafkaRewindOperator(GroupOperator):
@@ -56,7 +56,7 @@ class KafkaRewindOperator(GroupOperator):
         offsets_conn_id: str,
         preview_only: bool | str = False,
         reason: str | None = None,
-        replace: SqlTable | None = None,
+        replace: Sink | None = None,
         abandon_open_batch: bool = False,
         new_group: bool = False,
         new_cluster: bool = False,

@@ -1,4 +1,4 @@
-"""Prove that a group loaded every record exactly once."""
+"""The operator that proves that a group loaded every record exactly once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from airflow_kafka_offsets.operators.parameters import VERIFY_RULES
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kafka_offsets.sinks.sql.table import SqlTable
+    from airflow_kafka_offsets.sinks.sink import Sink
 
 
 class KafkaVerifyOperator(GroupOperator):
@@ -27,7 +27,7 @@ class KafkaVerifyOperator(GroupOperator):
     :param sink: the target that the group loads into; its database holds the positions. Where it has no column `_batch_id`,
         or an `upsert_key`, its rows are not looked at, and `output_checked` of the result is false
     :param kafka_conn_id: connection of the Kafka provider, to read again all records that Kafka still has and look for each
-        in the target; None asks the database alone
+        in the target; None reads the database alone
     :param isolation_level: the one that the group is loaded with, for reading again
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
@@ -39,7 +39,7 @@ class KafkaVerifyOperator(GroupOperator):
         self,
         *,
         group_id: str,
-        sink: SqlTable,
+        sink: Sink,
         kafka_conn_id: str | None = None,
         isolation_level: str = "read_committed",
         offsets_schema: str | None = None,

@@ -111,7 +111,7 @@ def replay(
         scenario=f"{told}, replacing what was loaded" if replace else told,
         recipe=Recipe(pipeline.sink.name, pipeline.transform, fingerprint),
         replace=replace,
-        upsert=bool(pipeline.sink.upsert_key),
+        upsert=pipeline.sink.replaces_rows,
         reason=reason,
         who=who,
     )

@@ -39,7 +39,7 @@ from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.rewinding.history import REWIND_KINDS, count_removed, executed_preview
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.sink import Sink
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def execute_rewind(
     who: str | None = None,
     reason: str | None = None,
     abandon: int | None = None,
-    replace: SqlTable | None = None,
+    replace: Sink | None = None,
 ) -> RewindResult:
     """Do what a preview says, for all partitions in one transaction, or nothing.
 
@@ -125,7 +125,7 @@ def executed_by(
     engine: Engine,
     tables: Tables | None = None,
     scope: Scope | None = None,
-    replace: SqlTable | None = None,
+    replace: Sink | None = None,
 ) -> tuple[RewindPreview, RewindResult] | None:
     """Return what an earlier try of a task instance has rewound; None if none has.
 
@@ -183,7 +183,7 @@ class _Rewind:
     who: str
     reason: str | None
     abandon: int | None
-    target: SqlTable | None
+    target: Sink | None
 
     def execute(self, conn: Connection) -> int:
         """Move the positions, unless an earlier try has; return the id of the batch."""
@@ -278,7 +278,7 @@ class _Rewind:
 
 
 def _executed_by(
-    conn: Connection, tables: Tables, group_id: str, run: TaskRun, scenario: str, target: SqlTable | None
+    conn: Connection, tables: Tables, group_id: str, run: TaskRun, scenario: str, target: Sink | None
 ) -> int | None:
     """Return the id of the latest rewind of a task instance; None if it has none, or with another scenario or target.
 

@@ -1,17 +1,114 @@
-"""What a sink is."""
+"""The protocol of a sink, and the values that sinks and their callers exchange.
+
+A sink is a module with a class that has the members of `Sink`; `sql/` has one. What a load, a replay, a rewind and a
+verification ask of their target goes through this protocol: they know no sink by its class. Nothing here does I/O, and DAG
+files import it: SQLAlchemy and Arrow are named in annotations only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
-import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 
-from airflow_kafka_offsets.core.offsets import TopicPartition
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import sqlalchemy as sa
+    from sqlalchemy.engine import Connection, Engine
 
-# A statement has a limited number of parameters: 999 in older SQLite.
-_MOST_BOUND = 500
+    from airflow_kafka_offsets.staging.rows import StagedRows
+    from airflow_kafka_offsets.staging.target_columns import TargetColumns
+
+Detail = Literal["offsets", "batches", "nothing"]
+"""What the rows of a target say of their origin: topic, partition, offset and batch; the batch alone; nothing."""
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """A target that takes the rows of a batch within the transaction that moves the positions.
+
+    A sink is plain data, and pickled with the DAG. Its methods get the connection, or the engine, of the database that holds
+    the positions.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name in messages and in the history. A target that is no table has a name like `kind://name`."""
+
+    @property
+    def conn_id(self) -> str | None:
+        """The Airflow connection of the database that holds the positions."""
+
+    @property
+    def replaces_rows(self) -> bool:
+        """Whether a record that is written again replaces its row, so that it is never duplicated."""
+
+    def prepare(self, engine: Engine, columns: pa.Schema | None) -> TargetColumns:
+        """Check, before Spark starts and before the commit, that rows can be written; create the target where it is missing.
+
+        :param columns: the columns of the rows, or None where a transform decides them
+        :return: the columns that a transform's result is checked against
+        :raises TargetError: the target does not fit, cannot be created, or may not be written to
+        :raises ConfigurationError: the sink's own parameters cannot work
+        """
+
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
+        """Raise if the target holds rows of a batch that the state tables do not know, as after a restored backup.
+
+        :param batches: the state table `offset_batches`
+        :param batch_id: the batch that is about to be written
+        :raises OlderLedgerError: the target holds rows of this batch, or of a later one that the state tables do not know
+        """
+
+    def write(self, conn: Connection, rows: StagedRows) -> int:
+        """Write rows within the transaction of the commit, which may be repeated.
+
+        :return: the number of rows written
+        :raises TargetError: the target does not fit the rows
+        :raises RecordError: the database refuses a row; names the record it came from
+        """
+
+    def remove(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
+        """Delete the rows of replaced offsets within a transaction that writes them again, or moves positions before them.
+
+        :raises ConfigurationError: the target, or a row, does not say where it is from: some rows would be duplicated
+        """
+
+    def rows(self, conn: Connection) -> TargetRows:
+        """Return what `verify` can learn of the rows, in the snapshot of the connection."""
+
+
+class TargetRows(Protocol):
+    """The rows of a target in one snapshot, as far as they say where they are from."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a target. One that is missing has no rows, and can say what it has lost."""
+
+    @property
+    def detail(self) -> Detail:
+        """What the rows say. With "nothing", no method is called; with "batches", only `counts` is."""
+
+    @property
+    def limit(self) -> str:
+        """Why the detail is not "offsets", as the beginning of a sentence; empty where it is."""
+
+    def counts(self, other_groups: sa.Select[int]) -> Iterator[tuple[int, RowCount]]:
+        """Return how many rows there are of each batch and partition, in the order of the batches.
+
+        :param other_groups: selects the batches whose rows are not counted; those of unknown batches are
+        """
+
+    def duplicates(self, dead_letters: sa.Select[int, str, int, int]) -> Iterable[DuplicatedOffsets]:
+        """Return the dead letters that have a row of the same batch too, in the order of partitions and batches.
+
+        :param dead_letters: selects `batch_id`, `topic`, `partition` and `offset_value`
+        """
+
+    def offsets(self, of_batches: Batches, within: Slice) -> Iterator[int]:
+        """Return the offset of each row of some batches within a slice of a log, in ascending order."""
 
 
 class Origin(NamedTuple):
@@ -23,42 +120,91 @@ class Origin(NamedTuple):
     offset: sa.ColumnElement[int]
 
 
-class Condition(Protocol):
-    """Which rows of a table are replaced, told by the columns of their origin."""
-
-    def __call__(self, origin: Origin) -> sa.ColumnElement[bool]: ...
-
-
 class Batches(NamedTuple):
-    """Batches that wrote something of what is replaced: none but their rows have to be looked at.
+    """Batches whose rows are concerned.
 
-    :param ids: their numbers, ascending; there are some
-    :param query: which selects the same
+    :param first: the lowest number of these
+    :param last: the highest
+    :param ids: their numbers, or a query that selects them
     """
 
-    ids: Sequence[int]
-    query: sa.Select[tuple[int]]
+    first: int
+    last: int
+    ids: Sequence[int] | sa.Select[int]
 
     def include(self, column: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
-        """Whether a column names one of them. By numbers, so that an index on it is of use, as far as these can be bound."""
-        few = self.ids if len(self.ids) <= _MOST_BOUND else self.query
-        return column.between(self.ids[0], self.ids[-1]) & column.in_(few)
+        """Return the condition that a column names one of them; an index on the column can be used."""
+        return column.between(self.first, self.last) & column.in_(self.ids)
+
+    def read_ids(self, conn: Connection) -> frozenset[int]:
+        """Return their numbers, for a sink that cannot use a condition."""
+        return frozenset(self.ids if isinstance(self.ids, Sequence) else conn.scalars(self.ids))
+
+
+class ReplacedOffsets(NamedTuple):
+    """Offsets of earlier batches whose output is removed.
+
+    :param batches: the batches that wrote some of it; rows of no other batch have to be looked at
+    :param ranges: selects `batch_id`, `topic`, `partition`, `start_offset` and `end_offset`
+    """
+
+    batches: Batches
+    ranges: sa.Select[int, str, int, int, int]
+
+    def include(self, origin: Origin) -> sa.ColumnElement[bool]:
+        """Return the condition that a row is of a replaced offset."""
+        # A name that is the package's, as those of its columns are: a target may have any other.
+        ranges = self.ranges.subquery("_kafka_replaced")
+        of_row = [
+            ranges.c.batch_id == origin.batch_id,
+            ranges.c.topic == origin.topic,
+            ranges.c.partition == origin.partition,
+        ]
+        within = [origin.offset >= ranges.c.start_offset, origin.offset < ranges.c.end_offset]
+        return self.batches.include(origin.batch_id) & ranges.select().where(*of_row, *within).exists()
 
 
 class Removed(NamedTuple):
-    """How many rows of a batch's were removed from one partition."""
+    """The number of rows of a batch that were removed from one partition."""
 
     batch_id: int
     topic_partition: TopicPartition
     rows: int
 
 
-class Output(Protocol):
-    """A target whose rows can be taken back."""
+@dataclass(frozen=True, slots=True)
+class RowCount:
+    """The rows, or the dead letters, of a batch in one partition.
+
+    :param topic: None, like the partition, where the rows do not say
+    :param distinct: the number of different offsets
+    :param first: the lowest offset
+    :param last: the highest offset
+    """
+
+    topic: str | None
+    partition: int | None
+    count: int
+    distinct: int = 0
+    first: int | None = None
+    last: int | None = None
 
     @property
-    def name(self) -> str:
-        """As the history names it."""
+    def topic_partition(self) -> TopicPartition | None:
+        """The partition; None where the rows do not say where they come from."""
+        if self.topic is None or self.partition is None or self.first is None:
+            return None
+        return TopicPartition(self.topic, self.partition)
 
-    def remove(self, conn: Connection, replaced: Condition, of_batches: Batches) -> list[Removed]:
-        """Delete rows; see `SqlTable.remove`."""
+
+class DuplicatedOffsets(NamedTuple):
+    """Offsets of a partition that a batch loaded as rows and as dead letters.
+
+    :param first: the lowest of them
+    """
+
+    topic: str
+    partition: int
+    batch_id: int
+    first: int
+    offsets: int

@@ -1,161 +1,55 @@
-"""What a verification asks the database: the whole history of a group and what the target holds of it, batch by batch.
+"""Reads the whole history of a group, and the counted rows of its target, batch by batch.
 
-The target is only ever read by grouped queries, whatever its size; what comes back is a row for each batch and partition.
+What comes back is a row for each batch and partition, and is never held in memory as a whole.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from operator import itemgetter
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.core.origin import BATCH_ID
+from airflow_kafka_offsets.database.streaming import stream
 from airflow_kafka_offsets.ledger.batch_rows import as_gap, as_range
 from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.replaced_output import same_topic
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.verification.facts import BatchRecord, Detail, LoadedRange, Replaced, RowCount
+from airflow_kafka_offsets.sinks.sink import RowCount, TargetRows
+from airflow_kafka_offsets.verification.facts import BatchRecord, LoadedRange, Replaced
 
-if TYPE_CHECKING:
-    from airflow_kafka_offsets.sinks.sql.table import SqlTable
-
-
-_ROWS_AT_ONCE = 1_000
-
-TOPIC, PARTITION, OFFSET = "_kafka_topic", "_kafka_partition", "_kafka_offset"
-
-# What is stored of a batch, in the order in which it is taken apart again.
-_BATCH, _RANGE, _GAP, _ROWS, _DEAD_LETTERS, _REPLACED, _AFTER, _WHOLLY_REPLACED = range(8)
+_Part = tuple[int, str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """The target, and what its columns say of where a row is from.
+def batch_records(
+    conn: Connection, tables: Tables, group_id: str, target: str, rows: TargetRows
+) -> Iterator[BatchRecord]:
+    """Return every batch of a group with all that is stored of it, and every unknown batch that the target has rows of.
 
-    :param table: None where there is no such table
+    In the order of their ids; read as they are iterated.
+
+    :param target: the target's name; batches that name it by another name of the same table are returned with this one
     """
-
-    name: str
-    table: sa.Table | None
-    detail: Detail
-
-
-def target_output(conn: Connection, sink: SqlTable) -> Output:
-    """The target as it is, and what can be proved by its columns."""
-    try:
-        table = sa.Table(sink.table, sa.MetaData(), schema=sink.schema, autoload_with=conn, resolve_fks=False)
-    except sa.exc.NoSuchTableError:
-        return Output(sink.name, None, "batches")
-    # With an upsert key, later batches replace the rows of earlier ones.
-    if BATCH_ID not in table.columns or sink.upsert_key:
-        return Output(sink.name, table, "nothing")
-    named = all(name in table.columns for name in (TOPIC, PARTITION, OFFSET))
-    return Output(sink.name, table, "offsets" if named else "batches")
-
-
-def batch_records(conn: Connection, tables: Tables, group_id: str, target: Output) -> Iterator[BatchRecord]:
-    """Every batch of a group with all that is stored of it, and every batch that the target has rows of and nobody knows.
-
-    In the order of their ids; read as they are taken.
-    """
-    queries = (
-        (_BATCH, _batches(tables, group_id, target.name, same_table_names(conn, target.name))),
-        (_RANGE, _of_group(tables, tables.offset_ranges, group_id)),
-        (_GAP, _of_group(tables, tables.offset_gaps, group_id)),
-        (_ROWS, _row_tallies(tables, target, group_id)),
-        (_DEAD_LETTERS, _dead_letter_tallies(tables, group_id)),
-        (_REPLACED, _replaced(tables, group_id)),
-        (_AFTER, _committed_later(tables, group_id)),
-        (_WHOLLY_REPLACED, _wholly_replaced(tables, group_id)),
-    )
-    # Open side by side: other drivers have one result at a time, unless the client holds all of its rows.
-    options = {"yield_per": _ROWS_AT_ONCE} if conn.dialect.name in ("postgresql", "sqlite") else {}
     if conn.dialect.name == "postgresql":
         # All rows are read: plans for the first ones alone, as cursors have by default, would be slow.
         conn.exec_driver_sql("SET LOCAL cursor_tuple_fraction = 1")
-    with ExitStack() as results:
-        parts = [
-            _tagged(kind, results.enter_context(conn.execute(query, execution_options=options)))
-            for kind, query in queries
-            if query is not None
-        ]
-        for batch_id, found in groupby(heapq.merge(*parts, key=_batch_id), key=_batch_id):
-            sorted_out: list[list[Any]] = [[] for _ in range(8)]
-            for _, kind, row in found:
-                sorted_out[kind].append(row)
-            yield _batch_record(batch_id, *sorted_out)
-
-
-def _batches(tables: Tables, group_id: str, target: str, names: Sequence[str]) -> sa.Select[Any]:
-    """
-    :param target: as it is named now, for batches that named it by another one of its spellings
-    :param names: these
-    """
-    batches = tables.offset_batches.c
-    return (
-        sa.select(
-            batches.batch_id,
-            batches.kind,
-            batches.state,
-            sa.case((batches.target_table.in_(names), target), else_=batches.target_table).label("target_table"),
-            batches.transform.is_not(None).label("has_transform"),
-            batches.row_count,
-        )
-        .where(batches.consumer_group == group_id)
-        .order_by(batches.batch_id)
-    )
-
-
-def _of_group(tables: Tables, table: sa.Table, group_id: str) -> sa.Select[Any]:
-    """The ranges, or the gaps, of a group's batches."""
-    batches = tables.offset_batches.c
-    return (
-        sa.select(table)
-        .join(tables.offset_batches, batches.batch_id == table.c.batch_id)
-        .where(batches.consumer_group == group_id)
-        .order_by(table.c.batch_id)
-    )
-
-
-def _row_tallies(tables: Tables, target: Output, group_id: str) -> sa.Select[Any] | None:
-    """Rows of the group's batches and of batches that nobody knows, counted: those of other groups are not its business."""
-    if target.table is None or target.detail == "nothing":
-        return None
-    batches, columns = tables.offset_batches, target.table.columns
-    keys, of_tally = [columns[BATCH_ID]], [sa.null(), sa.null(), sa.func.count()]
-    if target.detail == "offsets":
-        offset = columns[OFFSET]
-        places = [columns[TOPIC], columns[PARTITION]]
-        keys += places
-        of_tally = [
-            *places,
-            sa.func.count(),
-            sa.func.count(sa.distinct(offset)),
-            sa.func.min(offset),
-            sa.func.max(offset),
-        ]
-    return (
-        sa.select(columns[BATCH_ID].label("batch_id"), *of_tally)
-        .select_from(target.table.outerjoin(batches, batches.c.batch_id == columns[BATCH_ID]))
-        .where(
-            columns[BATCH_ID].is_not(None),
-            sa.or_(batches.c.consumer_group == group_id, batches.c.batch_id.is_(None)),
-        )
-        .group_by(*keys)
-        .order_by(columns[BATCH_ID])
-    )
-
-
-def _dead_letter_tallies(tables: Tables, group_id: str) -> sa.Select[Any]:
-    letters = tables.dead_letters.c
-    return (
+    batches, letters = tables.offset_batches.c, tables.dead_letters.c
+    name = sa.case((batches.target_table.in_(same_table_names(conn, target)), target), else_=batches.target_table)
+    batch = sa.select(
+        batches.batch_id,
+        batches.kind,
+        batches.state,
+        name.label("target_table"),
+        batches.transform.is_not(None).label("has_transform"),
+        batches.row_count,
+    ).order_by(batches.batch_id)
+    dead_letters = (
         sa.select(
             letters.batch_id,
             letters.topic,
@@ -169,11 +63,40 @@ def _dead_letter_tallies(tables: Tables, group_id: str) -> sa.Select[Any]:
         .group_by(letters.batch_id, letters.topic, letters.partition)
         .order_by(letters.batch_id)
     )
+    of_group = batches.consumer_group == group_id
+    parts = [
+        _read(conn, "batch", batch.where(of_group)),
+        _read(conn, "ranges", _of_batches(tables, tables.offset_ranges).where(of_group)),
+        _read(conn, "gaps", _of_batches(tables, tables.offset_gaps).where(of_group)),
+        ((int(row.batch_id), "dead_letters", RowCount(*row[1:])) for row in stream(conn, dead_letters)),
+        _read(conn, "replaced", _replaced(tables).where(of_group)),
+        _read(conn, "after", _committed_later(tables).where(of_group)),
+        _read(conn, "wholly_replaced", _wholly_replaced(tables, group_id)),
+    ]
+    if rows.detail != "nothing":
+        others = sa.select(batches.batch_id).where(batches.consumer_group != group_id)
+        parts.append((batch_id, "rows", count) for batch_id, count in rows.counts(others))
+    for batch_id, group in groupby(heapq.merge(*parts, key=itemgetter(0)), key=itemgetter(0)):
+        stored: dict[str, list[Any]] = defaultdict(list)
+        for _, kind, row in group:
+            stored[kind].append(row)
+        yield _batch_record(batch_id, stored)
 
 
-def _replaced(tables: Tables, group_id: str) -> sa.Select[Any]:
-    """What was removed of the output of a group's batches."""
-    replaced, batches = tables.replaced_output.c, tables.offset_batches.c
+def _read(conn: Connection, kind: str, query: sa.Select[Any]) -> Iterator[_Part]:
+    return ((int(row.batch_id), kind, row) for row in stream(conn, query))
+
+
+def _of_batches(tables: Tables, table: sa.Table) -> sa.Select[Any]:
+    """Return the query for the ranges, or the gaps, of batches."""
+    batches = tables.offset_batches
+    return sa.select(table).join(batches, batches.c.batch_id == table.c.batch_id).order_by(table.c.batch_id)
+
+
+def _replaced(tables: Tables) -> sa.Select[Any]:
+    """Return the query for what was removed of the output of batches."""
+    replaced, batches = tables.replaced_output.c, tables.offset_batches
+    keys = (replaced.replaced_batch_id, replaced.topic, replaced.partition)
     return (
         sa.select(
             replaced.replaced_batch_id.label("batch_id"),
@@ -182,27 +105,26 @@ def _replaced(tables: Tables, group_id: str) -> sa.Select[Any]:
             sa.func.sum(replaced.row_count).label("row_count"),
             sa.func.sum(replaced.dead_letters).label("dead_letters"),
         )
-        .join(tables.offset_batches, batches.batch_id == replaced.replaced_batch_id)
-        .where(batches.consumer_group == group_id)
-        .group_by(replaced.replaced_batch_id, replaced.topic, replaced.partition)
+        .join(batches, batches.c.batch_id == replaced.replaced_batch_id)
+        .group_by(*keys)
         .order_by(replaced.replaced_batch_id)
     )
 
 
-def _committed_later(tables: Tables, group_id: str) -> sa.Select[Any]:
-    """The replays that removed output of batches which were planned after them: these were committed before."""
-    replaced, batches = tables.replaced_output.c, tables.offset_batches.c
+def _committed_later(tables: Tables) -> sa.Select[Any]:
+    """Return the query for replays that removed output of batches which were planned after them, and committed before them."""
+    replaced, batches = tables.replaced_output.c, tables.offset_batches
     return (
         sa.select(replaced.batch_id, replaced.replaced_batch_id)
         .distinct()
-        .join(tables.offset_batches, batches.batch_id == replaced.batch_id)
-        .where(batches.consumer_group == group_id, replaced.replaced_batch_id > replaced.batch_id)
+        .join(batches, batches.c.batch_id == replaced.batch_id)
+        .where(replaced.replaced_batch_id > replaced.batch_id)
         .order_by(replaced.batch_id)
     )
 
 
 def _wholly_replaced(tables: Tables, group_id: str) -> sa.Select[Any]:
-    """The ranges of a group's batches all of whose offsets a later batch replaced."""
+    """Return the query for the ranges of a group's batches all of whose offsets a later batch replaced."""
     ranges, again = tables.offset_ranges.c, tables.offset_ranges.alias()
     batches, later = tables.offset_batches.c, tables.offset_batches.alias()
     replaced_all = sa.and_(
@@ -222,7 +144,7 @@ def _wholly_replaced(tables: Tables, group_id: str) -> sa.Select[Any]:
         .join(later, later.c.batch_id == again.c.batch_id)
         .where(
             batches.consumer_group == group_id,
-            # Few are: what is not, need not be looked at.
+            # Implied by the conditions above; few ranges replace anything, and the others are left out at once.
             again.c.replaced_from.is_not(None),
             later.c.consumer_group == group_id,
             later.c.state == "committed",
@@ -233,48 +155,31 @@ def _wholly_replaced(tables: Tables, group_id: str) -> sa.Select[Any]:
     )
 
 
-def _tagged(kind: int, rows: Iterable[Any]) -> Iterator[tuple[int, int, Any]]:
-    return ((int(row.batch_id), kind, row) for row in rows)
-
-
-def _batch_id(tagged: tuple[int, int, Any]) -> int:
-    return tagged[0]
-
-
-def _batch_record(
-    batch_id: int,
-    batch: list[Any],
-    ranges: list[Any],
-    gaps: list[Any],
-    rows: list[Any],
-    dead_letters: list[Any],
-    replaced: list[Any],
-    after: list[Any],
-    wholly_replaced: list[Any],
-) -> BatchRecord:
-    tallies = tuple(RowCount(*row[1:]) for row in rows)
-    aside = tuple(RowCount(*row[1:]) for row in dead_letters)
-    if not batch:
-        return BatchRecord(batch_id, rows=tallies, dead_letters=aside)
-    (known,) = batch
-    gone = set(map(_place, wholly_replaced))
+def _batch_record(batch_id: int, stored: Mapping[str, list[Any]]) -> BatchRecord:
+    rows, dead_letters = tuple(stored["rows"]), tuple(stored["dead_letters"])
+    if not stored["batch"]:
+        return BatchRecord(batch_id, rows=rows, dead_letters=dead_letters)
+    (batch,) = stored["batch"]
+    wholly_replaced = set(map(_partition, stored["wholly_replaced"]))
     return BatchRecord(
         batch_id,
-        known.kind,
-        known.state,
-        known.target_table,
-        bool(known.has_transform),
-        known.row_count,
-        tuple(_loaded_range(row, _place(row) in gone) for row in sorted(ranges, key=_place)),
-        tuple(map(as_gap, gaps)),
-        tallies,
-        aside,
-        {_place(row): Replaced(int(row.row_count), int(row.dead_letters)) for row in replaced},
-        frozenset(row.replaced_batch_id for row in after),
+        batch.kind,
+        batch.state,
+        batch.target_table,
+        bool(batch.has_transform),
+        batch.row_count,
+        tuple(
+            _loaded_range(row, _partition(row) in wholly_replaced) for row in sorted(stored["ranges"], key=_partition)
+        ),
+        tuple(map(as_gap, stored["gaps"])),
+        rows,
+        dead_letters,
+        {_partition(row): Replaced(int(row.row_count), int(row.dead_letters)) for row in stored["replaced"]},
+        frozenset(row.replaced_batch_id for row in stored["after"]),
     )
 
 
-def _place(row: Any) -> TopicPartition:
+def _partition(row: Any) -> TopicPartition:
     return TopicPartition(row.topic, row.partition)
 
 

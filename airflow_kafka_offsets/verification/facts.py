@@ -1,45 +1,17 @@
-"""What a group's coverage is proved from, and what is found: value types. The proof itself is `proof.py`. Pure."""
+"""What a verification reads of a group's batches, as values. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
-
-Detail = Literal["offsets", "batches", "nothing"]
-"""What the rows of a target say of their origin: topic, partition, offset and batch; the batch alone; nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowCount:
-    """The rows, or the dead letters, that a batch left of one partition.
-
-    :param topic: None, like the partition, where the rows do not say
-    :param distinct: how many different offsets they have
-    :param first: the lowest offset
-    :param last: the highest offset
-    """
-
-    topic: str | None
-    partition: int | None
-    count: int
-    distinct: int = 0
-    first: int | None = None
-    last: int | None = None
-
-    @property
-    def topic_partition(self) -> TopicPartition | None:
-        """None where the rows do not say where they come from."""
-        if self.topic is None or self.partition is None or self.first is None:
-            return None
-        return TopicPartition(self.topic, self.partition)
+from airflow_kafka_offsets.sinks.sink import RowCount
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedRange:
-    """A range, and what the history says was in it.
+    """A range of a batch, and what the history says was in it.
 
     :param records: dead letters among them; None where they were not all read
     :param replaced: the offsets whose earlier output the batch removed, or None
@@ -47,7 +19,7 @@ class LoadedRange:
         had lost them before
     """
 
-    one: OffsetRange
+    range: OffsetRange
     records: int | None = None
     dead_letters: int = 0
     replaced: tuple[int, int] | None = None
@@ -55,15 +27,15 @@ class LoadedRange:
 
     @property
     def rows(self) -> int | None:
-        """How many rows that makes without a transform; None where not all records were read."""
+        """The number of rows that a load without a transform makes of it; None where not all records were read."""
         if self.records is None:
-            return None if self.one.end > self.one.start else 0
+            return None if self.range.end > self.range.start else 0
         return self.records - self.dead_letters
 
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """What later batches removed of a batch's output, by decision."""
+    """What later batches removed of a batch's output."""
 
     rows: int = 0
     dead_letters: int = 0
@@ -74,7 +46,7 @@ class BatchRecord:
     """All that is stored of a batch, and what it left in the target.
 
     :param state: None where the state tables do not know the batch
-    :param row_count: how many rows the history says it wrote
+    :param row_count: the number of rows that it wrote, by the history
     :param replaced: what was removed of its output since, by partition
     :param after: later batches whose output it removed: a replay may be committed after them
     """
@@ -93,11 +65,11 @@ class BatchRecord:
     after: frozenset[int] = frozenset()
 
     def replaced_of(self, tp: TopicPartition) -> Replaced:
-        """What was removed of its output of a partition."""
+        """Return what was removed of its output of a partition."""
         return self.replaced.get(tp, Replaced())
 
     @property
     def names_offsets(self) -> bool:
         """Whether its rows are one for each record, and say which: not so where their columns were added later."""
-        named = not self.rows or any(tally.topic_partition is not None for tally in self.rows)
+        named = not self.rows or any(count.topic_partition is not None for count in self.rows)
         return named and not self.has_transform

@@ -1,4 +1,4 @@
-"""What a verification found."""
+"""The results of a verification, as values. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
+from airflow_kafka_offsets.core.spans import subtract
 from airflow_kafka_offsets.exceptions import Violation
 
 
@@ -13,15 +14,15 @@ from airflow_kafka_offsets.exceptions import Violation
 class Coverage:
     """What was proved of a group.
 
-    :param partitions: how many have a position
-    :param batches: how many are committed
-    :param records: how many these loaded, dead letters among them, as far as a transform let it be known
-    :param rows: how many they left in the target; where that could not be checked, how many the history says
-    :param dead_letters: how many records were set aside
-    :param gaps: how many offsets were skipped by decision
+    :param partitions: the number of partitions with a position
+    :param batches: the number of committed batches
+    :param records: the number of records that these loaded, dead letters among them, as far as a transform let it be known
+    :param rows: the number of rows that they left in the target; where that could not be checked, as the history has it
+    :param dead_letters: the number of dead-lettered records
+    :param gaps: the number of offsets that were skipped by decision
     :param open_batch: the batch that is planned or staged, and proves nothing yet
     :param output_checked: False where the rows of the target do not say which batch they are of, and were not looked at
-    :param reread: how many records of Kafka were compared with the target; None where Kafka was not asked
+    :param reread: the number of records in Kafka that were compared with the target; None where Kafka was not read
     """
 
     group_id: str
@@ -48,14 +49,10 @@ class Span:
     last_batch: int
 
     def without(self, start: int, end: int) -> Iterator[Span]:
-        """What is left of it when the output of the offsets from `start` to `end` was replaced by that of another batch."""
-        if end <= self.start or start >= self.end:
-            yield self
-            return
-        if self.start < start:
-            yield replace(self, end=start)
-        if end < self.end:
-            yield replace(self, start=end)
+        """Return what is left of it when another batch replaced the output of the offsets from `start` to `end`."""
+        return (
+            replace(self, start=first, end=last) for first, last in subtract([(self.start, self.end)], [(start, end)])
+        )
 
     def slice_within(self, beginning: int, end: int) -> Slice | None:
         """Return what to read of the log to see the records that the batches loaded; None where the log has none of them.
@@ -69,7 +66,7 @@ class Span:
 
 @dataclass(slots=True)
 class Findings:
-    """What the history, the positions and the tallies of the target show.
+    """What the history, the positions and the counted rows of the target show.
 
     :param violations: in the order of the history; empty where everything is as it has to be
     :param spans: what can be compared with Kafka record by record
@@ -85,9 +82,9 @@ class Findings:
     open_batch: int | None = None
     spans: list[Span] = field(default_factory=list)
 
-    def violated(
-        self, words: str, tp: TopicPartition | None = None, offset: int | None = None, batch_id: int | None = None
+    def add_violation(
+        self, text: str, tp: TopicPartition | None = None, offset: int | None = None, batch_id: int | None = None
     ) -> None:
-        """Note a violation; its words begin with the partition."""
+        """Add a violation; its text begins with the partition."""
         topic, partition = tp or (None, None)
-        self.violations.append(Violation(f"{tp}: {words}" if tp else words, topic, partition, offset, batch_id))
+        self.violations.append(Violation(f"{tp}: {text}" if tp else text, topic, partition, offset, batch_id))

@@ -1,4 +1,4 @@
-"""The history of each partition as a chain: whether each move of its position starts where the one before ended. Pure."""
+"""The history of each partition: whether each move of its position starts where the one before ended. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from airflow_kafka_offsets.verification.position_moves import PositionMove
 
 @dataclass(slots=True)
 class _PositionHistory:
-    """The history of a partition so far: where its position should stand.
+    """The history of a partition so far.
 
+    :param at: where its position should be
+    :param batch_id: the batch that moved it there
     :param highest: the highest offset of a row
-    :param spans: of the offsets that can be read again; the last one is open where the position stands at its end
+    :param spans: the offsets that can be read again; the last span may still grow
     """
 
     topic_id: str | None
@@ -28,140 +30,139 @@ class _PositionHistory:
 
 
 class PositionHistories:
-    """The histories of all partitions; told move by move.
+    """The histories of all partitions, followed move by move.
 
-    :param found: where violations go, and what was proved
-    :param target: the target's name, for the words of a violation
+    :param target: the target's name, for violations
     """
 
-    def __init__(self, found: Findings, target: str) -> None:
-        self._found = found
+    def __init__(self, findings: Findings, target: str) -> None:
+        self._findings = findings
         self._target = target
-        self._chains: dict[TopicPartition, _PositionHistory] = {}
+        self._histories: dict[TopicPartition, _PositionHistory] = {}
 
     def follow(self, move: PositionMove) -> None:
-        """Make sure that a move starts where the one before ended."""
-        tp = move.topic_partition
-        chain = self._chains.get(tp)
-        another = chain is not None and is_other_topic(chain.topic_id, move.topic_id)
-        if chain is None or (another and move.begins):
-            # A topic that was made anew begins a history of its own, once its old position was deleted on purpose.
-            chain = self._chains[tp] = _PositionHistory(move.topic_id, move.start, move.batch_id)
+        """Check that a move starts where the one before ended."""
+        tp, add_violation = move.topic_partition, self._findings.add_violation
+        history = self._histories.get(tp)
+        other_topic = history is not None and is_other_topic(history.topic_id, move.topic_id)
+        if history is None or (other_topic and move.begins):
+            # A recreated topic begins a history of its own, once its old position was deleted on purpose.
+            history = self._histories[tp] = _PositionHistory(move.topic_id, move.start, move.batch_id)
             if not move.begins:
-                self._found.violated(
+                add_violation(
                     f"the history begins with batch {move.batch_id} at offset {move.start}, which was a stored position by "
                     "then: the batches that moved it there were removed",
                     tp,
                     move.start,
                     move.batch_id,
                 )
-        elif another:
-            self._found.violated(
+        elif other_topic:
+            add_violation(
                 f"batch {move.batch_id} carries on at offset {move.start} in topic id {move.topic_id}, where batch "
-                f"{chain.batch_id} stopped in topic id {chain.topic_id}: another topic of the same name",
+                f"{history.batch_id} stopped in topic id {history.topic_id}: another topic of the same name",
                 tp,
                 move.start,
                 move.batch_id,
             )
-        elif move.start != chain.at:
-            self._found.violated(_break(chain, move), tp, min(move.start, chain.at), move.batch_id)
+        elif move.start != history.at:
+            add_violation(_describe_break(history, move), tp, min(move.start, history.at), move.batch_id)
         if move.removed:
-            del self._chains[tp]
+            del self._histories[tp]
             return
-        if move.jump and move.end < chain.at:
-            # Rows behind the position are there by decision, or were removed.
-            chain.highest = -1
+        if move.jump and move.end < history.at:
+            # The rewind decided about the rows after the position: they stay, or were removed.
+            history.highest = -1
         elif move.end < move.start and not move.jump:
-            self._found.violated(
+            add_violation(
                 f"batch {move.batch_id} goes from offset {move.start} back to {move.end}", tp, move.end, move.batch_id
             )
-        chain.at, chain.batch_id = move.end, move.batch_id
-        chain.topic_id = move.topic_id or chain.topic_id
+        history.at, history.batch_id = move.end, move.batch_id
+        history.topic_id = move.topic_id or history.topic_id
 
     def cut(self, loaded: LoadedRange) -> None:
-        """Leave out of what is compared with Kafka what a batch took out of the target."""
-        chain = self._chains.get(loaded.one.topic_partition)
-        if loaded.replaced is not None and chain is not None:
-            chain.spans = [piece for span in chain.spans for piece in span.without(*loaded.replaced)]
+        """Leave out of the comparison with Kafka what a batch removed from the target."""
+        history = self._histories.get(loaded.range.topic_partition)
+        if loaded.replaced is not None and history is not None:
+            history.spans = [piece for span in history.spans for piece in span.without(*loaded.replaced)]
 
     def remember(self, batch: BatchRecord, loaded: LoadedRange) -> None:
-        """Note a range for comparing with Kafka."""
-        one = loaded.one
-        if not batch.names_offsets or one.end <= one.start or one.topic_partition not in self._chains:
+        """Note a range for the comparison with Kafka."""
+        range_ = loaded.range
+        history = self._histories.get(range_.topic_partition)
+        if not batch.names_offsets or range_.end <= range_.start or history is None:
             return
-        spans = self._chains[one.topic_partition].spans
-        last = spans[-1] if spans else None
-        if last is not None and last.end == one.start and last.last_batch < batch.batch_id:
-            spans[-1] = replace(last, end=one.end, last_batch=batch.batch_id)
+        last = history.spans[-1] if history.spans else None
+        if last is not None and last.end == range_.start and last.last_batch < batch.batch_id:
+            history.spans[-1] = replace(last, end=range_.end, last_batch=batch.batch_id)
         else:
-            spans.append(Span(*one.topic_partition, one.start, one.end, batch.batch_id, batch.batch_id))
+            history.spans.append(
+                Span(*range_.topic_partition, range_.start, range_.end, batch.batch_id, batch.batch_id)
+            )
 
     def note_highest(self, batch: BatchRecord) -> None:
-        """Remember how far the rows of a batch go, which say where they are from."""
-        for tally in batch.rows:
-            tp = tally.topic_partition
-            if tp is not None and tp in self._chains and tally.last is not None:
-                self._chains[tp].highest = max(self._chains[tp].highest, tally.last)
+        """Note the highest offsets of a batch's rows."""
+        for count in batch.rows:
+            history = self._histories.get(count.topic_partition) if count.topic_partition is not None else None
+            if history is not None and count.last is not None:
+                history.highest = max(history.highest, count.last)
 
     def finish(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Compare the ends of the histories with the stored positions."""
-        for tp in sorted(self._chains.keys() | positions.keys()):
-            chain, position = self._chains.get(tp), positions.get(tp)
-            if chain is not None and position is not None:
-                self._check_position(tp, chain, position)
-                self._found.partitions += 1
-                self._found.spans += chain.spans
+        for tp in sorted(self._histories.keys() | positions.keys()):
+            history, position = self._histories.get(tp), positions.get(tp)
+            if history is not None and position is not None:
+                self._check_position(tp, history, position)
+                self._findings.partitions += 1
+                self._findings.spans += history.spans
             elif position is not None:
-                self._found.violated(
+                self._findings.add_violation(
                     f"position {position.offset} is stored, but no committed batch ever moved it there: the history was "
                     "removed, or the position was stored without this package",
                     tp,
                     position.offset,
                 )
-            elif chain is not None:
-                self._found.violated(
-                    f"the history ends at offset {chain.at} with batch {chain.batch_id}, but no position is stored: the next "
-                    "load would begin anew, and load records again. Put the position back",
+            elif history is not None:
+                self._findings.add_violation(
+                    f"the history ends at offset {history.at} with batch {history.batch_id}, but no position is stored: the "
+                    "next load would begin anew, and load records again. Put the position back",
                     tp,
-                    chain.at,
-                    chain.batch_id,
+                    history.at,
+                    history.batch_id,
                 )
 
-    def _check_position(self, tp: TopicPartition, chain: _PositionHistory, position: Position) -> None:
-        if position.offset != chain.at:
+    def _check_position(self, tp: TopicPartition, history: _PositionHistory, position: Position) -> None:
+        if position.offset != history.at:
             effect = (
                 "the records before it would be loaded again"
-                if position.offset < chain.at
+                if position.offset < history.at
                 else "the records in between were never loaded"
             )
-            self._found.violated(
-                f"position {position.offset} is stored, but the history ends at offset {chain.at} with batch "
-                f"{chain.batch_id}: {effect}. The position was changed without this package",
+            self._findings.add_violation(
+                f"position {position.offset} is stored, but the history ends at offset {history.at} with batch "
+                f"{history.batch_id}: {effect}. The position was changed without this package",
                 tp,
-                min(position.offset, chain.at),
-                chain.batch_id,
+                min(position.offset, history.at),
+                history.batch_id,
             )
-        elif is_other_topic(position.topic_id, chain.topic_id):
-            self._found.violated(
-                f"the position belongs to topic id {position.topic_id}, the history to topic id {chain.topic_id}",
+        elif is_other_topic(position.topic_id, history.topic_id):
+            self._findings.add_violation(
+                f"the position belongs to topic id {position.topic_id}, the history to topic id {history.topic_id}",
                 tp,
                 position.offset,
-                chain.batch_id,
+                history.batch_id,
             )
-        if chain.highest >= position.offset:
-            self._found.violated(
-                f"table {self._target!r} holds a row of offset {chain.highest}, which position {position.offset} has not "
-                "passed: its record would be loaded again",
+        if history.highest >= position.offset:
+            self._findings.add_violation(
+                f"table {self._target!r} holds a row of offset {history.highest}, which is not before position "
+                f"{position.offset}: its record would be loaded again",
                 tp,
-                chain.highest,
+                history.highest,
             )
 
 
-def _break(chain: _PositionHistory, move: PositionMove) -> str:
-    before = f"batch {move.batch_id} {'skips offsets' if move.gap else 'begins at offset'} {move.start}"
-    if move.gap:
-        before += f"..{move.end}"
-    told = f"{before}, but the history had come to offset {chain.at} with batch {chain.batch_id}"
-    if move.start > chain.at:
-        return f"{told}: offsets {chain.at}..{move.start} are in no batch and in no recorded gap"
-    return f"{told}: offsets {move.start}..{chain.at} were loaded already"
+def _describe_break(history: _PositionHistory, move: PositionMove) -> str:
+    start = f"skips offsets {move.start}..{move.end}" if move.gap else f"begins at offset {move.start}"
+    text = f"batch {move.batch_id} {start}, but the history is at offset {history.at} with batch {history.batch_id}"
+    if move.start > history.at:
+        return f"{text}: offsets {history.at}..{move.start} are in no batch and in no recorded gap"
+    return f"{text}: offsets {move.start}..{history.at} were loaded already"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.verification.facts import BatchRecord
@@ -13,10 +13,10 @@ from airflow_kafka_offsets.verification.facts import BatchRecord
 class PositionMove:
     """A step in the history of a partition: a batch moves the position from `start` to `end`.
 
-    :param begins: whether the start was chosen, and not where a position stood
-    :param jump: whether nothing was loaded on the way: a rewind, in whichever direction
-    :param removed: whether there is no position afterwards
+    :param begins: whether the start was chosen, and is not a stored position
     :param gap: whether the offsets were skipped
+    :param jump: whether no offset was loaded: a rewind, forward or back
+    :param removed: whether no position is left
     """
 
     batch_id: int
@@ -30,58 +30,47 @@ class PositionMove:
     removed: bool = False
 
 
-# Starts that carry on from a stored position; the others choose where a partition begins.
+# Starts that continue from a stored position; the others choose where a partition begins.
 _CONTINUED = frozenset({"stored", "skipped-gap", "rewind", "removed"})
 
 REWINDS = frozenset({"rewind", "undo", "import"})
 
 
 def as_committed(batches: Iterable[BatchRecord]) -> Iterator[BatchRecord]:
-    """Batches in the order in which they were committed, as far as that matters.
+    """Return batches in the order in which they were committed, as far as that matters.
 
-    What moves positions is committed in the order of the ids. A replay is planned beside that: it may be committed after
-    batches with higher ids, and matters to these where it removed output of theirs.
+    Batches that move positions are committed in the order of their ids. A replay may be committed after batches with higher
+    ids, and has to follow those whose output it removed.
 
     :param batches: in the order of their ids
     """
-    late: list[tuple[BatchRecord, set[int]]] = []
+    waiting: list[tuple[BatchRecord, set[int]]] = []
     for batch in batches:
         if batch.after:
-            late.append((batch, set(batch.after)))
+            waiting.append((batch, set(batch.after)))
             continue
-        done = [batch]
-        for one in done:  # grows meanwhile: a replay may have been waited for by another one
-            yield one
-            for waiting, others in late:
-                others.discard(one.batch_id)
-                if not others:
-                    done.append(waiting)
-            late = [(waiting, others) for waiting, others in late if others]
-    yield from (batch for batch, _ in late)
+        ready = [batch]
+        for committed in ready:  # grows meanwhile: a replay may be what another one waits for
+            yield committed
+            for _, others in waiting:
+                others.discard(committed.batch_id)
+            ready += [replay for replay, others in waiting if not others]
+            waiting = [(replay, others) for replay, others in waiting if others]
+    yield from (batch for batch, _ in waiting)
 
 
 def moves(batch: BatchRecord) -> Iterator[PositionMove]:
-    """The moves that a committed batch makes; a replay makes none."""
+    """Return the moves that a committed batch makes; a replay makes none."""
     if batch.kind == "replay":
         return
     for loaded in batch.ranges:
-        one = loaded.one
-        begins = one.how not in _CONTINUED
+        range_, tp = loaded.range, loaded.range.topic_partition
+        begins, removed = range_.how not in _CONTINUED, range_.how == "removed"
+        move = PositionMove(batch.batch_id, tp, range_.topic_id, range_.start, range_.end, begins, removed=removed)
         if batch.kind in REWINDS:
-            yield PositionMove(
-                batch.batch_id,
-                one.topic_partition,
-                one.topic_id,
-                one.start,
-                one.end,
-                begins,
-                jump=True,
-                removed=one.how == "removed",
-            )
+            yield replace(move, jump=True)
             continue
         for gap in sorted(batch.gaps, key=lambda gap: gap.start):
-            if (gap.topic, gap.partition) == one.topic_partition:
-                yield PositionMove(
-                    batch.batch_id, one.topic_partition, one.topic_id, gap.start, gap.end, begins, gap=True
-                )
-        yield PositionMove(batch.batch_id, one.topic_partition, one.topic_id, one.start, one.end, begins)
+            if (gap.topic, gap.partition) == tp:
+                yield replace(move, start=gap.start, end=gap.end, gap=True)
+        yield move

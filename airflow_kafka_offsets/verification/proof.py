@@ -1,8 +1,8 @@
 """Whether history, positions, rows and dead letters of a group prove that every record was loaded exactly once. Pure.
 
-A partition's history is a sequence of moves of its position. `moves.py` says which moves a batch makes, so that a batch of a
-new kind is a new case there; `chains.py` asks only whether each move starts where the one before ended, and `tallies.py` whether
-what batches wrote is there.
+A partition's history is a sequence of moves of its position. `position_moves` says which moves a batch makes,
+`position_history` whether each move starts where the one before ended, and `row_counts` whether the rows that batches wrote are
+there.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
-from airflow_kafka_offsets.verification.facts import BatchRecord, Detail
+from airflow_kafka_offsets.sinks.sink import Detail
+from airflow_kafka_offsets.verification.facts import BatchRecord
 from airflow_kafka_offsets.verification.findings import Findings
 from airflow_kafka_offsets.verification.position_history import PositionHistories
-from airflow_kafka_offsets.verification.position_moves import REWINDS, PositionMove, as_committed, moves
+from airflow_kafka_offsets.verification.position_moves import REWINDS, as_committed, moves
 from airflow_kafka_offsets.verification.replay_duplicates import ReplayDuplicates
 from airflow_kafka_offsets.verification.row_counts import RowCounts
 from airflow_kafka_offsets.verification.unrecorded_gaps import UnrecordedGaps
@@ -26,83 +27,81 @@ def prove(
     *,
     target: str,
     detail: Detail,
-    keyed: bool = False,
+    replaces_rows: bool = False,
 ) -> Findings:
     """Prove that committed batches cover every partition up to its position without a hole and without an overlap, and that
     exactly their rows and dead letters are there.
 
     :param batches: every batch of the group, and every unknown one that the target has rows of, in the order of their ids;
-        taken one by one
+        iterated once
     :param positions: the stored positions of the group
-    :param target: the target's name, for the words of a violation
-    :param detail: what the target's columns let a row be known by
-    :param keyed: whether a record that is loaded twice is there once, as a row is known by a key
+    :param target: the target's name, for violations
+    :param detail: what the rows say of their origin
+    :param replaces_rows: whether a record that is written again replaces its row, as with an upsert key
     """
-    proof = _Proof(target, detail, keyed)
+    proof = _Proof(target, detail, replaces_rows)
     for batch in as_committed(batches):
         proof.add(batch)
     return proof.finish(positions)
 
 
 class _Proof:
-    """Goes through the batches once; holds something of every partition, and of no batch."""
+    """Goes through the batches once; holds state of every partition, and of no batch."""
 
-    def __init__(self, target: str, detail: Detail, keyed: bool) -> None:
+    def __init__(self, target: str, detail: Detail, replaces_rows: bool) -> None:
         self._target = target
         self._detail = detail
-        self._found = Findings()
-        self._chains = PositionHistories(self._found, target)
-        self._tallies = RowCounts(self._found, target, detail)
-        self._covered = UnrecordedGaps()
-        self._appended = None if keyed else ReplayDuplicates(self._found, target)
+        self._findings = Findings()
+        self._histories = PositionHistories(self._findings, target)
+        self._counts = RowCounts(self._findings, target, detail)
+        self._gaps = UnrecordedGaps()
+        self._duplicates = None if replaces_rows else ReplayDuplicates(self._findings, target)
 
     def add(self, batch: BatchRecord) -> None:
         if batch.state != "committed":
             if batch.kind == "load" and batch.state in ("planned", "staged"):
-                self._found.open_batch = batch.batch_id
-            self._tallies.refuse_leftovers(batch)
+                self._findings.open_batch = batch.batch_id
+            self._counts.refuse_leftovers(batch)
             return
-        self._found.batches += 1
-        for move in moves(batch):
-            self._chains.follow(move)
-            if batch.kind in REWINDS:
-                self._refuse_passed_over(move, batch)
-        self._covered.follow(batch)
-        if self._appended is not None and batch.target_table in (None, self._target):
-            self._appended.follow(batch)
-        for gap in batch.gaps:
-            self._found.gaps += gap.end - gap.start
+        self._findings.batches += 1
+        self._follow_positions(batch)
+        self._gaps.follow(batch)
+        if self._duplicates is not None and batch.target_table in (None, self._target):
+            self._duplicates.follow(batch)
+        self._findings.gaps += sum(gap.end - gap.start for gap in batch.gaps)
         for loaded in batch.ranges:
-            self._chains.cut(loaded)
+            self._histories.cut(loaded)
         if batch.kind in REWINDS:
-            self._tallies.refuse_leftovers(batch)
+            self._counts.refuse_leftovers(batch)
             return
-        if batch.kind != "replay" or batch.target_table == self._target:
-            self._add_rows(batch)
+        if batch.kind == "replay" and batch.target_table != self._target:
+            self._counts.refuse_leftovers(replace(batch, dead_letters=()))
         else:
-            self._tallies.refuse_leftovers(replace(batch, dead_letters=()))
-        self._tallies.check_dead_letters(batch)
+            self._add_rows(batch)
+        self._counts.check_dead_letters(batch)
 
-    def _refuse_passed_over(self, move: PositionMove, batch: BatchRecord) -> None:
-        for start, end in self._covered.never_loaded(move, batch.gaps):
-            self._found.violated(
-                f"batch {move.batch_id} moved the position from offset {move.start} to {move.end}, and offsets {start}..{end}, "
-                "which were never loaded, are in no recorded gap: the gap was removed",
-                move.topic_partition,
-                start,
-                move.batch_id,
-            )
+    def _follow_positions(self, batch: BatchRecord) -> None:
+        for move in moves(batch):
+            self._histories.follow(move)
+            for start, end in self._gaps.find(move, batch.gaps) if batch.kind in REWINDS else ():
+                self._findings.add_violation(
+                    f"batch {move.batch_id} moved the position from offset {move.start} to {move.end}, and offsets "
+                    f"{start}..{end}, which were never loaded, are in no recorded gap: the gap was removed",
+                    move.topic_partition,
+                    start,
+                    move.batch_id,
+                )
 
     def _add_rows(self, batch: BatchRecord) -> None:
         for loaded in batch.ranges:
-            self._found.records += loaded.records or 0
-            self._chains.remember(batch, loaded)
-        self._tallies.check_rows(batch)
+            self._findings.records += loaded.records or 0
+            self._histories.remember(batch, loaded)
+        self._counts.check_rows(batch)
         if self._detail == "offsets":
-            self._chains.note_highest(batch)
+            self._histories.note_highest(batch)
 
     def finish(self, positions: Mapping[TopicPartition, Position]) -> Findings:
-        self._chains.finish(positions)
-        if self._appended is not None:
-            self._appended.finish()
-        return self._found
+        self._histories.finish(positions)
+        if self._duplicates is not None:
+            self._duplicates.finish()
+        return self._findings

@@ -1,4 +1,4 @@
-"""Replays that appended to a group's own table what its loads load too: they may where nothing was loaded yet. Pure."""
+"""Replays that appended to a group's table what its loads load too. Pure."""
 
 from __future__ import annotations
 
@@ -25,58 +25,56 @@ class _Partition:
 
 
 class ReplayDuplicates:
-    """Follows the committed batches of a group that are of one table.
+    """Follows the committed batches of a group that wrote into one table.
 
-    That offsets are loaded again after a rewind, or appended by two replays, was asked for; that a replay appends what a load
-    loads was not.
+    Users ask for duplicates when they load again after a rewind without replacing, or append by two replays. A replay that
+    appends what a load loads is a mistake.
 
-    :param found: where violations go
-    :param target: the table's name, for the words of a violation
+    :param target: the table's name, for violations
     """
 
-    def __init__(self, found: Findings, target: str) -> None:
-        self._found = found
+    def __init__(self, findings: Findings, target: str) -> None:
+        self._findings = findings
         self._target = target
         self._partitions: dict[TopicPartition, _Partition] = {}
 
     def follow(self, batch: BatchRecord) -> None:
-        """Note what a batch put into the table, and what it took out."""
+        """Note what a batch wrote into the table, and what it removed."""
         for loaded in batch.ranges:
-            one, tp = loaded.one, loaded.one.topic_partition
-            there = self._partitions.get(tp)
-            if there is not None and is_other_topic(there.topic_id, one.topic_id):
-                self._compare(tp, there)
-                there = None
-            if there is None:
-                there = self._partitions[tp] = _Partition(one.topic_id)
-            there.topic_id = one.topic_id or there.topic_id
+            range_, tp = loaded.range, loaded.range.topic_partition
+            partition = self._partitions.setdefault(tp, _Partition(range_.topic_id))
+            if is_other_topic(partition.topic_id, range_.topic_id):
+                self._compare(tp, partition)
+                partition = self._partitions[tp] = _Partition(range_.topic_id)
+            partition.topic_id = range_.topic_id or partition.topic_id
             if loaded.replaced is not None:
-                cut = [loaded.replaced]
-                there.loaded = subtract(there.loaded, cut)
-                there.appended = [(piece, by) for span, by in there.appended for piece in subtract([span], cut)]
-            if batch.kind not in ("load", "replay") or one.end <= one.start or loaded.records == 0:
+                removed = [loaded.replaced]
+                partition.loaded = subtract(partition.loaded, removed)
+                partition.appended = [
+                    (piece, batch_id) for span, batch_id in partition.appended for piece in subtract([span], removed)
+                ]
+            if batch.kind not in ("load", "replay") or loaded.records == 0:
                 continue
+            span = (range_.start, range_.end)
             if batch.kind == "replay" and loaded.replaced is None:
-                there.appended.append(((one.start, one.end), batch.batch_id))
+                partition.appended.append((span, batch.batch_id))
             else:
-                there.loaded = merge([*there.loaded, (one.start, one.end)])
+                partition.loaded = merge([*partition.loaded, span])
 
     def finish(self) -> None:
-        """Compare what is there: what was replaced meanwhile is not."""
-        for tp, there in sorted(self._partitions.items()):
-            self._compare(tp, there)
+        """Compare what the table holds at the end of the history."""
+        for tp, partition in sorted(self._partitions.items()):
+            self._compare(tp, partition)
 
-    def _compare(self, tp: TopicPartition, there: _Partition) -> None:
-        for appended, batch_id in there.appended:
-            for loaded in there.loaded:
+    def _compare(self, tp: TopicPartition, partition: _Partition) -> None:
+        for appended, batch_id in partition.appended:
+            for loaded in partition.loaded:
                 common = intersect(appended, loaded)
                 if common is not None:
-                    start, end = common
-                    self._found.violated(
-                        f"offsets {start}..{end} were appended to table {self._target!r} by batch "
-                        f"{batch_id}, a replay, and loaded by the group itself: their records are there twice. Replay them "
-                        "with replace=True",
+                    self._findings.add_violation(
+                        f"offsets {common[0]}..{common[1]} were appended to table {self._target!r} by batch {batch_id}, a "
+                        "replay, and loaded by the group itself: their records are duplicated. Replay them with replace=True",
                         tp,
-                        start,
+                        common[0],
                         batch_id,
                     )

@@ -1,156 +1,145 @@
-"""Whether the target and `dead_letters` hold exactly what committed batches put there: by counts, batch by batch. Pure."""
+"""Whether the target and `dead_letters` hold exactly what committed batches wrote: by counts, batch by batch. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from airflow_kafka_offsets.verification.facts import BatchRecord, Detail, LoadedRange, RowCount
+from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.sinks.sink import Detail, RowCount
+from airflow_kafka_offsets.verification.facts import BatchRecord, LoadedRange
 from airflow_kafka_offsets.verification.findings import Findings
 from airflow_kafka_offsets.verification.position_moves import REWINDS
 
 
 class RowCounts:
-    """Compares what is there of each batch with what it wrote.
+    """Compares the counted rows and dead letters of each batch with what it wrote.
 
-    :param found: where violations go, and what was counted
-    :param target: the target's name, for the words of a violation
-    :param detail: what the target's columns let a row be known by
+    :param target: the target's name, for violations
+    :param detail: what the rows say of their origin
     """
 
-    def __init__(self, found: Findings, target: str, detail: Detail) -> None:
-        self._found = found
+    def __init__(self, findings: Findings, target: str, detail: Detail) -> None:
+        self._findings = findings
         self._target = target
         self._detail = detail
 
     def refuse_leftovers(self, batch: BatchRecord) -> None:
-        """Rows and dead letters are there if and only if their batch is committed, and put them there."""
+        """Report rows and dead letters of a batch that is not committed, or that wrote none."""
         if batch.state is None:
             why = "which the state tables do not know: these are older than the rows, or not those that the rows were loaded with"
         elif batch.state != "committed":
-            why = f"which is {batch.state} and not committed: they were not put there by this package"
+            why = f"which is {batch.state} and not committed: this package did not write them"
         elif batch.kind in REWINDS:
-            why = "which moved positions and loaded nothing: they were not put there by this package"
+            why = "which moved positions and loaded nothing: this package did not write them"
         else:
-            why = f"a replay into table {batch.target_table!r}: they were not put there by this package"
-        for tallies, what, where in (
+            why = f"a replay into table {batch.target_table!r}: this package did not write them"
+        for counts, what, where in (
             (batch.rows, "rows", f"table {self._target!r}"),
             (batch.dead_letters, "dead letters", "dead_letters"),
         ):
-            if tallies:
-                count = sum(tally.count for tally in tallies)
-                self._found.violated(
-                    f"{where} holds {count:,} {what} of batch {batch.batch_id}, {why}. Their records may be loaded again",
-                    tallies[0].topic_partition,
-                    tallies[0].first,
+            if counts:
+                total = sum(count.count for count in counts)
+                self._findings.add_violation(
+                    f"{where} holds {total:,} {what} of batch {batch.batch_id}, {why}. Their records may be loaded again",
+                    counts[0].topic_partition,
+                    counts[0].first,
                     batch.batch_id,
                 )
 
     def check_rows(self, batch: BatchRecord) -> None:
-        """Make sure that exactly the rows are there that a committed batch wrote, and no later one replaced."""
+        """Check that the target holds exactly the rows that a committed batch wrote, and no later batch replaced."""
         removed = _removed(batch)
-        wrote = (batch.row_count or 0) - removed
+        expected = (batch.row_count or 0) - removed
         if self._detail == "nothing":
-            self._found.rows += wrote
+            self._findings.rows += expected
             return
-        count, before = sum(tally.count for tally in batch.rows), len(self._found.violations)
-        self._found.rows += count
+        total, before = sum(count.count for count in batch.rows), len(self._findings.violations)
+        self._findings.rows += total
         if self._detail == "offsets":
             if batch.names_offsets:
-                self._check_each_row(batch)
-            else:
-                self._check_places(batch, batch.rows, f"table {self._target!r} holds rows of")
-        # Where partitions were found wrong, the sum is too.
-        if count != wrote and len(self._found.violations) == before:
-            self._found.violated(
-                f"table {self._target!r} holds {count:,} rows of batch {batch.batch_id}, which wrote {batch.row_count or 0:,}"
+                self._check_ranges(batch)
+            self._check_places(batch, batch.rows, f"table {self._target!r} holds rows of")
+        # Where the rows of a partition are wrong, their sum is too.
+        if total != expected and len(self._findings.violations) == before:
+            self._findings.add_violation(
+                f"table {self._target!r} holds {total:,} rows of batch {batch.batch_id}, which wrote {batch.row_count or 0:,}"
                 f"{_less(removed)}{self._elsewhere(batch)}",
                 batch_id=batch.batch_id,
             )
 
-    def _check_each_row(self, batch: BatchRecord) -> None:
-        """Without a transform, each record that is no dead letter is one row."""
-        tallies = {tally.topic_partition: tally for tally in batch.rows}
+    def _check_ranges(self, batch: BatchRecord) -> None:
+        """Check that each record that is no dead letter is one row, as it is without a transform."""
         for loaded in batch.ranges:
-            one = loaded.one
-            tally = tallies.get(one.topic_partition, RowCount(*one.topic_partition, 0))
+            range_, count = loaded.range, _count_of(batch.rows, loaded.range.topic_partition)
             removed = _removed_of(batch, loaded)
-            wanted = None if loaded.rows is None else loaded.rows - removed
-            where = f"table {self._target!r} holds {tally.count:,} rows of batch {batch.batch_id}, offsets {one.start}..{one.end}"
-            if wanted is not None and tally.count != wanted:
-                wrong = "rows are missing" if tally.count < wanted else "there are too many"
-                self._found.violated(
-                    f"{where}, which wrote {wanted + removed:,}{_less(removed)}: {wrong}{self._elsewhere(batch)}",
-                    one.topic_partition,
-                    one.start,
-                    batch.batch_id,
-                )
-            elif tally.distinct != tally.count:
-                self._found.violated(
-                    f"{where}, but only {tally.distinct:,} different offsets: records are there twice, or do not say their "
-                    "offset",
-                    one.topic_partition,
-                    one.start,
-                    batch.batch_id,
-                )
-        self._check_places(batch, batch.rows, f"table {self._target!r} holds rows of")
+            expected = None if loaded.rows is None else loaded.rows - removed
+            if expected is not None and count.count != expected:
+                wrong = "rows are missing" if count.count < expected else "there are too many"
+                problem = f", which wrote {expected + removed:,}{_less(removed)}: {wrong}{self._elsewhere(batch)}"
+            elif count.distinct != count.count:
+                problem = f", but only {count.distinct:,} different offsets: records are duplicated, or do not say their offset"
+            else:
+                continue
+            self._findings.add_violation(
+                f"table {self._target!r} holds {count.count:,} rows of batch {batch.batch_id}, offsets "
+                f"{range_.start}..{range_.end}{problem}",
+                range_.topic_partition,
+                range_.start,
+                batch.batch_id,
+            )
 
     def check_dead_letters(self, batch: BatchRecord) -> None:
-        """Make sure that exactly the dead letters are there that a committed batch set aside, and no later one replaced."""
-        tallies = {tally.topic_partition: tally for tally in batch.dead_letters}
+        """Check that exactly the dead letters of a committed batch are there that no later batch replaced."""
         for loaded in batch.ranges:
-            one = loaded.one
-            tally = tallies.get(one.topic_partition, RowCount(*one.topic_partition, 0))
-            self._found.dead_letters += tally.count
-            replaced = batch.replaced_of(one.topic_partition).dead_letters
-            removed = loaded.dead_letters if loaded.is_replaced else replaced
-            if tally.count != loaded.dead_letters - removed:
-                self._found.violated(
-                    f"dead_letters holds {tally.count:,} records of batch {batch.batch_id}, offsets {one.start}..{one.end}, "
-                    f"which set {loaded.dead_letters:,} aside{_less(removed)}",
-                    one.topic_partition,
-                    one.start,
+            range_, tp = loaded.range, loaded.range.topic_partition
+            count = _count_of(batch.dead_letters, tp).count
+            self._findings.dead_letters += count
+            removed = loaded.dead_letters if loaded.is_replaced else batch.replaced_of(tp).dead_letters
+            if count != loaded.dead_letters - removed:
+                self._findings.add_violation(
+                    f"dead_letters holds {count:,} records of batch {batch.batch_id}, offsets {range_.start}..{range_.end}, "
+                    f"which dead-lettered {loaded.dead_letters:,}{_less(removed)}",
+                    tp,
+                    range_.start,
                     batch.batch_id,
                 )
         self._check_places(batch, batch.dead_letters, "dead_letters holds records of")
 
-    def _check_places(self, batch: BatchRecord, tallies: Iterable[RowCount], what: str) -> None:
-        """Nothing of a batch is from outside of its ranges. What a transform made may not say where it is from."""
-        ranges = {loaded.one.topic_partition: loaded.one for loaded in batch.ranges}
-        for tally in tallies:
-            tp = tally.topic_partition
+    def _check_places(self, batch: BatchRecord, counts: Sequence[RowCount], what: str) -> None:
+        """Check that nothing of a batch is from outside of its ranges. A transform may drop where rows are from."""
+        ranges = {loaded.range.topic_partition: loaded.range for loaded in batch.ranges}
+        for count in counts:
+            tp, first, last = count.topic_partition, count.first or 0, count.last or 0
             if tp is None:
                 if batch.names_offsets:
-                    self._found.violated(
-                        f"{what} batch {batch.batch_id} that do not say their topic, partition or offset ({tally.count:,})",
+                    self._findings.add_violation(
+                        f"{what} batch {batch.batch_id} that do not say their topic, partition or offset ({count.count:,})",
                         batch_id=batch.batch_id,
                     )
                 continue
-            first, last, one = tally.first or 0, tally.last or 0, ranges.get(tp)
-            if one is None:
-                self._found.violated(
-                    f"{what} batch {batch.batch_id}, which loaded nothing of this partition by the history ({tally.count:,})",
-                    tp,
-                    first,
-                    batch.batch_id,
-                )
-            elif first < one.start or last >= one.end:
-                self._found.violated(
-                    f"{what} batch {batch.batch_id} at offset {first if first < one.start else last}, outside of what it "
-                    f"loaded, {one.start}..{one.end}",
-                    tp,
-                    first if first < one.start else last,
-                    batch.batch_id,
-                )
+            range_ = ranges.get(tp)
+            if range_ is None:
+                offset, problem = first, f", which loaded nothing of this partition by the history ({count.count:,})"
+            elif first < range_.start or last >= range_.end:
+                offset = first if first < range_.start else last
+                problem = f" at offset {offset}, outside of what it loaded, {range_.start}..{range_.end}"
+            else:
+                continue
+            self._findings.add_violation(f"{what} batch {batch.batch_id}{problem}", tp, offset, batch.batch_id)
 
     def _elsewhere(self, batch: BatchRecord) -> str:
         if batch.target_table in (None, self._target):
             return ""
-        return f" (into table {batch.target_table!r}, says the history)"
+        return f" (into table {batch.target_table!r}, by the history)"
+
+
+def _count_of(counts: Sequence[RowCount], tp: TopicPartition) -> RowCount:
+    return next((count for count in counts if count.topic_partition == tp), RowCount(*tp, 0))
 
 
 def _removed(batch: BatchRecord) -> int:
-    """How many rows of a batch are not there any more by decision."""
-    replaced = [loaded.is_replaced for loaded in batch.ranges if loaded.one.end > loaded.one.start]
+    """Return how many rows of a batch later batches removed."""
+    replaced = [loaded.is_replaced for loaded in batch.ranges if loaded.range.end > loaded.range.start]
     if replaced and all(replaced):
         return batch.row_count or 0
     return sum(_removed_of(batch, loaded) for loaded in batch.ranges)
@@ -159,7 +148,7 @@ def _removed(batch: BatchRecord) -> int:
 def _removed_of(batch: BatchRecord, loaded: LoadedRange) -> int:
     if loaded.is_replaced and loaded.rows is not None and not batch.has_transform:
         return loaded.rows
-    return batch.replaced_of(loaded.one.topic_partition).rows
+    return batch.replaced_of(loaded.range.topic_partition).rows
 
 
 def _less(removed: int) -> str:

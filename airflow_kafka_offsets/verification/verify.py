@@ -1,4 +1,4 @@
-"""Prove the coverage of a group: every record up to its positions is in the target exactly once, or was set aside."""
+"""Proves the coverage of a group: every record before its positions is in the target exactly once, or dead-lettered."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.database.transactions import snapshot
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError, Violation
 from airflow_kafka_offsets.kafka.cluster import Cluster
@@ -17,10 +17,10 @@ from airflow_kafka_offsets.ledger.group_table import group_table, same_table_nam
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.verification import batch_records, offset_queries
+from airflow_kafka_offsets.sinks.sink import Sink
+from airflow_kafka_offsets.verification.batch_records import batch_records
 from airflow_kafka_offsets.verification.findings import Coverage, Findings
-from airflow_kafka_offsets.verification.kafka_comparison import KafkaComparison, Snapshot, consumer_config
+from airflow_kafka_offsets.verification.kafka_comparison import KafkaComparison, Snapshot, without_transform
 from airflow_kafka_offsets.verification.proof import prove
 
 log = logging.getLogger(__name__)
@@ -29,22 +29,23 @@ log = logging.getLogger(__name__)
 def verify(
     group_id: str,
     *,
-    sink: SqlTable,
+    sink: Sink,
     engine: Engine,
     tables: Tables | None = None,
     kafka_config: Mapping[str, Any] | None = None,
     isolation_level: str = "read_committed",
 ) -> Coverage:
-    """Prove that every record below the positions of a group was loaded exactly once.
+    """Prove that every record before the positions of a group was loaded exactly once.
 
     Everything is read in one snapshot of the database, so that loads may go on meanwhile. What can be proved of the rows
-    depends on the target's columns `_batch_id`, `_kafka_topic`, `_kafka_partition` and `_kafka_offset`.
+    depends on what they say of their origin; those of a table do in the columns `_batch_id`, `_kafka_topic`,
+    `_kafka_partition` and `_kafka_offset`.
 
     :param sink: the target that the group loads into
     :param engine: the database of the target and the positions
     :param tables: where the state tables are
     :param kafka_config: librdkafka configuration, to read again all records that Kafka still has, and look for each in the
-        target. Those of batches with a transform are not compared. None is to ask the database alone
+        target. Those of batches with a transform are not compared. None reads the database alone
     :param isolation_level: the one that the group is loaded with; for reading again
     :raises VerificationError: something is wrong; names the first violation, and carries all of them
     :raises ConfigurationError: the state tables know no such group, or it loads into another table than one whose rows do not
@@ -54,101 +55,102 @@ def verify(
     """
     tables = tables or Tables()
     cluster = Cluster(kafka_config, isolation_level=isolation_level) if kafka_config is not None else None
+    reread = None
     with snapshot(engine) as conn:
-        seen = Snapshot(
-            conn, tables, group_id, cluster_of(conn, tables, group_id), batch_records.target_output(conn, sink)
-        )
-        _check_table(seen)
-        if cluster is not None:
-            _check_columns(seen.target, sink)
+        cluster_of(conn, tables, group_id)  # raises where there is no such group, and names those that there are
+        rows = sink.rows(conn)
+        detail, limit = rows.detail, rows.limit
+        shared = Snapshot(conn, tables, group_id, sink.name, rows)
+        _check_target(shared)
+        if cluster is not None and rows.exists and limit:
+            raise ConfigurationError(
+                f"{limit}: records of Kafka cannot be looked for in it. Verify without the Kafka connection."
+            )
         positions = stored_positions(conn, tables, group_id)
-        found = prove(
-            batch_records.batch_records(conn, tables, group_id, seen.target),
+        findings = prove(
+            batch_records(conn, tables, group_id, sink.name, rows),
             positions,
             target=sink.name,
-            detail=seen.target.detail,
-            keyed=bool(sink.upsert_key),
+            detail=detail,
+            replaces_rows=sink.replaces_rows,
         )
-        violations = [*_missing_table(seen, found), *found.violations, *_rows_of_dead_letters(seen, found)]
-        reread = None
+        violations = [*_missing_target(shared, findings), *findings.violations, *_loaded_dead_letters(shared, findings)]
         # Reading Kafka again takes as long as loading did; it adds nothing where the database is proof enough.
         if cluster is not None and kafka_config is not None and not violations:
-            comparison = KafkaComparison(seen, cluster, consumer_config(kafka_config, group_id, isolation_level))
-            violations = comparison.run(positions, found)
+            # Imported where Kafka is read.
+            from airflow_kafka_offsets.kafka.reader import consumer_config
+
+            comparison = KafkaComparison(shared, cluster, consumer_config(kafka_config, group_id, isolation_level))
+            violations = comparison.run(positions, findings)
             reread = comparison.records
     if violations:
         raise VerificationError(group_id, tuple(violations))
     coverage = Coverage(
         group_id=group_id,
-        partitions=found.partitions,
-        batches=found.batches,
-        records=found.records,
-        rows=found.rows,
-        dead_letters=found.dead_letters,
-        gaps=found.gaps,
-        open_batch=found.open_batch,
-        output_checked=seen.target.detail != "nothing",
+        partitions=findings.partitions,
+        batches=findings.batches,
+        records=findings.records,
+        rows=findings.rows,
+        dead_letters=findings.dead_letters,
+        gaps=findings.gaps,
+        open_batch=findings.open_batch,
+        output_checked=detail != "nothing",
         reread=reread,
     )
     if coverage.output_checked:
         log.info("The coverage of group %r is proved: %s", group_id, coverage)
     else:
-        log.warning("Group %r: %s: %s", group_id, unchecked(sink), coverage)
+        log.warning("Group %r: %s: %s", group_id, describe_unchecked(limit), coverage)
     return coverage
 
 
-def unchecked(sink: SqlTable) -> str:
-    """What was proved, and what was not, where the rows of a target do not tell which batch wrote them."""
-    why = (
-        f"Rows of table {sink.name!r} are replaced by those of later batches (upsert_key)"
-        if sink.upsert_key
-        else f"Table {sink.name!r} has no column {BATCH_ID}"
+def describe_unchecked(limit: str) -> str:
+    """Return what is proved, and what is not, where the rows of a target do not say which batch wrote them.
+
+    :param limit: of `TargetRows`
+    """
+    return (
+        f"{limit}: history and positions are proved, its rows were not looked at; the number of rows is what the history "
+        "says"
     )
-    return f"{why}: history and positions are proved, its rows were not looked at; the number of rows is what the history says"
 
 
-def _check_table(snapshot: Snapshot) -> None:
-    """Rows that do not say their batch would be missed in no table: the history says which one is the group's."""
-    conn, tables, group_id, _, target = snapshot
-    found = group_table(conn, tables, group_id) if target.detail == "nothing" else None
-    if found is not None and found.name not in same_table_names(conn, target.name):
+def _check_target(snapshot: Snapshot) -> None:
+    """Raise if the group loads into another target than one whose rows say nothing: no row would be missed in it."""
+    conn, tables, group_id, target, rows = snapshot
+    known = group_table(conn, tables, group_id) if rows.detail == "nothing" else None
+    if known is not None and known.name not in same_table_names(conn, target):
         raise ConfigurationError(
-            f"Group {group_id!r} loads into table {found.name!r}, as batch {found.batch_id} of its history says, and the table named is "
-            f"{target.name!r}, whose rows do not tell their batch: nothing can be proved of it. Name the table that the group "
-            "loads into; one that was renamed is known by its new name from the next load into it on."
+            f"Group {group_id!r} loads into table {known.name!r}, as batch {known.batch_id} of its history says, and the table "
+            f"named is {target!r}, whose rows do not say their batch: nothing can be proved of it. Name the table that the "
+            "group loads into; one that was renamed is known by its new name from the next load into it on."
         )
 
 
-def _check_columns(target: batch_records.Output, sink: SqlTable) -> None:
-    if sink.upsert_key:
-        raise ConfigurationError(
-            f"Rows of table {target.name!r} are replaced by those of later batches (upsert_key): records of Kafka cannot be "
-            "looked for in it. Verify without the Kafka connection."
-        )
-    if target.table is not None and target.detail != "offsets":
-        raise ConfigurationError(
-            f"Table {target.name!r} lacks one of the columns _kafka_topic, _kafka_partition, _kafka_offset and _batch_id: "
-            "records of Kafka cannot be looked for in it. Verify without the Kafka connection."
-        )
-
-
-def _missing_table(snapshot: Snapshot, found: Findings) -> Iterator[Violation]:
-    if snapshot.target.table is None and found.violations:
+def _missing_target(snapshot: Snapshot, findings: Findings) -> Iterator[Violation]:
+    if not snapshot.rows.exists and findings.violations:
         yield Violation(
-            f"database {snapshot.conn.engine.url.database!r} has no table {snapshot.target.name!r}: it was dropped with the "
+            f"database {snapshot.conn.engine.url.database!r} has no table {snapshot.target!r}: it was dropped with the "
             "rows of the group, or the group loads into another one"
         )
 
 
-def _rows_of_dead_letters(snapshot: Snapshot, found: Findings) -> Iterator[Violation]:
-    """Offsets that one batch loaded twice, which the sums of batches cannot show; ranges keep those of different batches apart."""
-    conn, tables, group_id, _, target = snapshot
-    if target.table is None or target.detail != "offsets" or not found.dead_letters:
+def _loaded_dead_letters(snapshot: Snapshot, findings: Findings) -> Iterator[Violation]:
+    """Return offsets that a batch loaded as row and as dead letter, which the sums of a batch cannot show."""
+    _, tables, group_id, _, rows = snapshot
+    if not rows.exists or rows.detail != "offsets" or not findings.dead_letters:
         return
-    for topic, partition, batch_id, offset, count in offset_queries.dead_letters_loaded(conn, tables, target, group_id):
+    letters, batches = tables.dead_letters.c, tables.offset_batches
+    query = (
+        sa.select(letters.batch_id, letters.topic, letters.partition, letters.offset_value)
+        .join(batches, batches.c.batch_id == letters.batch_id)
+        .where(*without_transform(tables, group_id))
+    )
+    for topic, partition, batch_id, offset, count in rows.duplicates(query):
+        others = f", and so were {count - 1:,} others" if count > 1 else ""
         yield Violation(
-            f"{TopicPartition(topic, partition)}: offset {offset} was loaded twice, batch {batch_id} has it as a row and as a dead "
-            f"letter{f', and so were {count - 1:,} others' if count > 1 else ''}",
+            f"{TopicPartition(topic, partition)}: offset {offset} was loaded twice, batch {batch_id} has it as a row and as a "
+            f"dead letter{others}",
             topic,
             partition,
             offset,

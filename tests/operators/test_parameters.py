@@ -36,7 +36,7 @@ WRONG: list[tuple[str, Any, str]] = [
         "id BIGINT",
         "value_format must be a format, such as Json(…) or Raw(…); got value_format='id BIGINT'",
     ),
-    ("sink", "target", "sink must be a SqlTable(…); got sink='target'"),
+    ("sink", "target", "sink must be a sink, such as SqlTable(…); got sink='target'"),
     ("sink", SqlTable("target"), "The sink 'target' has no conn_id"),
     ("transform", len, "transform must be the import path of a function, 'package.module.function', or None; got "),
     ("max_records", "1000", "got max_records='1000'"),
@@ -87,11 +87,15 @@ LAG: dict[str, Any] = GROUP | {"offsets_conn_id": "warehouse", "min_lag": 1}
 @pytest.mark.parametrize(
     ("operator", "given", "told"),
     [
-        (KafkaVerifyOperator, {"sink": "target"}, "sink must be a SqlTable(…); got sink='target'"),
+        (KafkaVerifyOperator, {"sink": "target"}, "sink must be a sink, such as SqlTable(…); got sink='target'"),
         (KafkaVerifyOperator, {"sink": SqlTable("target")}, "The sink 'target' has no conn_id"),
         (KafkaVerifyOperator, {"sink": SINK, "kafka_conn_id": ""}, "got kafka_conn_id=''"),
         (KafkaVerifyOperator, {"sink": SINK, "isolation_level": "all"}, "got isolation_level='all'"),
-        (KafkaRewindOperator, {"replace": "target"}, "replace must be a SqlTable(…), or None; got replace='target'"),
+        (
+            KafkaRewindOperator,
+            {"replace": "target"},
+            "replace must be a sink, such as SqlTable(…), or None; got replace='target'",
+        ),
         (KafkaRewindOperator, {"abandon_open_batch": "no"}, "abandon_open_batch must be True or False"),
         (KafkaRewindOperator, {"new_cluster": 1}, "new_cluster must be True or False; got new_cluster=1"),
         (KafkaRewindOperator, {"offsets_conn_id": None}, "got offsets_conn_id=None"),

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets import replay
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError, RewindConflictError
+from airflow_kafka_offsets.ledger import replaced_output
 from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.rewinding.execution import executed_by
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
-from airflow_kafka_offsets.sinks import sink
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.topics import create_topic, delete_topic
 from tests.support.clients import Kafka, produce
@@ -229,7 +229,7 @@ class TestReplace:
         name = topic()
         produce(rewinder.loader.kafka, name, [*names(0, 11), b"{not json"])
         rewinder.loader(name, max_records=4, on_bad_record="dead_letter")
-        monkeypatch.setattr(sink, "_MOST_BOUND", most)
+        monkeypatch.setattr(replaced_output, "_MOST_BOUND", most)
         plans: list[str] = []
 
         def explain(

@@ -13,7 +13,8 @@ from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, P
 from airflow_kafka_offsets.exceptions import VerificationError, Violation
 from airflow_kafka_offsets.rewinding.decision import PartitionRewind, decide
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
-from airflow_kafka_offsets.verification.facts import BatchRecord, Detail, LoadedRange, Replaced, RowCount
+from airflow_kafka_offsets.sinks.sink import Detail, RowCount
+from airflow_kafka_offsets.verification.facts import BatchRecord, LoadedRange, Replaced
 from airflow_kafka_offsets.verification.findings import Findings, Span
 from airflow_kafka_offsets.verification.proof import prove
 
@@ -199,7 +200,7 @@ def broken_batches(model: Model, index: int) -> Iterator[Broken]:
     for which, row in enumerate(batch.rows):
         if (tp := row.topic_partition) is None:
             continue
-        one = next(one.one for one in batch.ranges if one.one.topic_partition == tp)
+        one = next(found.range for found in batch.ranges if found.range.topic_partition == tp)
         changes = [{"first": one.start - 1}, {"last": one.end}, {"count": row.count + 1}, {"count": row.count - 1}]
         changes += [{"distinct": row.distinct - 1}] if not batch.has_transform else []
         for change in changes:
@@ -213,7 +214,7 @@ def broken_batches(model: Model, index: int) -> Iterator[Broken]:
         yield with_batch(model, index, dead_letters=less), letter.topic_partition, batch.batch_id
     for which, gap in enumerate(batch.gaps):
         tp = TopicPartition(gap.topic, gap.partition)
-        one = next(one.one for one in batch.ranges if one.one.topic_partition == tp)
+        one = next(found.range for found in batch.ranges if found.range.topic_partition == tp)
         if one.how == "skipped-gap":
             yield with_batch(model, index, gaps=without(batch.gaps, which)), tp, batch.batch_id
 
@@ -223,15 +224,15 @@ def broken_ranges(model: Model, index: int) -> Iterator[Broken]:
     if batch.state != "committed":
         return
     for which, found in enumerate(batch.ranges):
-        one, tp = found.one, found.one.topic_partition
+        one, tp = found.range, found.range.topic_partition
         if one.end > one.start:
             yield with_batch(model, index, ranges=without(batch.ranges, which)), tp, None
-        yield with_range(model, index, which, one=replace(one, end=one.end + 1)), tp, None
+        yield with_range(model, index, which, range=replace(one, end=one.end + 1)), tp, None
         if one.how != "earliest":  # a start that was chosen may be anywhere
             for start in (one.start - 1, one.start + 1):
-                yield with_range(model, index, which, one=replace(one, start=start)), tp, batch.batch_id
+                yield with_range(model, index, which, range=replace(one, start=start)), tp, batch.batch_id
         if one.how == "stored":
-            yield with_range(model, index, which, one=replace(one, topic_id=OTHER_ID)), tp, batch.batch_id
+            yield with_range(model, index, which, range=replace(one, topic_id=OTHER_ID)), tp, batch.batch_id
         if found.records is not None:
             yield with_range(model, index, which, records=found.records + 1), tp, batch.batch_id
         yield with_range(model, index, which, dead_letters=found.dead_letters + 1), tp, batch.batch_id
@@ -339,8 +340,8 @@ class World:
         step = Step(BatchRecord(self.next_id, kind, "committed", table, transformed, gaps=gaps))
         done, written = [], 0
         for found in ranges:
-            tp = found.one.topic_partition
-            records = records_of(self.logs[tp], found.one)
+            tp = found.range.topic_partition
+            records = records_of(self.logs[tp], found.range)
             aside = [offset for offset in records if draw(st.integers(0, 7)) == 0]
             rows = [offset for offset in records if offset not in aside]
             if transformed:
@@ -369,7 +370,7 @@ class World:
             ends = draw(st.tuples(*[st.integers(0, self.positions[tp].offset)] * 2))
             one = OffsetRange(*tp, min(ends), max(ends), max(ends), ID, "replay")
             ranges.append(LoadedRange(one, replaced=(one.start, one.end) if table == "target" and len(one) else None))
-        self.remove({found.one.topic_partition: found.replaced for found in ranges if found.replaced is not None})
+        self.remove({found.range.topic_partition: found.replaced for found in ranges if found.replaced is not None})
         self.write(draw, "replay", ranges, (), table)
 
     def rewind(self, draw: st.DrawFn) -> None:
@@ -417,10 +418,10 @@ class World:
         there: set[int] = set()
         for step in self.steps:
             for found in step.record.ranges:
-                if found.one.topic_partition != moved.topic_partition or step.record.kind == "replay":
+                if found.range.topic_partition != moved.topic_partition or step.record.kind == "replay":
                     continue
                 if step.record.kind == "load":
-                    there.update(range(found.one.start, found.one.end))
+                    there.update(range(found.range.start, found.range.end))
                 elif found.replaced is not None:
                     there.difference_update(range(*found.replaced))
         start = None
@@ -518,7 +519,7 @@ def broken_rewound(world: World) -> Iterator[tuple[list[BatchRecord], dict[Topic
                 shorter = replace(gap, end=gap.end - 1)
                 yield changed(index, gaps=(*without(batch.gaps, which), shorter))
         elif batch.target_table == "target":
-            for tp in {one.one.topic_partition for one in batch.ranges}:
+            for tp in {found.range.topic_partition for found in batch.ranges}:
                 told = batch.replaced_of(tp)
                 for wrong in (
                     Replaced(told.rows + 1, told.dead_letters),
@@ -531,13 +532,13 @@ def broken_rewound(world: World) -> Iterator[tuple[list[BatchRecord], dict[Topic
 
 def broken_moves(batch: BatchRecord) -> Iterator[tuple[LoadedRange, ...]]:
     for which, found in enumerate(batch.ranges):
-        one = found.one
+        one = found.range
         yield batch.ranges[:which] + batch.ranges[which + 1 :]
         for wrong in (
             replace(one, start=one.start - 1),
             replace(one, end=one.end + 1),
         ):
-            yield (*batch.ranges[:which], replace(found, one=wrong), *batch.ranges[which + 1 :])
+            yield (*batch.ranges[:which], replace(found, range=wrong), *batch.ranges[which + 1 :])
 
 
 @given(rewound(), st.data())
@@ -567,7 +568,7 @@ def test_rows_behind_a_position_that_was_moved_back_are_there_by_decision() -> N
 def test_a_rewind_starts_where_the_history_had_come_to() -> None:
     violation = only(proved([FIRST, rewind(2, 9, 4)], {T0: Position(4, ID)}))
 
-    assert "batch 2 begins at offset 9, but the history had come to offset 10 with batch 1" in violation.words
+    assert "batch 2 begins at offset 9, but the history is at offset 10 with batch 1" in violation.words
 
 
 def test_a_move_forward_names_what_it_passes_over_unless_it_was_loaded() -> None:
@@ -715,7 +716,7 @@ def test_what_a_replay_appended_is_not_loaded_by_the_group_too() -> None:
         assert (violation.topic, violation.partition, violation.offset) == ("t", 0, 8)
         anew = rewind(6, 15, 3, how="recreated", topic_id=OTHER_ID)
         assert "offsets 8..12" in only(proved([*history, anew], {T0: Position(3, OTHER_ID)})).words
-        assert prove(history, at_15, target="target", detail="nothing", keyed=True).violations == []
+        assert prove(history, at_15, target="target", detail="nothing", replaces_rows=True).violations == []
 
 
 def test_a_partition_that_was_removed_begins_anew() -> None:
@@ -763,7 +764,7 @@ def test_a_hole_names_its_offsets_and_the_batches_around_it() -> None:
     violation = only(proved([FIRST, loaded(3, 12, 15)], AT_15))
 
     assert violation == Violation(
-        "t[0]: batch 3 begins at offset 12, but the history had come to offset 10 with batch 1: offsets 10..12 are in no "
+        "t[0]: batch 3 begins at offset 12, but the history is at offset 10 with batch 1: offsets 10..12 are in no "
         "batch and in no recorded gap",
         "t",
         0,
@@ -795,9 +796,7 @@ def test_a_gap_bridges_exactly_from_where_the_history_had_come_to_the_range() ->
     short = replace(batch, gaps=(replace(gap, end=11),))
     assert "offsets 11..12 are in no batch" in only(proved([FIRST, short], AT_15)).words
     late = replace(batch, gaps=(replace(gap, start=11),))
-    assert "batch 2 skips offsets 11..12, but the history had come to offset 10" in (
-        only(proved([FIRST, late], AT_15)).words
-    )
+    assert "batch 2 skips offsets 11..12, but the history is at offset 10" in (only(proved([FIRST, late], AT_15)).words)
 
 
 def test_a_gap_of_another_batch_bridges_nothing() -> None:
@@ -824,7 +823,7 @@ def test_a_position_that_was_moved_by_hand_is_told_with_its_effect(offset: int, 
 def test_rows_that_the_position_has_not_passed_are_named() -> None:
     _, behind = proved([FIRST, SECOND], {T0: Position(12, ID)}).violations
 
-    assert "holds a row of offset 14, which position 12 has not passed" in behind.words
+    assert "holds a row of offset 14, which is not before position 12" in behind.words
     assert behind.offset == 14
 
 
@@ -847,13 +846,13 @@ def test_carrying_on_in_another_topic_of_the_same_name_is_a_violation() -> None:
 
 
 def test_ids_that_a_broker_told_only_later_are_no_change() -> None:
-    untold = replace(FIRST, ranges=(LoadedRange(replace(FIRST.ranges[0].one, topic_id=None), 10),))
+    untold = replace(FIRST, ranges=(LoadedRange(replace(FIRST.ranges[0].range, topic_id=None), 10),))
 
     assert proved([untold, SECOND], AT_15).violations == []
 
 
 def test_an_id_that_was_told_is_not_forgotten() -> None:
-    untold = replace(SECOND, ranges=(LoadedRange(replace(SECOND.ranges[0].one, topic_id=None), 5),))
+    untold = replace(SECOND, ranges=(LoadedRange(replace(SECOND.ranges[0].range, topic_id=None), 5),))
     other = loaded(3, 15, 20, topic_id=OTHER_ID)
 
     violation = only(proved([FIRST, untold, other], {T0: Position(20, OTHER_ID)}))
@@ -874,7 +873,9 @@ def test_dead_letters_are_counted(aside: list[int]) -> None:
 
     violation = only(proved([FIRST, batch], AT_15))
 
-    assert f"dead_letters holds {len(aside)} records of batch 2, offsets 10..15, which set 1 aside" in violation.words
+    assert (
+        f"dead_letters holds {len(aside)} records of batch 2, offsets 10..15, which dead-lettered 1" in violation.words
+    )
 
 
 def test_missing_rows_are_counted() -> None:
@@ -929,7 +930,7 @@ def test_a_batch_in_another_table_is_told_as_such() -> None:
     batch = replace(SECOND, rows=(), target_table="elsewhere")
 
     assert only(proved([FIRST, batch], AT_15)).words.endswith(
-        "rows are missing (into table 'elsewhere', says the history)"
+        "rows are missing (into table 'elsewhere', by the history)"
     )
 
 

@@ -167,6 +167,7 @@ def twice_without_origin(records: DataFrame) -> DataFrame:
     return records.union(records).select("id", "name")
 
 
+@pytest.mark.broker  # Spark runs the transform, in processes of its own
 def test_rows_of_a_transform_are_counted_and_not_looked_for_in_kafka(
     loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
@@ -217,7 +218,9 @@ def test_a_target_with_fewer_columns_proves_less_and_says_so(
 
     found = verified(inline_loader)
     assert (found.rows, found.output_checked) == (10, checked)
-    with pytest.raises(ConfigurationError, match="lacks one of the columns _kafka_topic"):
+    with pytest.raises(
+        ConfigurationError, match=r"has no column .*_kafka_topic, _kafka_partition.*cannot be looked for"
+    ):
         reread(inline_loader)
     do(inline_loader.engine, "DELETE FROM target WHERE id = 3")
     if checked:
@@ -228,7 +231,8 @@ def test_a_target_with_fewer_columns_proves_less_and_says_so(
         with caplog.at_level("INFO"):
             verified(inline_loader)
         assert (
-            "Table 'target' has no column _batch_id: history and positions are proved, its rows were not" in caplog.text
+            "Table 'target' has no column _batch_id, _kafka_topic, _kafka_partition: history and positions are proved, its "
+            "rows were not" in caplog.text
         )
         assert "is proved:" not in caplog.text
 
@@ -358,7 +362,7 @@ BROKEN = {
     ),
     "dead-letter-removed": Broken(
         ["DELETE FROM dead_letters"],
-        r"\[0\]: dead_letters holds 0 records of batch 1, offsets 0\.\.10, which set 1 aside\.$",
+        r"\[0\]: dead_letters holds 0 records of batch 1, offsets 0\.\.10, which dead-lettered 1\.$",
         (0, 0, 1),
     ),
     "table-emptied": Broken(
@@ -515,7 +519,7 @@ def test_state_tables_are_needed_and_not_made(engine: Engine) -> None:
 # --- in Airflow ---
 
 
-@pytest.mark.broker
+@pytest.mark.broker  # the task runs in a process of its own
 def test_the_operator_hands_on_what_was_proved(
     postgres_engine: Engine, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
@@ -537,13 +541,14 @@ def test_the_operator_hands_on_what_was_proved(
 
 
 def test_the_operator_says_what_it_needs_and_is_not_retried_in_vain() -> None:
-    operator = KafkaVerifyOperator(task_id="verify", group_id="loader", sink=SqlTable("target"))
+    sink = SqlTable("target", conn_id="warehouse")
+    operator = KafkaVerifyOperator(task_id="verify", group_id="loader", sink=sink)
 
     assert isinstance(operator.retry_policy, KafkaOffsetsRetryPolicy)
     error = VerificationError("loader", (Violation("something is wrong"),))
     assert operator.retry_policy.evaluate(error, 1, 3).action is RetryAction.FAIL
     with pytest.raises(ConfigurationError, match="The sink 'target' has no conn_id"):
-        operator.execute({})
+        KafkaVerifyOperator(task_id="verify", group_id="loader", sink=SqlTable("target"))
 
 
 def test_a_long_history_is_not_held_in_memory(postgres_engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""Which Arrow column fits which database column, and what a created table gets."""
+"""Types: which Arrow column fits which database column, and which columns a created table has. Writes nothing."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ EXACT_DIGITS = 15
 
 
 def is_added(name: str) -> bool:
-    """Whether a column is one that this package adds: written where the target has it, left out where not."""
+    """Return whether a column is one that this package adds: written where the target has it, left out where not."""
     return name.startswith(RESERVED_PREFIX) or name == BATCH_ID
 
 
 def created_table(name: str, schema: str | None, columns: pa.Schema, key: Sequence[str] = ()) -> sa.Table:
-    """The table that is made where the target is missing.
+    """Return the table to create where the target is missing.
 
     :param key: the columns of its primary key
     """
-    # Numbered by nobody: the rows hold the key.
-    made = [
+    # The rows hold the key: the database must not number it.
+    of_rows = [
         sa.Column(
             field.name, _created_type(field), nullable=field.nullable and field.name not in key, autoincrement=False
         )
@@ -41,11 +41,11 @@ def created_table(name: str, schema: str | None, columns: pa.Schema, key: Sequen
     # Batches come in ascending order: Postgres' block ranges keep them apart at next to no cost.
     index = sa.Index(None, batch_id, postgresql_using="brin")
     primary = [sa.PrimaryKeyConstraint(*key)] if key else []
-    return sa.Table(name, sa.MetaData(schema=schema), *made, batch_id, index, *primary)
+    return sa.Table(name, sa.MetaData(schema=schema), *of_rows, batch_id, index, *primary)
 
 
 def required(table: sa.Table) -> list[str]:
-    """Columns that the database cannot fill by itself."""
+    """Return the columns that the database cannot fill by itself."""
     return [
         column.name
         for column in table.columns
@@ -59,7 +59,7 @@ def required(table: sa.Table) -> list[str]:
 
 
 def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> list[Column]:
-    """Match columns by name, and find the type in which each is handed to the database.
+    """Match columns by name, and return them with the type in which each is handed to the database.
 
     :param columns: the columns of the rows
     :param dialect: of the database that the table is in
@@ -91,7 +91,7 @@ def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> list[Column]
 
 
 def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> pa.DataType | None:
-    """The Arrow type to hand to a column of a database, or None where the two do not fit.
+    """Return the Arrow type to hand to a column of a database, or None where the two do not fit.
 
     Widening is free, narrowing is checked for every value; text is handed as it is to any type that has no Arrow
     counterpart here (UUID, JSON, INET, …), and the database reads it. SQLite's types differ in name only: each integer has 64
@@ -126,7 +126,7 @@ def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> p
 
 
 def add_column(table: sa.Table, field: pa.Field, dialect: Dialect) -> str:
-    """The statement that adds a column for a field of the rows, as its database wants it."""
+    """Return the statement that adds a column for a field of the rows."""
     column = sa.Column(field.name, _created_type(field))
     sa.Table(table.name, sa.MetaData(), column)
     plain = without_placeholders(dialect)
@@ -135,8 +135,10 @@ def add_column(table: sa.Table, field: pa.Field, dialect: Dialect) -> str:
 
 
 def without_placeholders(dialect: Dialect) -> Dialect:
-    """The dialect for SQL that is shown, or goes to the server as it is: a driver with placeholders such as `%s` has every
-    percent sign in a name doubled."""
+    """Return the dialect for SQL in messages, and for SQL that goes to the server unchanged.
+
+    With the placeholders of some drivers, such as `%s`, every percent sign in a name is doubled.
+    """
     plain: type[DefaultDialect] = type(dialect)  # type: ignore[assignment]  # as every dialect is
     return plain(paramstyle="named")
 
@@ -167,9 +169,9 @@ def _created_type(field: pa.Field) -> TypeEngine[Any]:
         (pa.types.is_date(kind), sa.Date),
         (pa.types.is_binary(kind) or pa.types.is_large_binary(kind), sa.LargeBinary),
     )
-    for fits, made in types:
+    for fits, created in types:
         if fits:
-            return made()
+            return created()
     raise TargetError(
         f"Column {field.name!r} is {kind}: SqlTable stores no nested columns. Take it apart in a transform, or declare "
         "only the fields that are needed."

@@ -1,4 +1,4 @@
-"""Write rows by INSERT: SQLite, and every database that has no faster way here."""
+"""Writes rows by INSERT: into SQLite, and into every database for which this package has no faster way."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def insert_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], ro
 
 
 def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: Sequence[Column], rows: StagedRows) -> int:
-    """The same for SQLite, whose driver takes tuples of plain values several times faster.
+    """INSERT all rows into SQLite, whose driver takes tuples of plain values several times faster.
 
     Dates and times are stored as SQLAlchemy stores them. Decimals go as text, of which a column of a number's type makes a number.
 
@@ -74,7 +74,7 @@ def _insert(
     insert: Callable[[Sequence[T]], None],
     values: Sequence[T],
 ) -> None:
-    """Insert the rows of a record batch, or find the one that is refused.
+    """Insert the rows of a record batch, or raise with the row that is refused.
 
     :param count: how many rows came before
     """
@@ -96,8 +96,8 @@ def _savepoint(conn: Connection) -> Iterator[None]:
     try:
         yield
     except DBAPIError:
-        # There is none to go back to where the database has ended the whole transaction, as SQLite does when its disk is full. What
-        # it said of the rows is what counts; the transaction is given up in either case.
+        # A database may have ended the whole transaction, as SQLite does when its disk is full: then there is no savepoint to
+        # return to. The error of the insert is the one to raise; the transaction is rolled back in either case.
         with suppress(DBAPIError):
             nested.rollback()
         raise
@@ -105,8 +105,11 @@ def _savepoint(conn: Connection) -> Iterator[None]:
 
 
 def _target(table: sa.Table, columns: Sequence[Column]) -> sa.TableClause:
-    """The table with the columns to write. Text for a type that is no text has none here: SQLAlchemy would make JSON of the
-    JSON that it is, and an array of its letters."""
+    """Return the table with the columns to write.
+
+    A column that takes text without having a text type gets no type: SQLAlchemy would encode JSON again, and make an array of
+    the letters of a text.
+    """
     types = {column.name: table.columns[column.name].type for column in columns}
     plain = [
         sa.column(column.name)
@@ -118,7 +121,7 @@ def _target(table: sa.Table, columns: Sequence[Column]) -> sa.TableClause:
 
 
 def _first_refused(conn: Connection, insert: Callable[[Sequence[T]], None], values: Sequence[T]) -> int | None:
-    """Drivers do not say which of many rows was refused: halves are tried, in a transaction that is rolled back anyway."""
+    """Return which row is refused. Drivers do not say which: halves are tried, in a transaction that is rolled back anyway."""
     first, last = 0, len(values)
     while first < last:
         middle = (first + last + 1) // 2

@@ -1,4 +1,4 @@
-"""Write rows into Postgres by COPY, inside the transaction of the commit."""
+"""Writes rows into Postgres by COPY, within the transaction of the commit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.column_types import without_placeholders
 from airflow_kafka_offsets.staging.rows import Column, StagedRows
 
-# Types whose binary form is what pgpq makes of the Arrow type that `columns.wire_type` chose.
+# Types whose binary form is what pgpq makes of the Arrow type that `column_types.wire_type` chose.
 _BINARY = (
     sa.Boolean,
     sa.SmallInteger,
@@ -65,12 +65,12 @@ def copy_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows
         if not isinstance(raised, DBAPIError) or is_outage(raised):
             raise raised from None
         # Not the details, which quote the row. And not as the cause either, which would be logged with them.
-        words = error.diag.message_primary or str(error)
+        reason = error.diag.message_primary or str(error)
         line = _failed_line(error.diag.context or "", table.name)
         if line is None:  # found before the first row, as missing columns are, or after the last, as foreign keys
-            raise TargetError(f"Nothing was written into {table.fullname!r}: {words}") from None
+            raise TargetError(f"Nothing was written into {table.fullname!r}: {reason}") from None
         row = line - 1 if binary else _row_of(line, rows.batches(columns))
-        raise rows.rejected(row, f"the database refuses its row: {words}") from None
+        raise rows.rejected(row, f"the database refuses its row: {reason}") from None
     finally:
         cursor.close()
 
@@ -88,9 +88,9 @@ def _failed_line(context: str, table: str) -> int | None:
 
 
 def _without_details(error: psycopg.Error) -> psycopg.Error:
-    """The same error as far as anybody decides by it. Its details say where it happened, by quoting the row."""
+    """Return the error with its type, message and SQLSTATE, and without its details, which quote the row."""
     message = error.diag.message_primary
-    if message is None:  # not the server's: the connection broke
+    if message is None:  # not from the server: the connection broke
         return error
     plain = type(error)(message)
     plain.sqlstate = error.sqlstate
@@ -115,8 +115,11 @@ def _csv(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
 
 
 def _row_of(line: int, batches: Iterable[pa.RecordBatch]) -> int:
-    """The row of a line of the CSV, from 0. Postgres counts line breaks within values too; those of the first row as
-    carriage returns, since it takes the end of that row to know how lines end here."""
+    """Return the row of a line of the CSV, from 0.
+
+    Postgres counts line breaks within values too. In the first row it counts carriage returns: only the end of that row says how
+    lines end.
+    """
     row = end = 0
     for batch in batches:
         texts = [column.to_pylist() for column in batch.columns if pa.types.is_string(column.type)]
@@ -129,5 +132,5 @@ def _row_of(line: int, batches: Iterable[pa.RecordBatch]) -> int:
 
 
 def _hexadecimal(values: pa.Array) -> pa.Array:
-    """Bytes as Postgres reads them in text: as they are, it would take backslashes for escapes."""
+    """Return bytes as Postgres reads them in text: unchanged, their backslashes would be escapes."""
     return pa.array([None if value is None else f"\\x{value.hex()}" for value in values.to_pylist()], pa.string())

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from sqlalchemy.engine import Connection, Engine
 
-    from airflow_kafka_offsets.sinks.sink import Batches, Condition, Removed
+    from airflow_kafka_offsets.sinks.sink import Removed, ReplacedOffsets
+    from airflow_kafka_offsets.sinks.sql.rows import SqlRows
     from airflow_kafka_offsets.staging.rows import Column, StagedRows
 
     Writer = Callable[[Connection, sa.Table, Sequence[Column], StagedRows], int]
@@ -33,7 +34,7 @@ class SqlTable:
     Columns that the rows do not hold keep their values.
 
     * Of a partition, the highest offset is the newest: the row of a lower one never replaces it, whichever group loads it, and
-      however often. This goes by the topic's name: after a topic was made anew, delete what the earlier one left.
+      however often. This goes by the topic's name: after a topic was recreated, delete what the earlier one left.
     * Where a key is in several partitions, those of one batch are compared by `_kafka_timestamp`, where the table has it,
       then by the topic's name, then by the partition's number, and the greatest wins; a later batch wins over an earlier one.
     * The number of rows of a batch is that of the rows that it inserted or replaced, and not that of the records: several of
@@ -60,8 +61,13 @@ class SqlTable:
         """The name for messages and the history."""
         return f"{self.schema}.{self.table}" if self.schema else self.table
 
+    @property
+    def replaces_rows(self) -> bool:
+        """Whether a record that is written again replaces its row."""
+        return bool(self.upsert_key)
+
     def prepare(self, engine: Engine, columns: pa.Schema | None) -> TargetColumns:
-        """Make sure, before Spark starts, that the rows can be written; create the table where it is missing.
+        """Check, before Spark starts, that the rows can be written; create the table where it is missing.
 
         :param columns: the columns of the rows, or None where a transform decides them
         :raises TargetError: the table does not fit, cannot be created, or may not be written to
@@ -118,11 +124,11 @@ class SqlTable:
         return upsert.upsert_rows(conn, table, columns, rows, self.upsert_key, append)
 
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
-        """Make sure that the state tables are not older than the target, as after a restored backup.
+        """Raise if the state tables are older than the target, as after a restored backup.
 
-        Such state would have records loaded again that are in the target already. Batches are numbered by the state tables:
-        rows of a later batch that these do not know, or of this one before it was written, were numbered by tables that
-        are gone. Looked for where the target has an index on `_batch_id` (a created one does); elsewhere every commit would
+        Loads would load records again that are in the target already. The state tables number the batches: rows of a later
+        batch that they do not know, or of this one before it is written, were numbered by tables that are gone. These rows are
+        looked for where the target has an index on `_batch_id` (a created one does); elsewhere every commit would
         have to read the whole table.
 
         :param batches: the state table `offset_batches`
@@ -137,33 +143,32 @@ class SqlTable:
         column = table.columns[BATCH_ID]
         known = sa.exists().where(batches.c.batch_id == column, column != batch_id)
         # Not "the first such row": Postgres would take a table scan for the quickest way to just one, and find none.
-        found = conn.scalar(sa.select(sa.func.min(column)).where(column >= batch_id, ~known))
-        if found is not None:
+        unknown = conn.scalar(sa.select(sa.func.min(column)).where(column >= batch_id, ~known))
+        if unknown is not None:
             raise OlderLedgerError(
-                f"Table {self.name!r} holds rows of batch {found}, which the state tables do not know; the next batch would be "
-                f"{batch_id}. The state tables were restored from an older backup than the table, or made anew. Nothing was "
+                f"Table {self.name!r} holds rows of batch {unknown}, which the state tables do not know; the next batch would be "
+                f"{batch_id}. The state tables were restored from an older backup than the table, or created again. Nothing was "
                 f"written: their records would be loaded again. Restore both to the same moment, or delete the rows with "
                 f"{BATCH_ID} >= {batch_id}, which this load then brings back."
             )
 
-    def remove(self, conn: Connection, replaced: Condition, of_batches: Batches) -> list[Removed]:
-        """Delete rows by where they are from.
-
-        :param replaced: which
-        :param of_batches: the batches that wrote something of that; all their rows have to say where they are from, and no
-            others are looked at
-        :return: how many rows went, for each batch and partition
-        :raises ConfigurationError: the table, or a row, does not say where it is from: some would stay, and be there twice
-        """
+    def remove(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
+        """Delete the rows of replaced offsets; see `Sink.remove`."""
         from airflow_kafka_offsets.sinks.sql.deletion import remove
 
-        return remove(conn, self._reflect(conn), self.name, replaced, of_batches)
+        return remove(conn, self._reflect(conn), self.name, replaced)
+
+    def rows(self, conn: Connection) -> SqlRows:
+        """Return the rows as `verify` reads them: nothing is known of those that later batches replace by key."""
+        from airflow_kafka_offsets.sinks.sql.rows import SqlRows
+
+        return SqlRows(conn, self.name, self._reflect(conn), self.replaces_rows)
 
     def _reflect(self, conn: Connection) -> sa.Table | None:
         import sqlalchemy as sa
 
         try:
-            return sa.Table(self.table, sa.MetaData(), schema=self.schema, autoload_with=conn)
+            return sa.Table(self.table, sa.MetaData(), schema=self.schema, autoload_with=conn, resolve_fks=False)
         except sa.exc.NoSuchTableError:
             return None
 
@@ -187,9 +192,9 @@ class SqlTable:
             if is_outage(error):
                 raise
             with engine.connect() as conn:
-                found = self._reflect(conn)
-            if found is not None:  # Another group made it at the same moment.
-                return found
+                created = self._reflect(conn)
+            if created is not None:  # by another group, at the same moment
+                return created
             raise TargetError(
                 f"Table {self.name!r} does not exist in database {engine.url.database!r}, and user "
                 f"{engine.url.username!r} cannot create it: {database_message(error)}. Create it, or grant CREATE on the "
@@ -215,14 +220,12 @@ class SqlTable:
 def _leads_an_index(table: sa.Table, name: str) -> bool:
     import sqlalchemy as sa
 
-    keys = [one for one in table.constraints if isinstance(one, (sa.PrimaryKeyConstraint, sa.UniqueConstraint))]
-    return name in table.columns and any(
-        one.columns and next(iter(one.columns)).name == name for one in (*table.indexes, *keys)
-    )
+    keys = [key for key in table.constraints if isinstance(key, (sa.PrimaryKeyConstraint, sa.UniqueConstraint))]
+    return any(next((column.name for column in index.columns), None) == name for index in (*table.indexes, *keys))
 
 
 def _writer(conn: Connection) -> Writer:
-    """The fastest way into the database that is at hand."""
+    """Return the fastest way into the database."""
     from airflow_kafka_offsets.sinks.sql import insert
 
     if conn.dialect.name == "sqlite":

@@ -1,4 +1,4 @@
-"""Insert rows, and replace the rows of the same keys: through a temporary table, in the transaction of the commit."""
+"""Inserts rows, and replaces rows of the same keys: through a temporary table, in the transaction of the commit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PLACE = {"postgresql": "ctid", "sqlite": "rowid"}
 
 
 def check_key(dialect: Dialect, key: Sequence[str], columns: pa.Schema | None) -> None:
-    """Make sure that rows can be told apart by a key, and that the newest of them can be known.
+    """Check that a key identifies rows, and that the rows say which of them is the newest.
 
     :param columns: the columns of the rows, or None where a transform decides them
     :raises ConfigurationError: the database is of another kind, or the key is no tuple of columns of the rows
@@ -52,29 +52,29 @@ def check_key(dialect: Dialect, key: Sequence[str], columns: pa.Schema | None) -
     unknown = [name for name in key if name not in columns.names]
     if unknown:
         raise ConfigurationError(
-            f"upsert_key names {_listed(unknown)}, which the rows do not hold; they hold {_listed(columns.names)}"
+            f"upsert_key names {_quoted(unknown)}, which the rows do not hold; they hold {_quoted(columns.names)}"
         )
     dropped = [name for name in RECORD if name not in columns.names]
     if dropped:
         raise TargetError(
-            f"The transform drops {_listed(dropped)}: which row of a key is the newest could not be known. Keep these "
+            f"The transform drops {_quoted(dropped)}: which row of a key is the newest could not be known. Keep these "
             "columns, or append, without upsert_key"
         )
 
 
 def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
-    """Make sure that rows of a table can be replaced by key.
+    """Check that rows of a table can be replaced by key.
 
     :raises TargetError: it lacks the columns that say which row is newer, or the key is not unique in it, or the user may
-        not; names the statement that mends it
+        not; names the statement that helps
     """
     unknown = [name for name in key if name not in table.columns]
     if unknown:
-        raise TargetError(f"Table {table.fullname!r} has no column {_listed(unknown)}, which upsert_key names: add it")
+        raise TargetError(f"Table {table.fullname!r} has no column {_quoted(unknown)}, which upsert_key names: add it")
     lacking = [name for name in RECORD if name not in table.columns]
     if lacking:
         raise TargetError(
-            f"Table {table.fullname!r} has no column {_listed(lacking)}: whether a row of it is newer than one with the same "
+            f"Table {table.fullname!r} has no column {_quoted(lacking)}: whether a row of it is newer than one with the same "
             f"key could not be known. {'; '.join(add_column(table, ORIGIN_COLUMNS.field(name), conn.dialect) for name in lacking)}; or append, "
             "without upsert_key"
         )
@@ -83,7 +83,7 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
         statement = CreateIndex(index).compile(dialect=without_placeholders(conn.dialect))
         raise TargetError(
             f"Table {table.fullname!r} has no primary key and no unique index of exactly the columns of upsert_key, "
-            f"{_listed(key)}: {statement}"
+            f"{_quoted(key)}: {statement}"
         )
     _check_rights(conn, table)
 
@@ -139,38 +139,41 @@ class _Upsert:
         return [table.columns[name] for name in self.names]
 
     def temporary(self, query: sa.Select[Any]) -> sa.Table:
-        """A table with the result of a query, until the end of the transaction."""
+        """Return a table with the result of a query, which lasts until the end of the transaction."""
         # A name that no table has: temporary ones are found before all others.
         name = f"_upsert_{token_hex(8)}"
-        made = sa.Table(name, sa.MetaData(), *(sa.Column(one.name, one.type) for one in query.selected_columns))
+        table = sa.Table(
+            name, sa.MetaData(), *(sa.Column(column.name, column.type) for column in query.selected_columns)
+        )
         dropped = "ON COMMIT DROP " if self.conn.dialect.name == "postgresql" else ""
         compiled = query.compile(dialect=self.conn.dialect)
         self.conn.exec_driver_sql(f"CREATE TEMPORARY TABLE {name} {dropped}AS {compiled}")
-        return made
+        return table
 
     def refuse_nulls(self, staged: sa.Table) -> None:
-        """
+        """Raise if a row does not say its key or its origin.
+
         :raises RecordError: a column of the key is null; names the first such record
-        :raises TargetError: the transform lost where a row is from
+        :raises TargetError: the transform dropped where a row is from
         """
-        found = self.conn.execute(
+        row = self.conn.execute(
             sa.select(staged)
             .where(sa.or_(*(staged.c[name].is_(None) for name in (*self.key, *RECORD))))
             .order_by(*(staged.c[name].nulls_first() for name in RECORD))
             .limit(1)
         ).one_or_none()
-        if found is None:
+        if row is None:
             return
-        null = [name for name in (*self.key, *RECORD) if found._mapping[name] is None]
+        null = [name for name in (*self.key, *RECORD) if row._mapping[name] is None]
         if set(null) & set(RECORD):
             raise TargetError(
-                f"The transform returns a row whose {_listed(null)} is null: which row of its key is the newest cannot be "
+                f"The transform returns a row whose {_quoted(null)} is null: which row of its key is the newest cannot be "
                 f"known. Nothing was written into {self.table.fullname!r}"
             )
-        raise _at(found, f"{_listed(null)} is null, and a row without its key can replace no other (upsert_key)")
+        raise _at(row, f"{_quoted(null)} is null, and a row without its key can replace no other (upsert_key)")
 
     def newest(self, staged: sa.FromClause) -> sa.Select[Any]:
-        """The newest row of each key: that of the highest offset in each partition, and of these the newest by timestamp."""
+        """Return the query for the newest row of each key: that of the highest offset in each partition, and of these the newest by timestamp."""
         place: sa.ColumnElement[Any] = sa.literal_column(_PLACE[self.conn.dialect.name])
         first: sa.ColumnElement[int] = sa.literal_column("1")
         # Rows of one record, as a transform may make, have the same offset: of these the last one.
@@ -190,14 +193,14 @@ class _Upsert:
         return sa.select(*self.of(newest)).where(newest.c[_RANK] == first)
 
     def merge(self, newest: sa.Select[Any]) -> int:
-        """Insert rows of different keys, or replace those that are there and not newer."""
+        """Insert rows of different keys, or replace the rows of these keys that are not newer; return how many."""
         insert = _INSERT[self.conn.dialect.name](self.table).from_select(self.names, newest)
         old, new = self.table.columns, insert.excluded
         statement = insert.on_conflict_do_update(
             index_elements=[old[name] for name in self.key],
             set_={name: new[name] for name in self.names if name not in self.key}
             or {name: new[name] for name in self.key},
-            # Of another partition, or put there by somebody else without saying where it is from: the later load wins.
+            # The later load wins over a row of another partition, and over one without an offset, which another program wrote.
             where=sa.or_(
                 old[_TOPIC].is_distinct_from(new[_TOPIC]),
                 old[_PARTITION].is_distinct_from(new[_PARTITION]),
@@ -208,7 +211,7 @@ class _Upsert:
         return int(self.conn.execute(statement, execution_options={"preserve_rowcount": True}).rowcount)
 
     def refused(self, newest: sa.Table, error: DBAPIError) -> RecordError | TargetError:
-        """The error for a row that the database refuses, naming its record.
+        """Return the error for a row that the database refuses; it names the record.
 
         Databases do not say which of many rows it was: halves of the offsets are tried, in a transaction that is rolled back
         anyway.
@@ -222,17 +225,17 @@ class _Upsert:
         )
         for topic, partition, first, last in self.conn.execute(spans.order_by(of_topic, of_partition)).all():
             rows = sa.select(*self.of(newest)).where(of_topic == topic, of_partition == partition)
-            found = self._refusal(rows)
-            while found is not None and first < last:
+            refused = self._refusal(rows)
+            while refused is not None and first < last:
                 middle = (first + last) // 2
                 # What is not refused stays: a later row may be refused because of it.
                 refusal = self._refusal(rows.where(offset >= first, offset <= middle))
                 if refusal is None:
                     first = middle + 1
                 else:
-                    found, last = refusal, middle
-            if found is not None:
-                reason = f"the database refuses its row: {database_message(found)}"
+                    refused, last = refusal, middle
+            if refused is not None:
+                reason = f"the database refuses its row: {database_message(refused)}"
                 return RecordError(reason, topic=topic, partition=partition, offset=first)
         return TargetError(f"Nothing was written into {self.table.fullname!r}: {database_message(error)}")
 
@@ -246,7 +249,7 @@ class _Upsert:
 
 
 def _is_unique(conn: Connection, table: sa.Table, key: Sequence[str]) -> bool:
-    """Whether the database takes the key for a target of ON CONFLICT."""
+    """Return whether the database accepts the key as a target of ON CONFLICT."""
     inspector = sa.inspect(conn)
     # SQLite's indexes of constraints are left out unless asked for.
     indexes = inspector.get_indexes(table.name, table.schema, include_auto_indexes=True)
@@ -286,5 +289,5 @@ def _at(row: sa.Row[Any], reason: str) -> RecordError:
     return RecordError(reason, topic=topic, partition=partition, offset=offset)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _quoted(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
