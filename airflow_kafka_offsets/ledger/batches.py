@@ -25,11 +25,11 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     insert_ranges,
     of_task_instance,
 )
-from airflow_kafka_offsets.ledger.claims import Fence, transact_claimed
+from airflow_kafka_offsets.ledger.claims import Claim, transact_claimed
 from airflow_kafka_offsets.ledger.first_positions import keep_first_positions, store_first_positions
 from airflow_kafka_offsets.ledger.groups import stored_generation
+from airflow_kafka_offsets.ledger.replayed_offsets import refuse_replayed
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.replaying.double_loads import refuse_replayed
 
 
 def open_batch(engine: Engine, tables: Tables, group_id: str) -> Batch | None:
@@ -44,7 +44,7 @@ def open_batch(engine: Engine, tables: Tables, group_id: str) -> Batch | None:
         return None if row is None else as_batch(conn, tables, row)
 
 
-def captured_targets(engine: Engine, tables: Tables, claim: Fence) -> dict[TopicPartition, int] | None:
+def captured_targets(engine: Engine, tables: Tables, claim: Claim) -> dict[TopicPartition, int] | None:
     """The offsets up to which to load, by partition, that this task instance captured with its first batch, or None where it has none yet."""
     batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
     mine = of_task_instance(tables, claim.group_id, claim.owner)
@@ -59,7 +59,7 @@ def captured_targets(engine: Engine, tables: Tables, claim: Fence) -> dict[Topic
 def record_plan(
     engine: Engine,
     tables: Tables,
-    claim: Fence,
+    claim: Claim,
     plan: Plan,
     recipe: Recipe,
     generation: int,
@@ -93,7 +93,7 @@ def record_plan(
     )
 
 
-def abandon(engine: Engine, tables: Tables, claim: Fence, batch: Batch, reason: str) -> None:
+def abandon(engine: Engine, tables: Tables, claim: Claim, batch: Batch, reason: str) -> None:
     """Give a load up, with the reason: its positions stay where they are, or where it began, and its attempts can never
     commit.
     """
@@ -105,7 +105,7 @@ def abandon(engine: Engine, tables: Tables, claim: Fence, batch: Batch, reason: 
     _update_open(engine, tables, claim, batch, give_up)
 
 
-def begin_staging(engine: Engine, tables: Tables, claim: Fence, batch: Batch, staging_uri: str, recipe: Recipe) -> None:
+def begin_staging(engine: Engine, tables: Tables, claim: Claim, batch: Batch, staging_uri: str, recipe: Recipe) -> None:
     """Record where this attempt stages, and how, before it does: whoever comes next can remove what it leaves behind."""
     attempt = tables.offset_batches.c.attempt + 1
     _update_open(
@@ -123,7 +123,7 @@ def begin_staging(engine: Engine, tables: Tables, claim: Fence, batch: Batch, st
     )
 
 
-def mark_staged(engine: Engine, tables: Tables, claim: Fence, batch: Batch, records: int) -> None:
+def mark_staged(engine: Engine, tables: Tables, claim: Claim, batch: Batch, records: int) -> None:
     """Record that the manifest is complete: a later try commits it without reading Kafka again."""
     _update_open(
         engine,
@@ -138,7 +138,7 @@ def mark_staged(engine: Engine, tables: Tables, claim: Fence, batch: Batch, reco
 def _update_open(
     engine: Engine,
     tables: Tables,
-    claim: Fence,
+    claim: Claim,
     batch: Batch,
     values: Callable[[Connection], Mapping[str, object]],
     *,
@@ -155,7 +155,7 @@ def _update_open(
 
 
 def _write_plan(
-    conn: Connection, tables: Tables, claim: Fence, plan: Plan, recipe: Recipe, generation: int, upsert: bool
+    conn: Connection, tables: Tables, claim: Claim, plan: Plan, recipe: Recipe, generation: int, upsert: bool
 ) -> int | None:
     """
     :return: the id of the batch to load, or None

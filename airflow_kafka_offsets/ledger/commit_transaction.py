@@ -23,16 +23,15 @@ from airflow_kafka_offsets.exceptions import (
     TargetError,
 )
 from airflow_kafka_offsets.ledger.batch_rows import OPEN_STATES, Batch
-from airflow_kafka_offsets.ledger.claims import Claim, Fence, update_claimed
-from airflow_kafka_offsets.ledger.positions import RangeRead, set_positions, stored_positions
+from airflow_kafka_offsets.ledger.claims import Claim
+from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.replaying.replay_batches import ReplayClaim, enter_commit
 
 
 def commit_batch(
     engine: Engine,
     tables: Tables,
-    claim: Claim | ReplayClaim,
+    claim: Claim,
     batch: Batch,
     reads: Mapping[TopicPartition, RangeRead],
     write: Callable[[Connection], int],
@@ -53,18 +52,10 @@ def commit_batch(
     """
 
     def work(conn: Connection) -> int:
-        if isinstance(claim, ReplayClaim):
-            enter_commit(conn, tables, claim, batch)
-        else:
-            claim.lock(conn, tables)
-            _check_positions(conn, tables, batch)
+        claim.begin_commit(conn, tables, batch)
         rows = write(conn)
         now = database_now(conn)
-        if isinstance(claim, Claim):
-            stored = stored_positions(conn, tables, claim.group_id)
-            set_positions(conn, tables, claim.group_id, batch.batch_id, batch.ranges, stored, reads, now)
-            # The lease begins anew: nobody could renew it while the group's row was locked.
-            update_claimed(conn, tables, claim, lease_expires_at=now + claim.lease)
+        claim.finish_commit(conn, tables, batch, reads, now)
         _close(conn, tables, batch, reads, rows, now)
         return rows
 
@@ -91,7 +82,7 @@ def commit_batch(
         ) from busy
 
 
-def _rows_committed(conn: Connection, tables: Tables, claim: Fence, batch: Batch) -> int | None:
+def _rows_committed(conn: Connection, tables: Tables, claim: Claim, batch: Batch) -> int | None:
     """Return how many rows a batch was committed with; None where it is not committed."""
     # The server may not have noticed yet that the connection broke, and still hold the lock of the transaction.
     claim.wait(conn, tables)
@@ -106,23 +97,6 @@ def _not_committed(batch: Batch, error: DBAPIError) -> DatabaseUnavailableError:
         f"{database_message(error)}. Run the task again when the database has what it lacked: staged files that are still there are "
         "committed without reading Kafka again."
     )
-
-
-def _check_positions(conn: Connection, tables: Tables, batch: Batch) -> None:
-    stored = stored_positions(conn, tables, batch.group_id)
-    skipped_from = {TopicPartition(gap.topic, gap.partition): gap.start for gap in batch.gaps}
-    for one in batch.ranges:
-        tp = one.topic_partition
-        position = stored.get(tp)
-        expected = skipped_from.get(tp, one.start)
-        if position is None and one.how not in ("stored", "skipped-gap"):
-            continue  # the first batch of the partition
-        if position is None or position.offset != expected:
-            raise PositionConflictError(
-                f"Batch {batch.batch_id} of group {batch.group_id!r} starts {tp} at offset {expected}, but the stored "
-                f"position is {position.offset if position else 'missing'}. Somebody changed the positions without this "
-                "package. Nothing was written; find out who did, and put the position back or abandon the batch."
-            )
 
 
 def _close(

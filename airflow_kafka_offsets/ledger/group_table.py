@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.exceptions import ForeignBatchError
-from airflow_kafka_offsets.ledger.claims import Fence, transact_claimed
+from airflow_kafka_offsets.ledger.claims import Claim, transact_claimed
 from airflow_kafka_offsets.ledger.tables import Tables
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def same_table_names(bind: Connection | Engine, name: str) -> tuple[str, ...]:
     return (name, name.removeprefix(f"{default}.") if name.startswith(f"{default}.") else f"{default}.{name}")
 
 
-def keep_to_table(engine: Engine, tables: Tables, claim: Fence, topics: Sequence[str], target: str) -> None:
+def keep_to_table(engine: Engine, tables: Tables, claim: Claim, topics: Sequence[str], target: str) -> None:
     """Make sure that a group loads into the table that it has loaded into: its positions say what is there.
 
     Where that table is not in the database any more, it was renamed to the target: the history gets the new name. If it was

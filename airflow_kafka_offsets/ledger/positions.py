@@ -10,6 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core.offsets import OffsetRange, Position, TopicPartition
+from airflow_kafka_offsets.exceptions import PositionConflictError
+from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.tables import Tables
 
 
@@ -45,6 +47,28 @@ def stored_positions(conn: Connection, tables: Tables, group_id: str) -> dict[To
         TopicPartition(row.topic, row.partition): Position(row.offset_value, row.topic_id, row.leader_epoch)
         for row in rows
     }
+
+
+def check_positions(conn: Connection, tables: Tables, batch: Batch) -> None:
+    """Check that the stored positions are where a batch starts.
+
+    :raises PositionConflictError: one is another one, or missing
+    """
+    stored = stored_positions(conn, tables, batch.group_id)
+    skipped_from = {TopicPartition(gap.topic, gap.partition): gap.start for gap in batch.gaps}
+    for range_ in batch.ranges:
+        tp = range_.topic_partition
+        position = stored.get(tp)
+        expected = skipped_from.get(tp, range_.start)
+        if position is None and range_.how not in ("stored", "skipped-gap"):
+            continue  # the first batch of the partition
+        if position is None or position.offset != expected:
+            raise PositionConflictError(
+                f"Batch {batch.batch_id} of group {batch.group_id!r} starts {tp} at offset {expected}, but the stored "
+                f"position is {position.offset if position else 'missing'}. The positions were changed by something other "
+                "than this package. Nothing was written; find out what changed them, and restore the position or abandon the "
+                "batch."
+            )
 
 
 def set_positions(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_kafka_offsets.exceptions import FencedError, GroupBusyError, LedgerError
-from airflow_kafka_offsets.ledger.claims import Claim, check_claim, claim_group, release_group
-from airflow_kafka_offsets.ledger.heartbeat import Heartbeat
+from airflow_kafka_offsets.ledger.claims import Claim
+from airflow_kafka_offsets.ledger.group_claim import GroupClaim, Heartbeat, claim_group
+from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 
@@ -27,7 +28,7 @@ _BUSY_LOG_SECONDS = 60.0
 @contextmanager
 def hold_group(
     pipeline: Pipeline, options: LoadOptions, engine: Engine, run: TaskRun, cluster_id: str
-) -> Iterator[Claim]:
+) -> Iterator[GroupClaim]:
     """Hold a pipeline's group, and renew its lease, for as long as the block lasts.
 
     Where another run holds the group, wait as `on_busy` says.
@@ -53,19 +54,19 @@ def hold_group(
         # From the claim to the release: planning asks Kafka, and a commit may write for longer than a lease lasts.
         with (
             Heartbeat(engine, pipeline.tables, claim),
-            prefer_fenced_error(lambda: check_claim(engine, pipeline.tables, claim)),
+            prefer_fenced_error(claim, engine, pipeline.tables),
         ):
             yield claim
     finally:
         try:
-            release_group(engine, pipeline.tables, claim)
+            claim.release(engine, pipeline.tables)
         except (SQLAlchemyError, LedgerError) as error:
             # The lease ends by itself; an error here must not hide the one that ended the block.
             log.warning("The lease of group %r could not be released and ends by itself: %s", claim.group_id, error)
 
 
 @contextmanager
-def prefer_fenced_error(check: Callable[[], None]) -> Iterator[None]:
+def prefer_fenced_error(claim: Claim, engine: Engine, tables: Tables) -> Iterator[None]:
     """Let the error of an attempt that was overtaken say that it was.
 
     :param check: raises FencedError where a later attempt took over
@@ -78,5 +79,5 @@ def prefer_fenced_error(check: Callable[[], None]) -> Iterator[None]:
         # Where a later attempt took over, all else follows from that: it removes files that this one works with. A database
         # that cannot be asked now is less to say than the error at hand.
         with suppress(SQLAlchemyError):
-            check()
+            claim.check(engine, tables)
         raise

@@ -9,9 +9,7 @@ from datetime import timedelta
 
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.ledger.batch_rows import Batch
-from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.ledger.dead_letters import write_dead_letters
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
@@ -20,7 +18,6 @@ from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.result import Commit, OnCommit
 from airflow_kafka_offsets.loading.staged_batch import Staged
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
-from airflow_kafka_offsets.replaying.replay_batches import ReplayClaim
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, too_many
 from airflow_kafka_offsets.staging.rows import StagedRows
 
@@ -44,25 +41,23 @@ def commit(attempt: LoadContext, batch: Batch, work: Staged, began: float) -> in
 
     def write(conn: Connection) -> int:
         pipeline.sink.refuse_unknown_rows(conn, pipeline.tables.offset_batches, batch.batch_id)
-        if isinstance(claim, ReplayClaim) and claim.replay.replace:
+        if attempt.replace:
             replace_output(conn, pipeline.tables, batch.group_id, batch.batch_id, pipeline.sink)
         write_dead_letters(conn, pipeline.tables, batch, dead_letters(work.directory, work.manifest))
         return pipeline.sink.write(conn, rows)
 
     count = commit_batch(engine, pipeline.tables, claim, batch, work.reads, write)
     log.info(
-        "Committed batch %d of group %r: %s records, %s rows into %s%s in %.1f s; %s: %s",
+        "Committed batch %d, a %s of group %r: %s records, %s rows into %s%s in %.1f s: %s",
         batch.batch_id,
+        claim.kind,
         batch.group_id,
         f"{work.records:,}",
         f"{count:,}",
         pipeline.sink.name,
         f", {work.dead_letters:,} dead letters" if work.dead_letters else "",
         time.monotonic() - begun,
-        "positions" if isinstance(claim, Claim) else "replayed",
-        first_few(f"{one.topic_partition} {one.end}" for one in batch.ranges)
-        if isinstance(claim, Claim)
-        else format_ranges(batch),
+        format_ranges(batch),
     )
     remove_attempt(batch.batch_id, work.directory.uri, pipeline.staging_dir)
     if attempt.on_commit is not None:
@@ -76,10 +71,9 @@ def _report(on_commit: OnCommit, attempt: LoadContext, batch: Batch, work: Stage
     for tp, read in work.reads.items():
         records[tp.topic] += read.records or 0
         dead_letters[tp.topic] += read.dead_letters
-    kind = "load" if isinstance(attempt.claim, Claim) else "replay"
     took = timedelta(seconds=time.monotonic() - began)
     try:
-        on_commit(Commit(batch.group_id, kind, records, dead_letters, rows, took))
+        on_commit(Commit(batch.group_id, attempt.claim.kind, records, dead_letters, rows, took))
     except Exception:
         # What is committed is committed.
         log.exception("Telling of batch %d of group %r failed", batch.batch_id, batch.group_id)

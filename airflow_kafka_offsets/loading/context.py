@@ -16,7 +16,6 @@ from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.result import OnCommit
-from airflow_kafka_offsets.replaying.replay_batches import ReplayClaim
 from airflow_kafka_offsets.spark.launcher import Launcher
 from airflow_kafka_offsets.staging.target_columns import TargetColumns
 
@@ -28,7 +27,8 @@ class LoadContext:
     :param columns: those of a decoded row
     :param target: those of the target
     :param fingerprint: of everything that decides what the rows of a range are
-    :param on_commit: is told of every batch that is committed
+    :param on_commit: called after each commit
+    :param replace: whether a commit first removes what earlier batches wrote of the same offsets
     """
 
     pipeline: Pipeline
@@ -36,11 +36,12 @@ class LoadContext:
     cluster: Cluster
     engine: Engine
     launcher: Launcher
-    claim: Claim | ReplayClaim
+    claim: Claim
     columns: pa.Schema
     target: TargetColumns
     fingerprint: str
     on_commit: OnCommit | None = None
+    replace: bool = False
 
     @property
     def recipe(self) -> Recipe:

@@ -44,12 +44,12 @@ from airflow_kafka_offsets.replaying.bounds import (
 from airflow_kafka_offsets.replaying.double_loads import refuse_double
 from airflow_kafka_offsets.replaying.replay_batches import (
     ReplayBatch,
-    ReplayClaim,
     batch_of,
     plan_again,
     record_replay,
     take_replay,
 )
+from airflow_kafka_offsets.replaying.replay_claim import ReplayClaim
 from airflow_kafka_offsets.replaying.request import Replay
 from airflow_kafka_offsets.spark.launcher import Launcher
 
@@ -139,6 +139,7 @@ def replay(
                         target=target,
                         fingerprint=fingerprint,
                         on_commit=on_commit,
+                        replace=replace,
                     ),
                     one.batch,
                     one.claim,
@@ -189,7 +190,7 @@ def _planned(
 def _finished(attempt: LoadContext, batch: Batch, claim: ReplayClaim, on_data_loss: OnDataLoss) -> LoadResult:
     """Stage and commit an open batch, whichever try planned it."""
     began = time.monotonic()
-    with prefer_fenced_error(lambda: claim.check(attempt.engine, attempt.pipeline.tables)):
+    with prefer_fenced_error(claim, attempt.engine, attempt.pipeline.tables):
         work = find_staged(batch, attempt.fingerprint)
         again = _planned_again(attempt, batch, claim, on_data_loss) if work is None else None
         if work is None and again is None:

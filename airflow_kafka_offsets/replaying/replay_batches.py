@@ -13,7 +13,7 @@ from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.spans import Span, intersect
 from airflow_kafka_offsets.database.transactions import database_now, transact
-from airflow_kafka_offsets.exceptions import ConfigurationError, FencedError
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.batch_rows import (
     OPEN_STATES,
     Batch,
@@ -24,11 +24,11 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     of_task_instance,
 )
 from airflow_kafka_offsets.ledger.claims import transact_claimed
-from airflow_kafka_offsets.ledger.group_table import loads_into, same_table_names
-from airflow_kafka_offsets.ledger.groups import lock, lock_group
+from airflow_kafka_offsets.ledger.group_table import same_table_names
+from airflow_kafka_offsets.ledger.groups import lock_group
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.replaying.double_loads import refuse_double, refuse_overlap
+from airflow_kafka_offsets.replaying.replay_claim import ReplayClaim
 from airflow_kafka_offsets.replaying.request import Replay
 
 
@@ -55,60 +55,6 @@ def _offsets(batch: Batch) -> Iterator[tuple[TopicPartition, Span]]:
     """What a part was planned for, gaps included."""
     yield from ((one.topic_partition, (one.start, one.end)) for one in batch.ranges)
     yield from ((TopicPartition(gap.topic, gap.partition), (gap.start, gap.end)) for gap in batch.gaps)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayClaim:
-    """The right to write for a batch of a replay, until a later try takes the batch over."""
-
-    replay: Replay
-    batch_id: int
-    epoch: int
-
-    @property
-    def group_id(self) -> str:
-        return self.replay.group_id
-
-    @property
-    def owner(self) -> TaskRun:
-        return self.replay.owner
-
-    def lock(self, conn: Connection, tables: Tables) -> None:
-        """Lock the batch's row, and make sure that nobody took it over since.
-
-        :raises FencedError: somebody did
-        """
-        batches = tables.offset_batches
-        mine = (batches.c.batch_id == self.batch_id) & (batches.c.epoch == self.epoch)
-        if conn.execute(batches.update().where(mine).values(epoch=self.epoch)).rowcount != 1:
-            raise self._fenced(conn, tables)
-
-    def wait(self, conn: Connection, tables: Tables) -> None:
-        """Lock the batch's row."""
-        batches = tables.offset_batches
-        conn.execute(batches.update().where(batches.c.batch_id == self.batch_id).values(epoch=batches.c.epoch))
-
-    def check(self, engine: Engine, tables: Tables) -> None:
-        """Make sure, without a lock, that nobody took the batch over since.
-
-        :raises FencedError: somebody did
-        """
-        batches = tables.offset_batches.c
-        with engine.connect() as conn:
-            if conn.scalar(sa.select(batches.epoch).where(batches.batch_id == self.batch_id)) != self.epoch:
-                raise self._fenced(conn, tables)
-
-    def _fenced(self, conn: Connection, tables: Tables) -> FencedError:
-        batches = tables.offset_batches.c
-        row = conn.execute(
-            sa.select(batches.epoch, batches.try_number).where(batches.batch_id == self.batch_id)
-        ).one_or_none()
-        found = f"try {row.try_number}, epoch {row.epoch}" if row is not None else "its row is gone"
-        return FencedError(
-            f"Batch {self.batch_id}, a replay of group {self.group_id!r}, was taken over by a later attempt of {self.owner} "
-            f"({found}) while this one (try {self.owner.try_number}, epoch {self.epoch}) was at work. Nothing of this attempt "
-            "was written; the other one carries on with the same batch."
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,22 +149,6 @@ def plan_again(engine: Engine, tables: Tables, claim: ReplayClaim, plan: Plan, r
         return _insert(conn, tables, claim.replay, plan, generation or 0)
 
     return transact_claimed(engine, tables, claim, work)
-
-
-def enter_commit(conn: Connection, tables: Tables, claim: ReplayClaim, batch: Batch) -> None:
-    """Begin the transaction that commits a batch of a replay.
-
-    Where it writes into the group's own table, the group's row is locked too: no position moves meanwhile, and nobody else
-    adds to the offsets.
-
-    :raises FencedError: a later attempt took the batch over
-    :raises DoubleLoadError: a stored position was moved back since the plan
-    """
-    # Before the batch's row, as whoever abandons a batch does: two locks in two orders are a deadlock.
-    if claim.replay.replace or loads_into(conn, tables, claim.group_id, claim.replay.target):
-        lock(conn, tables, claim.group_id)
-    claim.lock(conn, tables)
-    refuse_double(conn, tables, claim.replay, batch.ranges)
 
 
 def _taken(conn: Connection, tables: Tables, replay: Replay, generation: int) -> list[ReplayBatch]:
