@@ -1,4 +1,4 @@
-"""Taking old output back: rows and dead letters of offsets that are loaded again, with an account of what was taken."""
+"""Remove the rows and dead letters that earlier batches wrote of offsets that are loaded again, and count them in `replaced_output`."""
 
 from __future__ import annotations
 
@@ -16,83 +16,84 @@ from airflow_kafka_offsets.sinks.sink import Batches, Condition, Origin, Output,
 
 
 def replace_output(conn: Connection, tables: Tables, group_id: str, batch_id: int, target: Output) -> None:
-    """Delete what batches of a group left of the offsets that a batch replaces, and note how much that was.
+    """Delete the rows and dead letters that batches of a group wrote of the offsets that a batch replaces, and count them.
 
-    The offsets are `replaced_from` to `replaced_to` of the batch's ranges, which are written before this. Called within the
-    transaction that closes the batch, under the group's lock: nothing can be added to these offsets meanwhile.
+    The offsets are `replaced_from` to `replaced_to` of the batch's ranges, which are written before this call. The caller's
+    transaction has the group's row locked, so that no load adds to these offsets meanwhile.
 
-    :raises ConfigurationError: rows cannot be told apart by where they are from, or the batches wrote into another table
+    :raises ConfigurationError: the rows lack the columns of their origin, or the batches wrote into another table
     """
     _check_target(conn, tables, group_id, batch_id, target)
     names, batches = same_table_names(conn, target.name), tables.offset_batches.c
 
-    def replaced(origin: Origin) -> sa.ColumnElement[bool]:
+    def is_replaced(origin: Origin) -> sa.ColumnElement[bool]:
         return _is_replaced(tables, group_id, batch_id, names, origin)
 
-    wrote = _found(conn, _overlapping(tables, group_id, batch_id, batches.row_count))
-    rows = target.remove(conn, replaced, wrote) if wrote is not None else []
-    aside_by = _found(conn, _overlapping(tables, group_id, batch_id, batches.dead_letters))
-    letters = _remove_dead_letters(conn, tables, replaced, aside_by) if aside_by is not None else []
-    counts = Counter({removed[:2]: removed.rows for removed in rows})
-    aside = Counter({removed[:2]: removed.rows for removed in letters})
-    if counts or aside:
-        conn.execute(
-            tables.replaced_output.insert(),
-            [
-                {
-                    "batch_id": batch_id,
-                    "replaced_batch_id": replaced,
-                    "topic": tp.topic,
-                    "partition": tp.partition,
-                    "row_count": counts[replaced, tp],
-                    "dead_letters": aside[replaced, tp],
-                }
-                for replaced, tp in sorted(counts.keys() | aside.keys())
-            ],
-        )
+    wrote_rows = _batches(conn, _overlapping(tables, group_id, batch_id, batches.row_count))
+    rows = target.remove(conn, is_replaced, wrote_rows) if wrote_rows is not None else []
+    wrote_letters = _batches(conn, _overlapping(tables, group_id, batch_id, batches.dead_letters))
+    letters = _remove_dead_letters(conn, tables, is_replaced, wrote_letters) if wrote_letters is not None else []
+    row_counts = Counter({removed[:2]: removed.rows for removed in rows})
+    letter_counts = Counter({removed[:2]: removed.rows for removed in letters})
+    counts = [
+        {
+            "batch_id": batch_id,
+            "replaced_batch_id": replaced,
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "row_count": row_counts[replaced, tp],
+            "dead_letters": letter_counts[replaced, tp],
+        }
+        for replaced, tp in sorted(row_counts.keys() | letter_counts.keys())
+    ]
+    if counts:
+        conn.execute(tables.replaced_output.insert(), counts)
 
 
-def _found(conn: Connection, query: sa.Select[tuple[int]]) -> Batches | None:
+def same_topic(loaded: sa.FromClause, other: sa.FromClause) -> sa.ColumnElement[bool]:
+    """Return the condition that two ranges are of the same topic, and not of one that was recreated under its name."""
+    # Brokers before Kafka 2.8 report no topic id.
+    return sa.or_(loaded.c.topic_id == other.c.topic_id, loaded.c.topic_id.is_(None), other.c.topic_id.is_(None))
+
+
+def _batches(conn: Connection, query: sa.Select[tuple[int]]) -> Batches | None:
     ids = sorted({row.batch_id for row in conn.execute(query)})
     return Batches(ids, query) if ids else None
 
 
 def _remove_dead_letters(conn: Connection, tables: Tables, replaced: Condition, of_batches: Batches) -> list[Removed]:
     letters = tables.dead_letters
-    columns = letters.c
-    origin = Origin(columns.batch_id, columns.topic, columns.partition, columns.offset_value)
+    origin = Origin(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value)
     condition = of_batches.include(origin.batch_id) & replaced(origin)
     keys = origin[:3]
-    found = conn.execute(sa.select(*keys, sa.func.count()).where(condition).group_by(*keys)).all()
+    counts = conn.execute(sa.select(*keys, sa.func.count()).where(condition).group_by(*keys)).all()
     conn.execute(letters.delete().where(condition))
-    return [Removed(batch, TopicPartition(topic, partition), count) for batch, topic, partition, count in found]
+    return [Removed(batch, TopicPartition(topic, partition), count) for batch, topic, partition, count in counts]
 
 
 def _is_replaced(
     tables: Tables, group_id: str, batch_id: int, names: Sequence[str], origin: Origin
 ) -> sa.ColumnElement[bool]:
-    """Whether a row is of an offset that is replaced, and was left there by a batch of the group.
+    """Return the condition that a row is of a replaced offset, and was written by a batch of the group.
 
-    A topic that was made anew under the same name has offsets of its own: those of the earlier one are not touched.
+    Offsets of an earlier topic of the same name are not replaced.
 
-    :param names: every spelling of the target
+    :param names: every name of the target
     """
-    # Names that are the package's, as those of its columns are: a target may have any other.
-    again, loaded = (tables.offset_ranges.alias(f"_kafka_{name}") for name in ("again", "loaded"))
+    # Aliases with the package's prefix: the target may have any other name.
+    replacing, loaded = (tables.offset_ranges.alias(f"_kafka_{name}") for name in ("replacing", "loaded"))
     batches = tables.offset_batches.alias("_kafka_batches")
     return (
         sa.exists()
-        .select_from(again, loaded, batches)
+        .select_from(replacing, loaded, batches)
         .where(
-            again.c.batch_id == batch_id,
-            again.c.topic == origin.topic,
-            again.c.partition == origin.partition,
-            origin.offset >= again.c.replaced_from,
-            origin.offset < again.c.replaced_to,
+            replacing.c.batch_id == batch_id,
+            replacing.c.topic == origin.topic,
+            replacing.c.partition == origin.partition,
+            origin.offset >= replacing.c.replaced_from,
+            origin.offset < replacing.c.replaced_to,
             loaded.c.batch_id == origin.batch_id,
-            loaded.c.topic == again.c.topic,
-            loaded.c.partition == again.c.partition,
-            same_topic(loaded, again),
+            *_same_partition(loaded, replacing),
             batches.c.batch_id == origin.batch_id,
             batches.c.consumer_group == group_id,
             batches.c.state == "committed",
@@ -102,11 +103,11 @@ def _is_replaced(
 
 
 def _overlapping(tables: Tables, group_id: str, batch_id: int, count: sa.ColumnElement[int]) -> sa.Select[tuple[int]]:
-    """The committed batches of a group that loaded something of what is replaced.
+    """Select the committed batches of a group that loaded some of the replaced offsets.
 
-    :param count: of rows, or of dead letters: how many they wrote
+    :param count: the column with the number of rows, or of dead letters, that a batch wrote
     """
-    again, loaded = tables.offset_ranges.alias(), tables.offset_ranges.alias()
+    replacing, loaded = tables.offset_ranges.alias(), tables.offset_ranges.alias()
     batches = tables.offset_batches
     return sa.select(batches.c.batch_id).where(
         batches.c.consumer_group == group_id,
@@ -114,28 +115,24 @@ def _overlapping(tables: Tables, group_id: str, batch_id: int, count: sa.ColumnE
         count > 0,
         batches.c.batch_id != batch_id,
         batches.c.batch_id == loaded.c.batch_id,
-        again.c.batch_id == batch_id,
-        again.c.topic == loaded.c.topic,
-        again.c.partition == loaded.c.partition,
-        same_topic(loaded, again),
-        loaded.c.start_offset < again.c.replaced_to,
-        loaded.c.end_offset > again.c.replaced_from,
+        replacing.c.batch_id == batch_id,
+        *_same_partition(loaded, replacing),
+        loaded.c.start_offset < replacing.c.replaced_to,
+        loaded.c.end_offset > replacing.c.replaced_from,
     )
 
 
-def same_topic(loaded: sa.FromClause, again: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Whether two ranges are of the same topic, and not of one that was made anew under its name."""
-    # A broker may have told no id.
-    return sa.or_(
-        loaded.c.topic_id == again.c.topic_id,
-        loaded.c.topic_id.is_(None),
-        again.c.topic_id.is_(None),
+def _same_partition(loaded: sa.FromClause, replacing: sa.FromClause) -> tuple[sa.ColumnElement[bool], ...]:
+    return (
+        loaded.c.topic == replacing.c.topic,
+        loaded.c.partition == replacing.c.partition,
+        same_topic(loaded, replacing),
     )
 
 
 def _check_target(conn: Connection, tables: Tables, group_id: str, batch_id: int, target: Output) -> None:
     batches = tables.offset_batches.c
-    found = conn.execute(
+    elsewhere = conn.execute(
         sa.select(batches.batch_id, batches.target_table)
         .where(
             batches.batch_id.in_(_overlapping(tables, group_id, batch_id, batches.row_count)),
@@ -145,9 +142,9 @@ def _check_target(conn: Connection, tables: Tables, group_id: str, batch_id: int
         .order_by(batches.batch_id)
         .limit(1)
     ).one_or_none()
-    if found is not None:
+    if elsewhere is not None:
         raise ConfigurationError(
-            f"Batch {found.batch_id} of group {group_id!r} loaded offsets that are to be replaced into table "
-            f"{found.target_table!r}; the table named is {target.name!r}. Nothing was changed; name the table that the group "
+            f"Batch {elsewhere.batch_id} of group {group_id!r} loaded offsets that are to be replaced into table "
+            f"{elsewhere.target_table!r}; the table named is {target.name!r}. Nothing was changed; name the table that the group "
             "loads into."
         )

@@ -21,25 +21,27 @@ from airflow_kafka_offsets.ledger.tables import Tables
 def refuse_replayed(
     conn: Connection, tables: Tables, group_id: str, target: str, ranges: Sequence[OffsetRange]
 ) -> None:
-    """Make sure that a load does not load what a replay has appended to its table before the group's first load into it.
+    """Check that no replay has appended offsets to a load's table, before the group's first load into it, that it would load.
 
-    :param ranges: of the load. Every offset from their starts on will be loaded, by this batch or a later one
-    :raises DoubleLoadError: a replay has appended such offsets, and they have not been replaced since
+    :param ranges: of the load; every offset from their starts on will be loaded, by this batch or a later one
+    :raises DoubleLoadError: a replay has appended such offsets, and they were not replaced since
     """
-    batches, of = tables.offset_batches.c, tables.offset_ranges
+    batches, range_rows = tables.offset_batches.c, tables.offset_ranges
     rows = conn.execute(
-        sa.select(of, batches.committed_at)
-        .join(tables.offset_batches, of.c.batch_id == batches.batch_id)
+        sa.select(range_rows, batches.committed_at)
+        .join(tables.offset_batches, range_rows.c.batch_id == batches.batch_id)
         .where(
             batches.consumer_group == group_id,
             batches.state == "committed",
             batches.target_table.in_(same_table_names(conn, target)),
-            of.c.topic.in_({one.topic for one in ranges}),
-            sa.or_(of.c.replaced_from.is_not(None), sa.and_(batches.kind == "replay", of.c.records > 0)),
+            range_rows.c.topic.in_({range_.topic for range_ in ranges}),
+            sa.or_(
+                range_rows.c.replaced_from.is_not(None), sa.and_(batches.kind == "replay", range_rows.c.records > 0)
+            ),
         )
-        .order_by(of.c.batch_id)
+        .order_by(range_rows.c.batch_id)
     ).all()
-    starts = {one.topic_partition: one for one in ranges}
+    starts = {range_.topic_partition: range_ for range_ in ranges}
     for row in rows:
         tp = TopicPartition(row.topic, row.partition)
         planned = starts.get(tp)
