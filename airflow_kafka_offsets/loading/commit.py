@@ -1,4 +1,4 @@
-"""Step 3: rows, dead letters and positions in one transaction."""
+"""Step 3: commit the rows and dead letters of a batch, with its positions, in one transaction."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ log = logging.getLogger(__name__)
 
 
 def commit(attempt: LoadContext, batch: Batch, work: Staged, began: float) -> int:
-    """Rows, dead letters and the positions of a load in one transaction; then the staged files are removed.
+    """Commit a staged batch in one transaction, then remove its files, and report it.
 
-    :param began: when this attempt took the batch up, by the monotonic clock
+    :param began: when this attempt started with the batch, by the monotonic clock
     :return: the number of rows
-    :raises DeadLetterError: more records are bad than the pipeline allows
+    :raises DeadLetterError: more records could not be decoded than the pipeline allows
     """
     pipeline, engine, claim = attempt.pipeline, attempt.engine, attempt.claim
     _check_dead_letters(pipeline, batch, work)
-    begun = time.monotonic()
+    commit_began = time.monotonic()
     rows = StagedRows(work.directory, work.manifest)
     schema = rows.schema()
     if schema is not None:
@@ -56,7 +56,7 @@ def commit(attempt: LoadContext, batch: Batch, work: Staged, began: float) -> in
         f"{count:,}",
         pipeline.sink.name,
         f", {work.dead_letters:,} dead letters" if work.dead_letters else "",
-        time.monotonic() - begun,
+        time.monotonic() - commit_began,
         format_ranges(batch),
     )
     remove_attempt(batch.batch_id, work.directory.uri, pipeline.staging_dir)
@@ -71,12 +71,12 @@ def _report(on_commit: OnCommit, attempt: LoadContext, batch: Batch, work: Stage
     for tp, read in work.reads.items():
         records[tp.topic] += read.records or 0
         dead_letters[tp.topic] += read.dead_letters
-    took = timedelta(seconds=time.monotonic() - began)
+    duration = timedelta(seconds=time.monotonic() - began)
     try:
-        on_commit(Commit(batch.group_id, attempt.claim.kind, records, dead_letters, rows, took))
+        on_commit(Commit(batch.group_id, attempt.claim.kind, records, dead_letters, rows, duration))
     except Exception:
-        # What is committed is committed.
-        log.exception("Telling of batch %d of group %r failed", batch.batch_id, batch.group_id)
+        # The batch is committed, and the load goes on.
+        log.exception("on_commit failed for batch %d of group %r", batch.batch_id, batch.group_id)
 
 
 def _check_dead_letters(pipeline: Pipeline, batch: Batch, work: Staged) -> None:
@@ -84,5 +84,5 @@ def _check_dead_letters(pipeline: Pipeline, batch: Batch, work: Staged) -> None:
     if most is None or work.dead_letters <= most:
         return
     first = next(dead_letters(work.directory, work.manifest)).slice(0, 1).to_pylist()[0]
-    told = f"{work.dead_letters:,} of {work.records:,} records of batch {batch.batch_id} cannot be decoded"
-    raise too_many(told, most, first["topic"], first["partition"], first["offset"], first["error"])
+    cause = f"{work.dead_letters:,} of {work.records:,} records of batch {batch.batch_id} cannot be decoded"
+    raise too_many(cause, most, first["topic"], first["partition"], first["offset"], first["error"])

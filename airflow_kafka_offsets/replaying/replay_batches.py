@@ -1,4 +1,4 @@
-"""Batches of replays in the state tables."""
+"""Batches of replays in the state tables: planned all at once, taken over by later tries, planned again where records expired."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
+from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.spans import Span, intersect
 from airflow_kafka_offsets.database.transactions import database_now, transact
@@ -32,29 +32,31 @@ from airflow_kafka_offsets.replaying.replay_claim import ReplayClaim
 from airflow_kafka_offsets.replaying.request import Replay
 
 
-def missing_parts(planned: Iterable[Batch], given_up: Iterable[Batch]) -> list[Batch]:
-    """The parts whose offsets are in no other one.
+def missing_parts(planned: Iterable[Batch], abandoned: Iterable[Batch]) -> list[Batch]:
+    """Return the abandoned parts whose offsets no other part has.
 
-    A part that was planned anew, without what had expired, is among those that were given up, and so may its successor be.
+    A part that was planned again, without expired records, is among the abandoned ones, and so may its successor be.
 
     :param planned: the parts that are open or committed
-    :param given_up: in the order of their ids
+    :param abandoned: in the order of their ids
     :return: in the order of their ids
     """
-    covered = [one for batch in planned for one in _offsets(batch)]
+    covered = [part for batch in planned for part in _spans(batch)]
     missing: list[Batch] = []
-    for batch in sorted(given_up, key=lambda batch: batch.batch_id, reverse=True):
-        mine = list(_offsets(batch))
-        if not any(tp == other and intersect(span, planned_for) for tp, span in mine for other, planned_for in covered):
+    for batch in sorted(abandoned, key=lambda batch: batch.batch_id, reverse=True):
+        spans = list(_spans(batch))
+        if not any(tp == other and intersect(span, known) for tp, span in spans for other, known in covered):
             missing.append(batch)
-            covered += mine
+            covered += spans
     return missing[::-1]
 
 
-def _offsets(batch: Batch) -> Iterator[tuple[TopicPartition, Span]]:
-    """What a part was planned for, gaps included."""
-    yield from ((one.topic_partition, (one.start, one.end)) for one in batch.ranges)
-    yield from ((TopicPartition(gap.topic, gap.partition), (gap.start, gap.end)) for gap in batch.gaps)
+def _spans(batch: Batch) -> Iterator[tuple[TopicPartition, Span]]:
+    """Yield the offsets that a part was planned for, gaps included."""
+    for range_ in batch.ranges:
+        yield range_.topic_partition, (range_.start, range_.end)
+    for gap in batch.gaps:
+        yield TopicPartition(gap.topic, gap.partition), (gap.start, gap.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class ReplayBatch:
     """A batch of a replay.
 
     :param claim: None where the batch is committed
-    :param records: of a committed batch, as are the other counts
+    :param records: of a committed batch, as are rows and dead letters
     """
 
     batch: Batch
@@ -73,9 +75,9 @@ class ReplayBatch:
 
 
 def batch_of(engine: Engine, tables: Tables, group_id: str, batch_id: int) -> Batch:
-    """A batch of a group's history that loaded something.
+    """Return a load or a replay from a group's history.
 
-    :raises ConfigurationError: the group has none of that number
+    :raises ConfigurationError: the group has none with that id
     """
     batches = tables.offset_batches
     with engine.connect() as conn:
@@ -89,41 +91,37 @@ def batch_of(engine: Engine, tables: Tables, group_id: str, batch_id: int) -> Ba
 
 
 def take_replay(engine: Engine, tables: Tables, replay: Replay, *, cluster_id: str) -> list[ReplayBatch]:
-    """The batches that an earlier try of the same task instance planned for the same replay; the open ones are taken over.
+    """Take over the batches that an earlier try of the same task instance planned for the same replay.
 
-    Those that it planned for another one and left open are given up. Parts of this one that were given up meanwhile are
+    Open batches of other replays of the task instance are abandoned. Parts of this replay that were abandoned meanwhile are
     planned again.
 
-    :return: all batches of the replay, or none where nobody planned it
+    :return: all batches of the replay; none where no try has planned it
     :raises ClusterChangedError: the group belongs to another cluster
-    :raises DoubleLoadError: records of a part that was given up would be in the target twice by now
+    :raises DoubleLoadError: records of an abandoned part would be duplicated by now
     """
 
-    def work(conn: Connection) -> list[ReplayBatch]:
-        generation = lock_group(conn, tables, replay.group_id, cluster_id)
-        return _taken(conn, tables, replay, generation)
-
-    return transact(engine, work)
+    return record_replay(engine, tables, replay, (), cluster_id=cluster_id)
 
 
 def record_replay(
     engine: Engine, tables: Tables, replay: Replay, plans: Sequence[Plan], *, cluster_id: str
 ) -> list[ReplayBatch]:
-    """Write all the batches of a replay ahead of any work; where another try was quicker, take over its own.
+    """Write all batches of a replay ahead of its work, or take over those that another try has written meanwhile.
 
-    The group's row is locked meanwhile, and not claimed: a load goes on undisturbed.
+    The group's row is locked, and not claimed: a running load goes on.
 
     :raises ClusterChangedError: the group belongs to another cluster
-    :raises DoubleLoadError: records would be in the target twice
-    :raises ConfigurationError: there is nothing that could be replaced
+    :raises DoubleLoadError: records would be duplicated
+    :raises ConfigurationError: there is nothing to replace
     """
 
     def work(conn: Connection) -> list[ReplayBatch]:
         generation = lock_group(conn, tables, replay.group_id, cluster_id)
-        planned = _taken(conn, tables, replay, generation)
-        if planned:
-            return planned
-        ranges = [one for plan in plans for one in plan.ranges]
+        taken = _take_over(conn, tables, replay, generation)
+        if taken or not plans:
+            return taken
+        ranges = [range_ for plan in plans for range_ in plan.ranges]
         refuse_double(conn, tables, replay, ranges)
         refuse_overlap(conn, tables, replay, ranges)
         return [_insert(conn, tables, replay, plan, generation) for plan in plans]
@@ -132,7 +130,7 @@ def record_replay(
 
 
 def plan_again(engine: Engine, tables: Tables, claim: ReplayClaim, plan: Plan, reason: str) -> ReplayBatch:
-    """Abandon an open batch, and plan it anew, in one transaction: a replay never lacks a part.
+    """Abandon an open batch and plan another one for its offsets, in one transaction: a replay never lacks a part.
 
     :param reason: for the history
     :raises FencedError: a later attempt took the batch over
@@ -151,23 +149,23 @@ def plan_again(engine: Engine, tables: Tables, claim: ReplayClaim, plan: Plan, r
     return transact_claimed(engine, tables, claim, work)
 
 
-def _taken(conn: Connection, tables: Tables, replay: Replay, generation: int) -> list[ReplayBatch]:
-    """Raise the epochs of open batches first: whoever is committing one of them is waited for, and seen to be done."""
+def _take_over(conn: Connection, tables: Tables, replay: Replay, generation: int) -> list[ReplayBatch]:
     batches = tables.offset_batches
-    mine = of_task_instance(tables, replay.group_id, replay.owner) & (batches.c.kind == "replay")
-    into = batches.c.target_table.in_(same_table_names(conn, replay.target))
-    same = sa.and_(batches.c.scenario == replay.scenario, into)
+    of_owner = of_task_instance(tables, replay.group_id, replay.owner) & (batches.c.kind == "replay")
+    into_target = batches.c.target_table.in_(same_table_names(conn, replay.target))
+    same = sa.and_(batches.c.scenario == replay.scenario, into_target)
     still_open = batches.c.state.in_(OPEN_STATES)
+    # Before anything is read: the update waits for a try that is committing, so that its batch is read as committed.
     raised = {"epoch": batches.c.epoch + 1, "try_number": replay.owner.try_number}
-    conn.execute(batches.update().where(mine, same, still_open).values(raised))
+    conn.execute(batches.update().where(of_owner, same, still_open).values(raised))
     other = {"state": "abandoned", "reason": f"a later try replays something else: {replay.scenario}"}
-    conn.execute(batches.update().where(mine, sa.not_(same), still_open).values(raised | other))
-    rows = conn.execute(sa.select(batches).where(mine, same).order_by(batches.c.batch_id)).all()
+    conn.execute(batches.update().where(of_owner, sa.not_(same), still_open).values(raised | other))
+    rows = conn.execute(sa.select(batches).where(of_owner, same).order_by(batches.c.batch_id)).all()
     taken = [_replay_batch(conn, tables, replay, row) for row in rows if row.state != "abandoned"]
     if not taken:
         return []
-    given_up = [as_batch(conn, tables, row) for row in rows if row.state == "abandoned"]
-    for part in missing_parts([one.batch for one in taken], given_up):
+    abandoned = [as_batch(conn, tables, row) for row in rows if row.state == "abandoned"]
+    for part in missing_parts([planned.batch for planned in taken], abandoned):
         refuse_double(conn, tables, replay, part.ranges)
         refuse_overlap(conn, tables, replay, part.ranges)
         taken.append(_insert(conn, tables, replay, Plan(part.ranges, part.gaps), generation))
@@ -182,35 +180,19 @@ def _replay_batch(conn: Connection, tables: Tables, replay: Replay, row: Any) ->
 
 
 def _insert(conn: Connection, tables: Tables, replay: Replay, plan: Plan, generation: int) -> ReplayBatch:
-    batch_id = insert_batch(
-        conn,
-        tables,
-        replay.group_id,
-        replay.owner,
-        "replay",
-        generation,
-        state="planned",
-        epoch=1,
-        planned_at=database_now(conn),
-        scenario=replay.scenario,
-        reason=replay.reason,
-        who=replay.who,
-        **asdict(replay.recipe),
-    )
-    insert_ranges(conn, tables, batch_id, plan.ranges, _replaced(plan.ranges) if replay.replace else None)
+    values = {
+        "state": "planned",
+        "epoch": 1,
+        "planned_at": database_now(conn),
+        "scenario": replay.scenario,
+        "reason": replay.reason,
+        "who": replay.who,
+    } | asdict(replay.recipe)
+    batch_id = insert_batch(conn, tables, replay.group_id, replay.owner, "replay", generation, **values)
+    # Only offsets that are read are replaced: rows of records that expired in Kafka stay.
+    replaced = {range_.topic_partition: (range_.start, range_.end) for range_ in plan.ranges if len(range_)}
+    insert_ranges(conn, tables, batch_id, plan.ranges, replaced if replay.replace else None)
     insert_gaps(conn, tables, batch_id, plan.gaps)
-    batch = Batch(
-        batch_id,
-        replay.group_id,
-        "planned",
-        plan.ranges,
-        plan.gaps,
-        replay.target,
-        fingerprint=replay.recipe.fingerprint,
-    )
+    fingerprint = replay.recipe.fingerprint
+    batch = Batch(batch_id, replay.group_id, "planned", plan.ranges, plan.gaps, replay.target, fingerprint=fingerprint)
     return ReplayBatch(batch, ReplayClaim(replay, batch_id, 1))
-
-
-def _replaced(ranges: Iterable[OffsetRange]) -> dict[Any, tuple[int, int]]:
-    """What is read, and no more: rows of records that Kafka has lost stay."""
-    return {one.topic_partition: (one.start, one.end) for one in ranges if one.end > one.start}

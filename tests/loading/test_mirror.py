@@ -401,7 +401,7 @@ class TestMirror:
         assert done.committed == 1
         (refused,) = done.refused.items()
         assert refused[0] == TopicPartition(name, 0)
-        assert "the group shows 99 instead of 5: somebody else commits to it" in refused[1]
+        assert "the group shows 99 instead of 5: another client commits to it" in refused[1]
 
     def test_an_attempt_that_slept_before_its_commit_leaves_the_latest_positions(
         self, cluster: Cluster, kafka: KafkaBroker, topic: TopicFactory, group: str
