@@ -1,1 +1,1 @@
-"""The user's database as such: transactions that are repeated or looked up, errors, the clock. Knows no table."""
+"""The user's database: transactions, errors and the clock. No tables."""

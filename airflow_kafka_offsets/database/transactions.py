@@ -1,4 +1,7 @@
-"""Transactions and the clock of the database that holds the state."""
+"""Transactions, and the clock of the database.
+
+`transact` decides what happens after a deadlock, and when a connection breaks before COMMIT is answered.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,6 @@ from airflow_kafka_offsets.exceptions import CommitUnknownError, ConfigurationEr
 
 log = logging.getLogger(__name__)
 
-
 T = TypeVar("T")
 
 _SQLITE_PATIENCE_MS = 30_000
@@ -39,25 +41,26 @@ _FIRST_PAUSE_SECONDS = 0.04
 def transact(
     engine: Engine, work: Callable[[Connection], T], *, outcome: Callable[[Connection], T | None] | None = None
 ) -> T:
-    """Run a whole transaction, and run it again where the database rolled it back for the sake of another one.
+    """Run a transaction; repeat it after a deadlock or a serialization failure; look it up where the answer to COMMIT was lost.
 
-    Only a deadlock or a serialization failure is such a case, be it at a statement or at COMMIT: then the database itself
-    says that nothing of it was kept. A broken connection is not: its COMMIT may have been executed. `outcome` looks that up.
+    A transaction is repeated only where the database reports that it kept nothing of it, at a statement or at COMMIT. A broken
+    connection is no such report, since COMMIT may have been executed: `outcome` finds out.
 
-    :param work: writes over the connection it is given; called once for every attempt, each in a transaction of its own
+    :param work: writes over the given connection; called once for each attempt, in a transaction of its own
     :param outcome: called after the connection broke, in a transaction of its own. It waits for the locks of the broken
-        transaction, because the server may still be executing that one, and returns what `work` returned where it was
-        committed, else None. Without it, the error of the broken connection is raised as it is
+        transaction, which the server may still be executing, and returns what `work` returned if that was committed, else None.
+        Without it, the error of the broken connection is raised
     :return: what `work` returned in the attempt that was committed
-    :raises DatabaseBusyError: other writers were in the way at every attempt, or hold SQLite's lock for half a minute;
-        nothing was written
+    :raises DatabaseBusyError: other writers interfered with every attempt, or hold SQLite's lock for half a minute; nothing was
+        written
     :raises DBAPIError: any other error; nothing was written, unless the connection broke and there is no `outcome`
-    :raises CommitUnknownError: the connection broke, and `outcome` could not be executed
+    :raises CommitUnknownError: the connection broke, and `outcome` failed
     """
     attempt = 1
     while True:
         try:
-            return _once(engine, work)
+            with transaction(engine) as conn:
+                return work(conn)
         except DBAPIError as error:
             if error.connection_invalidated and outcome is not None:
                 broken = error
@@ -69,7 +72,7 @@ def transact(
                 raise DatabaseBusyError(
                     f"Other writers of database {engine.url.database!r} were in the way {_ATTEMPTS} times in a row, and "
                     f"each time the database rolled the transaction back: {database_message(cause)}. Nothing of it was written; run the "
-                    "task again, and find out who writes to the same rows if it stays like that"
+                    "task again, and find out who writes to the same rows if that does not help"
                 ) from error
             log.warning(
                 "Another writer was in the way, and the database rolled the transaction back: %s. Attempt %d of %d follows",
@@ -77,7 +80,7 @@ def transact(
                 attempt + 1,
                 _ATTEMPTS,
             )
-        # Out of the handler: an error of the next attempt must not carry this one in its context.
+        # Outside of the handler: an error of the next attempt must not have this one in its context.
         _pause(attempt)
         attempt += 1
     try:
@@ -95,9 +98,9 @@ def transact(
 
 @contextmanager
 def transaction(engine: Engine) -> Iterator[Connection]:
-    """One transaction, attempted once: committed at the end of the block, rolled back where it raises.
+    """Open one transaction, and commit it at the end of the block, or roll it back where the block raises.
 
-    :raises DatabaseBusyError: SQLite's lock was not free within half a minute
+    :raises DatabaseBusyError: another program held SQLite's lock for half a minute
     """
     with engine.connect() as conn:
         if conn.dialect.name == "sqlite":
@@ -110,65 +113,63 @@ def transaction(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def snapshot(engine: Engine) -> Iterator[Connection]:
-    """A transaction that reads, and sees nothing of what others commit meanwhile.
+    """Open a transaction that reads, and sees nothing that other transactions commit meanwhile.
 
-    With SQLite, others cannot commit meanwhile, unless the database is in WAL mode.
+    With SQLite, other transactions cannot commit meanwhile, unless the database is in WAL mode.
 
-    :raises DatabaseUnavailableError: the database could not be read, for a reason of its own
+    :raises DatabaseUnavailableError: the database failed for a reason that is not in the statements
     """
     what = f"Database {engine.url.database!r} could not be read to the end"
     with translated_errors(what, "Nothing was proved; run the verification again."), engine.connect() as conn:
         if conn.dialect.name == "sqlite":
-            # Its driver begins no transaction for statements that only read.
-            conn = _by_hand(conn)
+            # The driver begins no transaction for statements that only read.
+            conn = _without_driver_transactions(conn)
             conn.exec_driver_sql("BEGIN")
             try:
                 yield conn
             finally:
                 _roll_back(conn)
             return
-        if conn.dialect.name in ("postgresql", "mysql", "mariadb"):  # elsewhere it would lock what it reads
+        if conn.dialect.name in (
+            "postgresql",
+            "mysql",
+            "mariadb",
+        ):  # in other databases it would lock the rows it reads
             conn.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         with conn.begin():
             yield conn
 
 
-def _once(engine: Engine, work: Callable[[Connection], T]) -> T:
-    with transaction(engine) as conn:
-        return work(conn)
-
-
 def _rolled_back_by(error: DBAPIError) -> DBAPIError | None:
-    """The deadlock or serialization failure behind an error: that surely left nothing of the transaction."""
+    """Return the deadlock or serialization failure that caused an error; None where something else did."""
     if error.connection_invalidated:
         return None
-    found: BaseException | None = error
-    while found is not None:
-        if isinstance(found, DBAPIError) and (
-            sqlstate(found) in ROLLED_BACK_STATES or mysql_number(found) == MYSQL_DEADLOCK
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, DBAPIError) and (
+            sqlstate(cause) in ROLLED_BACK_STATES or mysql_number(cause) == MYSQL_DEADLOCK
         ):
-            return found
-        # MySQL drops savepoints with the transaction: the error of rolling back to one then hides the deadlock.
-        found = found.__context__
+            return cause
+        # MySQL drops savepoints with the transaction: the failed ROLLBACK TO SAVEPOINT then hides the deadlock.
+        cause = cause.__context__
     return None
 
 
 def _pause(attempt: int) -> None:
-    """Let the other writer finish: about 30 ms after the first attempt, a second after the last but one.
+    """Let the other writer finish: wait about 30 ms after the first attempt, a second before the last.
 
-    Never the same twice, or two transactions would meet in the same place again.
+    The time is random, so that two transactions do not meet at the same statement again.
     """
     sleep(_FIRST_PAUSE_SECONDS * 3 ** (attempt - 1) * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
 
 
 @contextmanager
 def _immediate(conn: Connection) -> Iterator[Connection]:
-    """A transaction of SQLite that takes the write lock at once.
+    """Open a transaction of SQLite that takes the write lock at its beginning.
 
-    Its driver begins a transaction at the first write only, so that two processes could read the same position and then
-    both write.
+    The driver begins a transaction at the first write: two processes could read the same position, and then both write.
     """
-    conn = _by_hand(conn)
+    conn = _without_driver_transactions(conn)
     try:
         conn.exec_driver_sql("BEGIN IMMEDIATE")
         try:
@@ -178,39 +179,39 @@ def _immediate(conn: Connection) -> Iterator[Connection]:
             _roll_back(conn)
             raise
     except OperationalError as error:
-        # Not at BEGIN alone: who reads keeps a writer from COMMIT, and from writing more than its cache holds.
+        # Not only at BEGIN: a reader blocks COMMIT, and writes that exceed the cache.
         if "locked" in database_message(error):
             raise DatabaseBusyError(
                 f"The SQLite database {conn.engine.url.database!r} is locked by another program; SQLite has one writer at "
-                "a time, and none while somebody reads"
+                "a time, and none while another program reads"
             ) from error
         raise
 
 
-def _by_hand(conn: Connection) -> Connection:
-    """SQLite without the transactions that its driver would open around the explicit one."""
+def _without_driver_transactions(conn: Connection) -> Connection:
+    """Keep SQLite's driver from opening transactions around the explicit one."""
     conn = conn.execution_options(isolation_level="AUTOCOMMIT")
-    # Another group's commit may write millions of rows first.
+    # The commit of another group may write millions of rows.
     conn.exec_driver_sql(f"PRAGMA busy_timeout = {_SQLITE_PATIENCE_MS}")
     return conn
 
 
 def _roll_back(conn: Connection) -> None:
-    # A full disk, among others, makes SQLite roll back by itself; the error of a second time would hide that one.
+    # SQLite itself rolls back after some errors (a full disk); the error of a second ROLLBACK would hide that one.
     if conn.connection.dbapi_connection.in_transaction:  # type: ignore[union-attr]
         conn.exec_driver_sql("ROLLBACK")
 
 
 def now(engine: Engine) -> datetime:
-    """The database's time, outside of a transaction."""
+    """Return the database's time, outside of a transaction."""
     with engine.connect() as conn:
         return database_now(conn)
 
 
 def database_now(conn: Connection) -> datetime:
-    """The database's own clock: clocks of workers decide nothing.
+    """Return the time of the database's clock in UTC: the clocks of workers decide nothing.
 
-    :raises ConfigurationError: the database's dialect is not one whose statement for UTC is known, and its time has no zone
+    :raises ConfigurationError: no statement for UTC is known for the dialect, and its time has no zone
     """
     statements = {
         "postgresql": "SELECT clock_timestamp()",
@@ -225,7 +226,7 @@ def database_now(conn: Connection) -> datetime:
     if now.tzinfo is not None:
         return now.astimezone(UTC)
     if statement is None:
-        # It may be local time: taken for UTC, an instant such as a `start` by duration would be wrong by hours.
+        # It may be local time: a `start` by duration would be wrong by hours.
         raise ConfigurationError(
             f"Databases of dialect {conn.dialect.name!r} report their time without a zone, so that it cannot be converted to "
             "UTC; use PostgreSQL, MySQL, MariaDB, SQL Server or SQLite"

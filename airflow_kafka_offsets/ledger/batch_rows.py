@@ -1,4 +1,4 @@
-"""Batches of every kind as rows of the state tables: how they are found, written and read."""
+"""Batches of every kind as rows of the state tables: the queries and inserts that loads, replays and rewinds share."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ OPEN_STATES = ("planned", "staged")
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a batch's rows are made, for the history.
+    """How the rows of a batch are made, for the history.
 
     :param transform: the import path of the transform, or None
-    :param fingerprint: of everything that decides what the rows of a range are
+    :param fingerprint: a hash of everything that decides which rows a range becomes
     """
 
     target_table: str
@@ -31,12 +31,12 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch as the ledger knows it.
+    """A batch as the state tables have it.
 
     :param state: planned, staged, committed or abandoned
     :param target_table: the table that it was planned for
-    :param staging_uri: where the current attempt's files are, or None before the first
-    :param fingerprint: of everything that decides what the rows of the ranges are, as the latest attempt saw it
+    :param staging_uri: the directory of the latest attempt's files; None before the first attempt
+    :param fingerprint: of the recipe of the latest attempt
     """
 
     batch_id: int
@@ -50,12 +50,12 @@ class Batch:
 
     @property
     def offsets(self) -> int:
-        """How many offsets the ranges span."""
+        """The number of offsets in the ranges."""
         return sum(map(len, self.ranges))
 
 
 def of_task(tables: Tables, group_id: str, owner: TaskRun) -> sa.ColumnElement[bool]:
-    """Which batches of a group are of the same task and run, be they of other mapped task instances of it."""
+    """Return the condition for batches of the same task and run, in any of its mapped task instances."""
     batches = tables.offset_batches.c
     return sa.and_(
         batches.consumer_group == group_id,
@@ -66,17 +66,16 @@ def of_task(tables: Tables, group_id: str, owner: TaskRun) -> sa.ColumnElement[b
 
 
 def of_task_instance(tables: Tables, group_id: str, owner: TaskRun) -> sa.ColumnElement[bool]:
-    """Which batches of a group are of the same task instance, in whichever try."""
+    """Return the condition for batches of the same task instance, in any try."""
     return of_task(tables, group_id, owner) & tables.offset_batches.c.map_index.is_not_distinct_from(owner.map_index)
 
 
 def insert_batch(
     conn: Connection, tables: Tables, group_id: str, owner: TaskRun, kind: str, generation: int, **values: object
 ) -> int:
-    """A new row of the history.
+    """Insert a batch, and return its number.
 
-    :param values: of its other columns
-    :return: its number
+    :param values: of the other columns
     """
     result = conn.execute(
         tables.offset_batches.insert().values(
@@ -92,8 +91,26 @@ def insert_batch(
         )
     )
     key = result.inserted_primary_key
-    assert key is not None  # every supported database returns the number it gave
+    assert key is not None  # every supported database returns the generated number
     return int(key[0])
+
+
+# Columns, with the attributes of `OffsetRange` and `Gap` that they hold.
+_RANGE_COLUMNS = {
+    "topic": "topic",
+    "partition": "partition",
+    "start_offset": "start",
+    "end_offset": "end",
+    "target_offset": "target",
+    "topic_id": "topic_id",
+    "how": "how",
+    "leader_epoch": "leader_epoch",
+    "end_epoch": "end_epoch",
+}
+_GAP_COLUMNS = {name: _RANGE_COLUMNS[name] for name in ("topic", "partition", "start_offset", "end_offset")} | {
+    "cause": "cause",
+    "decision": "decision",
+}
 
 
 def insert_ranges(
@@ -103,62 +120,46 @@ def insert_ranges(
     ranges: Sequence[OffsetRange],
     replaced: Mapping[TopicPartition, tuple[int, int]] | None = None,
 ) -> None:
-    """The ranges of a new batch.
+    """Insert the ranges of a new batch.
 
     :param replaced: the offsets whose earlier output the batch replaces
     """
-    if not ranges:
-        return
-    nothing = (None, None)
-    conn.execute(
-        tables.offset_ranges.insert(),
-        [
-            {
-                "batch_id": batch_id,
-                "topic": one.topic,
-                "partition": one.partition,
-                "topic_id": one.topic_id,
-                "start_offset": one.start,
-                "end_offset": one.end,
-                "target_offset": one.target,
-                "leader_epoch": one.leader_epoch,
-                "end_epoch": one.end_epoch,
-                "replaced_from": replaced.get(one.topic_partition, nothing)[0] if replaced else None,
-                "replaced_to": replaced.get(one.topic_partition, nothing)[1] if replaced else None,
-                "how": one.how,
-            }
-            for one in ranges
-        ],
-    )
+    rows = []
+    for range_ in ranges:
+        replaced_from, replaced_to = (replaced or {}).get(range_.topic_partition, (None, None))
+        rows.append(_values(range_, _RANGE_COLUMNS) | {"replaced_from": replaced_from, "replaced_to": replaced_to})
+    _insert_parts(conn, tables.offset_ranges, batch_id, rows)
 
 
 def insert_gaps(conn: Connection, tables: Tables, batch_id: int, gaps: Sequence[Gap]) -> None:
-    """The offsets that a new batch passes over."""
-    if not gaps:
-        return
-    columns = ("topic", "partition", "start", "end", "cause", "decision")
-    names = ("topic", "partition", "start_offset", "end_offset", "cause", "decision")
-    conn.execute(
-        tables.offset_gaps.insert(),
-        [{"batch_id": batch_id} | {n: getattr(gap, c) for n, c in zip(names, columns, strict=True)} for gap in gaps],
-    )
+    """Insert the offsets that a new batch skips."""
+    _insert_parts(conn, tables.offset_gaps, batch_id, [_values(gap, _GAP_COLUMNS) for gap in gaps])
+
+
+def _insert_parts(conn: Connection, table: sa.Table, batch_id: int, rows: list[dict[str, Any]]) -> None:
+    if rows:
+        conn.execute(table.insert(), [{"batch_id": batch_id} | row for row in rows])
+
+
+def _values(part: OffsetRange | Gap, columns: Mapping[str, str]) -> dict[str, Any]:
+    return {column: getattr(part, attribute) for column, attribute in columns.items()}
 
 
 def as_batch(conn: Connection, tables: Tables, row: Any) -> Batch:
-    """A row of `offset_batches`, with its ranges and gaps."""
-    ranges, gaps = tables.offset_ranges.c, tables.offset_gaps.c
-    range_rows = conn.execute(
-        sa.select(tables.offset_ranges).where(ranges.batch_id == row.batch_id).order_by(ranges.topic, ranges.partition)
-    )
-    gap_rows = conn.execute(
-        sa.select(tables.offset_gaps).where(gaps.batch_id == row.batch_id).order_by(gaps.topic, gaps.partition)
-    )
+    """Return a row of `offset_batches` as a batch, with its ranges and gaps."""
+
+    def parts(table: sa.Table) -> sa.CursorResult[Any]:
+        columns = table.c
+        return conn.execute(
+            sa.select(table).where(columns.batch_id == row.batch_id).order_by(columns.topic, columns.partition)
+        )
+
     return Batch(
         row.batch_id,
         row.consumer_group,
         row.state,
-        tuple(map(as_range, range_rows)),
-        tuple(map(as_gap, gap_rows)),
+        tuple(map(as_range, parts(tables.offset_ranges))),
+        tuple(map(as_gap, parts(tables.offset_gaps))),
         row.target_table,
         row.staging_uri,
         row.fingerprint,
@@ -166,20 +167,10 @@ def as_batch(conn: Connection, tables: Tables, row: Any) -> Batch:
 
 
 def as_range(row: Any) -> OffsetRange:
-    """A row of `offset_ranges`."""
-    return OffsetRange(
-        row.topic,
-        row.partition,
-        row.start_offset,
-        row.end_offset,
-        row.target_offset,
-        topic_id=row.topic_id,
-        how=row.how,
-        leader_epoch=row.leader_epoch,
-        end_epoch=row.end_epoch,
-    )
+    """Return a row of `offset_ranges` as a range."""
+    return OffsetRange(**{attribute: getattr(row, column) for column, attribute in _RANGE_COLUMNS.items()})
 
 
 def as_gap(row: Any) -> Gap:
-    """A row of `offset_gaps`."""
-    return Gap(row.topic, row.partition, row.start_offset, row.end_offset, row.cause, row.decision)
+    """Return a row of `offset_gaps` as a gap."""
+    return Gap(**{attribute: getattr(row, column) for column, attribute in _GAP_COLUMNS.items()})

@@ -1,11 +1,12 @@
-"""The commit: rows and positions in one transaction, and what became of it where the connection broke.
+"""The transaction that commits a batch, and what happens when its connection breaks before COMMIT is answered.
 
-A replay commits rows alone, and never moves a position.
+What a load checks and writes besides rows (positions, lease) is in `ledger.group_claim`; a replay's in `replaying.replay_claim`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -23,106 +24,72 @@ from airflow_kafka_offsets.exceptions import (
     TargetError,
 )
 from airflow_kafka_offsets.ledger.batch_rows import OPEN_STATES, Batch
-from airflow_kafka_offsets.ledger.claims import Claim, Fence, update_claimed
-from airflow_kafka_offsets.ledger.positions import RangeRead, set_positions, stored_positions
+from airflow_kafka_offsets.ledger.claims import Claim
+from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.replaying.replay_batches import ReplayClaim, enter_commit
 
 
 def commit_batch(
     engine: Engine,
     tables: Tables,
-    claim: Claim | ReplayClaim,
+    claim: Claim,
     batch: Batch,
     reads: Mapping[TopicPartition, RangeRead],
     write: Callable[[Connection], int],
 ) -> int:
-    """Write the rows and close the batch, in one transaction; that of a load moves the positions to the ends of the ranges.
+    """Write the rows of a batch and mark it committed, in one transaction, with what its claim adds.
 
-    :param reads: what reading each range showed
-    :param write: writes all the rows over the connection it is given, and returns how many; may be called several times,
-        each time in a new transaction that holds nothing of the one before (see `transact`)
+    :param reads: what was read of each range
+    :param write: writes all rows over the given connection, and returns how many; may be called several times, each time in a
+        new transaction (see `transact`)
     :return: the number of rows
     :raises FencedError: a later attempt took over
     :raises PositionConflictError: a stored position is not where its range starts
-    :raises DoubleLoadError: records of a replay would be in the target twice
+    :raises DoubleLoadError: records of a replay would be duplicated
     :raises TargetError: the database refuses the transaction as a whole
-    :raises DatabaseBusyError: other writers were in the way at every attempt; nothing was written
+    :raises DatabaseBusyError: other writers interfered with every attempt; nothing was written
     :raises DatabaseUnavailableError: no room, no connection, a time-out; nothing was written
-    :raises CommitUnknownError: the connection broke, and the ledger could not be asked
+    :raises CommitUnknownError: the connection broke, and the ledger could not be read
     """
 
     def work(conn: Connection) -> int:
-        if isinstance(claim, ReplayClaim):
-            enter_commit(conn, tables, claim, batch)
-        else:
-            claim.lock(conn, tables)
-            _check_positions(conn, tables, batch)
+        claim.begin_commit(conn, tables, batch)
         rows = write(conn)
         now = database_now(conn)
-        if isinstance(claim, Claim):
-            stored = stored_positions(conn, tables, claim.group_id)
-            set_positions(conn, tables, claim.group_id, batch.batch_id, batch.ranges, stored, reads, now)
-            # The lease begins anew: nobody could renew it while the group's row was locked.
-            update_claimed(conn, tables, claim, lease_expires_at=now + claim.lease)
+        claim.finish_commit(conn, tables, batch, reads, now)
         _close(conn, tables, batch, reads, rows, now)
         return rows
 
+    of_group = f"{batch.batch_id} of group {batch.group_id!r}"
     try:
         return transact(engine, work, outcome=lambda conn: _rows_committed(conn, tables, claim, batch))
     except DBAPIError as error:
+        nothing = f"Batch {of_group} was not committed, and nothing of it was written: {database_message(error)}."
         if is_outage(error):
-            raise _not_committed(batch, error) from error
-        if isinstance(error, ProgrammingError):  # as missing rights in the state tables are
+            raise DatabaseUnavailableError(
+                f"{nothing} Run the task again when the database is back: staged files that still exist are committed without "
+                "reading Kafka again."
+            ) from error
+        if isinstance(error, ProgrammingError):  # for example, missing rights on the state tables
             raise
-        # At COMMIT, as deferred constraints are. Not as the cause, whose details quote the row.
-        raise TargetError(
-            f"Batch {batch.batch_id} of group {batch.group_id!r} was not committed, and nothing of it was written: {database_message(error)}. "
-            "Correct the target table, or the records, and run the task again."
-        ) from None
+        # Deferred constraints fail at COMMIT. Without the cause, whose details quote the row.
+        raise TargetError(f"{nothing} Correct the target table, or the records, and run the task again.") from None
     except CommitUnknownError as unknown:
         raise CommitUnknownError(
-            f"Whether batch {batch.batch_id} of group {batch.group_id!r} was committed is not known. {unknown}. Run the task "
-            "again: it looks the batch up in the ledger and carries on from there."
+            f"It is not known whether batch {of_group} was committed. {unknown}. Run the task again: it looks the batch up in "
+            "the ledger and carries on from there."
         ) from unknown
     except DatabaseBusyError as busy:
-        raise DatabaseBusyError(
-            f"Batch {batch.batch_id} of group {batch.group_id!r} was not committed: {busy}"
-        ) from busy
+        raise DatabaseBusyError(f"Batch {of_group} was not committed: {busy}") from busy
 
 
-def _rows_committed(conn: Connection, tables: Tables, claim: Fence, batch: Batch) -> int | None:
-    """Return how many rows a batch was committed with; None where it is not committed."""
-    # The server may not have noticed yet that the connection broke, and still hold the lock of the transaction.
+def _rows_committed(conn: Connection, tables: Tables, claim: Claim, batch: Batch) -> int | None:
+    """Return the number of rows that a batch was committed with; None where it was not committed."""
+    # Until the server notices that the connection broke, the transaction is open and has the claim locked.
     claim.wait(conn, tables)
     batches = tables.offset_batches.c
     row = conn.execute(sa.select(batches.state, batches.row_count).where(batches.batch_id == batch.batch_id)).one()
     return int(row.row_count) if row.state == "committed" else None
-
-
-def _not_committed(batch: Batch, error: DBAPIError) -> DatabaseUnavailableError:
-    return DatabaseUnavailableError(
-        f"Batch {batch.batch_id} of group {batch.group_id!r} was not committed, and nothing of it was written: "
-        f"{database_message(error)}. Run the task again when the database has what it lacked: staged files that are still there are "
-        "committed without reading Kafka again."
-    )
-
-
-def _check_positions(conn: Connection, tables: Tables, batch: Batch) -> None:
-    stored = stored_positions(conn, tables, batch.group_id)
-    skipped_from = {TopicPartition(gap.topic, gap.partition): gap.start for gap in batch.gaps}
-    for one in batch.ranges:
-        tp = one.topic_partition
-        position = stored.get(tp)
-        expected = skipped_from.get(tp, one.start)
-        if position is None and one.how not in ("stored", "skipped-gap"):
-            continue  # the first batch of the partition
-        if position is None or position.offset != expected:
-            raise PositionConflictError(
-                f"Batch {batch.batch_id} of group {batch.group_id!r} starts {tp} at offset {expected}, but the stored "
-                f"position is {position.offset if position else 'missing'}. Somebody changed the positions without this "
-                "package. Nothing was written; find out who did, and put the position back or abandon the batch."
-            )
 
 
 def _close(
@@ -135,32 +102,14 @@ def _close(
 ) -> None:
     ranges, batches = tables.offset_ranges, tables.offset_batches
     if reads:
+        of_partition = (
+            (ranges.c.batch_id == batch.batch_id)
+            & (ranges.c.topic == sa.bindparam("of_topic"))
+            & (ranges.c.partition == sa.bindparam("of_partition"))
+        )
         conn.execute(
-            ranges.update()
-            .where(
-                ranges.c.batch_id == batch.batch_id,
-                ranges.c.topic == sa.bindparam("of_topic"),
-                ranges.c.partition == sa.bindparam("of_partition"),
-            )
-            .values(
-                records=sa.bindparam("read_records"),
-                dead_letters=sa.bindparam("read_dead_letters"),
-                bytes=sa.bindparam("read_bytes"),
-                first_timestamp=sa.bindparam("read_first"),
-                last_timestamp=sa.bindparam("read_last"),
-            ),
-            [
-                {
-                    "of_topic": tp.topic,
-                    "of_partition": tp.partition,
-                    "read_records": read.records,
-                    "read_dead_letters": read.dead_letters,
-                    "read_bytes": read.bytes,
-                    "read_first": read.first_timestamp,
-                    "read_last": read.last_timestamp,
-                }
-                for tp, read in reads.items()
-            ],
+            ranges.update().where(of_partition),
+            [{"of_topic": tp.topic, "of_partition": tp.partition} | asdict(read) for tp, read in reads.items()],
         )
     closed = conn.execute(
         batches.update()
@@ -176,5 +125,5 @@ def _close(
     if closed.rowcount != 1:
         raise PositionConflictError(
             f"Batch {batch.batch_id} of group {batch.group_id!r} is not open any more: it was committed or abandoned by "
-            "somebody else. Nothing was written."
+            "another attempt or user. Nothing was written."
         )

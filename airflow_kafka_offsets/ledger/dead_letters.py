@@ -1,4 +1,4 @@
-"""Records that a batch sets aside, written in the transaction that passes them over."""
+"""Dead letters: records that could not be decoded, written in the transaction that commits their batch."""
 
 from __future__ import annotations
 
@@ -15,26 +15,12 @@ if TYPE_CHECKING:
 
 
 def write_dead_letters(conn: Connection, tables: Tables, batch: Batch, letters: Iterable[pa.RecordBatch]) -> None:
-    """Insert dead letters.
+    """Insert the dead letters of a batch.
 
-    :param letters: record batches with the columns of `spark.dead_letters.SCHEMA`
+    :param letters: record batches with the columns of `staging.dead_letters.SCHEMA`
     """
-    for some in letters:
-        conn.execute(
-            tables.dead_letters.insert(),
-            [
-                {
-                    "batch_id": batch.batch_id,
-                    "topic": letter["topic"],
-                    "partition": letter["partition"],
-                    "offset_value": letter["offset"],
-                    "consumer_group": batch.group_id,
-                    "key": letter["key"],
-                    "value": letter["value"],
-                    "headers": letter["headers"],
-                    "record_timestamp": letter["timestamp"],
-                    "error": letter["error"],
-                }
-                for letter in some.to_pylist()
-            ],
-        )
+    of_batch = {"batch_id": batch.batch_id, "consumer_group": batch.group_id}
+    renamed = {"offset": "offset_value", "timestamp": "record_timestamp"}
+    for chunk in letters:
+        rows = [{renamed.get(name, name): value for name, value in letter.items()} for letter in chunk.to_pylist()]
+        conn.execute(tables.dead_letters.insert(), [of_batch | row for row in rows])

@@ -1,4 +1,4 @@
-"""Positions that are stored without loading anything: where partitions begin that the group has no position of."""
+"""First positions of partitions, stored without loading a record, so that a later load begins there."""
 
 from __future__ import annotations
 
@@ -29,62 +29,57 @@ def store_first_positions(
     now: datetime,
     reason: str | None = None,
 ) -> None:
-    """Store positions of partitions that have none, as a batch of kind `start`.
+    """Store the positions of partitions that have none, as a batch of kind `start`.
 
-    :param starts: empty ranges
+    :param recipe: of the load; nothing is written to its table
+    :param starts: empty ranges, at the positions
     :param reason: for the history
     """
-    # The table named in the history is only a name here: nothing is written to it.
-    batch_id = insert_batch(
-        conn,
-        tables,
-        group_id,
-        owner,
-        "start",
-        generation,
-        state="committed",
-        reason=reason,
-        planned_at=now,
-        committed_at=now,
-        **asdict(recipe),
-    )
+    values = {"state": "committed", "reason": reason, "planned_at": now, "committed_at": now} | asdict(recipe)
+    batch_id = insert_batch(conn, tables, group_id, owner, "start", generation, **values)
     insert_ranges(conn, tables, batch_id, starts)
     set_positions(conn, tables, group_id, batch_id, starts, {}, {}, now)
 
 
 def first_ranges(batch: Batch, stored: Mapping[TopicPartition, Position]) -> tuple[OffsetRange, ...]:
-    """Where a load began the partitions that have no position.
+    """Return empty ranges at the offsets where a load began partitions without a position.
 
     :param stored: the positions of its group
     """
     gaps = {TopicPartition(gap.topic, gap.partition): gap.start for gap in batch.gaps}
-    found: list[OffsetRange] = []
-    for one in batch.ranges:
-        if one.topic_partition not in stored:
-            at = gaps.get(one.topic_partition, one.start)
-            found.append(replace(one, start=at, end=at, target=at))
-    return tuple(found)
+    starts = [
+        (range_, gaps.get(range_.topic_partition, range_.start))
+        for range_ in batch.ranges
+        if range_.topic_partition not in stored
+    ]
+    return tuple(replace(range_, start=start, end=start, target=start) for range_, start in starts)
 
 
 def first_positions(batch: Batch, stored: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Position]:
-    """The same, as the positions that are stored when the batch is given up."""
+    """Return the positions that abandoning a batch will store.
+
+    :param stored: the positions of its group
+    """
     return {
-        one.topic_partition: Position(one.end, one.topic_id, one.epoch_after) for one in first_ranges(batch, stored)
+        range_.topic_partition: Position(range_.end, range_.topic_id, range_.epoch_after)
+        for range_ in first_ranges(batch, stored)
     }
 
 
 def keep_first_positions(
     conn: Connection, tables: Tables, group_id: str, batch_id: int, *, but: Collection[TopicPartition] = ()
 ) -> None:
-    """Store where a load that is given up began partitions: once a position of another partition is stored, these would
-    count as new partitions, and begin at their beginning.
+    """Store the positions at which an abandoned load began partitions.
 
-    :param but: partitions whose position is chosen in the same transaction
+    Without them, and with a position of another partition, the next load would take these for new partitions and begin at their
+    beginning offset.
+
+    :param but: partitions whose position is set in the same transaction
     """
     batches = tables.offset_batches
     row = conn.execute(sa.select(batches).where(batches.c.batch_id == batch_id)).one()
-    begun = first_ranges(as_batch(conn, tables, row), stored_positions(conn, tables, group_id))
-    starts = [one for one in begun if one.topic_partition not in but]
+    ranges = first_ranges(as_batch(conn, tables, row), stored_positions(conn, tables, group_id))
+    starts = [range_ for range_ in ranges if range_.topic_partition not in but]
     if starts:
         store_first_positions(
             conn,

@@ -1,4 +1,4 @@
-"""Which table a group loads into."""
+"""Which table a group loads into: the answer for loads, replays, rewinds and `verify`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.exceptions import ForeignBatchError
-from airflow_kafka_offsets.ledger.claims import Fence, transact_claimed
+from airflow_kafka_offsets.ledger.claims import Claim, transact_claimed
 from airflow_kafka_offsets.ledger.tables import Tables
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ _OTHER_KIND = "://"
 class GroupTable(NamedTuple):
     """The table that a group loads into.
 
-    :param batch_id: the batch that says so
+    :param batch_id: the batch that the answer is from
     :param kind: of that batch: "load", or "start" where nothing was loaded yet
     :param name: as the history has it
     """
@@ -43,7 +43,7 @@ def group_table(conn: Connection, tables: Tables, group_id: str) -> GroupTable |
             batches.state != "abandoned",
             batches.target_table.is_not(None),
         )
-        # A `start` may be of a load that was abandoned since.
+        # A load decides; a `start` may be left of a load that was abandoned.
         .order_by(sa.case((batches.kind == "load", 0), else_=1), batches.batch_id.desc())
         .limit(1)
     ).one_or_none()
@@ -52,12 +52,12 @@ def group_table(conn: Connection, tables: Tables, group_id: str) -> GroupTable |
 
 def loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> bool:
     """Return whether a table is the one that a group loads into."""
-    found = group_table(conn, tables, group_id)
-    return found is not None and found.name in same_table_names(conn, target)
+    known = group_table(conn, tables, group_id)
+    return known is not None and known.name in same_table_names(conn, target)
 
 
 def same_table_names(bind: Connection | Engine, name: str) -> tuple[str, ...]:
-    """Return every name of the same table: with the connection's default schema, and without it.
+    """Return the names of a table: with the connection's default schema, and without it.
 
     :param name: as `Sink.name` has it: what is no table has one name
     """
@@ -69,14 +69,15 @@ def same_table_names(bind: Connection | Engine, name: str) -> tuple[str, ...]:
     return (name, name.removeprefix(f"{default}.") if name.startswith(f"{default}.") else f"{default}.{name}")
 
 
-def keep_to_table(engine: Engine, tables: Tables, claim: Fence, topics: Sequence[str], target: str) -> None:
-    """Make sure that a group loads into the table that it has loaded into: its positions say what is there.
+def keep_to_table(engine: Engine, tables: Tables, claim: Claim, topics: Sequence[str], target: str) -> None:
+    """Check that a group goes on loading into its table, which has the records before its positions.
 
-    Where that table is not in the database any more, it was renamed to the target: the history gets the new name. What is no
-    table is never taken for renamed. If it was dropped instead, `verify` finds that its rows are missing, as it does where a table was dropped and created again.
+    If that table does not exist any more, it is taken for renamed to the target, and the history gets the new name. If it was
+    dropped instead, `verify` reports its rows as missing, as it does after a table was dropped and created again. A target that
+    is no table is never taken for renamed.
 
     :param target: the name of the load's table
-    :raises ForeignBatchError: the group loads into another table; names the way to move on to a new one
+    :raises ForeignBatchError: the group loads into another table; the message says how to move to a new one
     :raises FencedError: a later attempt took over
     """
     group_id = claim.group_id
@@ -88,21 +89,20 @@ def keep_to_table(engine: Engine, tables: Tables, claim: Fence, topics: Sequence
         if _OTHER_KIND in known.name or _OTHER_KIND in target or _exists(conn, known.name):
             raise _another_table(group_id, known, topics, target)
     batches = tables.offset_batches
+    rename = (
+        batches.update()
+        .where(batches.c.consumer_group == group_id, batches.c.target_table.in_(old_names))
+        .values(target_table=target)
+    )
     renamed = transact_claimed(
         engine,
         tables,
         claim,
-        lambda conn: (
-            conn.execute(
-                batches.update()
-                .where(batches.c.consumer_group == group_id, batches.c.target_table.in_(old_names))
-                .values(target_table=target)
-            ).rowcount
-        ),
+        lambda conn: conn.execute(rename).rowcount,
     )
     log.warning(
-        "Table %r of group %r is not in the database any more: it is taken for renamed to %r, as %d batches of the history say "
-        "from now on. If it was dropped, its rows are missing: 'airflow kafka-offsets verify' proves what is there",
+        "Table %r of group %r does not exist any more: it is taken for renamed to %r, and %d batches of the history have the new "
+        "name from now on. If it was dropped, its rows are missing: 'airflow kafka-offsets verify' shows which",
         known.name,
         group_id,
         target,
@@ -121,7 +121,7 @@ def _another_table(group_id: str, known: GroupTable, topics: Sequence[str], targ
     scope = " ".join(f"--topic {topic}" for topic in topics)
     return ForeignBatchError(
         f"Group {group_id!r} loads into table {known.name!r}, last with batch {known.batch_id}; this load is into "
-        f"{target!r}, and would get only what the other one leaves. Nothing was loaded. Give every load a group_id of its own. "
-        f"To go on in {target!r} where this group stands, name a new group_id, and let it begin there: airflow kafka-offsets "
-        f"rewind NEW_GROUP {scope} --to-group {group_id} --new-group --conn-id CONN_ID --execute."
+        f"{target!r}, and would get only the records that the other one does not load. Nothing was loaded. Give every load a "
+        f"group_id of its own. To go on in {target!r} from the positions of this group, choose a new group_id, and copy the "
+        f"positions to it: airflow kafka-offsets rewind NEW_GROUP {scope} --to-group {group_id} --new-group --conn-id CONN_ID --execute."
     )

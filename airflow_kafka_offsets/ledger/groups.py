@@ -1,8 +1,4 @@
-"""Who may work for a consumer group: the lease, and the epoch that fences earlier attempts.
-
-The lease only says whether the holder is alive, so that a second run does not redo live work. What makes two attempts
-safe is the epoch: every claim raises it, and nothing is written under an older one.
-"""
+"""Rows of `consumer_groups`: how they are found, inserted and locked. Claims on them are in `ledger.group_claim`."""
 
 from __future__ import annotations
 
@@ -23,21 +19,21 @@ OTHER_CLUSTER = "Correct the connection, or load from the other cluster under a 
 
 
 def read_generation(engine: Engine, tables: Tables, group_id: str) -> int:
-    """How often the positions of a group were moved otherwise than by loading; 0 where the group is not known."""
+    """Return the generation of a group: the number of its rewinds; 0 for an unknown group."""
     with engine.connect() as conn:
         return stored_generation(conn, tables, group_id)
 
 
 def stored_generation(conn: Connection, tables: Tables, group_id: str) -> int:
-    """The same, within a transaction."""
+    """Return the generation of a group, within a transaction."""
     groups = tables.consumer_groups.c
     return conn.scalar(sa.select(groups.generation).where(groups.group_id == group_id)) or 0
 
 
 def cluster_of(conn: Connection, tables: Tables, group_id: str) -> str | None:
-    """The id of the Kafka cluster that a group loads from, where it is known.
+    """Return the id of the Kafka cluster that a group loads from; None where it is not stored.
 
-    :raises ConfigurationError: there are no state tables, or they know no such group
+    :raises ConfigurationError: there are no state tables, or there is no such group
     :raises LedgerError: they are of another version
     """
     check_installed(conn, tables)
@@ -54,19 +50,18 @@ def cluster_of(conn: Connection, tables: Tables, group_id: str) -> str | None:
 
 
 def lock(conn: Connection, tables: Tables, group_id: str) -> None:
-    """Lock the group's row, waiting for whoever holds it.
+    """Lock a group's row, after waiting for a transaction that has it locked.
 
-    By an update that changes nothing: every SQL database takes a lock for that, while some ignore FOR UPDATE.
+    The lock is an update that changes nothing: every SQL database locks a row for that, while some ignore FOR UPDATE.
     """
     groups = tables.consumer_groups
     conn.execute(groups.update().where(groups.c.group_id == group_id).values(epoch=groups.c.epoch))
 
 
 def lock_group(conn: Connection, tables: Tables, group_id: str, cluster_id: str) -> int:
-    """Lock the row of a group without claiming it: its lease and its epoch stay as they are.
+    """Lock a group's row without claiming the group, and return its generation. The lease and the epoch do not change.
 
-    :param cluster_id: remembered where the group is new, else compared
-    :return: the group's generation
+    :param cluster_id: stored for a new group, else compared
     :raises ClusterChangedError: the group belongs to another cluster
     """
     insert_if_missing(conn, tables, group_id, cluster_id)
@@ -77,9 +72,9 @@ def lock_group(conn: Connection, tables: Tables, group_id: str, cluster_id: str)
 
 
 def wait_for_group(conn: Connection, tables: Tables, group_id: str, cluster_id: str) -> None:
-    """Wait until another transaction that locks the row of a group, or has inserted it, is over; change nothing.
+    """Wait for the end of a transaction that has locked or inserted a group's row; change nothing.
 
-    :param cluster_id: for a group without a row: only an insert of the same key waits for one that is not committed
+    :param cluster_id: for a group without a row: only an insert of the same key waits for an insert that is not committed
     """
     if insert_if_missing(conn, tables, group_id, cluster_id):
         groups = tables.consumer_groups
@@ -95,15 +90,15 @@ def group_row(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tuple[o
 
 
 def insert_if_missing(conn: Connection, tables: Tables, group_id: str, cluster_id: str) -> bool:
-    """Insert the row of a group; return False where there is one."""
+    """Insert a group's row; return False where it exists."""
     groups = tables.consumer_groups
     if conn.scalar(sa.select(groups.c.group_id).where(groups.c.group_id == group_id)) is not None:
         return False
-    # SQLite's transaction already excludes every other writer.
+    # SQLite has one writer at a time.
     savepoint = nullcontext() if conn.dialect.name == "sqlite" else conn.begin_nested()
     try:
         with savepoint:
             conn.execute(groups.insert().values(group_id=group_id, cluster_id=cluster_id, generation=0, epoch=0))
     except IntegrityError:
-        return False  # The other run of a first run inserted it between the two statements.
+        return False  # Another run inserted it between the two statements.
     return True

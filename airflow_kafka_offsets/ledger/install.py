@@ -1,4 +1,4 @@
-"""`init`: create the state tables, upgrade those of an earlier version, or find out that they are there and fit."""
+"""Create the state tables, upgrade them, and check their version."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavail
 from airflow_kafka_offsets.ledger.migrations import upgrade, upgrade_statements
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables, sql_text
 
-# Elsewhere each statement of DDL is a transaction of its own.
+# In other databases each DDL statement is a transaction of its own.
 _BEGIN = {"postgresql": "BEGIN", "sqlite": "BEGIN IMMEDIATE"}
 
 _NO_SUCH_SCHEMA = "3F000"
 
 
 def initialize(engine: Engine, tables: Tables) -> bool:
-    """Create the state tables where they are missing, and raise those of an earlier version to the current one, step by step.
+    """Create missing state tables, and upgrade those of an earlier schema version.
 
-    Idempotent, and safe when two processes do it at once. An upgrade is one transaction where the database allows DDL in one
-    (Postgres, SQLite); elsewhere an upgrade that was interrupted is finished by the next call.
+    Idempotent, and safe in two processes at once. With transactional DDL (Postgres, SQLite) an upgrade is one transaction; in
+    other databases the next call finishes an upgrade that was interrupted.
 
-    :return: whether anything was done
-    :raises LedgerError: they cannot be created or upgraded, or are of a newer version than this package knows
-    :raises DatabaseUnavailableError: the database could not do it now, for want of room for example
+    :return: whether the database was changed
+    :raises LedgerError: the tables cannot be created or upgraded, or are of a newer version than this package knows
+    :raises DatabaseUnavailableError: the database is unavailable, or out of space for example
     """
     with engine.connect() as conn:
         version = stored_version(conn, tables)
@@ -36,13 +36,13 @@ def initialize(engine: Engine, tables: Tables) -> bool:
 
 
 def create_missing(engine: Engine, tables: Tables) -> bool:
-    """Create the state tables where they are missing, as every load does first; those of an earlier version are not upgraded.
+    """Create missing state tables, as every load does first; tables of an earlier version are not upgraded.
 
-    Workers with the earlier version of this package may still use them: an upgrade is for the administrator to decide.
+    Workers with the earlier version of this package may still use them: an administrator decides when to upgrade.
 
-    :return: whether they were created now
-    :raises LedgerError: they cannot be created, or are of another version
-    :raises DatabaseUnavailableError: the database could not do it now, for want of room for example
+    :return: whether they were created
+    :raises LedgerError: the tables cannot be created, or are of another version
+    :raises DatabaseUnavailableError: the database is unavailable, or out of space for example
     """
     tables.check_names(engine.dialect)
     if _is_installed(engine, tables):
@@ -50,7 +50,7 @@ def create_missing(engine: Engine, tables: Tables) -> bool:
     try:
         transact(engine, lambda conn: _create(conn, tables))
     except DBAPIError as error:
-        # Two tasks of a first run create the tables at the same time: one of them loses, and finds the work done.
+        # Where two tasks create the tables at the same time, one of them gets an error.
         if _is_installed(engine, tables):
             return False
         missing = sqlstate(error) == _NO_SUCH_SCHEMA
@@ -60,7 +60,7 @@ def create_missing(engine: Engine, tables: Tables) -> bool:
 
 
 def statements(engine: Engine, tables: Tables) -> str:
-    """Return the SQL that `init` would run on the database as it is, for users who may not run DDL; empty where nothing is to do.
+    """Return the SQL that `init` would run, for users without the right to run DDL; empty where there is nothing to do.
 
     :raises LedgerError: the tables cannot be upgraded, or are of a newer version than this package knows
     """
@@ -75,7 +75,7 @@ def statements(engine: Engine, tables: Tables) -> str:
 
 def _upgrade(engine: Engine, tables: Tables) -> bool:
     def work(conn: Connection) -> bool:
-        # Another process may be at it; the lock is free when it is done. SQLite's transaction has its lock from the beginning.
+        # Waits for the upgrade of another process. SQLite's transaction has its lock from the beginning.
         conn.execute(sa.select(tables.schema_version).with_for_update()).all()
         version = stored_version(conn, tables)
         if version is None or version == SCHEMA_VERSION:
@@ -86,7 +86,7 @@ def _upgrade(engine: Engine, tables: Tables) -> bool:
     try:
         return transact(engine, work)
     except DBAPIError as error:
-        # Where DDL ends the transaction, another process may have done it meanwhile.
+        # Without transactional DDL, another process may have upgraded the tables meanwhile.
         with engine.connect() as conn:
             if stored_version(conn, tables) == SCHEMA_VERSION:
                 return False
@@ -99,13 +99,13 @@ def _failed(
     if is_outage(error):
         return DatabaseUnavailableError(
             f"The state tables could not be {done} in database {engine.url.database!r}: {database_message(error)}. Nothing was "
-            "written; run the task again when the database has what it lacked."
+            "written; run the task again when the database is back."
         )
     where = f"schema {tables.metadata.schema!r}" if tables.metadata.schema else "the default schema"
     return LedgerError(
         f"The state tables cannot be {done} in {where} of database {engine.url.database!r} "
-        f"as user {engine.url.username!r}: {database_message(error)}. {way_out}, or let somebody "
-        f"who may run DDL apply the output of 'airflow kafka-offsets init --show-sql'."
+        f"as user {engine.url.username!r}: {database_message(error)}. {way_out}, or let an "
+        f"administrator apply the output of 'airflow kafka-offsets init --show-sql'."
     )
 
 
@@ -116,7 +116,7 @@ def _create(conn: Connection, tables: Tables) -> None:
 
 
 def stored_version(conn: Connection, tables: Tables) -> int | None:
-    """Return the schema version of the state tables, which may be an earlier one; None where they are not there.
+    """Return the schema version of the state tables, which may be an earlier one; None where there are none.
 
     :raises LedgerError: they are of a newer version than this package knows
     """
@@ -132,7 +132,7 @@ def stored_version(conn: Connection, tables: Tables) -> int | None:
 
 
 def installed_version(conn: Connection, tables: Tables) -> int | None:
-    """Return the schema version of the state tables, which is this package's; None where they are not there.
+    """Return the schema version of the state tables, which is the current one; None where there are none.
 
     :raises LedgerError: they are of another version
     """
@@ -146,7 +146,7 @@ def installed_version(conn: Connection, tables: Tables) -> int | None:
 
 
 def check_installed(conn: Connection, tables: Tables) -> None:
-    """Make sure that there are state tables.
+    """Check that there are state tables.
 
     :raises ConfigurationError: there are none
     :raises LedgerError: they are of another version
@@ -154,7 +154,7 @@ def check_installed(conn: Connection, tables: Tables) -> None:
     if installed_version(conn, tables) is None:
         raise ConfigurationError(
             f"Database {conn.engine.url.database!r} has no table {tables.schema_version.fullname!r}, or an empty one: nothing was "
-            "ever loaded into it, or the state tables are in another schema or have another prefix. The first load makes them, or "
+            "ever loaded into it, or the state tables are in another schema or have another prefix. The first load creates them, or "
             "'airflow kafka-offsets init'"
         )
 

@@ -1,6 +1,6 @@
-"""The steps that raise state tables of an earlier schema version to the current one, in order.
+"""The migrations of the state tables from one schema version to the next, in order.
 
-A step names its columns itself: `Tables` has those of the current version alone.
+A migration names its columns itself, since `Tables` has the columns of the current version only.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Migration:
     """A step from one schema version to the next.
 
     :param to_version: the version of the tables after it
-    :param altered: the tables that it alters
-    :param check: raises where the data do not allow the step
-    :param statements: returns what is to be run; nothing of it where an interrupted step has done it already
+    :param altered: returns the tables that it alters
+    :param check: raises LedgerError where the data do not allow it
+    :param statements: returns the statements to run, without those that an interrupted migration has run already
     """
 
     to_version: int
@@ -73,12 +73,12 @@ class Migration:
 
 
 def upgrade(conn: Connection, tables: Tables, version: int) -> None:
-    """Run the steps from a version to the current one.
+    """Run the migrations from a version to the current one.
 
-    :raises LedgerError: the data do not allow a step; nothing of that step was run
+    :raises LedgerError: the data do not allow a migration; nothing of it was run
     """
     for migration in _after(version):
-        # A load that commits between the check and the statements would escape the check.
+        # No load may commit between the check and the statements.
         for lock in _locks(conn, tables, migration):
             conn.execute(lock)
         migration.check(conn, tables)
@@ -88,9 +88,9 @@ def upgrade(conn: Connection, tables: Tables, version: int) -> None:
 
 
 def upgrade_statements(conn: Connection, tables: Tables, version: int) -> Iterator[Statement]:
-    """Yield the statements that `upgrade` would run; runs none of them.
+    """Yield the statements that `upgrade` would run, without running them.
 
-    :raises LedgerError: the data do not allow a step
+    :raises LedgerError: the data do not allow a migration
     """
     for migration in _after(version):
         migration.check(conn, tables)
@@ -104,7 +104,7 @@ def _after(version: int) -> list[Migration]:
 
 
 def _locks(conn: Connection, tables: Tables, migration: Migration) -> Iterator[LockTables]:
-    # SQLite has one writer at a time; elsewhere a lock does not outlast the first ALTER TABLE.
+    # SQLite has one writer at a time; in other databases the first ALTER TABLE ends the lock.
     if conn.dialect.name == "postgresql":
         yield LockTables(*migration.altered(tables))
 
@@ -116,9 +116,9 @@ def _note_version(tables: Tables, migration: Migration) -> sa.Update:
 
 
 def _drop(conn: Connection, table: sa.Table, *columns: str) -> Iterator[DropColumn]:
-    # A database without DDL in transactions keeps what an interrupted step has done.
-    there = {column["name"] for column in sa.inspect(conn).get_columns(table.name, schema=table.schema)}
-    return (DropColumn(table, column) for column in columns if column in there)
+    # A database without transactional DDL keeps the changes of an interrupted migration.
+    existing = {column["name"] for column in sa.inspect(conn).get_columns(table.name, schema=table.schema)}
+    return (DropColumn(table, column) for column in columns if column in existing)
 
 
 def _altered_by_2(tables: Tables) -> Sequence[sa.Table]:
@@ -126,7 +126,7 @@ def _altered_by_2(tables: Tables) -> Sequence[sa.Table]:
 
 
 def _check_2(conn: Connection, tables: Tables) -> None:
-    """Refuse to forget which records after a position are loaded: they would be loaded again."""
+    """Refuse where records after a position are loaded already: without these columns they would be loaded again."""
     inspector = sa.inspect(conn)
     offsets, ranges, batches = tables.consumed_offsets, tables.offset_ranges, tables.offset_batches.c
     ahead: sa.ColumnClause[int] = sa.column("ahead_offset", sa.BigInteger)
@@ -134,7 +134,7 @@ def _check_2(conn: Connection, tables: Tables) -> None:
     if "ahead_offset" in {column["name"] for column in inspector.get_columns(offsets.name, schema=offsets.schema)}:
         groups |= set(conn.scalars(sa.select(offsets.c.consumer_group).where(ahead > offsets.c.offset_value)))
     if "ahead_offset" in {column["name"] for column in inspector.get_columns(ranges.name, schema=ranges.schema)}:
-        # Files that are staged for an open batch hold such records, too.
+        # Staged files of an open batch may have such records, too.
         groups |= set(
             conn.scalars(
                 sa.select(batches.consumer_group)

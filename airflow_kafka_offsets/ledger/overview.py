@@ -1,4 +1,4 @@
-"""What the state tables say, for those who look: groups, and the history of batches. Reads only."""
+"""Groups and the history of batches as rows for users: the command line prints them. Reads only."""
 
 from __future__ import annotations
 
@@ -17,11 +17,23 @@ from airflow_kafka_offsets.ledger.tables import Tables
 Row = dict[str, Any]
 """Columns by name, with values of Python's types: numbers, text, instants with a time zone, None."""
 
+_BATCH_COLUMNS = (
+    "batch_id", "kind", "state", "scenario", "records", "row_count", "dead_letters", "generation", "attempt", "target_table",
+    "transform", "who", "dag_id", "task_id", "run_id", "map_index", "try_number", "planned_at", "staged_at", "committed_at",
+    "reason",
+)  # fmt: skip
+_RANGE_COLUMNS = (
+    "topic", "partition", "start_offset", "end_offset", "target_offset", "records", "dead_letters", "bytes", "first_timestamp",
+    "last_timestamp", "how", "replaced_from", "replaced_to",
+)  # fmt: skip
+_GAP_COLUMNS = ("topic", "partition", "start_offset", "end_offset", "cause", "decision")
+_REPLACED_COLUMNS = ("topic", "partition", "replaced_batch_id", "row_count", "dead_letters")
+
 
 def groups(conn: Connection, tables: Tables) -> list[Row]:
-    """Every group: its cluster and generation, what it has committed, its open batch, and who holds it now.
+    """Return every group: its cluster and generation, its last commit, its open batch, and the holder of its lease.
 
-    A lease that has ended by the database's clock holds nothing, and is left out.
+    A lease that has expired by the database's clock is left out.
 
     :raises ConfigurationError: there are no state tables
     :raises LedgerError: they are of another version
@@ -67,45 +79,18 @@ def groups(conn: Connection, tables: Tables) -> list[Row]:
 
 
 def batches(conn: Connection, tables: Tables, group_id: str, limit: int) -> list[Row]:
-    """The latest batches of a group, the newest first.
+    """Return the latest batches of a group, the newest first.
 
-    :raises ConfigurationError: there is no such group; names those that are known
+    :raises ConfigurationError: there is no such group; names those that exist
     """
     cluster_of(conn, tables, group_id)
-    found = tables.offset_batches.c
-    query = (
-        sa.select(
-            found.batch_id,
-            found.kind,
-            found.state,
-            found.scenario,
-            found.records,
-            found.row_count.label("rows"),
-            found.dead_letters,
-            found.generation,
-            found.attempt,
-            found.target_table,
-            found.transform,
-            found.who,
-            found.dag_id,
-            found.task_id,
-            found.run_id,
-            found.map_index,
-            found.try_number,
-            found.planned_at,
-            found.staged_at,
-            found.committed_at,
-            found.reason,
-        )
-        .where(found.consumer_group == group_id)
-        .order_by(found.batch_id.desc())
-        .limit(limit)
-    )
-    return _rows(conn, query)
+    columns = tables.offset_batches.c
+    query = _select(tables.offset_batches, *_BATCH_COLUMNS).where(columns.consumer_group == group_id)
+    return _rows(conn, query.order_by(columns.batch_id.desc()).limit(limit))
 
 
 def batch_parts(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> list[Row]:
-    """Everything that a batch did to partitions: `part` is range, gap or replaced, with the columns of all three.
+    """Return what a batch did to partitions: `part` is range, gap or replaced, with the columns of all three.
 
     :raises ConfigurationError: the group, or a batch of it with that id, does not exist
     """
@@ -118,54 +103,31 @@ def batch_parts(conn: Connection, tables: Tables, group_id: str, batch_id: int) 
         raise ConfigurationError(
             f"Group {group_id!r} has no batch {batch_id}: {known}. 'airflow kafka-offsets history' lists the group's batches"
         )
-    ranges, gaps, replaced = tables.offset_ranges.c, tables.offset_gaps.c, tables.replaced_output.c
-    parts = [
-        (
-            "range",
-            sa.select(
-                ranges.topic,
-                ranges.partition,
-                ranges.start_offset,
-                ranges.end_offset,
-                ranges.target_offset,
-                ranges.records,
-                ranges.dead_letters,
-                ranges.bytes,
-                ranges.first_timestamp,
-                ranges.last_timestamp,
-                ranges.how,
-                ranges.replaced_from,
-                ranges.replaced_to,
-            )
-            .where(ranges.batch_id == batch_id)
-            .order_by(ranges.topic, ranges.partition),
-        ),
-        (
-            "gap",
-            sa.select(
-                gaps.topic, gaps.partition, gaps.start_offset, gaps.end_offset, gaps.cause, gaps.decision
-            )
-            .where(gaps.batch_id == batch_id)
-            .order_by(gaps.topic, gaps.partition, gaps.start_offset),
-        ),
-        (
-            "replaced",
-            sa.select(
-                replaced.topic,
-                replaced.partition,
-                replaced.replaced_batch_id,
-                replaced.row_count.label("rows"),
-                replaced.dead_letters,
-            )
-            .where(replaced.batch_id == batch_id)
-            .order_by(replaced.topic, replaced.partition, replaced.replaced_batch_id),
-        ),
-    ]  # fmt: skip
-    names = list(dict.fromkeys(str(column.name) for _, query in parts for column in query.selected_columns))
-    empty: Row = dict.fromkeys(names)
-    return [{"part": part} | empty | row for part, query in parts for row in _rows(conn, query)]
+    parts = {
+        "range": (tables.offset_ranges, _RANGE_COLUMNS),
+        "gap": (tables.offset_gaps, _GAP_COLUMNS),
+        "replaced": (tables.replaced_output, _REPLACED_COLUMNS),
+    }
+    names = dict.fromkeys(_label(name) for _, columns in parts.values() for name in columns)
+    rows: list[Row] = []
+    for part, (table, columns) in parts.items():
+        query = (
+            _select(table, *columns)
+            .where(table.c.batch_id == batch_id)
+            .order_by(*(table.c[name] for name in columns[:3]))
+        )
+        rows += [{"part": part} | names | row for row in _rows(conn, query)]
+    return rows
+
+
+def _select(table: sa.Table, *names: str) -> sa.Select[Any]:
+    return sa.select(*(table.c[name].label(_label(name)) for name in names))
+
+
+def _label(name: str) -> str:
+    return "rows" if name == "row_count" else name
 
 
 def _rows(conn: Connection, query: sa.Select[Any]) -> list[Row]:
-    # The names are of a subclass of str, which not everybody can write.
+    # SQLAlchemy's names are of a subclass of str, which YAML cannot represent.
     return [{str(name): value for name, value in row.items()} for row in conn.execute(query).mappings()]

@@ -1,4 +1,4 @@
-"""How many bytes an offset of a group had in its last batches."""
+"""The size of records in the latest batches of a group, from which `max_bytes` is estimated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _RECENT_BATCHES = 5
 
 
 def bytes_per_offset(engine: Engine, tables: Tables, group_id: str) -> dict[str, float]:
-    """The size of keys and values by offset, for each topic, in the latest batches of a group.
+    """Return the average bytes of keys and values for each offset, by topic, in the latest loads of a group.
 
     :return: topics of which at least one offset was read
     """

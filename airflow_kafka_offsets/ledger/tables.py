@@ -1,6 +1,6 @@
-"""The state tables, for SQLAlchemy: names, columns, schema version, and the DDL as text.
+"""The state tables as SQLAlchemy tables: names, columns, schema version, and the DDL as text.
 
-What a row of each table means is said in `docs/state-tables.md`.
+`docs/state-tables.md` describes what a row of each table means.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 SCHEMA_VERSION = 2
 
 NAME_LENGTH = 250
-"""The most characters of a group's name, and of other names."""
+"""The most characters of a group's name, and of other names in the tables."""
 
-# Only these know an index over a part of the rows (elsewhere the index would forbid a group's second batch), and
-# CREATE INDEX IF NOT EXISTS.
+# The dialects with partial indexes (without WHERE, the index would forbid a group's second batch) and with CREATE INDEX IF NOT
+# EXISTS.
 _PARTIAL_INDEX_DIALECTS = ("postgresql", "sqlite")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An instant: with a time zone where the database has such a type, else stored as UTC without one."""
+    """An instant: with a time zone on PostgreSQL, elsewhere as UTC without a time zone."""
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
@@ -44,7 +44,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 class Tables:
-    """The state tables in a schema, or with a prefix before their names.
+    """The state tables, in a schema or with a prefix before their names.
 
     :param schema: the database schema; None is the connection's default
     :param prefix: put before the name of every table
@@ -53,10 +53,10 @@ class Tables:
     def __init__(self, schema: str | None = None, prefix: str = "") -> None:
         self.metadata = sa.MetaData(schema=schema)
         self._prefix = prefix
-        # Kafka's own limit for a topic name is 249 characters; MySQL wants a length for text in a key.
+        # Kafka limits topic names to 249 characters; MySQL needs a length for text in a key.
         topic = sa.String(249)
         name = sa.String(NAME_LENGTH)
-        # SQLite numbers rows by itself only where the primary key is an INTEGER.
+        # SQLite generates numbers only for a primary key of type INTEGER.
         serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
         self.schema_version = self._table(
@@ -174,8 +174,9 @@ class Tables:
         )
 
     def check_names(self, dialect: Dialect) -> None:
-        """
-        :raises ConfigurationError: a name is longer than the database keeps (Postgres cuts it off without an error)
+        """Check that the database keeps the names whole: Postgres truncates them without an error.
+
+        :raises ConfigurationError: a name is too long
         """
         for table in self.metadata.sorted_tables:
             for name in (table.name, *(str(index.name) for index in table.indexes)):
@@ -193,7 +194,7 @@ class Tables:
         return sa.Index(f"{self._prefix}offset_batches_{name}", *columns, **options)  # type: ignore[arg-type]
 
     def ddl(self, dialect: Dialect) -> str:
-        """The statements that `init` runs on an empty database, for users who may not run DDL themselves."""
+        """Return the statements that `init` runs on an empty database, for users without the right to run DDL."""
         self.check_names(dialect)
         statements: list[ClauseElement] = []
         partial = dialect.name in _PARTIAL_INDEX_DIALECTS
@@ -210,7 +211,7 @@ class Tables:
 
 def sql_text(statements: Iterable[ClauseElement], dialect: Dialect) -> str:
     """Return statements as text that a client of the database can run."""
-    # For a driver that formats statements, a % in a name would be doubled.
+    # The paramstyle of drivers that format statements would double a % in a name.
     dialect = type(dialect)(paramstyle="named")  # type: ignore[call-arg]
     return "".join(
         f"{str(statement.compile(dialect=dialect, compile_kwargs={'literal_binds': True})).strip()};\n\n"

@@ -1,4 +1,4 @@
-"""Which task instance a batch belongs to."""
+"""Who loads: the task instance, or the process, that a claim and a batch belong to."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TaskRun:
-    """Who asks: an Airflow task instance, or a process of its own.
+    """An Airflow task instance in one of its tries, or a process outside of Airflow.
 
-    Tries of one task instance are the same asker: a later try takes over from an earlier one at once.
+    The tries of a task instance are the same owner: a later try takes over from an earlier one at once.
     """
 
     run_id: str
@@ -23,7 +23,7 @@ class TaskRun:
 
     @classmethod
     def of_this_process(cls) -> TaskRun:
-        """For scripts and notebooks: an identity that no other process has."""
+        """Return an identity that no other process has, for scripts and notebooks."""
         return cls(run_id=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}")
 
     def __str__(self) -> str:

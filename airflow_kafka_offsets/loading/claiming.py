@@ -1,23 +1,23 @@
-"""Hold a group while its load is at work: wait for whoever has it, let it go at the end, and say so where it was taken over."""
+"""Hold a group for the length of a load: wait for another run, renew the lease, release it at the end."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_kafka_offsets.exceptions import FencedError, GroupBusyError, LedgerError
-from airflow_kafka_offsets.ledger.claims import Claim, check_claim, claim_group, release_group
-from airflow_kafka_offsets.ledger.heartbeat import Heartbeat
+from airflow_kafka_offsets.ledger.claims import Claim
+from airflow_kafka_offsets.ledger.group_claim import GroupClaim, Heartbeat, claim_group
+from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 
 log = logging.getLogger(__name__)
-
 
 _BUSY_POLL_SECONDS = 1.0
 
@@ -27,13 +27,13 @@ _BUSY_LOG_SECONDS = 60.0
 @contextmanager
 def hold_group(
     pipeline: Pipeline, options: LoadOptions, engine: Engine, run: TaskRun, cluster_id: str
-) -> Iterator[Claim]:
-    """Hold a pipeline's group, and renew its lease, for as long as the block lasts.
+) -> Iterator[GroupClaim]:
+    """Claim a pipeline's group, and renew the lease until the end of the block.
 
-    Where another run holds the group, wait as `on_busy` says.
+    Where another run holds the group, `on_busy` decides whether to wait.
 
-    :raises GroupBusyError: another run holds it, and is not to be waited for
-    :raises FencedError: a later attempt took the group over meanwhile, whatever else went wrong for that
+    :raises GroupBusyError: another run holds the group, and `on_busy` is "fail"
+    :raises FencedError: a later attempt took over the group within the block, also where that caused another error
     """
     next_log = time.monotonic()
     while True:
@@ -50,33 +50,30 @@ def hold_group(
                 next_log = time.monotonic() + _BUSY_LOG_SECONDS
             time.sleep(_BUSY_POLL_SECONDS)
     try:
-        # From the claim to the release: planning asks Kafka, and a commit may write for longer than a lease lasts.
+        # All the time: planning waits for Kafka, and writing rows may take longer than a lease.
         with (
             Heartbeat(engine, pipeline.tables, claim),
-            prefer_fenced_error(lambda: check_claim(engine, pipeline.tables, claim)),
+            prefer_fenced_error(claim, engine, pipeline.tables),
         ):
             yield claim
     finally:
         try:
-            release_group(engine, pipeline.tables, claim)
+            claim.release(engine, pipeline.tables)
         except (SQLAlchemyError, LedgerError) as error:
-            # The lease ends by itself; an error here must not hide the one that ended the block.
-            log.warning("The lease of group %r could not be released and ends by itself: %s", claim.group_id, error)
+            # The lease expires; an error here must not hide the one that ended the block.
+            log.warning("The lease of group %r could not be released; it will expire: %s", claim.group_id, error)
 
 
 @contextmanager
-def prefer_fenced_error(check: Callable[[], None]) -> Iterator[None]:
-    """Let the error of an attempt that was overtaken say that it was.
-
-    :param check: raises FencedError where a later attempt took over
-    """
+def prefer_fenced_error(claim: Claim, engine: Engine, tables: Tables) -> Iterator[None]:
+    """Raise FencedError instead of another error of the block where a later attempt took over."""
     try:
         yield
     except FencedError:
         raise
     except Exception:
-        # Where a later attempt took over, all else follows from that: it removes files that this one works with. A database
-        # that cannot be asked now is less to say than the error at hand.
+        # A later attempt removes the files of this one, which causes other errors. A database error of the check is not raised: the
+        # first error says more.
         with suppress(SQLAlchemyError):
-            check()
+            claim.check(engine, tables)
         raise

@@ -1,4 +1,4 @@
-"""Step 3: rows, dead letters and positions in one transaction."""
+"""Step 3: commit the rows and dead letters of a batch, with its positions, in one transaction."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from datetime import timedelta
 
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.ledger.batch_rows import Batch
-from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.ledger.dead_letters import write_dead_letters
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
@@ -20,7 +18,6 @@ from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.result import Commit, OnCommit
 from airflow_kafka_offsets.loading.staged_batch import Staged
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
-from airflow_kafka_offsets.replaying.replay_batches import ReplayClaim
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, too_many
 from airflow_kafka_offsets.staging.rows import StagedRows
 
@@ -28,15 +25,15 @@ log = logging.getLogger(__name__)
 
 
 def commit(attempt: LoadContext, batch: Batch, work: Staged, began: float) -> int:
-    """Rows, dead letters and the positions of a load in one transaction; then the staged files are removed.
+    """Commit a staged batch in one transaction, then remove its files, and report it.
 
-    :param began: when this attempt took the batch up, by the monotonic clock
+    :param began: when this attempt started with the batch, by the monotonic clock
     :return: the number of rows
-    :raises DeadLetterError: more records are bad than the pipeline allows
+    :raises DeadLetterError: more records could not be decoded than the pipeline allows
     """
     pipeline, engine, claim = attempt.pipeline, attempt.engine, attempt.claim
     _check_dead_letters(pipeline, batch, work)
-    begun = time.monotonic()
+    commit_began = time.monotonic()
     rows = StagedRows(work.directory, work.manifest)
     schema = rows.schema()
     if schema is not None:
@@ -44,25 +41,23 @@ def commit(attempt: LoadContext, batch: Batch, work: Staged, began: float) -> in
 
     def write(conn: Connection) -> int:
         pipeline.sink.refuse_unknown_rows(conn, pipeline.tables.offset_batches, batch.batch_id)
-        if isinstance(claim, ReplayClaim) and claim.replay.replace:
+        if attempt.replace:
             replace_output(conn, pipeline.tables, batch.group_id, batch.batch_id, pipeline.sink)
         write_dead_letters(conn, pipeline.tables, batch, dead_letters(work.directory, work.manifest))
         return pipeline.sink.write(conn, rows)
 
     count = commit_batch(engine, pipeline.tables, claim, batch, work.reads, write)
     log.info(
-        "Committed batch %d of group %r: %s records, %s rows into %s%s in %.1f s; %s: %s",
+        "Committed batch %d, a %s of group %r: %s records, %s rows into %s%s in %.1f s: %s",
         batch.batch_id,
+        claim.kind,
         batch.group_id,
         f"{work.records:,}",
         f"{count:,}",
         pipeline.sink.name,
         f", {work.dead_letters:,} dead letters" if work.dead_letters else "",
-        time.monotonic() - begun,
-        "positions" if isinstance(claim, Claim) else "replayed",
-        first_few(f"{one.topic_partition} {one.end}" for one in batch.ranges)
-        if isinstance(claim, Claim)
-        else format_ranges(batch),
+        time.monotonic() - commit_began,
+        format_ranges(batch),
     )
     remove_attempt(batch.batch_id, work.directory.uri, pipeline.staging_dir)
     if attempt.on_commit is not None:
@@ -76,13 +71,12 @@ def _report(on_commit: OnCommit, attempt: LoadContext, batch: Batch, work: Stage
     for tp, read in work.reads.items():
         records[tp.topic] += read.records or 0
         dead_letters[tp.topic] += read.dead_letters
-    kind = "load" if isinstance(attempt.claim, Claim) else "replay"
-    took = timedelta(seconds=time.monotonic() - began)
+    duration = timedelta(seconds=time.monotonic() - began)
     try:
-        on_commit(Commit(batch.group_id, kind, records, dead_letters, rows, took))
+        on_commit(Commit(batch.group_id, attempt.claim.kind, records, dead_letters, rows, duration))
     except Exception:
-        # What is committed is committed.
-        log.exception("Telling of batch %d of group %r failed", batch.batch_id, batch.group_id)
+        # The batch is committed, and the load goes on.
+        log.exception("on_commit failed for batch %d of group %r", batch.batch_id, batch.group_id)
 
 
 def _check_dead_letters(pipeline: Pipeline, batch: Batch, work: Staged) -> None:
@@ -90,5 +84,5 @@ def _check_dead_letters(pipeline: Pipeline, batch: Batch, work: Staged) -> None:
     if most is None or work.dead_letters <= most:
         return
     first = next(dead_letters(work.directory, work.manifest)).slice(0, 1).to_pylist()[0]
-    told = f"{work.dead_letters:,} of {work.records:,} records of batch {batch.batch_id} cannot be decoded"
-    raise too_many(told, most, first["topic"], first["partition"], first["offset"], first["error"])
+    cause = f"{work.dead_letters:,} of {work.records:,} records of batch {batch.batch_id} cannot be decoded"
+    raise too_many(cause, most, first["topic"], first["partition"], first["offset"], first["error"])

@@ -1,4 +1,4 @@
-"""What a load or a replay works with, and what it has done."""
+"""What the steps of a load or a replay share: the pipeline, the connections, the claim."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.result import OnCommit
-from airflow_kafka_offsets.replaying.replay_batches import ReplayClaim
 from airflow_kafka_offsets.spark.launcher import Launcher
 from airflow_kafka_offsets.staging.target_columns import TargetColumns
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadContext:
-    """A load, or a batch of a replay, under way: what the three steps share.
+    """A running load, or a running replay of one batch.
 
-    :param columns: those of a decoded row
-    :param target: those of the target
-    :param fingerprint: of everything that decides what the rows of a range are
-    :param on_commit: is told of every batch that is committed
+    :param columns: of a decoded record
+    :param target: the columns of the target
+    :param fingerprint: a hash of everything that decides which rows a range becomes
+    :param on_commit: called after each commit
+    :param replace: whether a commit first removes what earlier batches wrote of the same offsets
     """
 
     pipeline: Pipeline
@@ -36,11 +36,12 @@ class LoadContext:
     cluster: Cluster
     engine: Engine
     launcher: Launcher
-    claim: Claim | ReplayClaim
+    claim: Claim
     columns: pa.Schema
     target: TargetColumns
     fingerprint: str
     on_commit: OnCommit | None = None
+    replace: bool = False
 
     @property
     def recipe(self) -> Recipe:
@@ -48,10 +49,10 @@ class LoadContext:
 
 
 def format_ranges(batch: Batch) -> str:
-    """The ranges of a batch, for the log."""
+    """Return the ranges of a batch as text for the log."""
     return first_few(batch.ranges)
 
 
 def format_first_positions(decided: planning.Plan) -> str:
-    """The positions that are stored without loading anything, for the log."""
-    return first_few(f"{one.topic_partition} {one.end}" for one in decided.initial)
+    """Return the positions that a plan stores without loading a record, as text for the log."""
+    return first_few(f"{range_.topic_partition} {range_.end}" for range_ in decided.initial)

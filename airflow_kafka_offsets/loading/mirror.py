@@ -1,7 +1,6 @@
-"""Positions that Kafka's own tools can see: committed to a consumer group that nobody consumes with.
+"""Mirror the stored positions to a consumer group in Kafka, for lag tools and autoscalers.
 
-The database alone decides what is loaded. The mirror goes one way, is never read back into it, and may be missing: lag
-tools and autoscalers look at it. Positions are mirrored as they are, also where they went back.
+The database alone decides what is loaded: no load reads the mirror, and it may be missing. Rewound positions are mirrored, too.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from airflow_kafka_offsets.loading.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
 
-
-# What a load that has committed may wait for the mirror. A coordinator that is just moving is there again by then.
+# How long a load waits for the mirror after a commit: long enough for a coordinator to move to another broker.
 AFTER_COMMIT_SECONDS = 5.0
 
 _SHOWN = 10
@@ -36,9 +34,9 @@ Positions = Mapping[TopicPartition, Position]
 
 @dataclass(frozen=True, slots=True)
 class Mirrored:
-    """What a consumer group in Kafka shows after its positions were mirrored.
+    """The result of mirroring positions to a consumer group in Kafka.
 
-    :param committed: for how many partitions it shows the position
+    :param committed: the number of partitions with the mirrored position
     :param refused: the other partitions, with the reason
     """
 
@@ -47,22 +45,22 @@ class Mirrored:
 
 
 def mirror(cluster: Cluster, kafka_group: str, positions: Positions, *, timeout: float = 30.0) -> Mirrored:
-    """Commit positions to a consumer group in Kafka, and read back what it shows.
+    """Commit positions to a consumer group in Kafka, and read them back.
 
-    :param kafka_group: its name; a new name is a new group, one with active members refuses
-    :param timeout: seconds for all of it
+    :param kafka_group: its name; a new name creates a group, a group with active members refuses
+    :param timeout: seconds for both requests
     :raises KafkaUnavailableError: the group's coordinator did not answer in time; some positions may be committed
     """
     deadline = time.monotonic() + timeout
     refused = cluster.commit(kafka_group, positions, timeout=timeout)
-    taken = [tp for tp in positions if tp not in refused]
-    # The broker's word for each partition is not enough: whoever else commits to the group may have come in between.
-    shown = cluster.committed(kafka_group, taken, timeout=_left(deadline)) if taken else {}
-    for tp in taken:
-        if shown.get(tp) != positions[tp].offset:
+    accepted = [tp for tp in positions if tp not in refused]
+    # The broker's answer is not enough: another client may have committed to the group since.
+    committed = cluster.committed(kafka_group, accepted, timeout=_left(deadline)) if accepted else {}
+    for tp in accepted:
+        if committed.get(tp) != positions[tp].offset:
             refused[tp] = (
-                f"it was committed, but the group shows {shown.get(tp, 'nothing')} instead of {positions[tp].offset}: "
-                "somebody else commits to it; choose another name"
+                f"it was committed, but the group shows {committed.get(tp, 'nothing')} instead of {positions[tp].offset}: "
+                "another client commits to it; choose another name"
             )
     return Mirrored(len(positions) - len(refused), refused)
 
@@ -70,13 +68,13 @@ def mirror(cluster: Cluster, kafka_group: str, positions: Positions, *, timeout:
 def mirror_stored(
     cluster: Cluster, kafka_group: str, stored: Callable[[], Positions], *, timeout: float = 30.0
 ) -> Mirrored:
-    """Mirror the stored positions, and again while they move: what was written last is what is stored.
+    """Mirror the stored positions, and again until they have not moved since they were read.
 
-    An attempt that slept between its own look at the positions and the commit would otherwise put the mirror back behind a
-    later attempt's. Whoever writes here looks at the positions after that, so the last one to write wrote the latest.
+    Otherwise an attempt that paused between reading and committing could overwrite a later attempt's positions with earlier
+    ones. Each attempt reads the positions after its last commit, so that the last commit of all has the latest positions.
 
-    :param stored: reads the positions to mirror from the database
-    :param timeout: seconds for all of it
+    :param stored: reads the positions from the database
+    :param timeout: seconds for all requests
     :raises MirrorError: the group does not show every position; names partitions and reasons
     :raises KafkaUnavailableError: the group's coordinator did not answer in time
     """
@@ -84,22 +82,22 @@ def mirror_stored(
     latest = stored()
     while True:
         positions = latest
-        done = mirror(cluster, kafka_group, positions, timeout=_left(deadline))
+        mirrored = mirror(cluster, kafka_group, positions, timeout=_left(deadline))
         latest = stored()
         if _offsets(latest) == _offsets(positions):
             break
-    if done.refused:
+    if mirrored.refused:
         raise MirrorError(
-            f"{len(done.refused)} of {len(positions)} positions are not mirrored to consumer group {kafka_group!r} in Kafka: "
-            f"{_reasons(done.refused)}. The positions in the database are not touched by that."
+            f"{len(mirrored.refused)} of {len(positions)} positions are not mirrored to consumer group {kafka_group!r} in Kafka: "
+            f"{_reasons(mirrored.refused)}. The positions in the database are not affected."
         )
-    return done
+    return mirrored
 
 
 def mirror_after_commit(cluster: Cluster, kafka_group: str | None, engine: Engine, pipeline: Pipeline) -> None:
     """Mirror a pipeline's positions to a consumer group where one is named, in at most `AFTER_COMMIT_SECONDS`.
 
-    Whatever goes wrong is a warning: the rows and the positions are committed, and the next load mirrors again.
+    Errors are logged as warnings: the rows and the positions are committed, and the next load mirrors again.
     """
     if kafka_group is None:
         return
@@ -107,12 +105,12 @@ def mirror_after_commit(cluster: Cluster, kafka_group: str | None, engine: Engin
 
     def stored() -> Positions:
         nonlocal positions
-        every = read_positions(engine, pipeline.tables, pipeline.group_id)
-        positions = {tp: one for tp, one in every.items() if tp.topic in pipeline.topics}
+        of_group = read_positions(engine, pipeline.tables, pipeline.group_id)
+        positions = {tp: position for tp, position in of_group.items() if tp.topic in pipeline.topics}
         return positions
 
     try:
-        done = mirror_stored(cluster, kafka_group, stored, timeout=AFTER_COMMIT_SECONDS)
+        mirrored = mirror_stored(cluster, kafka_group, stored, timeout=AFTER_COMMIT_SECONDS)
     except MirrorError as error:
         log.warning("%s The next load mirrors them again.", error)
     except Exception as error:
@@ -120,11 +118,12 @@ def mirror_after_commit(cluster: Cluster, kafka_group: str | None, engine: Engin
             "The positions of group %r are not mirrored to consumer group %r in Kafka (%s); the next load mirrors them again: %s",
             pipeline.group_id,
             kafka_group,
-            first_few(f"{tp} {one.offset}" for tp, one in sorted(positions.items())) or "they could not be read",
+            first_few(f"{tp} {position.offset}" for tp, position in sorted(positions.items()))
+            or "they could not be read",
             database_message(error) if isinstance(error, DBAPIError) else error,
         )
     else:
-        log.info("Consumer group %r in Kafka shows the positions of %d partitions", kafka_group, done.committed)
+        log.info("Consumer group %r in Kafka shows the positions of %d partitions", kafka_group, mirrored.committed)
 
 
 def _left(deadline: float) -> float:
@@ -132,14 +131,14 @@ def _left(deadline: float) -> float:
 
 
 def _offsets(positions: Positions) -> dict[TopicPartition, int]:
-    return {tp: one.offset for tp, one in positions.items()}
+    return {tp: position.offset for tp, position in positions.items()}
 
 
 def _reasons(refused: Mapping[TopicPartition, str]) -> str:
-    """The first partitions, those of one reason together."""
-    shown = sorted(refused.items(), key=lambda one: (one[1], one[0]))[:_SHOWN]
-    told = [
-        f"{', '.join(str(tp) for tp, _ in those)}: {reason}" for reason, those in groupby(shown, lambda one: one[1])
+    """Return the first refused partitions, grouped by reason."""
+    first = sorted(refused.items(), key=lambda item: (item[1], item[0]))[:_SHOWN]
+    reasons = [
+        f"{', '.join(str(tp) for tp, _ in items)}: {reason}" for reason, items in groupby(first, lambda item: item[1])
     ]
     more = f"; and {len(refused) - _SHOWN} more" if len(refused) > _SHOWN else ""
-    return "; ".join(told) + more
+    return "; ".join(reasons) + more

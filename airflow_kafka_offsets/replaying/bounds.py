@@ -1,4 +1,4 @@
-"""What a replay loads: bounds of three kinds, turned into offsets, held against the logs, and cut into parts."""
+"""The bounds of a replay: how they are given, resolved to offsets, checked against the logs, and cut into batches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.kafka.cluster import Cluster
     from airflow_kafka_offsets.ledger.batch_rows import Batch
 
-
 _SHAPES = '{"orders": {0: [10, 20]}}, or a list of {"topic": …, "partition": …, "start": …, "end": …}'
 
 Logs = Mapping[TopicPartition, PartitionLog]
@@ -39,39 +38,40 @@ class OffsetBounds:
     ranges: Mapping[str, Mapping[Any, Any]] | Sequence[Mapping[str, Any]] | str
 
     def read(self) -> Ranges:
-        """
-        :raises ConfigurationError: they are in none of these shapes, overlap, or are no offsets
+        """Return the ranges by topic and partition.
+
+        :raises ConfigurationError: they have another shape, name a partition twice, or are not offsets
         """
         try:
             given = json.loads(self.ranges) if isinstance(self.ranges, str) else self.ranges
-            read = tuple(sorted(_read(given), key=lambda one: one.topic_partition))
+            ranges = tuple(sorted(_parse(given), key=lambda range_: range_.topic_partition))
         except (ValueError, TypeError, KeyError, AttributeError):
             raise ConfigurationError(f"Offsets must look like {_SHAPES}; got {self.ranges!r}") from None
-        for one in read:
-            if not 0 <= one.start <= one.end:
-                raise ConfigurationError(f"Offsets must not be negative or end before they start; got {one}")
-        if len({one.topic_partition for one in read}) != len(read):
-            raise ConfigurationError(f"Offsets must name each partition once; got {', '.join(map(str, read))}")
-        return read
+        for range_ in ranges:
+            if not 0 <= range_.start <= range_.end:
+                raise ConfigurationError(f"Offsets must not be negative or end before they start; got {range_}")
+        if len({range_.topic_partition for range_ in ranges}) != len(ranges):
+            raise ConfigurationError(f"Offsets must name each partition once; got {', '.join(map(str, ranges))}")
+        return ranges
 
 
 @dataclass(frozen=True, slots=True)
 class TimeBounds:
-    """From the first record at or after an instant up to the first record at or after another, in every partition.
+    """In every partition, from the first record at or after an instant up to the first record at or after another.
 
-    Records do not lie in the order of their timestamps: those in between are loaded whatever their timestamps are, and what
-    lies outside is not.
+    Records are not ordered by their timestamps: all records between these two are loaded, and no others.
 
     :param since: inclusive; no zone means UTC, text is ISO 8601
-    :param until: exclusive; None, or an instant that no record has reached, is the end of the log when the replay is planned
+    :param until: exclusive; None, or an instant after all records, is the end of the log when the replay is planned
     """
 
     since: str | datetime
     until: str | datetime | None = None
 
     def instants(self) -> tuple[datetime, datetime | None]:
-        """
-        :raises ConfigurationError: one is no instant, or they are the wrong way round
+        """Return both as instants.
+
+        :raises ConfigurationError: one is not an instant, or `until` is not after `since`
         """
         since = instant("since", self.since)
         until = instant("until", self.until) if self.until is not None else None
@@ -82,10 +82,7 @@ class TimeBounds:
 
 @dataclass(frozen=True, slots=True)
 class BatchBounds:
-    """The ranges of a batch of the group's history, from their starts to where the positions were moved.
-
-    :param batch_id: its number
-    """
+    """The ranges of a batch in the group's history."""
 
     batch_id: int
 
@@ -94,11 +91,11 @@ Bounds = OffsetBounds | TimeBounds | BatchBounds
 
 
 def check_bounds(bounds: Bounds | Mapping[str, Any] | Sequence[Mapping[str, Any]], topics: Sequence[str]) -> Bounds:
-    """Refuse what cannot be meant, before anything is asked.
+    """Return bounds as one of the three classes, after the checks that need neither Kafka nor the database.
 
-    :param bounds: a mapping, or a list, means `Offsets`
+    :param bounds: a mapping or a list is taken for `OffsetBounds`
     :param topics: of the pipeline
-    :raises ConfigurationError: says what was received
+    :raises ConfigurationError: the bounds are wrong; names the value received
     """
     if not isinstance(bounds, (OffsetBounds, TimeBounds, BatchBounds)):
         bounds = OffsetBounds(bounds)
@@ -114,7 +111,7 @@ def check_bounds(bounds: Bounds | Mapping[str, Any] | Sequence[Mapping[str, Any]
 
 
 def describe_bounds(bounds: Bounds, topics: Sequence[str]) -> str:
-    """The bounds for the history. Those of two tries of a task that want the same are the same text."""
+    """Return the bounds as text for the history: equal bounds of two tries of a task give the same text."""
     if isinstance(bounds, OffsetBounds):
         return f"offsets {', '.join(map(str, bounds.read()))}"
     if isinstance(bounds, BatchBounds):
@@ -127,42 +124,41 @@ def describe_bounds(bounds: Bounds, topics: Sequence[str]) -> str:
 def resolve_bounds(
     bounds: Bounds, topics: Sequence[str], cluster: Cluster, batch: Callable[[int], Batch]
 ) -> tuple[Ranges, Logs]:
-    """The ranges that are meant, and the logs of their topics.
+    """Return the ranges within bounds, and the logs of their topics.
 
-    :param batch: looks up a batch of the group's history
-    :return: ranges without empty ones, by topic and partition, whether the logs hold them or not
-    :raises ConfigurationError: the ranges of the batch are not of the pipeline's topics
+    :param batch: returns a batch of the group's history
+    :return: ranges by topic and partition, none of them empty; the logs may not have all of them
+    :raises ConfigurationError: the ranges of the batch are of other topics than the pipeline's
     """
     if isinstance(bounds, TimeBounds):
         logs = cluster.logs(topics)
         return _between(bounds, cluster, logs), logs
     if isinstance(bounds, BatchBounds):
-        found = batch(bounds.batch_id)
-        ranges = tuple(replace(one, target=one.end) for one in found.ranges)
+        ranges = tuple(replace(range_, target=range_.end) for range_ in batch(bounds.batch_id).ranges)
     else:
         ranges = bounds.read()
-    ranges = tuple(one for one in ranges if one.start < one.end)
+    ranges = tuple(range_ for range_ in ranges if len(range_))
     _check_topics(ranges, topics)
-    return ranges, cluster.logs(sorted({one.topic for one in ranges})) if ranges else {}
+    return ranges, cluster.logs(sorted({range_.topic for range_ in ranges})) if ranges else {}
 
 
 def fit_to_logs(ranges: Iterable[OffsetRange], logs: Logs, on_data_loss: OnDataLoss) -> Plan:
-    """Hold ranges against the logs: nothing is moved to what is there, but for what may be skipped.
+    """Plan ranges of offsets that the logs have; offsets are left out only with `on_data_loss="skip"`.
 
-    :return: a range for each one given; one whose records are all gone is empty, and its gap says so
+    :return: a range for each given one; where all of its records are gone, it is empty, and a gap has its offsets
     :raises DataLossError: records are gone, and may not be skipped
     :raises TopicRecreatedError: the offsets belong to an earlier topic of the same name
-    :raises LogTruncatedError: they belong to a log that was cut
-    :raises ConfigurationError: there is no such partition, or its log ends before
+    :raises LogTruncatedError: the offsets belong to a log that was truncated
+    :raises ConfigurationError: there is no such partition, or its log ends before the range
     """
     ranges = tuple(ranges)
-    log_identity.check_ranges([one for one in ranges if one.topic_id is not None], logs)
+    log_identity.check_ranges([range_ for range_ in ranges if range_.topic_id is not None], logs)
     wrong = [
-        f"{one}: the log ends at offset {logs[one.topic_partition].end}"
-        if one.topic_partition in logs
-        else f"{one}: the topic has no such partition"
-        for one in ranges
-        if one.topic_partition not in logs or one.end > logs[one.topic_partition].end
+        f"{range_}: the log ends at offset {logs[range_.topic_partition].end}"
+        if range_.topic_partition in logs
+        else f"{range_}: the topic has no such partition"
+        for range_ in ranges
+        if range_.topic_partition not in logs or range_.end > logs[range_.topic_partition].end
     ]
     if wrong:
         raise ConfigurationError(
@@ -170,88 +166,76 @@ def fit_to_logs(ranges: Iterable[OffsetRange], logs: Logs, on_data_loss: OnDataL
         )
     fitted: list[OffsetRange] = []
     gaps: list[Gap] = []
-    for one in ranges:
-        log = logs[one.topic_partition]
-        start = min(max(one.start, log.beginning), one.end)
-        if start > one.start:
-            gaps.append(
-                Gap(*one.topic_partition, one.start, start, "expired", "left out of a replay (on_data_loss='skip')")
-            )
-        fitted.append(
-            OffsetRange(
-                *one.topic_partition,
-                start,
-                one.end,
-                one.end,
-                log.topic_id,
-                "replay",
-                one.leader_epoch if start == one.start else None,
-                log.leader_epoch,
-            )
-        )
-    if gaps and on_data_loss == "fail":
-        lost = [
-            f"{gap.topic}[{gap.partition}]: offsets {gap.start}..{gap.end} are gone, the beginning offset is "
-            f"{logs[TopicPartition(gap.topic, gap.partition)].beginning}"
-            for gap in gaps
-        ]
+    lost: list[str] = []
+    for range_ in ranges:
+        tp, log = range_.topic_partition, logs[range_.topic_partition]
+        start = min(max(range_.start, log.beginning), range_.end)
+        if start > range_.start:
+            lost.append(f"{tp}: offsets {range_.start}..{start} are gone, the beginning offset is {log.beginning}")
+            gaps.append(Gap(*tp, range_.start, start, "expired", "left out of a replay (on_data_loss='skip')"))
+        cut = _with_bounds(range_, start, range_.end)
+        fitted.append(replace(cut, topic_id=log.topic_id, how="replay", end_epoch=log.leader_epoch))
+    if lost and on_data_loss == "fail":
         raise DataLossError(
             f"Records that are to be replayed are gone from the log (retention, or deleted records): "
-            f"{first_few(lost, between='; ')}. Nothing was loaded. To replay what is left, set on_data_loss='skip': the gap is recorded in offset_gaps."
+            f"{first_few(lost, between='; ')}. Nothing was loaded. To replay the rest, set on_data_loss='skip': the gap is "
+            "recorded in offset_gaps."
         )
     return Plan(tuple(fitted), tuple(gaps))
 
 
-def wanted(batch: Batch) -> Ranges:
-    """The ranges that an open batch of a replay was planned for, before what was gone was left out."""
-    gone = {TopicPartition(gap.topic, gap.partition): gap.start for gap in batch.gaps}
-    return tuple(replace(one, start=gone.get(one.topic_partition, one.start)) for one in batch.ranges)
+def requested_ranges(batch: Batch) -> Ranges:
+    """Return the ranges that a batch of a replay was planned for, gaps included."""
+    skipped_from = {TopicPartition(gap.topic, gap.partition): gap.start for gap in batch.gaps}
+    return tuple(
+        replace(range_, start=skipped_from.get(range_.topic_partition, range_.start)) for range_ in batch.ranges
+    )
 
 
 def cut_into_parts(ranges: Sequence[OffsetRange], parts: int) -> list[Ranges]:
     """Cut ranges into parts of nearly equal numbers of offsets. The same input gives the same parts.
 
-    :param parts: how many; fewer come out where there are fewer offsets. None is empty
+    :param parts: the most parts; no part is empty, so that there are fewer where there are fewer offsets
     """
     if parts < 1:
         raise ConfigurationError(f"parts must be at least 1; got parts={parts}")
-    total = sum(one.end - one.start for one in ranges)
+    total = sum(map(len, ranges))
     parts = min(parts, total)
     marks = [total * i // parts for i in range(parts + 1)] if parts else []
     return [_between_marks(ranges, low, high) for low, high in pairwise(marks)]
 
 
 def bounds_as_json(ranges: Iterable[OffsetRange], logs: Logs) -> list[dict[str, Any]]:
-    """Ranges as plain data that `Offsets` reads again, with the ids of the topics that they belong to.
+    """Return ranges as plain data for `OffsetBounds`, with the ids of the topics that they belong to.
 
     :raises ConfigurationError: the topic of a range without an id has no such partition
     """
     ranges = tuple(ranges)
-    missing = [str(one) for one in ranges if one.topic_id is None and one.topic_partition not in logs]
+    missing = [range_ for range_ in ranges if range_.topic_id is None and range_.topic_partition not in logs]
     if missing:
         raise ConfigurationError(
             f"Offsets that are to be replayed are not in Kafka, the topic has no such partition: {first_few(missing)}"
         )
     return [
         {
-            "topic": one.topic,
-            "partition": one.partition,
-            "start": one.start,
-            "end": one.end,
-            "topic_id": one.topic_id or logs[one.topic_partition].topic_id,
+            "topic": range_.topic,
+            "partition": range_.partition,
+            "start": range_.start,
+            "end": range_.end,
+            "topic_id": range_.topic_id or logs[range_.topic_partition].topic_id,
         }
-        for one in ranges
+        for range_ in ranges
     ]
 
 
-def _read(given: Any) -> Iterable[OffsetRange]:
+def _parse(given: Any) -> Iterable[OffsetRange]:
     if isinstance(given, Mapping):
         for topic, partitions in given.items():
             for partition, (start, end) in partitions.items():
                 yield _range(topic, partition, start, end)
     else:
-        for one in given:
-            yield _range(one["topic"], one["partition"], one["start"], one["end"], one.get("topic_id"))
+        for item in given:
+            yield _range(item["topic"], item["partition"], item["start"], item["end"], item.get("topic_id"))
 
 
 def _range(topic: str, partition: Any, start: Any, end: Any, topic_id: str | None = None) -> OffsetRange:
@@ -259,7 +243,7 @@ def _range(topic: str, partition: Any, start: Any, end: Any, topic_id: str | Non
 
 
 def _check_topics(ranges: Iterable[OffsetRange], topics: Sequence[str]) -> None:
-    others = sorted({one.topic for one in ranges} - set(topics))
+    others = sorted({range_.topic for range_ in ranges} - set(topics))
     if others:
         raise ConfigurationError(
             f"The bounds name topic {', '.join(map(repr, others))}; the topics of this replay are {', '.join(map(repr, topics))}"
@@ -272,7 +256,7 @@ def _between(bounds: TimeBounds, cluster: Cluster, logs: Logs) -> Ranges:
     ends = cluster.offsets_at(list(logs), milliseconds(until)) if until is not None else {}
     ranges = []
     for tp, log in sorted(logs.items()):
-        # No record that new means that the end is where such records will come; an open transaction's are not to be read.
+        # Where no record is that new, the next one will be at the end. Records of open transactions are not read.
         start = min(starts[tp].offset, log.end) if tp in starts else log.end
         end = min(ends[tp].offset, log.end) if tp in ends else log.end
         if start < end:
@@ -281,20 +265,17 @@ def _between(bounds: TimeBounds, cluster: Cluster, logs: Logs) -> Ranges:
 
 
 def _between_marks(ranges: Sequence[OffsetRange], low: int, high: int) -> Ranges:
-    """What lies between two marks, where all ranges are one line."""
+    """Return the offsets between two marks, which count the offsets of all ranges one after another."""
     pieces: list[OffsetRange] = []
-    at = 0
-    for one in ranges:
-        start, end = one.start + max(low - at, 0), one.start + min(high - at, one.end - one.start)
+    mark = 0
+    for range_ in ranges:
+        start, end = range_.start + max(low - mark, 0), range_.start + min(high - mark, len(range_))
         if start < end:
-            pieces.append(
-                replace(
-                    one,
-                    start=start,
-                    end=end,
-                    target=end,
-                    leader_epoch=one.leader_epoch if start == one.start else None,
-                )
-            )
-        at += one.end - one.start
+            pieces.append(_with_bounds(range_, start, end))
+        mark += len(range_)
     return tuple(pieces)
+
+
+def _with_bounds(range_: OffsetRange, start: int, end: int) -> OffsetRange:
+    epoch = range_.leader_epoch if start == range_.start else None
+    return replace(range_, start=start, end=end, target=end, leader_epoch=epoch)

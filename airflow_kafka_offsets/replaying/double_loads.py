@@ -1,4 +1,4 @@
-"""Refuse to put records into a table twice: by a replay of what loads load, and by a load of what a replay has appended."""
+"""Refuse replays that would duplicate records in their target: records that are there, or that a load will write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
-from airflow_kafka_offsets.core.spans import Span, first_common, intersect, subtract
+from airflow_kafka_offsets.core.spans import Span, first_common, intersect
 from airflow_kafka_offsets.exceptions import ConfigurationError, DoubleLoadError
 from airflow_kafka_offsets.ledger.batch_rows import of_task
 from airflow_kafka_offsets.ledger.group_table import group_table, loads_into, same_table_names
@@ -21,22 +21,21 @@ from airflow_kafka_offsets.ledger.tables import Tables
 if TYPE_CHECKING:
     from airflow_kafka_offsets.replaying.request import Replay
 
-
 _WAYS_OUT = (
-    "Replay with replace=True, which removes in the same transaction what is there of these offsets, or into a sink with an "
+    "Replay with replace=True, which removes the rows of these offsets in the same transaction, or into a sink with an "
     "upsert_key, or into another table."
 )
 
 
 def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
-    """Make sure that no record will be in the target twice: not by what is there, and not by what the group will load.
+    """Check that no record will be duplicated in the target, neither by earlier loads nor by what the group will load.
 
-    :raises DoubleLoadError: one would be
+    :raises DoubleLoadError: a record would be
     :raises ConfigurationError: the rows that are to be replaced are in another table, or there are none yet
     """
     group_id, target = replay.group_id, replay.target
     if not loads_into(conn, tables, group_id, target):
-        _refuse_other_target(conn, tables, replay, ranges)
+        _check_other_target(conn, tables, replay, ranges)
         return
     if not (replay.replace or replay.upsert):
         raise DoubleLoadError(
@@ -44,25 +43,24 @@ def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequ
             f"was written. {_WAYS_OUT}"
         )
     stored = stored_positions(conn, tables, group_id)
-    ahead: list[str] = []
-    for one in ranges:
-        position = stored.get(one.topic_partition)
+    after: list[str] = []
+    for range_ in ranges:
+        position = stored.get(range_.topic_partition)
         if position is None:
-            ahead.append(f"{one}: no position is stored")
-        elif is_other_topic(position.topic_id, one.topic_id):
-            ahead.append(f"{one}: position {position.offset} is stored of an earlier topic, {position.topic_id}")
-        elif one.end > position.offset:
-            ahead.append(f"{one}: position {position.offset} is stored")
-    if ahead:
+            after.append(f"{range_}: no position is stored")
+        elif is_other_topic(position.topic_id, range_.topic_id):
+            after.append(f"{range_}: position {position.offset} is stored of an earlier topic, {position.topic_id}")
+        elif range_.end > position.offset:
+            after.append(f"{range_}: position {position.offset} is stored")
+    if after:
         raise DoubleLoadError(
             f"Group {group_id!r} loads into table {target!r}, and will load these offsets itself, so that their records would "
-            f"be there twice: {'; '.join(ahead)}. Nothing was written. End the replay at or before the stored positions, run "
+            f"be duplicated: {'; '.join(after)}. Nothing was written. End the replay at or before the stored positions, run "
             "the load first, or replay into another table."
         )
 
 
-def _refuse_other_target(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
-    batches, of = tables.offset_batches.c, tables.offset_ranges.c
+def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
     if replay.replace:
         known = group_table(conn, tables, replay.group_id)
         if known is None:
@@ -77,13 +75,18 @@ def _refuse_other_target(conn: Connection, tables: Tables, replay: Replay, range
         )
     if replay.upsert:
         return
-    topics = {one.topic for one in ranges}
+    batches, range_rows = tables.offset_batches.c, tables.offset_ranges.c
+    topics = {range_.topic for range_ in ranges}
     others = conn.scalars(
         sa.select(batches.consumer_group)
         .distinct()
-        .join(tables.offset_ranges, of.batch_id == batches.batch_id)
-        .where(batches.consumer_group != replay.group_id, batches.kind.in_(("load", "start")), of.topic.in_(topics))
-        .where(batches.target_table.in_(same_table_names(conn, replay.target)))
+        .join(tables.offset_ranges, range_rows.batch_id == batches.batch_id)
+        .where(
+            batches.consumer_group != replay.group_id,
+            batches.kind.in_(("load", "start")),
+            range_rows.topic.in_(topics),
+            batches.target_table.in_(same_table_names(conn, replay.target)),
+        )
         .order_by(batches.consumer_group)
     ).all()
     other = next((group for group in others if loads_into(conn, tables, group, replay.target)), None)
@@ -96,16 +99,16 @@ def _refuse_other_target(conn: Connection, tables: Tables, replay: Replay, range
 
 
 def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Sequence[OffsetRange]) -> None:
-    """Make sure that a run appends no offset twice: not in another mapped task instance, and not after it was cleared.
+    """Check that a run appends no offset twice, in another mapped task instance or after it was cleared.
 
     :raises DoubleLoadError: it would
     """
     if replay.replace or replay.upsert:
         return
-    batches, of = tables.offset_batches.c, tables.offset_ranges
+    batches, range_rows = tables.offset_batches.c, tables.offset_ranges
     earlier = conn.execute(
-        sa.select(of)
-        .join(tables.offset_batches, of.c.batch_id == batches.batch_id)
+        sa.select(range_rows)
+        .join(tables.offset_batches, range_rows.c.batch_id == batches.batch_id)
         .where(
             of_task(tables, replay.group_id, replay.owner),
             batches.kind == "replay",
@@ -113,13 +116,13 @@ def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Seq
             batches.target_table.in_(same_table_names(conn, replay.target)),
         )
     ).all()
-    wanted: dict[TopicPartition, list[Span]] = defaultdict(list)
-    for one in ranges:
-        wanted[one.topic_partition].append((one.start, one.end))
+    requested: dict[TopicPartition, list[Span]] = defaultdict(list)
+    for range_ in ranges:
+        requested[range_.topic_partition].append((range_.start, range_.end))
     replayed: dict[TopicPartition, dict[Span, int]] = defaultdict(dict)
     for row in earlier:
         replayed[TopicPartition(row.topic, row.partition)][row.start_offset, row.end_offset] = row.batch_id
-    for tp, spans in sorted(wanted.items()):
+    for tp, spans in sorted(requested.items()):
         common = first_common(spans, replayed[tp])
         if common is None:
             continue
@@ -130,50 +133,3 @@ def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Seq
             f"run replayed {before[0]}..{before[1]} into it: records would be duplicated. Nothing was written. Bounds that "
             "changed since need a new run, and a table without these rows."
         )
-
-
-def refuse_replayed(
-    conn: Connection, tables: Tables, group_id: str, target: str, ranges: Sequence[OffsetRange]
-) -> None:
-    """Make sure that a load does not load what a replay has appended to its table before the group's first load into it.
-
-    :param ranges: of the load. Every offset from their starts on will be loaded, by this batch or a later one
-    :raises DoubleLoadError: a replay has appended such offsets, and they have not been replaced since
-    """
-    batches, of = tables.offset_batches.c, tables.offset_ranges
-    rows = conn.execute(
-        sa.select(of, batches.committed_at)
-        .join(tables.offset_batches, of.c.batch_id == batches.batch_id)
-        .where(
-            batches.consumer_group == group_id,
-            batches.state == "committed",
-            batches.target_table.in_(same_table_names(conn, target)),
-            of.c.topic.in_({one.topic for one in ranges}),
-            sa.or_(of.c.replaced_from.is_not(None), sa.and_(batches.kind == "replay", of.c.records > 0)),
-        )
-        .order_by(of.c.batch_id)
-    ).all()
-    starts = {one.topic_partition: one for one in ranges}
-    for row in rows:
-        tp = TopicPartition(row.topic, row.partition)
-        planned = starts.get(tp)
-        if row.replaced_from is not None or planned is None or is_other_topic(row.topic_id, planned.topic_id):
-            continue
-        replaced = [
-            (later.replaced_from, later.replaced_to)
-            for later in rows
-            if later.replaced_from is not None
-            and (later.topic, later.partition) == tp
-            and later.committed_at >= row.committed_at
-            and not is_other_topic(later.topic_id, row.topic_id)
-        ]
-        appended = subtract([(max(row.start_offset, planned.start), row.end_offset)], replaced)
-        for start, end in appended:
-            if start < end:
-                raise DoubleLoadError(
-                    f"Batch {row.batch_id}, a replay of group {group_id!r}, has appended {tp} {start}..{end} to table "
-                    f"{target!r}. The group begins at offset {planned.start}, and would load these records into the same table "
-                    "again. Nothing was loaded. Load into another table, or into a sink with an upsert_key; or let the group "
-                    f"begin after them: airflow kafka-offsets rewind {group_id} --topic {tp.topic}:{tp.partition} "
-                    f"--to-offset {row.end_offset} --conn-id CONN_ID --execute."
-                )

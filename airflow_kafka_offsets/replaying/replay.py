@@ -1,7 +1,4 @@
-"""Load a bounded range of topics again, or for the first time, beside the loads of a group: plan, stage and commit.
-
-The positions are neither read as a start nor moved, and the group is not claimed.
-"""
+"""Replay a bounded range of topics: plan, stage and commit, without moving positions and without claiming the group."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import Any
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.parameters import check
-from airflow_kafka_offsets.core.planning import OnDataLoss, Plan
+from airflow_kafka_offsets.core.planning import OnDataLoss
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.exceptions import DataLossError
 from airflow_kafka_offsets.kafka.cluster import Cluster
@@ -38,18 +35,18 @@ from airflow_kafka_offsets.replaying.bounds import (
     cut_into_parts,
     describe_bounds,
     fit_to_logs,
+    requested_ranges,
     resolve_bounds,
-    wanted,
 )
 from airflow_kafka_offsets.replaying.double_loads import refuse_double
 from airflow_kafka_offsets.replaying.replay_batches import (
     ReplayBatch,
-    ReplayClaim,
     batch_of,
     plan_again,
     record_replay,
     take_replay,
 )
+from airflow_kafka_offsets.replaying.replay_claim import ReplayClaim
 from airflow_kafka_offsets.replaying.request import Replay
 from airflow_kafka_offsets.spark.launcher import Launcher
 
@@ -71,29 +68,29 @@ def replay(
     run: TaskRun | None = None,
     on_commit: OnCommit | None = None,
 ) -> LoadResult:
-    """Load a range of offsets, in as many batches as `max_records` asks for; the positions stay where they are.
+    """Load a range of offsets in batches of at most `max_records`; the positions of the group do not move.
 
-    A live load of the same group goes on undisturbed. Into another table than the group's the rows are appended. Into its own
-    they may only go with `replace`, or where the sink has an `upsert_key`, and only below the stored positions.
+    A running load of the group goes on. Into another table than the group's, rows are appended. Into the group's table they go
+    only with `replace` or an `upsert_key`, and only offsets before the stored positions.
 
-    The tries of one task instance share the offsets that its first try planned: what one of them has committed is not done
-    again. Two runs that ask for the same append it twice.
+    The tries of a task instance share the batches that its first try planned, and do not repeat committed ones. Two runs with
+    the same bounds append the rows twice.
 
     :param pipeline: of the load whose records are replayed, with its own sink or another
     :param bounds: `OffsetBounds`, `TimeBounds`, `BatchBounds`, or a mapping such as `{"orders": {0: (10, 20)}}`
     :param kafka_config: librdkafka configuration
     :param engine: the database of the target and the history
     :param launcher: how Spark is started, for example `SessionLauncher(spark)`
-    :param max_records: the most offsets of one batch; more than that is replayed in several, one after the other
+    :param max_records: the most offsets of one batch; batches are replayed one after another
     :param on_data_loss: fail, or skip records of the range that are gone, and record the gap
-    :param replace: remove the rows and dead letters that the group's batches left of these offsets, in the transaction that
+    :param replace: remove the rows and dead letters that the group's batches wrote of these offsets, in the transaction that
         writes the new ones
     :param reason: for the history
     :param who: for the history
     :param run: who replays; give one to a script that may have to be run again
-    :param on_commit: is told of every batch that was committed
-    :return: what all tries together replayed
-    :raises DoubleLoadError: records would be in the target twice
+    :param on_commit: called after each commit
+    :return: what all tries together have replayed
+    :raises DoubleLoadError: records would be duplicated
     :raises DataLossError: records of the range are gone; not with `on_data_loss="skip"`
     :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether running it again can help
     """
@@ -104,11 +101,11 @@ def replay(
     cluster = Cluster(kafka_config, isolation_level=pipeline.isolation_level)
     cluster_id = cluster.cluster_id()
     fingerprint = staged_batch.fingerprint(pipeline, columns)
-    told = describe_bounds(bounds, pipeline.topics)
-    wanted = Replay(
+    scenario = describe_bounds(bounds, pipeline.topics)
+    request = Replay(
         group_id=pipeline.group_id,
         owner=run or TaskRun.of_this_process(),
-        scenario=f"{told}, replacing what was loaded" if replace else told,
+        scenario=f"{scenario}, replacing what was loaded" if replace else scenario,
         recipe=Recipe(pipeline.sink.name, pipeline.transform, fingerprint),
         replace=replace,
         upsert=pipeline.sink.replaces_rows,
@@ -118,47 +115,47 @@ def replay(
     with translated_errors(f"The replay for group {pipeline.group_id!r} was not finished"):
         create_missing(engine, pipeline.tables)
         target = pipeline.sink.prepare(engine, None if pipeline.transform else columns)
-        batches = take_replay(engine, pipeline.tables, wanted, cluster_id=cluster_id)
+        batches = take_replay(engine, pipeline.tables, request, cluster_id=cluster_id)
         clean_up(engine, pipeline.tables, pipeline.staging_dir, older_than=pipeline.staging_retention)
         if not batches:
-            batches = _planned(pipeline, bounds, wanted, cluster, engine, cluster_id, max_records, on_data_loss)
+            batches = _plan(pipeline, bounds, request, cluster, engine, cluster_id, max_records, on_data_loss)
         result = LoadResult()
-        for one in batches:
-            if one.claim is None:
-                done = _told_done(one, fingerprint)
+        for planned in batches:
+            if planned.claim is None:
+                result += _result_of_earlier_try(planned, fingerprint)
             else:
-                done = _finished(
+                result += _stage_and_commit(
                     LoadContext(
                         pipeline=pipeline,
                         kafka_config=kafka_config,
                         cluster=cluster,
                         engine=engine,
                         launcher=launcher,
-                        claim=one.claim,
+                        claim=planned.claim,
                         columns=columns,
                         target=target,
                         fingerprint=fingerprint,
                         on_commit=on_commit,
+                        replace=replace,
                     ),
-                    one.batch,
-                    one.claim,
+                    planned.batch,
+                    planned.claim,
                     on_data_loss,
                 )
-            result += done
         return result
 
 
-def _planned(
+def _plan(
     pipeline: Pipeline,
     bounds: Bounds,
-    wanted: Replay,
+    request: Replay,
     cluster: Cluster,
     engine: Engine,
     cluster_id: str,
     max_records: int | None,
     on_data_loss: OnDataLoss,
 ) -> list[ReplayBatch]:
-    """Plan all batches of a replay, and write them ahead."""
+    """Plan all batches of a replay, and write them to the state tables."""
     ranges, logs = resolve_bounds(
         bounds,
         pipeline.topics,
@@ -166,37 +163,37 @@ def _planned(
         lambda batch_id: batch_of(engine, pipeline.tables, pipeline.group_id, batch_id),
     )
     if not ranges:
-        log.info("Nothing to replay for group %r: no offsets within %s", pipeline.group_id, wanted.scenario)
+        log.info("Nothing to replay for group %r: no offsets within %s", pipeline.group_id, request.scenario)
         return []
-    # All at once first: an error names every partition, and not only those of the first part.
+    # All ranges at once first, so that an error names every partition.
     fit_to_logs(ranges, logs, on_data_loss)
-    parts = -(-sum(map(len, ranges)) // (max_records or sum(map(len, ranges))))
+    parts = -(-sum(map(len, ranges)) // max_records) if max_records is not None else 1
     plans = [fit_to_logs(part, logs, on_data_loss) for part in cut_into_parts(ranges, parts)]
-    batches = record_replay(engine, pipeline.tables, wanted, plans, cluster_id=cluster_id)
-    for one in batches:
-        log_gaps(one.batch.gaps)
+    batches = record_replay(engine, pipeline.tables, request, plans, cluster_id=cluster_id)
+    for batch in (planned.batch for planned in batches):
+        log_gaps(batch.gaps)
         log.info(
             "Planned batch %d, a replay for group %r: %s offsets in %d partitions: %s",
-            one.batch.batch_id,
+            batch.batch_id,
             pipeline.group_id,
-            f"{one.batch.offsets:,}",
-            len(one.batch.ranges),
-            format_ranges(one.batch),
+            f"{batch.offsets:,}",
+            len(batch.ranges),
+            format_ranges(batch),
         )
     return batches
 
 
-def _finished(attempt: LoadContext, batch: Batch, claim: ReplayClaim, on_data_loss: OnDataLoss) -> LoadResult:
-    """Stage and commit an open batch, whichever try planned it."""
+def _stage_and_commit(attempt: LoadContext, batch: Batch, claim: ReplayClaim, on_data_loss: OnDataLoss) -> LoadResult:
+    """Stage and commit an open batch of this or an earlier try."""
     began = time.monotonic()
-    with prefer_fenced_error(lambda: claim.check(attempt.engine, attempt.pipeline.tables)):
+    with prefer_fenced_error(claim, attempt.engine, attempt.pipeline.tables):
         work = find_staged(batch, attempt.fingerprint)
-        again = _planned_again(attempt, batch, claim, on_data_loss) if work is None else None
+        again = _plan_again(attempt, batch, claim, on_data_loss) if work is None else None
         if work is None and again is None:
             try:
                 work = stage(attempt, batch)
             except DataLossError:
-                again = _planned_again(attempt, batch, claim, on_data_loss)
+                again = _plan_again(attempt, batch, claim, on_data_loss)
                 if again is None:
                     raise
         if work is not None:
@@ -204,39 +201,37 @@ def _finished(attempt: LoadContext, batch: Batch, claim: ReplayClaim, on_data_lo
             return LoadResult((batch.batch_id,), work.records, rows, work.dead_letters)
     assert again is not None
     assert again.claim is not None
-    return _finished(replaced(attempt, claim=again.claim), again.batch, again.claim, on_data_loss)
+    return _stage_and_commit(replaced(attempt, claim=again.claim), again.batch, again.claim, on_data_loss)
 
 
-def _planned_again(
-    attempt: LoadContext, batch: Batch, claim: ReplayClaim, on_data_loss: OnDataLoss
-) -> ReplayBatch | None:
-    """Plan an open batch anew where records of it are gone meanwhile, and the user chose to skip such.
+def _plan_again(attempt: LoadContext, batch: Batch, claim: ReplayClaim, on_data_loss: OnDataLoss) -> ReplayBatch | None:
+    """Plan another batch instead of an open one that has expired records, if the user chose to skip these.
 
-    :return: None where all of it is there
+    :return: None where the log has all records
     :raises PlanningError: the log is another one, or records are gone and the user did not choose to skip
-    :raises DoubleLoadError: records would be in the target twice by now
+    :raises DoubleLoadError: records would be duplicated by now
     """
     pipeline = attempt.pipeline
-    logs = attempt.cluster.logs(sorted({one.topic for one in batch.ranges}))
-    plan: Plan = fit_to_logs(batch.ranges, logs, on_data_loss)
-    # The commit asks again; here it spares Spark's time.
+    logs = attempt.cluster.logs(sorted({range_.topic for range_ in batch.ranges}))
+    plan = fit_to_logs(batch.ranges, logs, on_data_loss)
+    # The commit checks this again; here it saves a Spark application.
     with attempt.engine.connect() as conn:
         refuse_double(conn, pipeline.tables, claim.replay, batch.ranges)
     if not plan.gaps:
         return None
-    plan = fit_to_logs(wanted(batch), logs, on_data_loss)
+    plan = fit_to_logs(requested_ranges(batch), logs, on_data_loss)
     log.warning("Batch %d, a replay for group %r, is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
     again = plan_again(attempt.engine, pipeline.tables, claim, plan, EXPIRED)
     log_gaps(again.batch.gaps)
     return again
 
 
-def _told_done(one: ReplayBatch, fingerprint: str) -> LoadResult:
-    batch = one.batch
+def _result_of_earlier_try(committed: ReplayBatch, fingerprint: str) -> LoadResult:
+    batch = committed.batch
     log.info("Nothing to do for %s: already replayed by batch %d", format_ranges(batch), batch.batch_id)
     if batch.fingerprint != fingerprint:
         log.warning(
             "Batch %d was replayed with other columns, another transform, or other code of it; a new run replays it with these",
             batch.batch_id,
         )
-    return LoadResult((batch.batch_id,), one.records, one.rows, one.dead_letters)
+    return LoadResult((batch.batch_id,), committed.records, committed.rows, committed.dead_letters)

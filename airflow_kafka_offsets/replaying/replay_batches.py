@@ -1,4 +1,4 @@
-"""Batches of replays in the state tables."""
+"""Batches of replays in the state tables: planned all at once, taken over by later tries, planned again where records expired."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
+from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.spans import Span, intersect
 from airflow_kafka_offsets.database.transactions import database_now, transact
-from airflow_kafka_offsets.exceptions import ConfigurationError, FencedError
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.batch_rows import (
     OPEN_STATES,
     Batch,
@@ -24,91 +24,39 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     of_task_instance,
 )
 from airflow_kafka_offsets.ledger.claims import transact_claimed
-from airflow_kafka_offsets.ledger.group_table import loads_into, same_table_names
-from airflow_kafka_offsets.ledger.groups import lock, lock_group
+from airflow_kafka_offsets.ledger.group_table import same_table_names
+from airflow_kafka_offsets.ledger.groups import lock_group
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.replaying.double_loads import refuse_double, refuse_overlap
+from airflow_kafka_offsets.replaying.replay_claim import ReplayClaim
 from airflow_kafka_offsets.replaying.request import Replay
 
 
-def missing_parts(planned: Iterable[Batch], given_up: Iterable[Batch]) -> list[Batch]:
-    """The parts whose offsets are in no other one.
+def missing_parts(planned: Iterable[Batch], abandoned: Iterable[Batch]) -> list[Batch]:
+    """Return the abandoned parts whose offsets no other part has.
 
-    A part that was planned anew, without what had expired, is among those that were given up, and so may its successor be.
+    A part that was planned again, without expired records, is among the abandoned ones, and so may its successor be.
 
     :param planned: the parts that are open or committed
-    :param given_up: in the order of their ids
+    :param abandoned: in the order of their ids
     :return: in the order of their ids
     """
-    covered = [one for batch in planned for one in _offsets(batch)]
+    covered = [part for batch in planned for part in _spans(batch)]
     missing: list[Batch] = []
-    for batch in sorted(given_up, key=lambda batch: batch.batch_id, reverse=True):
-        mine = list(_offsets(batch))
-        if not any(tp == other and intersect(span, planned_for) for tp, span in mine for other, planned_for in covered):
+    for batch in sorted(abandoned, key=lambda batch: batch.batch_id, reverse=True):
+        spans = list(_spans(batch))
+        if not any(tp == other and intersect(span, known) for tp, span in spans for other, known in covered):
             missing.append(batch)
-            covered += mine
+            covered += spans
     return missing[::-1]
 
 
-def _offsets(batch: Batch) -> Iterator[tuple[TopicPartition, Span]]:
-    """What a part was planned for, gaps included."""
-    yield from ((one.topic_partition, (one.start, one.end)) for one in batch.ranges)
-    yield from ((TopicPartition(gap.topic, gap.partition), (gap.start, gap.end)) for gap in batch.gaps)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayClaim:
-    """The right to write for a batch of a replay, until a later try takes the batch over."""
-
-    replay: Replay
-    batch_id: int
-    epoch: int
-
-    @property
-    def group_id(self) -> str:
-        return self.replay.group_id
-
-    @property
-    def owner(self) -> TaskRun:
-        return self.replay.owner
-
-    def lock(self, conn: Connection, tables: Tables) -> None:
-        """Lock the batch's row, and make sure that nobody took it over since.
-
-        :raises FencedError: somebody did
-        """
-        batches = tables.offset_batches
-        mine = (batches.c.batch_id == self.batch_id) & (batches.c.epoch == self.epoch)
-        if conn.execute(batches.update().where(mine).values(epoch=self.epoch)).rowcount != 1:
-            raise self._fenced(conn, tables)
-
-    def wait(self, conn: Connection, tables: Tables) -> None:
-        """Lock the batch's row."""
-        batches = tables.offset_batches
-        conn.execute(batches.update().where(batches.c.batch_id == self.batch_id).values(epoch=batches.c.epoch))
-
-    def check(self, engine: Engine, tables: Tables) -> None:
-        """Make sure, without a lock, that nobody took the batch over since.
-
-        :raises FencedError: somebody did
-        """
-        batches = tables.offset_batches.c
-        with engine.connect() as conn:
-            if conn.scalar(sa.select(batches.epoch).where(batches.batch_id == self.batch_id)) != self.epoch:
-                raise self._fenced(conn, tables)
-
-    def _fenced(self, conn: Connection, tables: Tables) -> FencedError:
-        batches = tables.offset_batches.c
-        row = conn.execute(
-            sa.select(batches.epoch, batches.try_number).where(batches.batch_id == self.batch_id)
-        ).one_or_none()
-        found = f"try {row.try_number}, epoch {row.epoch}" if row is not None else "its row is gone"
-        return FencedError(
-            f"Batch {self.batch_id}, a replay of group {self.group_id!r}, was taken over by a later attempt of {self.owner} "
-            f"({found}) while this one (try {self.owner.try_number}, epoch {self.epoch}) was at work. Nothing of this attempt "
-            "was written; the other one carries on with the same batch."
-        )
+def _spans(batch: Batch) -> Iterator[tuple[TopicPartition, Span]]:
+    """Yield the offsets that a part was planned for, gaps included."""
+    for range_ in batch.ranges:
+        yield range_.topic_partition, (range_.start, range_.end)
+    for gap in batch.gaps:
+        yield TopicPartition(gap.topic, gap.partition), (gap.start, gap.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +64,7 @@ class ReplayBatch:
     """A batch of a replay.
 
     :param claim: None where the batch is committed
-    :param records: of a committed batch, as are the other counts
+    :param records: of a committed batch, as are rows and dead letters
     """
 
     batch: Batch
@@ -127,9 +75,9 @@ class ReplayBatch:
 
 
 def batch_of(engine: Engine, tables: Tables, group_id: str, batch_id: int) -> Batch:
-    """A batch of a group's history that loaded something.
+    """Return a load or a replay from a group's history.
 
-    :raises ConfigurationError: the group has none of that number
+    :raises ConfigurationError: the group has none with that id
     """
     batches = tables.offset_batches
     with engine.connect() as conn:
@@ -143,41 +91,37 @@ def batch_of(engine: Engine, tables: Tables, group_id: str, batch_id: int) -> Ba
 
 
 def take_replay(engine: Engine, tables: Tables, replay: Replay, *, cluster_id: str) -> list[ReplayBatch]:
-    """The batches that an earlier try of the same task instance planned for the same replay; the open ones are taken over.
+    """Take over the batches that an earlier try of the same task instance planned for the same replay.
 
-    Those that it planned for another one and left open are given up. Parts of this one that were given up meanwhile are
+    Open batches of other replays of the task instance are abandoned. Parts of this replay that were abandoned meanwhile are
     planned again.
 
-    :return: all batches of the replay, or none where nobody planned it
+    :return: all batches of the replay; none where no try has planned it
     :raises ClusterChangedError: the group belongs to another cluster
-    :raises DoubleLoadError: records of a part that was given up would be in the target twice by now
+    :raises DoubleLoadError: records of an abandoned part would be duplicated by now
     """
 
-    def work(conn: Connection) -> list[ReplayBatch]:
-        generation = lock_group(conn, tables, replay.group_id, cluster_id)
-        return _taken(conn, tables, replay, generation)
-
-    return transact(engine, work)
+    return record_replay(engine, tables, replay, (), cluster_id=cluster_id)
 
 
 def record_replay(
     engine: Engine, tables: Tables, replay: Replay, plans: Sequence[Plan], *, cluster_id: str
 ) -> list[ReplayBatch]:
-    """Write all the batches of a replay ahead of any work; where another try was quicker, take over its own.
+    """Write all batches of a replay ahead of its work, or take over those that another try has written meanwhile.
 
-    The group's row is locked meanwhile, and not claimed: a load goes on undisturbed.
+    The group's row is locked, and not claimed: a running load goes on.
 
     :raises ClusterChangedError: the group belongs to another cluster
-    :raises DoubleLoadError: records would be in the target twice
-    :raises ConfigurationError: there is nothing that could be replaced
+    :raises DoubleLoadError: records would be duplicated
+    :raises ConfigurationError: there is nothing to replace
     """
 
     def work(conn: Connection) -> list[ReplayBatch]:
         generation = lock_group(conn, tables, replay.group_id, cluster_id)
-        planned = _taken(conn, tables, replay, generation)
-        if planned:
-            return planned
-        ranges = [one for plan in plans for one in plan.ranges]
+        taken = _take_over(conn, tables, replay, generation)
+        if taken or not plans:
+            return taken
+        ranges = [range_ for plan in plans for range_ in plan.ranges]
         refuse_double(conn, tables, replay, ranges)
         refuse_overlap(conn, tables, replay, ranges)
         return [_insert(conn, tables, replay, plan, generation) for plan in plans]
@@ -186,7 +130,7 @@ def record_replay(
 
 
 def plan_again(engine: Engine, tables: Tables, claim: ReplayClaim, plan: Plan, reason: str) -> ReplayBatch:
-    """Abandon an open batch, and plan it anew, in one transaction: a replay never lacks a part.
+    """Abandon an open batch and plan another one for its offsets, in one transaction: a replay never lacks a part.
 
     :param reason: for the history
     :raises FencedError: a later attempt took the batch over
@@ -205,39 +149,23 @@ def plan_again(engine: Engine, tables: Tables, claim: ReplayClaim, plan: Plan, r
     return transact_claimed(engine, tables, claim, work)
 
 
-def enter_commit(conn: Connection, tables: Tables, claim: ReplayClaim, batch: Batch) -> None:
-    """Begin the transaction that commits a batch of a replay.
-
-    Where it writes into the group's own table, the group's row is locked too: no position moves meanwhile, and nobody else
-    adds to the offsets.
-
-    :raises FencedError: a later attempt took the batch over
-    :raises DoubleLoadError: a stored position was moved back since the plan
-    """
-    # Before the batch's row, as whoever abandons a batch does: two locks in two orders are a deadlock.
-    if claim.replay.replace or loads_into(conn, tables, claim.group_id, claim.replay.target):
-        lock(conn, tables, claim.group_id)
-    claim.lock(conn, tables)
-    refuse_double(conn, tables, claim.replay, batch.ranges)
-
-
-def _taken(conn: Connection, tables: Tables, replay: Replay, generation: int) -> list[ReplayBatch]:
-    """Raise the epochs of open batches first: whoever is committing one of them is waited for, and seen to be done."""
+def _take_over(conn: Connection, tables: Tables, replay: Replay, generation: int) -> list[ReplayBatch]:
     batches = tables.offset_batches
-    mine = of_task_instance(tables, replay.group_id, replay.owner) & (batches.c.kind == "replay")
-    into = batches.c.target_table.in_(same_table_names(conn, replay.target))
-    same = sa.and_(batches.c.scenario == replay.scenario, into)
+    of_owner = of_task_instance(tables, replay.group_id, replay.owner) & (batches.c.kind == "replay")
+    into_target = batches.c.target_table.in_(same_table_names(conn, replay.target))
+    same = sa.and_(batches.c.scenario == replay.scenario, into_target)
     still_open = batches.c.state.in_(OPEN_STATES)
+    # Before anything is read: the update waits for a try that is committing, so that its batch is read as committed.
     raised = {"epoch": batches.c.epoch + 1, "try_number": replay.owner.try_number}
-    conn.execute(batches.update().where(mine, same, still_open).values(raised))
+    conn.execute(batches.update().where(of_owner, same, still_open).values(raised))
     other = {"state": "abandoned", "reason": f"a later try replays something else: {replay.scenario}"}
-    conn.execute(batches.update().where(mine, sa.not_(same), still_open).values(raised | other))
-    rows = conn.execute(sa.select(batches).where(mine, same).order_by(batches.c.batch_id)).all()
+    conn.execute(batches.update().where(of_owner, sa.not_(same), still_open).values(raised | other))
+    rows = conn.execute(sa.select(batches).where(of_owner, same).order_by(batches.c.batch_id)).all()
     taken = [_replay_batch(conn, tables, replay, row) for row in rows if row.state != "abandoned"]
     if not taken:
         return []
-    given_up = [as_batch(conn, tables, row) for row in rows if row.state == "abandoned"]
-    for part in missing_parts([one.batch for one in taken], given_up):
+    abandoned = [as_batch(conn, tables, row) for row in rows if row.state == "abandoned"]
+    for part in missing_parts([planned.batch for planned in taken], abandoned):
         refuse_double(conn, tables, replay, part.ranges)
         refuse_overlap(conn, tables, replay, part.ranges)
         taken.append(_insert(conn, tables, replay, Plan(part.ranges, part.gaps), generation))
@@ -252,35 +180,19 @@ def _replay_batch(conn: Connection, tables: Tables, replay: Replay, row: Any) ->
 
 
 def _insert(conn: Connection, tables: Tables, replay: Replay, plan: Plan, generation: int) -> ReplayBatch:
-    batch_id = insert_batch(
-        conn,
-        tables,
-        replay.group_id,
-        replay.owner,
-        "replay",
-        generation,
-        state="planned",
-        epoch=1,
-        planned_at=database_now(conn),
-        scenario=replay.scenario,
-        reason=replay.reason,
-        who=replay.who,
-        **asdict(replay.recipe),
-    )
-    insert_ranges(conn, tables, batch_id, plan.ranges, _replaced(plan.ranges) if replay.replace else None)
+    values = {
+        "state": "planned",
+        "epoch": 1,
+        "planned_at": database_now(conn),
+        "scenario": replay.scenario,
+        "reason": replay.reason,
+        "who": replay.who,
+    } | asdict(replay.recipe)
+    batch_id = insert_batch(conn, tables, replay.group_id, replay.owner, "replay", generation, **values)
+    # Only offsets that are read are replaced: rows of records that expired in Kafka stay.
+    replaced = {range_.topic_partition: (range_.start, range_.end) for range_ in plan.ranges if len(range_)}
+    insert_ranges(conn, tables, batch_id, plan.ranges, replaced if replay.replace else None)
     insert_gaps(conn, tables, batch_id, plan.gaps)
-    batch = Batch(
-        batch_id,
-        replay.group_id,
-        "planned",
-        plan.ranges,
-        plan.gaps,
-        replay.target,
-        fingerprint=replay.recipe.fingerprint,
-    )
+    fingerprint = replay.recipe.fingerprint
+    batch = Batch(batch_id, replay.group_id, "planned", plan.ranges, plan.gaps, replay.target, fingerprint=fingerprint)
     return ReplayBatch(batch, ReplayClaim(replay, batch_id, 1))
-
-
-def _replaced(ranges: Iterable[OffsetRange]) -> dict[Any, tuple[int, int]]:
-    """What is read, and no more: rows of records that Kafka has lost stay."""
-    return {one.topic_partition: (one.start, one.end) for one in ranges if one.end > one.start}

@@ -1,4 +1,4 @@
-"""What a replay is asked for."""
+"""What a task instance asks a replay to do."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from airflow_kafka_offsets.ledger.task_run import TaskRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What a task instance replays.
+    """A replay, as a task instance asks for it.
 
-    :param scenario: the bounds as the user gave them, as text: they say whether an earlier try was about the same
-    :param replace: remove what batches of the group left of the offsets, in the same transaction
-    :param upsert: the sink knows a row by a key, so that it is there once however often it is loaded
+    :param scenario: the bounds that the user gave, as text: tries with the same text carry on with the same batches
+    :param replace: remove what batches of the group wrote of the offsets, in the same transaction
+    :param upsert: whether the sink identifies a row by a key, so that loading it again does not duplicate it
     :param reason: for the history
     :param who: for the history
     """

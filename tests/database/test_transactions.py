@@ -258,7 +258,7 @@ class TestSqlite:
         with closing(sqlite3.connect(output.path, isolation_level=None)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT * FROM output").fetchall()
-            with pytest.raises(DatabaseBusyError, match=r"is locked by another program.*while somebody reads"):
+            with pytest.raises(DatabaseBusyError, match=r"is locked by another program.*while another program reads"):
                 transact(output.engine, output.writing())
         assert output.rows() == []
         assert transact(output.engine, output.writing()) == "attempt 2", "the connection still held the old transaction"

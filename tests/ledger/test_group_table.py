@@ -16,8 +16,8 @@ from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.exceptions import DoubleLoadError, FencedError, ForeignBatchError
 from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
 from airflow_kafka_offsets.ledger.batches import abandon, record_plan
-from airflow_kafka_offsets.ledger.claims import Claim, claim_group
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
+from airflow_kafka_offsets.ledger.group_claim import GroupClaim, claim_group
 from airflow_kafka_offsets.ledger.group_table import GroupTable, group_table, keep_to_table, loads_into
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.positions import RangeRead
@@ -45,7 +45,7 @@ class Warehouse:
         with self.engine.begin() as conn:
             conn.exec_driver_sql(statement)
 
-    def claim(self) -> Claim:
+    def claim(self) -> GroupClaim:
         return claim_group(self.engine, self.tables, GROUP, RUN, cluster_id=CLUSTER, lease=timedelta(minutes=1))
 
     def start(self, target: str) -> None:
@@ -158,10 +158,7 @@ class TestKeepToTable:
 
         assert db.known() == (1, "load", "new")
         assert not db.loads_into("elsewhere")
-        assert (
-            f"'{name}' of group 'loader' is not in the database any more: it is taken for renamed to 'new'"
-            in caplog.text
-        )
+        assert f"'{name}' of group 'loader' does not exist any more: it is taken for renamed to 'new'" in caplog.text
 
     def test_only_the_latest_attempt_follows_it(self, db: Warehouse) -> None:
         db.load("old", 0, 10)

@@ -38,9 +38,8 @@ from airflow_kafka_offsets.ledger.batches import (
     open_batch,
     record_plan,
 )
-from airflow_kafka_offsets.ledger.claims import Claim, claim_group, release_group, renew_lease
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
-from airflow_kafka_offsets.ledger.heartbeat import Heartbeat
+from airflow_kafka_offsets.ledger.group_claim import GroupClaim, Heartbeat, claim_group
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.positions import RangeRead, read_positions
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
@@ -72,24 +71,24 @@ class Database:
         self.engine = sa.create_engine(f"sqlite:///{path}")
         self.tables = Tables()
 
-    def claim(self, owner: TaskRun = FIRST_TRY, *, cluster_id: str = CLUSTER, lease: timedelta = MINUTE) -> Claim:
+    def claim(self, owner: TaskRun = FIRST_TRY, *, cluster_id: str = CLUSTER, lease: timedelta = MINUTE) -> GroupClaim:
         return claim_group(self.engine, self.tables, GROUP, owner, cluster_id=cluster_id, lease=lease)
 
-    def plan(self, held: Claim, plan: Plan = FIRST_LOAD) -> Batch:
+    def plan(self, held: GroupClaim, plan: Plan = FIRST_LOAD) -> Batch:
         batch = record_plan(self.engine, self.tables, held, plan, RECIPE, 0)
         assert batch is not None
         return batch
 
     def commit(
         self,
-        held: Claim,
+        held: GroupClaim,
         batch: Batch,
         reads: dict[TopicPartition, RangeRead] | None = None,
         write: Callable[[Connection], int] | None = None,
     ) -> int:
         return commit_batch(self.engine, self.tables, held, batch, reads or {}, write or self.write_a_row)
 
-    def load(self, held: Claim, plan: Plan = FIRST_LOAD) -> Batch:
+    def load(self, held: GroupClaim, plan: Plan = FIRST_LOAD) -> Batch:
         batch = self.plan(held, plan)
         self.commit(held, batch)
         return batch
@@ -228,7 +227,7 @@ class TestClaim:
 
     def test_another_run_takes_over_when_the_lease_has_ended(self, db: Database) -> None:
         first = db.claim(FIRST_TRY, lease=timedelta(milliseconds=20))
-        second: list[Claim] = []
+        second: list[GroupClaim] = []
 
         def taken_over() -> bool:
             try:
@@ -252,7 +251,7 @@ class TestClaim:
         assert other.epoch == 1
 
     def test_another_cluster_is_refused_with_both_ids(self, db: Database) -> None:
-        release_group(db.engine, db.tables, db.claim())
+        db.claim().release(db.engine, db.tables)
         with pytest.raises(ClusterChangedError, match=f"(?s){CLUSTER}.*'another-cluster'"):
             db.claim(cluster_id="another-cluster")
 
@@ -280,7 +279,7 @@ class TestLease:
     def test_renewing_makes_it_longer(self, db: Database) -> None:
         held = db.claim(lease=MINUTE)
         before = db.lease_ends()
-        assert renew_lease(db.engine, db.tables, replace(held, lease=2 * MINUTE)) is True
+        assert replace(held, lease=2 * MINUTE).renew(db.engine, db.tables) is True
         after = db.lease_ends()
         assert before is not None
         assert after is not None
@@ -290,17 +289,17 @@ class TestLease:
         first = db.claim(FIRST_TRY)
         db.claim(SECOND_TRY)
         before = db.dump()
-        assert renew_lease(db.engine, db.tables, first) is False
+        assert first.renew(db.engine, db.tables) is False
         assert db.dump() == before
 
     def test_releasing_lets_another_run_in_at_once(self, db: Database) -> None:
-        release_group(db.engine, db.tables, db.claim(FIRST_TRY))
+        db.claim(FIRST_TRY).release(db.engine, db.tables)
         assert db.claim(OTHER_RUN).epoch == 2
 
     def test_an_attempt_that_was_taken_over_does_not_release_its_successor(self, db: Database) -> None:
         first = db.claim(FIRST_TRY)
         db.claim(SECOND_TRY)
-        release_group(db.engine, db.tables, first)
+        first.release(db.engine, db.tables)
         with pytest.raises(GroupBusyError):
             db.claim(OTHER_RUN)
 
@@ -435,7 +434,7 @@ class TestCapturedTargets:
     def test_another_task_instance_captures_its_own(self, db: Database, other: TaskRun) -> None:
         held = db.claim(FIRST_TRY)
         db.load(held)
-        release_group(db.engine, db.tables, held)
+        held.release(db.engine, db.tables)
         assert captured_targets(db.engine, db.tables, db.claim(other)) is None
 
     def test_a_process_without_a_dag_captures_too(self, db: Database) -> None:
@@ -483,14 +482,14 @@ class TestFencing:
     """Whoever was taken over writes nothing, whatever it was about to do."""
 
     @pytest.fixture
-    def fenced(self, db: Database) -> tuple[Claim, Batch]:
+    def fenced(self, db: Database) -> tuple[GroupClaim, Batch]:
         first = db.claim(FIRST_TRY)
         batch = db.plan(first)
         db.claim(SECOND_TRY)
         return first, batch
 
     @pytest.mark.parametrize("step", ["record_plan", "begin_staging", "mark_staged", "commit"])
-    def test_it_writes_nothing(self, db: Database, fenced: tuple[Claim, Batch], step: str) -> None:
+    def test_it_writes_nothing(self, db: Database, fenced: tuple[GroupClaim, Batch], step: str) -> None:
         held, batch = fenced
         steps: dict[str, Callable[[], object]] = {
             "record_plan": lambda: db.plan(held, NEXT_LOAD),
@@ -506,7 +505,7 @@ class TestFencing:
         assert "epoch 1" in str(raised.value)
 
     def test_nothing_is_planned_ahead_for_a_fenced_attempts_new_topics(
-        self, db: Database, fenced: tuple[Claim, Batch]
+        self, db: Database, fenced: tuple[GroupClaim, Batch]
     ) -> None:
         held, _ = fenced
         with pytest.raises(FencedError):
@@ -514,7 +513,7 @@ class TestFencing:
         assert db.positions() == {}
 
     def test_a_fenced_attempt_does_not_even_begin_to_write_rows(
-        self, db: Database, fenced: tuple[Claim, Batch]
+        self, db: Database, fenced: tuple[GroupClaim, Batch]
     ) -> None:
         def write(conn: Connection) -> int:
             pytest.fail("rows were about to be written")
@@ -683,14 +682,14 @@ class TestPositionConflict:
     """Somebody changed positions without this package."""
 
     @pytest.fixture
-    def planned(self, db: Database) -> tuple[Claim, Batch]:
+    def planned(self, db: Database) -> tuple[GroupClaim, Batch]:
         held = db.claim()
         db.load(held)
         return held, db.plan(held, NEXT_LOAD)
 
     @pytest.mark.parametrize("offset", [9, 11, 15])
     def test_a_position_that_moved_is_refused_with_both_offsets(
-        self, db: Database, planned: tuple[Claim, Batch], offset: int
+        self, db: Database, planned: tuple[GroupClaim, Batch], offset: int
     ) -> None:
         db.change("UPDATE consumed_offsets SET offset_value = ? WHERE partition = 0", offset)
         before = db.dump()
@@ -699,7 +698,7 @@ class TestPositionConflict:
         assert f"starts orders[0] at offset 10, but the stored position is {offset}" in str(raised.value)
         assert db.dump() == before
 
-    def test_a_position_that_is_gone_is_refused(self, db: Database, planned: tuple[Claim, Batch]) -> None:
+    def test_a_position_that_is_gone_is_refused(self, db: Database, planned: tuple[GroupClaim, Batch]) -> None:
         db.change("DELETE FROM consumed_offsets")
         with pytest.raises(PositionConflictError, match="the stored position is missing"):
             db.commit(*planned)
@@ -717,7 +716,9 @@ class TestPositionConflict:
             db.commit(held, batch)
         assert db.output() == []
 
-    def test_a_position_of_another_partition_does_not_matter(self, db: Database, planned: tuple[Claim, Batch]) -> None:
+    def test_a_position_of_another_partition_does_not_matter(
+        self, db: Database, planned: tuple[GroupClaim, Batch]
+    ) -> None:
         db.change("UPDATE consumed_offsets SET offset_value = 0 WHERE partition = 1")
         assert db.commit(*planned) == 1
 
@@ -834,8 +835,8 @@ class TestInTheWay:
             "begin_staging": lambda: begin_staging(empty.engine, empty.tables, held, batch, "/staging/2", RECIPE),
             "mark_staged": lambda: mark_staged(empty.engine, empty.tables, held, batch, 1),
             "abandon": lambda: abandon(empty.engine, empty.tables, held, batch, "a reason"),
-            "renew": lambda: renew_lease(empty.engine, empty.tables, held),
-            "release": lambda: release_group(empty.engine, empty.tables, held),
+            "renew": lambda: held.renew(empty.engine, empty.tables),
+            "release": lambda: held.release(empty.engine, empty.tables),
         }
         lost = self.lose(empty.engine, "INSERT INTO more_" if step == "init" else "UPDATE consumer_groups", 1)
         steps[step]()

@@ -20,12 +20,12 @@ from confluent_kafka.admin import (
 )
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import ledger
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError, MirrorError, NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.consumer_groups import ConsumerGroup
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
+from airflow_kafka_offsets.loading import commit as commit_step
 from airflow_kafka_offsets.loading.mirror import AFTER_COMMIT_SECONDS, mirror, mirror_after_commit, mirror_stored
 from airflow_kafka_offsets.rewinding.lookups import import_offsets
 from airflow_kafka_offsets.spark.job import StageJob
@@ -259,7 +259,7 @@ class TestLoad:
             logging.getLogger("airflow_kafka_offsets.loading.mirror").addHandler(thaw)
             try:
                 with monkeypatch.context() as patch:
-                    patch.setattr(ledger, "commit_batch", commit_and_freeze)
+                    patch.setattr(commit_step, "commit_batch", commit_and_freeze)
                     loader = Loader(kafka, engine, InlineLauncher())
                     assert loader("orders", mirror_to=group).rows == 5
             finally:
@@ -401,7 +401,7 @@ class TestMirror:
         assert done.committed == 1
         (refused,) = done.refused.items()
         assert refused[0] == TopicPartition(name, 0)
-        assert "the group shows 99 instead of 5: somebody else commits to it" in refused[1]
+        assert "the group shows 99 instead of 5: another client commits to it" in refused[1]
 
     def test_an_attempt_that_slept_before_its_commit_leaves_the_latest_positions(
         self, cluster: Cluster, kafka: KafkaBroker, topic: TopicFactory, group: str

@@ -23,7 +23,7 @@ from airflow_kafka_offsets.replaying.bounds import (
     cut_into_parts,
     describe_bounds,
     fit_to_logs,
-    wanted,
+    requested_ranges,
 )
 
 ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "MkU3OEVBNTcwNTJENDM2Qg"
@@ -147,7 +147,7 @@ class TestFit:
 def test_what_a_batch_was_planned_for_includes_what_was_gone() -> None:
     batch = Batch(1, "g", "planned", (one(0, 10, 20), one(1, 0, 5)), (Gap("t", 0, 5, 10, "expired", "skipped"),))
 
-    assert [(each.start, each.end) for each in wanted(batch)] == [(5, 20), (0, 5)]
+    assert [(each.start, each.end) for each in requested_ranges(batch)] == [(5, 20), (0, 5)]
 
 
 class TestCut:

@@ -132,7 +132,7 @@ def test_a_load_whose_batch_is_abandoned_writes_nothing(
         told = finished(running)
 
     assert isinstance(told, FencedError), told
-    assert "Batch 2 of group 'loader' was given up while this attempt" in str(told)
+    assert "Batch 2 of group 'loader' was abandoned while this attempt" in str(told)
     assert "abandoned by " in str(told)
     position = 100 if alone else 50
     assert rewinder.positions(half) == {0: position}

@@ -31,8 +31,8 @@ from airflow_kafka_offsets.exceptions import (
 from airflow_kafka_offsets.ledger.abandoning import abandon_batch
 from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
 from airflow_kafka_offsets.ledger.batches import open_batch, record_plan
-from airflow_kafka_offsets.ledger.claims import Claim, claim_group, release_group
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
+from airflow_kafka_offsets.ledger.group_claim import GroupClaim, claim_group
 from airflow_kafka_offsets.ledger.groups import read_generation
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.positions import RangeRead, read_positions
@@ -85,10 +85,10 @@ class Warehouse:
 
     # What a load does.
 
-    def claim(self, group: str = GROUP, owner: TaskRun = LOADER) -> Claim:
+    def claim(self, group: str = GROUP, owner: TaskRun = LOADER) -> GroupClaim:
         return claim_group(self.engine, self.tables, group, owner, cluster_id=CLUSTER, lease=MINUTE)
 
-    def plan(self, ends: Ends, group: str = GROUP, target: str = "output", **of_range: Any) -> tuple[Claim, Batch]:
+    def plan(self, ends: Ends, group: str = GROUP, target: str = "output", **of_range: Any) -> tuple[GroupClaim, Batch]:
         stored = read_positions(self.engine, self.tables, group)
         ranges = tuple(
             OffsetRange(
@@ -109,7 +109,7 @@ class Warehouse:
         assert batch is not None
         return held, batch
 
-    def commit(self, held: Claim, batch: Batch, aside: Iterable[int] = (), columns: bool = True) -> int:
+    def commit(self, held: GroupClaim, batch: Batch, aside: Iterable[int] = (), columns: bool = True) -> int:
         reads: dict[TopicPartition, RangeRead] = {}
         rows: list[tuple[TopicPartition, int]] = []
         letters: list[tuple[TopicPartition, int]] = []
@@ -155,7 +155,7 @@ class Warehouse:
     ) -> int:
         held, batch = self.plan(ends, group, target, **of_range)
         self.commit(held, batch, aside, columns)
-        release_group(self.engine, self.tables, held)
+        held.release(self.engine, self.tables)
         return batch.batch_id
 
     # What a rewind does.

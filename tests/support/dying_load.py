@@ -57,7 +57,8 @@ load_module = import_module("airflow_kafka_offsets.loading.load")
 stage_module = import_module("airflow_kafka_offsets.loading.stage")
 commit_module = import_module("airflow_kafka_offsets.loading.commit")
 replay_module = import_module("airflow_kafka_offsets.replaying.replay")
-_commit_module = import_module("airflow_kafka_offsets.ledger.commit_transaction")
+group_claim = import_module("airflow_kafka_offsets.ledger.group_claim")
+commit_transaction = import_module("airflow_kafka_offsets.ledger.commit_transaction")
 
 
 @dataclass(frozen=True)
@@ -176,9 +177,9 @@ POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "after some slices are staged": _in_the_second_slice,
     "after the manifest": _before(stage_module, "mark_staged"),
     "after it is marked as staged": _before(load_module, "commit"),
-    "inside the transaction": _before(_commit_module, "set_positions"),
-    "after COMMIT, its answer lost": _before(_commit_module, "_rows_committed"),
-    "after COMMIT": _after(_commit_module, "transact"),
+    "inside the transaction": _before(group_claim, "set_positions"),
+    "after COMMIT, its answer lost": _before(commit_transaction, "_rows_committed"),
+    "after COMMIT": _after(commit_transaction, "transact"),
     "before clean-up": _after(commit_module, "commit_batch"),
     "during clean-up": _in_the_middle_of_removing,
 }
@@ -190,8 +191,8 @@ REPLAY_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "after some slices are staged": _in_the_second_slice,
     "after the manifest": _before(stage_module, "mark_staged"),
     "after a replay is marked as staged": _before(replay_module, "commit"),
-    "inside the transaction of a replay": _before(_commit_module, "_close"),
-    "after COMMIT": _after(_commit_module, "transact"),
+    "inside the transaction of a replay": _before(commit_transaction, "_close"),
+    "after COMMIT": _after(commit_transaction, "transact"),
     "before clean-up": _after(commit_module, "commit_batch"),
     "during clean-up": _in_the_middle_of_removing,
 }

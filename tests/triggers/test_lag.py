@@ -24,7 +24,7 @@ from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag import shared_poll
 from airflow_kafka_offsets.lag.shared_poll import PollResult
 from airflow_kafka_offsets.lag.watch_options import Judgement, LagWatch
-from airflow_kafka_offsets.ledger.claims import claim_group, release_group
+from airflow_kafka_offsets.ledger.group_claim import claim_group
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.triggers import lag as module
@@ -253,7 +253,7 @@ def test_while_a_run_holds_the_group_nothing_fires(connected: Loader, topic: Top
             await until(lambda: any(isinstance(look, PollResult) and look.judgement.met for look in looked), "the lag")
             await more_looks(looked)
             assert one.events.empty()
-            await asyncio.to_thread(release_group, connected.engine, Tables(), held)
+            await asyncio.to_thread(held.release, connected.engine, Tables())
             assert (await one.event())["report"]["lag"] == 5
 
     run(test)
