@@ -1,43 +1,36 @@
-"""Kafka's AdminClient, with patience: a question is asked again while its answer is a passing error, up to a limit.
+"""Kafka's AdminClient with retries: a request is repeated, up to a time limit, for the keys whose answer is a retriable error.
 
-A question is one request for all topics or partitions. Clients are made where they are used: a forked child that uses its
-parent's client hangs.
+A request is one for all topics or partitions. A client is created where it is used: a forked child that uses its parent's client
+hangs.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     KafkaOffsetsError,
     KafkaUnavailableError,
     UnknownTopicError,
 )
-from airflow_kafka_offsets.kafka.config import check_config
-
-# librdkafka reports a failing connection again and again on stderr; what it says reaches the user once, in the error.
-_client_log = logging.getLogger(f"{__name__}.librdkafka")
-
-_client_log.addHandler(logging.NullHandler())
-
-_client_log.propagate = False
+from airflow_kafka_offsets.kafka.config import check_config, client_log
 
 Key = TypeVar("Key")
 
-Question = Callable[[AdminClient, Collection[Key], float], Mapping[Key, "Future[Any]"]]
-"""Asks about keys: gets the client, the keys and the seconds that the request may take, and gives the answer of each key."""
+Request = Callable[[AdminClient, Collection[Key], float], Mapping[Key, "Future[Any]"]]
+"""Sends a request about keys: takes the client, the keys and the seconds that it may take, and returns a future of each key."""
 
-# What is answered while a leader moves, or right after a topic was made. librdkafka hands these on instead of asking
-# again.
-PASSING = frozenset(
+# Kafka's answers while a leader moves, or right after a topic was created. librdkafka returns these instead of retrying.
+RETRIABLE = frozenset(
     {
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -50,7 +43,7 @@ PASSING = frozenset(
         KafkaError._TIMED_OUT_QUEUE,
         KafkaError._TRANSPORT,
         KafkaError._WAIT_CACHE,
-        # None of the partitions asked for has a leader.
+        # None of the partitions in the request has a leader.
         KafkaError._NOENT,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
         KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -71,22 +64,23 @@ _UNKNOWN = frozenset(
 # A new topic is unknown to some brokers for a moment; a topic that stays unknown this long does not exist.
 _UNKNOWN_GRACE_SECONDS = 3.0
 
-# The client goes on asking a dead leader, or a dead "controller" (in KRaft any broker), for as long as it lives: each
-# repetition has a client of its own, and the first ones are short.
-_FIRST_TRY_SECONDS = 3.0
+# A client goes on asking a dead leader, or a dead "controller" (in KRaft any broker), for as long as it lives: each retry has a
+# client of its own, and the first requests are short.
+_FIRST_REQUEST_SECONDS = 3.0
 
-# What the client gives for the partitions of a leader that did not answer: no error, and this offset.
+# The client returns no error for the partitions of a leader that did not answer, but this offset.
 _OFFSET_INVALID = -1001
 
-_LOOK_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
 
 
 class RetryingAdmin:
-    """
+    """Sends requests to a cluster, and retries them.
+
     :param config: librdkafka configuration
-    :param timeout: seconds that one question may take, with all its repetitions
+    :param timeout: seconds that a request may take, with all its retries
     :raises ConfigurationError: there is no client of this configuration
     """
 
@@ -98,7 +92,7 @@ class RetryingAdmin:
         self._reasons: list[KafkaError] = []
         self._config = {**checked, "error_cb": self._reasons.append}
         try:
-            self._client = AdminClient(self._config, logger=_client_log)
+            self._client = AdminClient(self._config, logger=client_log)
         except KafkaException as error:
             raise ConfigurationError(f"The Kafka configuration cannot be used: {error.args[0].str()}") from error
 
@@ -106,79 +100,75 @@ class RetryingAdmin:
         self,
         what: str,
         keys: Collection[Key],
-        question: Question[Key],
+        request: Request[Key],
         *,
         timeout: float | None = None,
         failed: dict[Key, KafkaOffsetsError] | None = None,
     ) -> dict[Key, Any]:
-        """Ask for all keys at once, and again for those whose answer was a passing error.
+        """Request the answers for all keys at once, and again for those whose answer was a retriable error.
 
-        :param what: what Kafka is to tell, for errors
-        :param timeout: seconds, where it is not that of the client
-        :param failed: where errors of single keys go, also those that do not pass in time; None raises them
+        :param what: what Kafka is to report, for errors
+        :param timeout: seconds, instead of those of this client
+        :param failed: takes the errors of single keys, also of those that ran out of time; None raises them
         :raises ConfigurationError: the brokers refuse the credentials, or the certificates do not fit
         :raises UnknownTopicError: naming every topic or partition that the cluster does not show
-        :raises KafkaUnavailableError: it did not answer in time, or refuses this user; says why
+        :raises KafkaUnavailableError: the cluster did not answer in time, or refuses this user; says why
         """
-        most = self._timeout if timeout is None else timeout
-        begun = time.monotonic()
+        limit = self._timeout if timeout is None else timeout
+        started = time.monotonic()
         answers: dict[Key, Any] = {}
         waiting: dict[Key, KafkaError | None] = dict.fromkeys(keys)
         pause = _FIRST_PAUSE_SECONDS
-        patience = _FIRST_TRY_SECONDS
+        request_seconds = _FIRST_REQUEST_SECONDS
+
+        def fail(without_answer: list[Key], error_of: Callable[[list[Key]], KafkaOffsetsError]) -> None:
+            if without_answer and failed is None:
+                raise error_of(without_answer)
+            for key in without_answer:
+                failed[key] = error_of([key])  # type: ignore[index]  # None has raised
+                del waiting[key]
+
         while waiting:
-            left = most - (time.monotonic() - begun)
+            left = limit - (time.monotonic() - started)
             if left <= 0:
-                if failed is None:
-                    raise self._unavailable(what, waiting, most)
-                failed.update({key: self._unavailable(what, {key: code}, most) for key, code in waiting.items()})
+                fail(list(waiting), partial(self._unavailable, what, waiting, limit))
                 break
-            for key, future in question(self._client, list(waiting), min(left, patience)).items():
-                self._await(future, what)
+            for key, future in request(self._client, list(waiting), min(left, request_seconds)).items():
+                self._await(future)
                 error = future.exception()
                 if error is None:
                     answer = future.result()
                     if getattr(answer, "offset", None) == _OFFSET_INVALID:
                         waiting[key] = KafkaError(KafkaError._TRANSPORT, "the partition's leader did not answer")
-                        continue
-                    answers[key] = answer
-                    del waiting[key]
-                    continue
-                code = error.args[0] if isinstance(error, KafkaException) else None
-                if code is None or code.code() not in PASSING | _UNKNOWN:
-                    lasting = KafkaUnavailableError(f"Kafka at {self._servers} did not tell {what}: {error}")
-                    if failed is None:
-                        raise lasting from error
-                    failed[key] = lasting
-                    del waiting[key]
-                    continue
-                waiting[key] = code
-            unknown = [key for key, code in waiting.items() if code is not None and code.code() in _UNKNOWN]
-            if unknown and time.monotonic() - begun > _UNKNOWN_GRACE_SECONDS:
-                if failed is None:
-                    raise self._unknown(unknown)
-                for key in unknown:
-                    failed[key] = self._unknown([key])
-                    del waiting[key]
+                    else:
+                        answers[key] = answer
+                        del waiting[key]
+                elif isinstance(error, KafkaException) and error.args[0].code() in RETRIABLE | _UNKNOWN:
+                    waiting[key] = error.args[0]
+                else:
+                    fail([key], partial(self._refused, what, error))
+            if time.monotonic() - started > _UNKNOWN_GRACE_SECONDS:
+                unknown = [key for key, code in waiting.items() if code is not None and code.code() in _UNKNOWN]
+                fail(unknown, self._unknown)
             if waiting:
                 time.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
-                patience *= 2
-                self._client = AdminClient(self._config, logger=_client_log)
+                request_seconds *= 2
+                self._client = AdminClient(self._config, logger=client_log)
         return answers
 
-    def _await(self, future: Future[Any], what: str) -> None:
-        while not future.done():
-            # The answer comes on a thread of the client's; polling is only for what it says of failing connections.
-            wait([future], timeout=_LOOK_SECONDS)
-            self._client.poll(0)
-            self._raise_if_hopeless(what)
+    def _await(self, future: Future[Any]) -> None:
+        """Wait for an answer.
 
-    def _raise_if_hopeless(self, what: str) -> None:
-        """Wrong credentials and certificates do not become right by waiting."""
-        for reason in self._reasons:
-            if reason.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
-                raise ConfigurationError(f"Kafka at {self._servers} refuses the connection: {reason.str()}")
+        :raises ConfigurationError: the client reports wrong credentials or certificates, which no retry mends
+        """
+        while not future.done():
+            # The answer comes on a thread of the client; poll() delivers only what it reports of failing connections.
+            wait([future], timeout=_POLL_SECONDS)
+            self._client.poll(0)
+            for reason in self._reasons:
+                if reason.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+                    raise ConfigurationError(f"Kafka at {self._servers} refuses the connection: {reason.str()}")
 
     def _unknown(self, keys: Collection[object]) -> UnknownTopicError:
         return UnknownTopicError(
@@ -186,15 +176,20 @@ class RetryingAdmin:
             "describe it. Check the spelling, the connection, and the ACLs (Describe on the topic)."
         )
 
+    def _refused(self, what: str, cause: BaseException, _: object) -> KafkaUnavailableError:
+        error = KafkaUnavailableError(f"Kafka at {self._servers} did not report {what}: {cause}")
+        error.__cause__ = cause
+        return error
+
     def _unavailable(
-        self, what: str, waiting: Mapping[Any, KafkaError | None], seconds: float
+        self, what: str, waiting: Mapping[Key, KafkaError | None], seconds: float, keys: Collection[Key]
     ) -> KafkaUnavailableError:
         self._client.poll(0)
-        told = [code.str() for code in waiting.values() if code is not None]
-        reasons = list(dict.fromkeys([reason.str() for reason in self._reasons] + told))
-        of = ", ".join(sorted(map(_name, waiting))[:5]) + (", …" if len(waiting) > 5 else "")
+        codes = [*self._reasons, *(code for key in keys if (code := waiting[key]) is not None)]
+        reasons = dict.fromkeys(code.str() for code in codes)
+        names = first_few(sorted(map(_name, keys)), most=5)
         return KafkaUnavailableError(
-            f"Kafka at {self._servers} did not tell {what}{f' ({of})' if of else ''} within {seconds:.3g} s: "
+            f"Kafka at {self._servers} did not report {what}{f' ({names})' if names else ''} within {seconds:.3g} s: "
             f"{'; '.join(reasons) or 'no reason given'}"
         )
 

@@ -1,4 +1,8 @@
-"""What a Kafka cluster says: its id, topics with their ids, the ends of their logs, and its consumer groups."""
+"""What a Kafka cluster answers: its id, topics with their ids, the ends of their logs, and its consumer groups.
+
+Each method is one request, or a few, whatever the number of partitions. Nothing here reads records (`kafka.reader`), and nothing
+decides what is loaded (`core.planning`).
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,13 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, KafkaUnavailableError
 from airflow_kafka_offsets.kafka import consumer_groups
-from airflow_kafka_offsets.kafka.admin import PASSING, RetryingAdmin
+from airflow_kafka_offsets.kafka.admin import RetryingAdmin
 from airflow_kafka_offsets.kafka.consumer_groups import ConsumerGroup
 
 log = logging.getLogger(__name__)
 
 
-# A century: some say "for ever" with a number that is longer than dates reach.
+# A century. Some users configure unlimited retention with a number that no date reaches.
 _FOREVER_MS = 36_500 * 24 * 3_600_000
 
 ISOLATION_LEVELS = {
@@ -38,7 +42,7 @@ class TimedOffset(NamedTuple):
 
 
 class PartialLogs(NamedTuple):
-    """The ends of the logs that could be asked about, and by topic or partition why others could not."""
+    """The ends of the logs that the cluster reported, and, by topic or partition, the errors of the others."""
 
     logs: dict[TopicPartition, PartitionLog]
     topic_errors: dict[str, KafkaOffsetsError]
@@ -50,7 +54,7 @@ class Cluster:
 
     :param config: librdkafka configuration
     :param isolation_level: `read_committed` or `read_uncommitted`; decides what the end offset is
-    :param timeout: seconds that one question may take, with all its repetitions
+    :param timeout: seconds that a request may take, with all its retries
     """
 
     def __init__(
@@ -64,7 +68,7 @@ class Cluster:
         self._admin = RetryingAdmin(config, timeout)
 
     def cluster_id(self) -> str:
-        """The id that the cluster was formatted with."""
+        """Return the id that the cluster was formatted with."""
         answer = self._admin.ask(
             "its cluster id",
             [None],
@@ -73,7 +77,7 @@ class Cluster:
         return str(answer[None].cluster_id)
 
     def logs(self, topics: Sequence[str]) -> dict[TopicPartition, PartitionLog]:
-        """The ends of every partition of the topics, with the topics' ids: three requests for any number of partitions.
+        """Return the ends of every partition of the topics, with the topics' ids: three requests for any number of partitions.
 
         :raises UnknownTopicError: naming every topic that the cluster does not show
         :raises KafkaUnavailableError: the cluster, or the leader of a partition, did not answer in time; says why
@@ -81,7 +85,7 @@ class Cluster:
         return self._logs(topics, None, None)
 
     def partial_logs(self, topics: Sequence[str]) -> PartialLogs:
-        """The same, for where a topic that is gone, or a partition without a leader, must not hide the others.
+        """Return the ends of the logs, also if a topic does not exist or a partition has no leader.
 
         :raises KafkaUnavailableError: the cluster did not answer in time; says why
         """
@@ -100,52 +104,46 @@ class Cluster:
         fewer settings, are left out.
         """
 
-        def question(client: AdminClient, names: Collection[str], timeout: float) -> Mapping[str, Future[Any]]:
+        def request(client: AdminClient, names: Collection[str], timeout: float) -> Mapping[str, Future[Any]]:
             resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
             futures = client.describe_configs(resources, request_timeout=timeout)
             return {resource.name: future for resource, future in futures.items()}
 
-        answers = self._admin.ask("the settings of its topics", list(topics), question, failed={})
-        settings = {topic: {name: entry.value for name, entry in one.items()} for topic, one in answers.items()}
-        found = {topic: _retention(one) for topic, one in settings.items()}
-        return {topic: retention for topic, retention in found.items() if retention is not None}
+        answers = self._admin.ask("the settings of its topics", list(topics), request, failed={})
+        retentions = {topic: _retention(settings) for topic, settings in answers.items()}
+        return {topic: retention for topic, retention in retentions.items() if retention is not None}
 
-    def first_since(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, TimedOffset]:
-        """The first record of each partition at or after an instant of its own; partitions without one, or without a leader that
-        answers, are left out.
+    def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int], *, partial: bool = False
+    ) -> dict[TopicPartition, TimedOffset]:
+        """Return the first record of each partition whose timestamp is at or after an instant; partitions without one are left out.
 
         :param timestamps_ms: milliseconds since 1970 in UTC
+        :param partial: leave out partitions whose leader does not answer, too, instead of raising
+        :raises KafkaUnavailableError: the leader of a partition did not answer in time; says why
         """
         specs = {tp: OffsetSpec.for_timestamp(timestamp_ms) for tp, timestamp_ms in timestamps_ms.items()}
-        return _timed(self._list_offsets(list(specs), specs, {}))
+        answers = self._list_offsets(specs, {} if partial else None)
+        # Kafka answers -1 if no record is as new.
+        return {tp: TimedOffset(info.offset, info.timestamp) for tp, info in answers.items() if info.offset >= 0}
 
-    def offsets_at(
-        self, partitions: Collection[TopicPartition], timestamp_ms: int
-    ) -> dict[TopicPartition, TimedOffset]:
-        """The first record of each partition whose timestamp is at or after an instant; partitions without one are left out.
-
-        :param timestamp_ms: milliseconds since 1970 in UTC
-        :raises KafkaUnavailableError: the leader of a partition did not answer in time; says why
-        """
-        return _timed(self._list_offsets(partitions, OffsetSpec.for_timestamp(timestamp_ms)))
-
-    def ends_of_all(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where logs end for `read_uncommitted`, whatever the isolation level is.
+    def high_watermarks(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return where logs end for `read_uncommitted`, whatever the isolation level is.
 
         :raises KafkaUnavailableError: the leader of a partition did not answer in time; says why
         """
-        every = IsolationLevel.READ_UNCOMMITTED
-        return {
-            tp: one.offset for tp, one in self._list_offsets(partitions, OffsetSpec.latest(), isolation=every).items()
-        }
+        answers = self._list_offsets(
+            dict.fromkeys(partitions, OffsetSpec.latest()), isolation=IsolationLevel.READ_UNCOMMITTED
+        )
+        return {tp: info.offset for tp, info in answers.items()}
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
-        """A consumer group of Kafka's; None where there is none, as far as Kafka can tell: it forgets commits.
+        """Return a consumer group in Kafka; None if Kafka knows none of that name (it forgets groups whose commits expired).
 
         :raises KafkaUnavailableError: the group's coordinator did not answer in time, or refuses this user
         """
         answer = self._admin.ask(
-            f"of consumer group {group_id!r}",
+            f"the state of consumer group {group_id!r}",
             [group_id],
             lambda client, groups, timeout: client.describe_consumer_groups(list(groups), request_timeout=timeout),
         )
@@ -154,10 +152,10 @@ class Cluster:
     def committed(
         self, group_id: str, partitions: Collection[TopicPartition] | None, *, timeout: float | None = None
     ) -> dict[TopicPartition, int]:
-        """What a consumer group of Kafka's committed; partitions without a commit are left out.
+        """Return what a consumer group in Kafka committed; partitions without a commit are left out.
 
-        :param partitions: None is all that it committed
-        :param timeout: seconds, where it is not that of the cluster
+        :param partitions: None means all that the group committed
+        :param timeout: seconds, instead of the cluster's own
         :raises KafkaUnavailableError: the group's coordinator did not answer in time, or refuses this user; says why
         """
         answer = self._admin.ask(
@@ -172,11 +170,11 @@ class Cluster:
     def commit(
         self, group_id: str, positions: Mapping[TopicPartition, Position], *, timeout: float | None = None
     ) -> dict[TopicPartition, str]:
-        """Commit positions on behalf of a consumer group of Kafka's that has no active members; a new name is a new group.
+        """Commit positions on behalf of a consumer group in Kafka that has no active members; a new name is a new group.
 
-        Offsets may go back as well as forward.
+        Offsets may move back as well as forward.
 
-        :param timeout: seconds, where it is not that of the cluster
+        :param timeout: seconds, instead of the cluster's own
         :return: the partitions that were refused, with the reason; the others are committed
         :raises KafkaUnavailableError: the group's coordinator did not answer in time; some may be committed
         """
@@ -184,7 +182,7 @@ class Cluster:
             f"whether it took the positions for consumer group {group_id!r}",
             list(positions),
             lambda client, partitions, timeout: consumer_groups.commit(
-                client, group_id, {tp: positions[tp] for tp in partitions}, timeout, passing=PASSING
+                client, group_id, {tp: positions[tp] for tp in partitions}, timeout
             ),
             timeout=timeout,
         )
@@ -196,7 +194,7 @@ class Cluster:
         topic_errors: dict[str, KafkaOffsetsError] | None,
         partition_errors: dict[TopicPartition, KafkaOffsetsError] | None,
     ) -> dict[TopicPartition, PartitionLog]:
-        # Describing comes first also because a client that lives long does not see new partitions otherwise.
+        # Describing comes first also because a long-lived client does not see new partitions otherwise.
         described = self._admin.ask(
             "its topics",
             list(topics),
@@ -208,45 +206,50 @@ class Cluster:
         topic_ids = {topic: _topic_id(info) for topic, info in described.items()}
         for topic in sorted(topic for topic, topic_id in topic_ids.items() if topic_id is None):
             log.warning(
-                "Kafka reports no id for topic %r: whether it was deleted and created again cannot be seen", topic
+                "Kafka reports no id for topic %r: a topic that was deleted and created again is not noticed", topic
             )
-        partitions = [TopicPartition(topic, info.id) for topic, one in described.items() for info in one.partitions]
-        beginnings = self._list_offsets(partitions, OffsetSpec.earliest(), partition_errors)
-        ends = self._list_offsets(list(beginnings), OffsetSpec.latest(), partition_errors)
+        partitions = [
+            TopicPartition(topic, partition.id) for topic, info in described.items() for partition in info.partitions
+        ]
+        beginnings = self._list_offsets(dict.fromkeys(partitions, OffsetSpec.earliest()), partition_errors)
+        ends = self._list_offsets(dict.fromkeys(beginnings, OffsetSpec.latest()), partition_errors)
         return {
             tp: PartitionLog(
                 beginnings[tp].offset,
-                # The end of committed transactions may lie before a beginning that moved between the two questions.
-                max(beginnings[tp].offset, ends[tp].offset),
+                # The end of committed transactions may lie before a beginning that moved between the two requests.
+                max(beginnings[tp].offset, end.offset),
                 topic_ids[tp.topic],
-                ends[tp].leader_epoch,
+                end.leader_epoch,
             )
-            for tp in ends
+            for tp, end in ends.items()
         }
 
     def _list_offsets(
         self,
-        partitions: Collection[TopicPartition],
-        spec: OffsetSpec | Mapping[TopicPartition, OffsetSpec],
+        specs: Mapping[TopicPartition, OffsetSpec],
         failed: dict[TopicPartition, KafkaOffsetsError] | None = None,
         isolation: IsolationLevel | None = None,
     ) -> dict[TopicPartition, Any]:
-        level = isolation if isolation is not None else self._isolation
-
-        def question(
+        def request(
             client: AdminClient, keys: Collection[TopicPartition], timeout: float
         ) -> Mapping[TopicPartition, Future[Any]]:
-            specs = {ClientPartition(*tp): spec[tp] if isinstance(spec, Mapping) else spec for tp in keys}
             # The isolation level must be an argument: in the client's configuration it is ignored.
-            futures = client.list_offsets(specs, isolation_level=level, request_timeout=timeout)
+            futures = client.list_offsets(
+                {ClientPartition(*tp): specs[tp] for tp in keys},
+                isolation_level=self._isolation if isolation is None else isolation,
+                request_timeout=timeout,
+            )
             return {TopicPartition(key.topic, key.partition): future for key, future in futures.items()}
 
-        return self._admin.ask("the offsets of its logs", partitions, question, failed=failed)
+        return self._admin.ask("the offsets of its logs", list(specs), request, failed=failed)
 
 
-def _retention(settings: Mapping[str, str | None]) -> timedelta | None:
-    """Return how long a topic keeps a record, where time alone decides it and the broker reports all that it takes to know."""
-    policy, by_time, by_size = (settings.get(name) for name in ("cleanup.policy", "retention.ms", "retention.bytes"))
+def _retention(settings: Mapping[str, Any]) -> timedelta | None:
+    """Return how long a topic keeps a record, if time alone decides it and the broker reports the settings that say so."""
+    policy, by_time, by_size = (
+        settings[name].value if name in settings else None
+        for name in ("cleanup.policy", "retention.ms", "retention.bytes")
+    )
     # Proxies and managed clusters hide settings, or their values.
     if policy is None or by_time is None or by_size is None:
         return None
@@ -255,15 +258,10 @@ def _retention(settings: Mapping[str, str | None]) -> timedelta | None:
     return timedelta(milliseconds=int(by_time))
 
 
-def _timed(found: Mapping[TopicPartition, Any]) -> dict[TopicPartition, TimedOffset]:
-    # Kafka answers -1 where no record is as new.
-    return {tp: TimedOffset(one.offset, one.timestamp) for tp, one in found.items() if one.offset >= 0}
-
-
 def _topic_id(info: Any) -> str | None:
-    # An old broker reports no ids; the client then fills in the zero UUID.
+    # An old broker reports no ids; the client fills in the zero UUID.
     topic_id = info.topic_id
     if topic_id is None or not (topic_id.get_most_significant_bits() or topic_id.get_least_significant_bits()):
         return None
-    # The client spells the id in plain base64, Kafka's own tools in the alphabet for URLs.
+    # The client writes the id in plain base64, Kafka's own tools in the alphabet for URLs.
     return str(topic_id).translate(str.maketrans("+/", "-_"))

@@ -1,4 +1,7 @@
-"""What a connection may set of librdkafka's configuration."""
+"""The librdkafka configuration of a connection: which properties it may set, and where the client logs.
+
+What a reader needs beside it is in `kafka.reader`.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,14 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 
 log = logging.getLogger(__name__)
 
+# librdkafka reports a failing connection again and again on stderr; its reason reaches the user once, in our error.
+client_log = logging.getLogger(f"{__name__}.librdkafka")
 
-# What a connection may set, of librdkafka 2.16's properties (its CONFIGURATION.md). A new property is refused until it is looked at:
+client_log.addHandler(logging.NullHandler())
+
+client_log.propagate = False
+
+# The properties of librdkafka 2.16 (its CONFIGURATION.md) that a connection may set. A new property is refused until it is reviewed:
 # a user who may edit connections must not be able to load a library, to run a command, or to send a file of the worker to a URL.
 _HARMLESS = """
 bootstrap.servers metadata.broker.list client.id client.rack client.dns.lookup broker.address.family broker.address.ttl
@@ -59,7 +68,7 @@ _ALLOWED = frozenset(_HARMLESS.split())
 
 _CODE = "it makes the client load or run code, and can be set nowhere"
 
-_FILES = "it makes the client read a file and send what is in it, and can be set nowhere"
+_FILES = "it makes the client read a file and send its content, and can be set nowhere"
 
 _REFUSED = {
     "plugin.library.paths": _CODE,
@@ -72,23 +81,24 @@ _REFUSED = {
         "client id and secret"
     ),
 }
-"""Why keys are refused that other users miss; one that ends with a dot is the beginning of several."""
+"""Reasons for keys that users may miss; a key that ends with a dot is the prefix of several."""
 
-# OpenSSL's own; any other name is that of a library to load.
+# OpenSSL's own providers; any other name is that of a library to load.
 _PROVIDERS = {"default", "base", "legacy", "fips"}
 
-# The client puts them into the command line of kinit, which a shell reads. What begins with a hyphen is an option there.
+# The client puts these into a command line of kinit, which a shell runs. An argument that begins with a hyphen is an option there.
 _KINIT_ARGUMENTS = ("sasl.kerberos.principal", "sasl.kerberos.keytab")
 
 _KINIT_ARGUMENT = re.compile(r"(?!-)[\w./@+=:,%~-]*", re.ASCII)
 
 
 def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Take a librdkafka configuration from a connection, and refuse what must not come from one.
+    """Return the librdkafka configuration of a connection.
 
-    :raises ConfigurationError: no bootstrap.servers, a setting that a connection may not have, or a value that is no text or number
+    :raises ConfigurationError: it has no bootstrap.servers, a property that a connection may not set, or a value that is neither text
+        nor a number
     """
-    # The client reads up to the NUL, and would know it as another key or value than the one that was looked at.
+    # The client reads up to the NUL: it would take another key or value than the one checked here.
     cut = sorted(key for key, value in config.items() if "\0" in key or "\0" in str(value))
     if cut:
         raise ConfigurationError(
@@ -99,7 +109,7 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigurationError(
             f"The Kafka configuration sets {', '.join(harmful)} to a value that makes the client load or run code named by a "
             "connection; remove it from the connection's extra (ssl.providers may name only "
-            f"{', '.join(sorted(_PROVIDERS))}; a principal or a keytab may not hold spaces, nor what means something to a shell)"
+            f"{', '.join(sorted(_PROVIDERS))}; a principal or a keytab may not contain spaces or characters that a shell interprets)"
         )
     callbacks = sorted(
         key

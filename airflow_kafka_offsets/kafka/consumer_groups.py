@@ -1,8 +1,7 @@
-"""Consumer groups of Kafka's: what they committed, whether they are in use, and commits on their behalf.
+"""Consumer groups in Kafka: what they committed, whether they are in use, and commits on their behalf.
 
-Kafka keeps a group's commits until `offsets.retention.minutes` (7 days by default) after the last one, or after its last
-member left. Here are the requests and what their answers mean; `Cluster` asks them, again where the answer is a passing
-error.
+This module has the requests and the meaning of their answers; `Cluster` sends them, and retries. Kafka keeps the commits of a group
+until `offsets.retention.minutes` (7 days by default) after the last one, or after its last member left.
 """
 
 from __future__ import annotations
@@ -16,13 +15,14 @@ from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
+from airflow_kafka_offsets.kafka.admin import RETRIABLE
 
 
 class ConsumerGroup(NamedTuple):
     """A consumer group as Kafka shows it.
 
-    :param state: Kafka's name of it; `EMPTY` where nobody consumes
-    :param members: how many consumers are in it; only a group without any takes commits from outside
+    :param state: Kafka's name of it; `EMPTY` if no consumer is in the group
+    :param members: how many consumers are in it; only a group without members takes commits from outside
     """
 
     state: str
@@ -32,13 +32,12 @@ class ConsumerGroup(NamedTuple):
 def ask_committed(
     client: AdminClient, group_id: str, partitions: Collection[TopicPartition] | None, timeout: float
 ) -> Mapping[str, Future[Any]]:
-    """Ask for a group's commits.
+    """Request a group's commits.
 
-    :param partitions: None is all that it committed
+    :param partitions: None means all that the group committed
     :return: the committed offsets by partition, or the error of the request or of a partition
     """
     scope = None if partitions is None else [ClientPartition(*tp) for tp in partitions]
-    asked = ConsumerGroupTopicPartitions(group_id, scope)
     outcome: Future[dict[TopicPartition, int]] = Future()
 
     def settle(request: Future[Any]) -> None:
@@ -47,14 +46,17 @@ def ask_committed(
         except Exception as failure:
             outcome.set_exception(failure)
 
-    client.list_consumer_group_offsets([asked], request_timeout=timeout)[group_id].add_done_callback(settle)
+    requests = client.list_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions(group_id, scope)], request_timeout=timeout
+    )
+    requests[group_id].add_done_callback(settle)
     return {group_id: outcome}
 
 
 def _committed(answer: Any) -> dict[TopicPartition, int]:
-    """Return the commits that an answer holds.
+    """Return the commits in an answer.
 
-    :raises KafkaException: Kafka refused to say what is committed of a partition; names it
+    :raises KafkaException: Kafka refused to answer for a partition; names it
     """
     committed: dict[TopicPartition, int] = {}
     for partition in answer.topic_partitions:
@@ -70,8 +72,8 @@ def _committed(answer: Any) -> dict[TopicPartition, int]:
 
 
 def read_group(answer: Any) -> ConsumerGroup | None:
-    """The group that an answer describes; None where there is none."""
-    # A group that does not exist is described as a dead one.
+    """Return the group that an answer describes, or None."""
+    # Kafka describes a group that does not exist as dead.
     return None if answer.state == ConsumerGroupState.DEAD else ConsumerGroup(answer.state.name, len(answer.members))
 
 
@@ -80,19 +82,16 @@ def commit(
     group_id: str,
     positions: Mapping[TopicPartition, Position],
     timeout: float,
-    *,
-    passing: Collection[int],
 ) -> dict[TopicPartition, Future[str | None]]:
     """Commit positions on behalf of a group, with their leader epochs, in one request.
 
-    :param passing: codes of the errors that are worth another request
-    :return: for each partition None where it is committed, why it is refused, or a passing error
+    :return: for each partition None if it is committed, the reason if it is refused, or an exception, which may be worth a retry
     """
-    given = [
-        ClientPartition(tp.topic, tp.partition, one.offset)
-        if one.leader_epoch is None
-        else ClientPartition(tp.topic, tp.partition, one.offset, leader_epoch=one.leader_epoch)
-        for tp, one in positions.items()
+    commits = [
+        ClientPartition(
+            *tp, position.offset, leader_epoch=-1 if position.leader_epoch is None else position.leader_epoch
+        )
+        for tp, position in positions.items()
     ]
     outcomes: dict[TopicPartition, Future[str | None]] = {tp: Future() for tp in positions}
 
@@ -101,38 +100,37 @@ def commit(
             errors = _errors(request, positions)
             for tp, outcome in outcomes.items():
                 error = errors[tp]
-                if error is None:
-                    outcome.set_result(None)
-                elif error.code() in passing:
+                if error is not None and error.code() in RETRIABLE:
                     outcome.set_exception(KafkaException(error))
                 else:
-                    outcome.set_result(_refusal(error))
+                    outcome.set_result(None if error is None else _refusal(error))
         except Exception as failure:
-            # What stays open would be waited for without end.
+            # A future without an outcome would be waited for without end.
             for outcome in outcomes.values():
                 if not outcome.done():
                     outcome.set_exception(failure)
 
-    request = client.alter_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(group_id, given)], request_timeout=timeout
-    )[group_id]
-    request.add_done_callback(settle)
+    requests = client.alter_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions(group_id, commits)], request_timeout=timeout
+    )
+    requests[group_id].add_done_callback(settle)
     return outcomes
 
 
 def _errors(request: Future[Any], positions: Collection[TopicPartition]) -> dict[TopicPartition, KafkaError | None]:
-    """The error of each partition; one that the request failed with is that of all."""
+    """Return the error of each partition; if the whole request failed, all partitions have its error."""
     failure = request.exception()
     if isinstance(failure, KafkaException):
         return dict.fromkeys(positions, failure.args[0])
-    return {TopicPartition(one.topic, one.partition): one.error for one in request.result().topic_partitions}
+    answered = request.result().topic_partitions
+    return {TopicPartition(partition.topic, partition.partition): partition.error for partition in answered}
 
 
 def _refusal(error: KafkaError) -> str:
-    """Why a commit on behalf of a group is refused, and what to do."""
+    """Return why a commit on behalf of a group is refused, and what to do."""
     code = error.code()
     if code in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP):
-        # The broker takes the commit for that of a member, and there is no member without a name.
+        # The broker takes the commit for that of a member without a name, which does not exist.
         return "the group has active members, and only these may commit; stop them, or choose another name"
     if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
         return "the cluster has no such partition"

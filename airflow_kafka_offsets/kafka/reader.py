@@ -1,9 +1,11 @@
-"""Read a slice of a partition, exactly: a generator of Arrow record batches."""
+"""Read one slice of a partition into Arrow record batches. Runs on Spark's executors, and in `verify`.
+
+What an error of the client means for the read is in `kafka.read_errors`; what the bytes of a record mean, in `formats`.
+"""
 
 from __future__ import annotations
 
 import gc
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import methodcaller
@@ -15,42 +17,37 @@ from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import RecordError
-from airflow_kafka_offsets.kafka.read_errors import Patience
+from airflow_kafka_offsets.kafka.config import client_log
+from airflow_kafka_offsets.kafka.read_errors import ReadWatch
 
-# Messages a call into the client: enough to make the call's cost small, few enough to keep a batch in the cache.
+# Messages per call into the client: enough to make the cost of the call small, few enough to keep a batch in the CPU's cache.
 _CHUNK = 10_000
 
-# Of a chunk with more bytes than these several batches are made: Arrow, which decodes a batch at once, counts bytes with 31 bits.
+# A chunk with more bytes becomes several batches: Arrow decodes a batch at once, and counts its bytes with 31 bits.
 _MOST_BYTES = 256 << 20
 
-# The client waits for a full chunk: where offsets have no record, nothing more than this is lost at the end of a slice.
+# The client waits for a full chunk. This bounds the wait at the end of a slice whose last offsets have no record.
 _WAIT_SECONDS = 0.1
 
 _ONE_DAY_MS = 86_400_000
 
-# Where the key of a header is not UTF-8 the client returns a list with holes, which crash whoever looks into them, and sets an
-# exception. Python notices that, and raises SystemError, where C calls; a call in code that ran often looks at the result only.
+# If the key of a header is not UTF-8, the client sets an exception and returns a list with NULL items; an access to one of them
+# crashes the process. A call from C, as methodcaller makes it, checks for the exception and raises SystemError; specialized
+# bytecode checks the result only.
 _client_headers = methodcaller("headers")
 
-# The year 10000: neither Python nor every database has an instant as late.
+# The year 10000: neither Python nor every database has so late an instant.
 _TOO_LATE_MS = 253_402_300_800_000
-
-_client_log = logging.getLogger(f"{__name__}.librdkafka")
-
-_client_log.addHandler(logging.NullHandler())
-
-_client_log.propagate = False
 
 
 def consumer_config(config: Mapping[str, Any], group_id: str, isolation_level: str) -> dict[str, Any]:
-    """The connection's configuration, with what exact reading needs set over it."""
+    """Return the configuration of a consumer: that of the connection, with the settings that exact reading needs."""
     return {
-        # A slice fills the consumer's queue at once. Fetching then pauses, for a second unless told otherwise, in which the queue
-        # runs empty; a connection may still say otherwise.
+        # A slice fills the consumer's queue at once. Fetching then pauses, by default for a second, in which the queue runs empty.
+        # A connection may still override it.
         "fetch.queue.backoff.ms": 10,
         **config,
-        # Partitions are assigned and nothing is committed to Kafka, so that no group forms; the id only names us to
-        # ACLs and quotas.
+        # Partitions are assigned and nothing is committed to Kafka, so that no group forms; the id is for ACLs and quotas only.
         "group.id": group_id,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -58,15 +55,15 @@ def consumer_config(config: Mapping[str, Any], group_id: str, isolation_level: s
         "auto.offset.reset": "error",
         "enable.partition.eof": True,
         "isolation.level": isolation_level,
-        # That a topic is gone is told at once, and not after half a minute; how long to believe in it is decided here.
+        # Report a missing topic at once, not after half a minute; read_errors decides how long to wait for it.
         "topic.metadata.propagation.max.ms": 0,
-        # Rows wait in the consumer while Spark works on earlier ones; that is not a dead consumer.
+        # Records wait in the consumer while Spark works on earlier ones; the consumer is not dead then.
         "max.poll.interval.ms": _ONE_DAY_MS,
     }
 
 
 def read(
-    one: Slice,
+    slice_: Slice,
     config: Mapping[str, Any],
     *,
     with_headers: bool = False,
@@ -75,62 +72,60 @@ def read(
     """Read the records of a slice, in order.
 
     A slice ends when the consumer's position reaches its end: never on an empty poll, and never on the last record's
-    offset, since offsets may end in transaction markers, aborted records or compaction's holes.
+    offset, since the last offsets may be transaction markers, aborted records or compacted away.
 
-    Where the slice knows the epoch of a leader whose log reached its start, the broker is asked whether that epoch still
-    reaches it (KIP-320): it does not where the log was cut before the start, however far it was written anew.
+    If the slice has the epoch of a leader whose log reached its start, the broker checks whether that epoch still
+    reaches it (KIP-320). It does not if the log was truncated before the start, however far it was rewritten since.
 
     :param config: the result of `consumer_config`
-    :param idle_timeout: seconds without a record and without an end of log after which reading is given up
+    :param idle_timeout: seconds without a record or an end of log after which the read fails
     :return: record batches, none of them empty, with the columns `key` and `value` (binary), `offset` (int64),
-        `timestamp` (timestamp[us, UTC]; null where a record has none) and, where asked for, `headers` (list of struct of
-        key and value, as in Spark's own Kafka source; null where a key is not UTF-8)
+        `timestamp` (timestamp[us, UTC]; null if a record has none) and, with `with_headers`, `headers` (list of struct of
+        key and value, as in Spark's own Kafka source; null if a key is not UTF-8)
     :raises ReadError: the log could not be read to the slice's end; says why
     :raises DataLossError: the start of the slice is gone from the log
-    :raises LogTruncatedError: the log was cut before the start of the slice
-    :raises RecordError: a record's timestamp is no instant of the years up to 9999
+    :raises LogTruncatedError: the log was truncated before the start of the slice
+    :raises RecordError: a record's timestamp lies after the year 9999
     :raises UnknownTopicError: the topic or the partition was deleted
     :raises ConfigurationError: the credentials are wrong, or a right is missing
     """
     errors: list[KafkaError] = []
-    # One for each slice: when another partition is assigned to a consumer, the broker first finishes waiting for records of the one
-    # before, for half a second; a new consumer reads after a few milliseconds.
-    consumer = Consumer({**config, "error_cb": errors.append}, logger=_client_log)
+    # A new consumer for each slice reads after a few milliseconds. A consumer that is assigned another partition waits half a
+    # second, in which the broker finishes the fetch of the partition before.
+    consumer = Consumer({**config, "error_cb": errors.append}, logger=client_log)
     try:
-        consumer.assign([_start(one)])
-        position = one.start
-        patience = Patience(one, consumer, errors, idle_timeout)
-        while position < one.end:
-            with _garbage_kept():
-                messages = consumer.consume(min(_CHUNK, one.end - position), _WAIT_SECONDS)
-                records, reached = _sort_out(messages, errors)
+        # Without an epoch (-1) the broker checks nothing.
+        epoch = -1 if slice_.leader_epoch is None else slice_.leader_epoch
+        consumer.assign([TopicPartition(slice_.topic, slice_.partition, slice_.start, leader_epoch=epoch)])
+        position = slice_.start
+        watch = ReadWatch(slice_, consumer, errors, idle_timeout)
+        while position < slice_.end:
+            with _garbage_collection_paused():
+                messages = consumer.consume(min(_CHUNK, slice_.end - position), _WAIT_SECONDS)
+                records, reached = _separate(messages, errors)
                 reached = max(reached, position)
-                if reached < one.end:
-                    patience.judge(reached)
-                batches = _batches_of(one, records, with_headers)
+                if reached < slice_.end:
+                    watch.raise_if_fatal(reached)
+                if records and records[-1].offset() >= slice_.end:
+                    records = [record for record in records if record.offset() < slice_.end]
+                batches = list(_record_batches(records, with_headers))
                 del messages, records
             if reached == position:
-                patience.check(position)
+                watch.raise_if_stalled(position)
                 continue
             position = reached
             yield from batches
-            # After the yield: the time that Spark takes with the rows is not time without a record.
-            patience.renew()
+            # After the yield: the time that Spark spends on the rows is not time without a record.
+            watch.progressed()
     finally:
         consumer.close()
 
 
-def _start(one: Slice) -> TopicPartition:
-    # With an epoch of -1 the client asks nothing.
-    epoch = -1 if one.leader_epoch is None else one.leader_epoch
-    return TopicPartition(one.topic, one.partition, one.start, leader_epoch=epoch)
+def _separate(messages: list[Message], errors: list[KafkaError]) -> tuple[list[Message], int]:
+    """Separate records from events.
 
-
-def _sort_out(messages: list[Message], errors: list[KafkaError]) -> tuple[list[Message], int]:
-    """Records apart from events.
-
-    :param errors: gets what is neither a record nor an end of log
-    :return: the records, and the position behind them or behind the end of log (0 where there is neither)
+    :param errors: takes what is neither a record nor an end of log
+    :return: the records, and the position after them or at the end of log (0 if there is neither)
     """
     records = [message for message in messages if message.error() is None]
     reached = records[-1].offset() + 1 if records else 0
@@ -147,8 +142,8 @@ def _sort_out(messages: list[Message], errors: list[KafkaError]) -> tuple[list[M
 
 
 @contextmanager
-def _garbage_kept() -> Iterator[None]:
-    """Without garbage collection, for as long as a chunk's messages live: each is an object to look at, and none is garbage."""
+def _garbage_collection_paused() -> Iterator[None]:
+    """Pause garbage collection while a chunk's messages live: a collection would visit each of them, and free none."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -158,28 +153,19 @@ def _garbage_kept() -> Iterator[None]:
             gc.enable()
 
 
-def _batches_of(one: Slice, records: list[Message], with_headers: bool) -> list[pa.RecordBatch]:
-    """
-    :return: the records of the slice, in order; mostly one batch, none of them empty
-    """
-    if records and records[-1].offset() >= one.end:
-        records = [record for record in records if record.offset() < one.end]
-    return list(_record_batches(records, with_headers))
-
-
 def _record_batches(records: list[Message], with_headers: bool) -> Iterator[pa.RecordBatch]:
-    """Batches of at most `_MOST_BYTES` of keys and values, but for a single record that has more."""
+    """Yield batches of at most `_MOST_BYTES` of keys and values; a single record may have more."""
     if not records:
         return
     keys = pa.array([record.key() for record in records], pa.binary())
     values = pa.array([record.value() for record in records], pa.binary())
-    # The columns know their size; to count a chunk's bytes would cost more than the rare chunk that is made twice.
+    # The columns know their size: counting the bytes of each chunk would cost more than building a rare chunk twice.
     size = keys.nbytes + values.nbytes
     if size <= _MOST_BYTES or len(records) == 1:
         yield _record_batch(records, keys, values, with_headers)
         return
     del keys, values
-    # As many as would fit if all were of one size.
+    # As many records as would fit if all had the same size.
     step = max(len(records) * _MOST_BYTES // size, 1)
     for start in range(0, len(records), step):
         yield from _record_batches(records[start : start + step], with_headers)
@@ -204,9 +190,7 @@ def _record_batch(records: list[Message], keys: pa.Array, values: pa.Array, with
 
 
 def _headers(record: Message) -> list[dict[str, Any]] | None:
-    """
-    :return: None where a key is not UTF-8
-    """
+    """Return the headers of a record, or None if a key is not UTF-8."""
     try:
         headers = _client_headers(record)
     except (SystemError, UnicodeDecodeError):
@@ -217,7 +201,7 @@ def _headers(record: Message) -> list[dict[str, Any]] | None:
 def _too_late(records: list[Message]) -> RecordError:
     first = next(record for record in records if record.timestamp()[1] >= _TOO_LATE_MS)
     return RecordError(
-        f"its timestamp {first.timestamp()[1]} is, as milliseconds, behind the year 9999; its producer may have written "
+        f"its timestamp {first.timestamp()[1]} is, as milliseconds, after the year 9999; its producer may have written "
         "microseconds or nanoseconds",
         topic=first.topic(),
         partition=first.partition(),

@@ -1,4 +1,7 @@
-"""Starts and ends that the user gave as instants, durations or groups, resolved to offsets by the cluster."""
+"""Starts and ends that the user gave as instants, durations or consumer groups, resolved to offsets by the cluster.
+
+The result goes to `core.planning`, which decides the ranges.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,8 @@ from airflow_kafka_offsets.kafka.cluster import Cluster
 log = logging.getLogger(__name__)
 
 
-# Clocks of producers differ by seconds; a record that is this far ahead has a wrong timestamp.
-_TOLERATED_AHEAD = timedelta(hours=1)
+# Clocks of producers differ by seconds; a timestamp that lies further in the future is wrong.
+_CLOCK_TOLERANCE = timedelta(hours=1)
 
 
 def first_offsets(
@@ -30,9 +33,9 @@ def first_offsets(
     logs: Mapping[TopicPartition, PartitionLog],
     positions: Mapping[TopicPartition, Position],
 ) -> planning.Start:
-    """What `start` means for the topics that have no position yet.
+    """Return where the topics that have no position yet begin.
 
-    :param now: tells the database's time, from which a duration counts back
+    :param now: returns the database's time, from which a duration counts back
     :raises NoPositionError: the other group has committed nothing
     """
     known = {tp.topic for tp in positions}
@@ -45,29 +48,25 @@ def first_offsets(
         return start  # type: ignore[return-value]
     present = now()
     since = present - start if isinstance(start, timedelta) else instant("start", start)
-    found = cluster.offsets_at(new, milliseconds(since))
-    far = milliseconds(present + _TOLERATED_AHEAD)
-    for tp, one in sorted(found.items()):
-        if one.timestamp_ms > far:
+    first = cluster.offsets_for_times(dict.fromkeys(new, milliseconds(since)))
+    latest = milliseconds(present + _CLOCK_TOLERANCE)
+    for tp, record in sorted(first.items()):
+        if record.timestamp_ms > latest:
             log.warning(
                 "%s: the first record at or after %s is at offset %d, and its timestamp %s lies in the future. Records of that "
                 "time or later may lie before it: a wrong timestamp hides them from a search by time",
                 tp,
                 format_instant(since),
-                one.offset,
-                format_instant(from_milliseconds(one.timestamp_ms)),
+                record.offset,
+                format_instant(from_milliseconds(record.timestamp_ms)),
             )
-    without = sorted(set(new) - set(found))
-    if without:
+    if without := sorted(set(new) - set(first)):
         log.info(
             "No record at or after %s in %s: beginning at the end offset", format_instant(since), first_few(without)
         )
-    # No record that new means that the end is where such records will come.
-    return {
-        tp: First(found[tp].offset, "timestamp", found[tp].timestamp_ms)
-        if tp in found
-        else First(logs[tp].end, "timestamp")
-        for tp in new
+    # Without such a record, the first one will be written at the end of the log.
+    return {tp: First(logs[tp].end, "timestamp") for tp in new} | {
+        tp: First(record.offset, "timestamp", record.timestamp_ms) for tp, record in first.items()
     }
 
 
@@ -77,28 +76,28 @@ def extend_to_positions(
     positions: Mapping[TopicPartition, Position],
     start: planning.Start,
 ) -> dict[TopicPartition, PartitionLog]:
-    """The logs, up to where partitions stand or begin, unless a log was cut before that.
+    """Return the logs, with their ends at or after the positions and first offsets, unless a log was truncated before these.
 
-    Their ends were asked for first: an offset that was found later may lie behind records that arrived since. And whoever
-    does not wait for the end of transactions, as another isolation level does, stands beyond the end of those that do.
+    The cluster reported the ends first: an offset that it reported later may lie after records that arrived since. A position
+    stored by a `read_uncommitted` load may be beyond the last stable offset, which `read_committed` takes for the end.
 
-    :param start: what `first_offsets` found
+    :param start: the result of `first_offsets`
     """
-    begun = {tp: one.offset for tp, one in start.items()} if isinstance(start, Mapping) else {}
-    begun |= {tp: one.offset for tp, one in positions.items() if tp in logs}
+    offsets = {tp: first.offset for tp, first in start.items()} if isinstance(start, Mapping) else {}
+    offsets |= {tp: position.offset for tp, position in positions.items() if tp in logs}
 
     def beyond(known: Mapping[TopicPartition, PartitionLog]) -> list[TopicPartition]:
-        return sorted(tp for tp, offset in begun.items() if offset > known[tp].end)
+        return sorted(tp for tp, offset in offsets.items() if offset > known[tp].end)
 
-    found = dict(logs)
-    if late := beyond(found):
+    extended = dict(logs)
+    if late := beyond(extended):
         fresh = cluster.logs(sorted({tp.topic for tp in late}))
-        found |= {tp: fresh[tp] for tp in late if tp in fresh}
-    if late := beyond(found):
-        ends = cluster.ends_of_all(late)
-        # What is in transactions that have not ended cannot be read yet: there is nothing to load.
-        found |= {tp: replace(found[tp], end=begun[tp]) for tp in late if begun[tp] <= ends[tp]}
-    return found
+        extended |= {tp: fresh[tp] for tp in late if tp in fresh}
+    if late := beyond(extended):
+        ends = cluster.high_watermarks(late)
+        # Records of open transactions cannot be read yet: there is nothing to load.
+        extended |= {tp: replace(extended[tp], end=offsets[tp]) for tp in late if offsets[tp] <= ends[tp]}
+    return extended
 
 
 def targets_until(
@@ -108,8 +107,8 @@ def targets_until(
 
     Records do not arrive in the order of their timestamps: an older record that arrives after that offset is left to a later run.
     """
-    found = cluster.offsets_at(list(logs), milliseconds(until))
-    return {tp: min(found[tp].offset, log.end) if tp in found else log.end for tp, log in logs.items()}
+    first = cluster.offsets_for_times(dict.fromkeys(logs, milliseconds(until)))
+    return {tp: min(first[tp].offset, log.end) if tp in first else log.end for tp, log in logs.items()}
 
 
 def _committed(
@@ -121,8 +120,7 @@ def _committed(
             f"Consumer group {group_id!r} has committed nothing of {first_few(sorted({tp.topic for tp in new}))}: check the "
             "name (kafka-consumer-groups --list), and whether its commits have expired"
         )
-    missing = sorted(set(new) - set(committed))
-    if missing:
+    if missing := sorted(set(new) - set(committed)):
         log.warning(
             "Consumer group %r has committed nothing of %s: beginning at their beginning offsets",
             group_id,

@@ -174,7 +174,7 @@ class LagPolls:
         known = {tp: self._unread[*tp, *key] for tp, key in searched.items() if (*tp, *key) in self._unread}
         unknown = {tp: key for tp, key in searched.items() if tp not in known}
         if unknown:
-            records = self._cluster.first_since({tp: since for tp, (_, since) in unknown.items()})
+            records = self._cluster.offsets_for_times({tp: since for tp, (_, since) in unknown.items()}, partial=True)
             for tp, record in records.items():
                 # A record before the position is loaded, or will never be.
                 if record.offset >= unknown[tp][0]:

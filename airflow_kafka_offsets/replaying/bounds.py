@@ -252,8 +252,8 @@ def _check_topics(ranges: Iterable[OffsetRange], topics: Sequence[str]) -> None:
 
 def _between(bounds: TimeBounds, cluster: Cluster, logs: Logs) -> Ranges:
     since, until = bounds.instants()
-    starts = cluster.offsets_at(list(logs), milliseconds(since))
-    ends = cluster.offsets_at(list(logs), milliseconds(until)) if until is not None else {}
+    starts = cluster.offsets_for_times(dict.fromkeys(logs, milliseconds(since)))
+    ends = cluster.offsets_for_times(dict.fromkeys(logs, milliseconds(until))) if until is not None else {}
     ranges = []
     for tp, log in sorted(logs.items()):
         # Where no record is that new, the next one will be at the end. Records of open transactions are not read.

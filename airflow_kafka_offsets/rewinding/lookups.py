@@ -88,7 +88,7 @@ def look_up(
     :raises ClusterChangedError: the other group belongs to another cluster
     """
     if instant is not None:
-        offsets = cluster.offsets_at(partitions, milliseconds(instant))
+        offsets = cluster.offsets_for_times(dict.fromkeys(partitions, milliseconds(instant)))
         return {tp: Position(found.offset) for tp, found in offsets.items()}
     match scenario.name, scenario.value:
         case "import", str(consumer_group):

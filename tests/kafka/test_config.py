@@ -63,7 +63,7 @@ def test_what_users_need_passes(config: dict[str, Any]) -> None:
         ("sasl.kerberos.kinit.cmd", "run kinit beside the workers"),
         (
             "sasl.oauthbearer.assertion.file",
-            "read a file and send what is in it, and can be set nowhere; use a client id",
+            "read a file and send its content, and can be set nowhere; use a client id",
         ),
         ("sasl.oauthbearer.assertion.private.key.file", "read a file"),
         ("sasl.oauthbearer.assertion.private.key.pem", "use a client id and secret"),

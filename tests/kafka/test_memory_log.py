@@ -81,7 +81,7 @@ class TestTopics:
             Partition(first, 1): (0, 0, 0),
             Partition(second, 0): (0, 2, 0),
         }
-        assert cluster.ends_of_all(list(logs)) == {tp: log.end for tp, log in logs.items()}
+        assert cluster.high_watermarks(list(logs)) == {tp: log.end for tp, log in logs.items()}
         assert end_offsets(kafka.bootstrap_servers, first) == {0: 5, 1: 0}
         ids = {tp.topic: log.topic_id for tp, log in logs.items()}
         assert all(re.fullmatch(r"[\w-]{22}", topic_id or "") for topic_id in ids.values())
@@ -189,8 +189,8 @@ class TestTimes:
         found = {} if expected is None else {tp: TimedOffset(expected[0], NOON + expected[1])}
 
         # A partition without records has none since any instant.
-        assert cluster.offsets_at([tp, Partition(name, 1)], NOON + instant) == found
-        assert cluster.first_since({tp: NOON + instant}) == found
+        assert cluster.offsets_for_times(dict.fromkeys([tp, Partition(name, 1)], NOON + instant)) == found
+        assert cluster.offsets_for_times({tp: NOON + instant}, partial=True) == found
 
     def test_a_record_without_a_time_has_that_of_its_arrival(
         self, kafka: Kafka, cluster: Cluster, topic: TopicFactory
@@ -201,10 +201,10 @@ class TestTimes:
 
         milliseconds = int(row["timestamp"].timestamp() * 1000)
 
-        assert cluster.offsets_at([Partition(name, 0)], milliseconds) == {
+        assert cluster.offsets_for_times({Partition(name, 0): milliseconds}) == {
             Partition(name, 0): TimedOffset(0, milliseconds)
         }
-        assert cluster.offsets_at([Partition(name, 0)], milliseconds + 1) == {}
+        assert cluster.offsets_for_times({Partition(name, 0): milliseconds + 1}) == {}
 
     def test_a_record_of_the_future_is_refused(self, kafka: Kafka, cluster: Cluster, topic: TopicFactory) -> None:
         name, far = topic(), 4_000_000_000_000
@@ -214,7 +214,9 @@ class TestTimes:
 
         allowing = topic(message_timestamp_after_max_ms=2**63 - 1)
         produce(kafka, allowing, numbers(0, 1), timestamp=far)
-        assert cluster.offsets_at([Partition(allowing, 0)], NOON) == {Partition(allowing, 0): TimedOffset(0, far)}
+        assert cluster.offsets_for_times({Partition(allowing, 0): NOON}) == {
+            Partition(allowing, 0): TimedOffset(0, far)
+        }
 
 
 class TestGroups:

@@ -139,7 +139,7 @@ class TestWhatIsRead:
         message = refused(RecordError, FakeConsumer(script))
         assert message.startswith(
             "Record at topic 'orders' partition 0 offset 12 cannot be loaded: "
-            f"its timestamp {timestamp_ms} is, as milliseconds, behind the year 9999"
+            f"its timestamp {timestamp_ms} is, as milliseconds, after the year 9999"
         )
 
     def test_timestamps_behind_the_end_are_nobodys_concern(self) -> None:
@@ -178,7 +178,7 @@ class TestALogThatDoesNotHoldThePosition:
         message = refused(LogTruncatedError, FakeConsumer([[event]]))
         assert message.startswith(
             "orders[0]: the log reached offset 10 in leader epoch 3 when the position was planned, and that epoch ends before "
-            "it now. The log was cut and written anew"
+            "it now. The log was truncated and rewritten"
         )
         assert "set the position on purpose, or load with a new group_id" in message
 
@@ -201,7 +201,7 @@ class TestALogThatDoesNotHoldThePosition:
     def test_a_log_that_is_cut_while_it_is_read_is_read_again(self, event: FakeMessage, together: bool) -> None:
         script: list[Step] = [[*messages(10, 13), event]] if together else [messages(10, 13), [event]]
         message = refused(ReadError, FakeConsumer(script))
-        assert "orders[0]: the log was cut before offset 13 while 10..20 was read" in message
+        assert "orders[0]: the log was truncated before offset 13 while 10..20 was read" in message
 
     def test_a_log_that_expires_while_it_is_read_is_a_loss(self) -> None:
         refused(DataLossError, FakeConsumer([messages(10, 13), [OUT_OF_RANGE]], beginning=14))

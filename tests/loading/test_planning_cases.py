@@ -250,7 +250,7 @@ class TestFirstRun:
     ) -> None:
         name, kafka = topic(**KEPT), inline_loader.kafka
         produce_at(kafka, name, [0, 1, 2])
-        question: Any = Cluster.committed if how == "group" else Cluster.offsets_at
+        question: Any = Cluster.committed if how == "group" else Cluster.offsets_for_times
         start = CommittedBy(f"old-{name}") if how == "group" else at(30)
 
         def arrives_meanwhile(cluster: Cluster, *args: Any) -> Any:

@@ -351,13 +351,13 @@ def test_the_records_that_wait_are_looked_for_once_for_each_position(
     connected(name)
     produce(connected.kafka, name, names(5, 5))
     asked: list[Any] = []
-    first_since = Cluster.first_since
+    offsets_for_times = Cluster.offsets_for_times
 
-    def noting(self: Cluster, timestamps: Any) -> Any:
+    def noting(self: Cluster, timestamps: Any, **options: Any) -> Any:
         asked.append(timestamps)
-        return first_since(self, timestamps)
+        return offsets_for_times(self, timestamps, **options)
 
-    monkeypatch.setattr(Cluster, "first_since", noting)
+    monkeypatch.setattr(Cluster, "offsets_for_times", noting)
 
     async def test() -> None:
         async with running(KafkaLagTrigger(**arguments(name, max_delay=timedelta(hours=1)))):

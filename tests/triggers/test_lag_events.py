@@ -32,7 +32,9 @@ class FakeCluster:
     def retention(self, topics: Iterable[str]) -> dict[str, timedelta]:
         return {}
 
-    def first_since(self, timestamps_ms: Mapping[TopicPartition, int]) -> dict[TopicPartition, TimedOffset]:
+    def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int], *, partial: bool
+    ) -> dict[TopicPartition, TimedOffset]:
         return {tp: TimedOffset(99, 1_700_000_000_000) for tp in timestamps_ms}
 
 
