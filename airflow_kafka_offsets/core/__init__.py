@@ -1,1 +1,4 @@
-"""Values and decisions: ranges, positions, planning. Standard library only; nothing here reads or writes anything."""
+"""Values and decisions: positions, ranges, and the plan of a batch (`planning`).
+
+Standard library only. Nothing here reads or writes anything: what needs a cluster or a database belongs in `kafka` or `ledger`.
+"""

@@ -1,4 +1,4 @@
-"""How much of a backlog one batch takes. Pure."""
+"""How many offsets of a backlog one batch takes: rule 9 of planning in `docs/semantics.md`. Pure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import replace
 from airflow_kafka_offsets.core.offsets import OffsetRange
 
 UNKNOWN_RECORD_BYTES = 1024.0
-"""What a record is taken for where no batch has shown it."""
+"""Assumed size of a record of a topic of which no batch was loaded yet."""
 
 
 def cap(ranges: Sequence[OffsetRange], most: int | None) -> list[OffsetRange]:
     """Shorten ranges so that together they move the positions by no more than `most` offsets; None leaves them.
 
-    A partition with lag whose share is nothing keeps an empty range, so that its target is remembered.
+    A partition with lag whose share is 0 keeps an empty range, so that its target is stored.
     """
     if most is None:
         return list(ranges)
     shares = share(list(map(len, ranges)), most)
-    return [replace(one, end=one.start + size) for one, size in zip(ranges, shares, strict=True)]
+    return [replace(range_, end=range_.start + size) for range_, size in zip(ranges, shares, strict=True)]
 
 
 def most_offsets(
@@ -28,17 +28,17 @@ def most_offsets(
     max_bytes: int | None,
     bytes_per_offset: Mapping[str, float],
 ) -> int | None:
-    """The most offsets of one batch, from both limits; None where there is none.
+    """Return the most offsets of one batch by both limits; None without a limit.
 
-    :param bytes_per_offset: by topic, as the last batches showed it
+    :param bytes_per_offset: by topic, measured in the last batches
     """
     if max_bytes is None:
         return max_records
     offsets = sum(map(len, ranges))
-    expected = sum(len(one) * (bytes_per_offset.get(one.topic) or UNKNOWN_RECORD_BYTES) for one in ranges)
+    expected = sum(len(range_) * (bytes_per_offset.get(range_.topic) or UNKNOWN_RECORD_BYTES) for range_ in ranges)
     if expected <= max_bytes:
         return max_records
-    # Shares are in proportion to lag, so that the mean over the whole backlog is that of every batch of it.
+    # Shares are in proportion to lag: the mean size of a record in a batch is that in the whole backlog.
     by_bytes = max(1, int(max_bytes / (expected / offsets)))
     return by_bytes if max_records is None else min(max_records, by_bytes)
 

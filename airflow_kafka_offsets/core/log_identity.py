@@ -1,4 +1,4 @@
-"""Whether stored positions and a log still belong together: the same cluster, the same topic, the same history of it. Pure."""
+"""Whether stored positions belong to a log: the same cluster, topic and history. Rule 8 of planning in `docs/semantics.md`. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from airflow_kafka_offsets.exceptions import ClusterChangedError, LogTruncatedEr
 
 
 def is_other_topic(one: str | None, other: str | None) -> bool:
-    """Whether two topic ids are those of two topics; a broker may have told none."""
+    """Return whether two topic ids are those of two topics; None, of a broker that reports no ids, differs from none."""
     return one is not None and other is not None and one != other
 
 
@@ -19,12 +19,12 @@ def check_cluster(
     found: str,
     way_out: str = "Name the connection that the group is loaded with.",
 ) -> None:
-    """Make sure that a group's positions are those of this cluster.
+    """Check that a group's positions belong to this cluster.
 
-    :param loaded_from: the id of the cluster that the group is loaded from; None where it is not known
+    :param loaded_from: the id of the cluster that the group is loaded from; None if it is not known
     :param found: the id of the cluster that the connection leads to
-    :param way_out: what to do about it
-    :raises ClusterChangedError: they are not
+    :param way_out: what the user can do
+    :raises ClusterChangedError: they belong to another one
     """
     if loaded_from is not None and loaded_from != found:
         raise ClusterChangedError(
@@ -51,14 +51,14 @@ def topic_mismatch(tp: TopicPartition, position: Position, log: PartitionLog | N
 def check_positions(
     positions: Mapping[TopicPartition, Position], logs: Mapping[TopicPartition, PartitionLog], topics: Collection[str]
 ) -> None:
-    """Make sure that positions mean in the log what they meant when they were stored.
+    """Check that positions mean in the log what they meant when they were stored.
 
-    A partition that is gone, or another topic id, is a topic that was made anew, even where its log covers the position. An
-    end offset before the position, or a leader epoch before that of the position, is a log that was cut. A log that was cut
-    and written anew beyond the position is only seen by whoever reads with the epoch (KIP-320).
+    A missing partition, or another topic id, means a recreated topic, even if its log covers the position. An end offset before the
+    position, or a leader epoch before that of the position, means a truncated log. A log that was truncated and rewritten beyond the
+    position is noticed by the reader, which sends the epoch (KIP-320).
 
     :param logs: every partition of the topics
-    :param topics: positions of others are not looked at
+    :param topics: positions of other topics are ignored
     :raises TopicRecreatedError: naming every partition concerned
     :raises LogTruncatedError: naming every partition concerned
     """
@@ -86,7 +86,7 @@ def check_positions(
         )
     if truncated:
         raise LogTruncatedError(
-            "The log was cut before the stored position (unclean leader election, or a restored cluster): "
+            "The log was truncated before the stored position (unclean leader election, or a restored cluster): "
             + "; ".join(truncated)
             + ". Find out which records were lost; then set the position to the end offset on purpose, or use a new "
             "group_id to load from the beginning."
@@ -94,13 +94,13 @@ def check_positions(
 
 
 def check_ranges(ranges: Sequence[OffsetRange], logs: Mapping[TopicPartition, PartitionLog]) -> None:
-    """Make sure that the logs are still those that the ranges were planned from.
+    """Check that the logs are still those that the ranges were planned from.
 
-    :raises TopicRecreatedError: a topic is another one
-    :raises LogTruncatedError: a log ends before a range, or its leader is older than the plan
+    :raises TopicRecreatedError: a topic was created again
+    :raises LogTruncatedError: a log ends before a range, or its leader epoch is before that of the plan
     """
-    ends = {one.topic_partition: Position(one.end, one.topic_id, one.end_epoch) for one in ranges}
-    check_positions(ends, logs, {one.topic for one in ranges})
+    ends = {range_.topic_partition: Position(range_.end, range_.topic_id, range_.end_epoch) for range_ in ranges}
+    check_positions(ends, logs, {range_.topic for range_ in ranges})
 
 
 def _went_back(stored: int | None, current: int | None) -> bool:

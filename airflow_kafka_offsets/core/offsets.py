@@ -1,4 +1,7 @@
-"""Value types: partitions, positions, ranges and slices. Ranges are half open: start inclusive, end exclusive."""
+"""Value types: partitions, positions, ranges and slices, and how ranges are split for Spark.
+
+Ranges are half open: start inclusive, end exclusive. Which offsets a range has is decided in `core.planning`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
+
+MAX_INT64 = 2**63 - 1
+"""The largest offset, and the largest number of a batch: both are signed 64-bit integers."""
 
 # Of a task: thousands of partitions are to be read by many executors.
 _MOST_SLICES = 64
@@ -23,10 +29,10 @@ class TopicPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """What is stored of a partition: the next offset to read, and the identity of the log it was read from.
+    """The stored position of a partition: the next offset to read, and the identity of the log it belongs to.
 
-    :param topic_id: None where the broker reported none (Kafka before 2.8)
-    :param leader_epoch: of a leader whose log reached the offset (KIP-320); None where it is not known
+    :param topic_id: None if the broker reported none (Kafka before 2.8)
+    :param leader_epoch: that of a leader whose log reached the offset (KIP-320); None if it is not known
     """
 
     offset: int
@@ -36,9 +42,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
-    """What the cluster says of a partition: [beginning, end) are the offsets that can be read now.
+    """The log of a partition as the cluster reports it: [beginning, end) are the offsets that can be read now.
 
-    :param leader_epoch: of the leader that told the end
+    :param leader_epoch: that of the leader that reported the end
     """
 
     beginning: int
@@ -51,12 +57,12 @@ class PartitionLog:
 class OffsetRange:
     """Offsets of one partition that a batch loads.
 
-    :param start: the stored position, or where `how` decided to begin
+    :param start: the stored position, or the offset that `how` decided on
     :param end: becomes the stored position when the batch is committed
-    :param target: the offset that the task instance wants to reach; the range ends before it where the batch is capped
+    :param target: the offset that the task instance wants to reach; the range of a capped batch ends before it
     :param how: how the start was decided: stored, earliest, latest, timestamp, group, new-partition, or skipped-gap
-    :param leader_epoch: that of the stored position; None where there is none, or behind a gap
-    :param end_epoch: of the leader that told the log's end, when the range was planned; stored with the position
+    :param leader_epoch: that of the stored position; None without one, or after a gap
+    :param end_epoch: that of the leader that reported the log's end, when the range was planned; stored with the position
     """
 
     topic: str
@@ -75,14 +81,14 @@ class OffsetRange:
 
     @property
     def epoch_after(self) -> int | None:
-        """The leader epoch of the position when the batch is committed.
+        """Return the leader epoch that is stored with the position when the batch is committed.
 
-        Where nothing is read, nobody asks whether the log was cut before the start: the older epoch can still tell.
+        An empty range is not read, so that no broker checks whether the log was truncated before it: it keeps the older epoch.
         """
         return self.end_epoch if len(self) or self.leader_epoch is None else self.leader_epoch
 
     def __len__(self) -> int:
-        """How many offsets are read."""
+        """Return how many offsets are read."""
         return self.end - self.start
 
     def __str__(self) -> str:
@@ -91,7 +97,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets [start, end) of a partition that no batch will ever load, and why."""
+    """Offsets [start, end) of a partition that no batch will ever load, and the reason."""
 
     topic: str
     partition: int
@@ -103,9 +109,9 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The part of a range that is read in one go, by one Spark task.
+    """A part of a range that one Spark task reads with one consumer.
 
-    :param leader_epoch: of a leader whose log reached the start; None where the broker is not to be asked about it
+    :param leader_epoch: that of a leader whose log reached the start; with None, the broker does not check it
     """
 
     index: int
@@ -128,41 +134,29 @@ def split(ranges: Iterable[OffsetRange], max_offsets: int) -> list[Slice]:
     if max_offsets < 1:
         raise ValueError(f"max_offsets must be at least 1, got {max_offsets}")
     slices: list[Slice] = []
-    for one in ranges:
-        for start, end in _pieces(one.start, one.end, max_offsets):
-            slices.append(
-                Slice(
-                    len(slices),
-                    one.topic,
-                    one.partition,
-                    start,
-                    end,
-                    one.leader_epoch if start == one.start else None,
-                )
-            )
+    for range_ in ranges:
+        for start, end in _pieces(range_.start, range_.end, max_offsets):
+            epoch = range_.leader_epoch if start == range_.start else None
+            slices.append(Slice(len(slices), range_.topic, range_.partition, start, end, epoch))
     return slices
 
 
 def pack(slices: Iterable[Slice], max_offsets: int) -> list[tuple[Slice, ...]]:
-    """Share slices out to Spark tasks, in their order: small ones together, since a task costs more than a few records do.
+    """Assign slices to Spark tasks, in their order: small ones together, since a task costs more than a few records do.
 
     :param max_offsets: the most offsets of a task that reads several slices
     """
     tasks: list[list[Slice]] = []
     offsets = 0
-    for one in slices:
-        if not tasks or offsets + len(one) > max_offsets or len(tasks[-1]) == _MOST_SLICES:
+    for slice_ in slices:
+        if not tasks or offsets + len(slice_) > max_offsets or len(tasks[-1]) == _MOST_SLICES:
             tasks.append([])
             offsets = 0
-        tasks[-1].append(one)
-        offsets += len(one)
+        tasks[-1].append(slice_)
+        offsets += len(slice_)
     return [tuple(task) for task in tasks]
 
 
 def _pieces(start: int, end: int, most: int) -> Iterator[tuple[int, int]]:
     count = -(-(end - start) // most)
     return pairwise([start + (end - start) * i // count for i in range(count + 1)] if count else [])
-
-
-# Kafka's offsets, and the numbers of batches, are signed numbers of 64 bits.
-MAX_INT64 = 2**63 - 1

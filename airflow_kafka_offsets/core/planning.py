@@ -1,6 +1,14 @@
-"""Which offsets a batch loads: a pure decision from stored positions and log ends. No I/O.
+"""The offsets that a batch loads. `decide` is the only place where a range is decided, from stored positions and the ends of the logs.
 
-The rules are those of `docs/semantics.md`; the case ids in tests (P08, P19, …) refer to it.
+It does no I/O: `loading.plan` reads the positions and the ends, and writes the plan. The numbers of rules, here and in comments, are
+those of the section "Planning" in `docs/semantics.md`; so are the ids of cases in tests (P08, P19, …).
+
+* Rule 4: a range ends at the planned end, which becomes the position.
+* Rules 5 and 6: where a partition without a position begins.
+* Rule 7: offsets that are gone from the log are an error or a gap.
+* Rule 8: positions must belong to the log (`core.log_identity`).
+* Rule 9: `max_records` and `max_bytes` limit a batch (`core.caps`).
+* Rule 11: `until` limits it too; `kafka.start_offsets` turns the instant into the `targets` of `decide`.
 """
 
 from __future__ import annotations
@@ -18,9 +26,9 @@ OnDataLoss = Literal["fail", "skip"]
 
 
 class First(NamedTuple):
-    """Where a partition begins that the group has no position of, and how that was found.
+    """Where a partition without a position begins, and how that was decided.
 
-    :param timestamp_ms: of the record there, in milliseconds since 1970; None where it is not known
+    :param timestamp_ms: timestamp of the record there, in milliseconds since 1970; None if it is not known
     """
 
     offset: int
@@ -33,12 +41,12 @@ Start = Literal["earliest", "latest", "none"] | Mapping[TopicPartition, First]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a batch will do.
+    """A batch that is decided, and not written yet.
 
-    :param ranges: the ranges to load, by topic and partition; a partition with lag whose share of the cap is nothing
-        has an empty range, so that its target is remembered
-    :param gaps: offsets that are skipped by the user's choice
-    :param initial: positions to store without loading anything: of partitions that begin at the end of their log
+    :param ranges: the ranges to load, by topic and partition; a partition with lag whose share of the cap is 0
+        has an empty range, so that its target is stored
+    :param gaps: offsets that are skipped because the user chose so
+    :param initial: positions to store without loading anything: those of partitions that begin at the end of their log
     """
 
     ranges: tuple[OffsetRange, ...] = ()
@@ -47,7 +55,7 @@ class Plan:
 
     @property
     def offsets(self) -> int:
-        """How many offsets are planned: an upper bound of the number of records."""
+        """Return how many offsets are planned: an upper bound of the number of records."""
         return sum(map(len, self.ranges))
 
 
@@ -65,16 +73,15 @@ def decide(
     """Decide the ranges of the next batch.
 
     :param positions: the stored positions of the group, read before the log ends
-    :param logs: the log ends of every partition of every topic of the pipeline
-    :param start: where a topic begins that the group has no position of: at the ends of its log, nowhere, or at offsets
-        that were found for each of its partitions
+    :param logs: the log of every partition of every topic of the pipeline
+    :param start: where a topic without a position begins: at an end of its log, nowhere, or at an offset for each partition
     :param on_data_loss: fail, or skip to the beginning offset and record the gap
     :param max_records: the most offsets the batch may span, shared in proportion to lag
     :param max_bytes: the most bytes of keys and values, estimated
     :param bytes_per_offset: by topic, for that estimate
-    :param targets: the offsets up to which to load; captured by an earlier batch of the same task instance, or a bound in time. Partitions
-        that are not in it are not loaded by this task instance. None is the ends of the logs
-    :raises PlanningError: where positions and log do not fit together; every partition concerned is named
+    :param targets: the offsets up to which to load: those that an earlier batch of the same task instance stored, or those of `until`.
+        Partitions without one are not loaded. None means the ends of the logs
+    :raises PlanningError: positions and logs do not fit together; the message names every partition concerned
     """
     topics = {tp.topic for tp in logs}
     known_topics = {tp.topic for tp in positions}
@@ -94,31 +101,33 @@ def decide(
         position, how = (positions[tp], "stored") if tp in positions else (begun[tp], first[tp].how)
         offset = position.offset
         if offset < log.beginning:
+            # Rule 7.
             gaps.append(
                 Gap(*tp, offset, log.beginning, "expired", "skipped to the beginning offset (on_data_loss='skip')")
             )
             offset, how = log.beginning, "skipped-gap" if tp in positions else how
         target = _target(tp, offset, log, targets)
-        one = OffsetRange(
+        # Rule 4: the range ends at the target, whether or not a record is there.
+        range_ = OffsetRange(
             *tp,
             offset,
             target,
             target,
             log.topic_id,
             how,
-            # Behind a gap, no leader has told that its log reached the start.
+            # After a gap, no leader has reported that its log reached the start.
             position.leader_epoch if offset == position.offset else None,
-            # Sound for every position up to the log's end: that epoch ends before it only if the log was cut before it.
+            # Valid for every position up to the log's end: the epoch ends before it only if the log was truncated before it.
             log.leader_epoch,
         )
-        # A gap without a range would move no position: the partition gets an empty range that carries it.
-        if len(one) or offset != position.offset:
-            ranges.append(one)
+        # A gap without a range would move no position: the partition gets an empty range.
+        if len(range_) or offset != position.offset:
+            ranges.append(range_)
         elif tp not in positions:
-            # Stored although nothing is loaded: without a position, retention could take what comes next unnoticed.
-            initial.append(one)
-    if gaps and on_data_loss == "fail":
-        raise DataLossError(data_loss_message(gaps))
+            # Rule 5: stored although nothing is loaded. Without a position, the loss of the next records would not be noticed.
+            initial.append(range_)
+    _raise_if_lost(gaps, on_data_loss)
+    # Rule 9.
     most = most_offsets(ranges, max_records, max_bytes, bytes_per_offset or {})
     return Plan(tuple(cap(ranges, most)), tuple(gaps), tuple(initial))
 
@@ -126,26 +135,25 @@ def decide(
 def check_open(
     ranges: Sequence[OffsetRange], logs: Mapping[TopicPartition, PartitionLog], on_data_loss: OnDataLoss
 ) -> bool:
-    """Whether ranges that were planned earlier can still be read as they were planned.
+    """Return whether the ranges of an open batch can still be read as they were planned (rules 7 and 8).
 
-    :param ranges: of the open batch
-    :param logs: the log ends of now
-    :return: False where their starts are gone from the log, and the user chose to skip what is gone
-    :raises PlanningError: where the topic is another one now, or the log ends before a range, or as `on_data_loss` says
+    :param ranges: those of the open batch
+    :param logs: the logs as they are now
+    :return: False if the start of a range is gone from the log, and the user chose to skip lost offsets
+    :raises PlanningError: the topic was created again, a log ends before a range, or offsets are lost and `on_data_loss` is `fail`
     """
     log_identity.check_ranges(ranges, logs)
     gaps = [
-        Gap(*one.topic_partition, one.start, logs[one.topic_partition].beginning, "expired", "")
-        for one in ranges
-        if one.start < logs[one.topic_partition].beginning and len(one)
+        Gap(*range_.topic_partition, range_.start, logs[range_.topic_partition].beginning, "expired", "")
+        for range_ in ranges
+        if range_.start < logs[range_.topic_partition].beginning and len(range_)
     ]
-    if gaps and on_data_loss == "fail":
-        raise DataLossError(data_loss_message(gaps))
+    _raise_if_lost(gaps, on_data_loss)
     return not gaps
 
 
 def data_loss_message(gaps: Sequence[Gap]) -> str:
-    """What is lost, partition by partition, and the way out."""
+    """Return which offsets are lost, partition by partition, and what to do."""
     lost = "; ".join(
         f"{gap.topic}[{gap.partition}]: position {gap.start}, beginning offset {gap.end}, "
         f"{gap.end - gap.start} offsets gone"
@@ -172,10 +180,15 @@ def first_offset(tp: TopicPartition, log: PartitionLog, start: Start, known_topi
     return First(log.end if start == "latest" else log.beginning, start)
 
 
-def _target(tp: TopicPartition, start: int, log: PartitionLog, targets: Mapping[TopicPartition, int] | None) -> int:
-    """Return the offset up to which this task instance loads a partition.
+def _raise_if_lost(gaps: Sequence[Gap], on_data_loss: OnDataLoss) -> None:
+    if gaps and on_data_loss == "fail":
+        raise DataLossError(data_loss_message(gaps))
 
-    :param start: the position: a target before it belongs to a run that came late, and there is nothing to load
+
+def _target(tp: TopicPartition, start: int, log: PartitionLog, targets: Mapping[TopicPartition, int] | None) -> int:
+    """Return the offset up to which this task instance loads a partition (rule 11).
+
+    :param start: the position; if the target lies before it, another run has loaded the records, and nothing is left to load
     """
     wanted = log.end if targets is None else targets.get(tp, start)
     return max(start, min(wanted, log.end))

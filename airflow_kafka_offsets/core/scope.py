@@ -1,4 +1,4 @@
-"""Which partitions a command is about: all of a group, topics, or single partitions."""
+"""The partitions that a rewind is limited to: all of a group, topics, or single partitions."""
 
 from __future__ import annotations
 
@@ -12,55 +12,50 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, UnknownTopicErr
 def partitions_in(
     scope: Scope, positions: Iterable[TopicPartition], logs: Iterable[TopicPartition]
 ) -> list[TopicPartition]:
-    """The partitions that a scope means: those of the log, and stored positions of partitions that are gone.
+    """Return the partitions in a scope: those of the log, and those that have a position but do not exist any more.
 
-    :param positions: those that have a position
-    :param logs: every partition of the topics that are meant
+    :param positions: the partitions that have a position
+    :param logs: every partition of the topics in the scope
     :raises UnknownTopicError: the topics have no such partitions
     """
     logs = frozenset(logs)
-    known = sorted({*positions, *logs})
-    meant = [tp for tp in known if in_scope(scope, tp)]
-    listed_all = [TopicPartition(topic, one) for topic, listed in scope.items() for one in listed or ()]
-    missing = sorted(set(listed_all) - set(known))
-    if missing:
+    known = {*positions, *logs}
+    named = {TopicPartition(topic, number) for topic, numbers in scope.items() for number in numbers or ()}
+    if missing := sorted(named - known):
         has = {tp.topic: sum(other.topic == tp.topic for other in logs) for tp in missing}
         raise UnknownTopicError(
             "There is no partition "
             + ", ".join(f"{tp} (the topic has {has[tp.topic]}: 0..{has[tp.topic] - 1})" for tp in missing)
         )
-    return meant
+    return sorted(tp for tp in known if in_scope(scope, tp))
 
 
 def in_scope(scope: Scope, tp: TopicPartition) -> bool:
-    """Whether a scope means a partition."""
-    return not scope or (tp.topic in scope and ((listed := scope[tp.topic]) is None or tp.partition in listed))
+    """Return whether a partition is in a scope."""
+    return not scope or (tp.topic in scope and ((numbers := scope[tp.topic]) is None or tp.partition in numbers))
 
 
 Scope = Mapping[str, frozenset[int] | None]
-"""Topics with the partitions that are meant, None for all of them; an empty scope is all topics of the group."""
+"""Topics with the numbers of their partitions, None for all partitions; an empty scope is all topics of the group."""
 
 
 def parse_scope(scopes: str | Iterable[str]) -> Scope:
-    """A scope of `topic` and `topic:partition,partition`, as Kafka's tool has it. Later mentions of a topic add to earlier ones.
+    """Parse `topic` and `topic:partition,partition`, as in Kafka's tool. Later mentions of a topic add to earlier ones.
 
-    :param scopes: several of them, or one
-    :raises ConfigurationError: a partition is not a number
+    :param scopes: one, or several
+    :raises ConfigurationError: a topic is missing, or a partition is not a number
     """
-    found: dict[str, frozenset[int] | None] = {}
-    for one in [scopes] if isinstance(scopes, str) else scopes:
-        topic, colon, listed = one.partition(":")
+    parsed: dict[str, frozenset[int] | None] = {}
+    for text in [scopes] if isinstance(scopes, str) else scopes:
+        topic, colon, listed = text.partition(":")
         if not topic:
-            raise ConfigurationError(f"A scope is topic or topic:0,1; got {one!r}")
-        if not colon:
-            found[topic] = None
-            continue
+            raise ConfigurationError(f"A scope is topic or topic:0,1; got {text!r}")
         try:
-            partitions = frozenset(parse_unsigned(number) for number in listed.split(","))
+            numbers = frozenset(map(parse_unsigned, listed.split(","))) if colon else None
         except ValueError:
             raise ConfigurationError(
-                f"A scope is topic or topic:0,1, with partitions as numbers; got {one!r}"
+                f"A scope is topic or topic:0,1, with partitions as numbers; got {text!r}"
             ) from None
-        before = found.get(topic, frozenset())
-        found[topic] = None if before is None else before | partitions
-    return found
+        before = parsed.get(topic, frozenset())
+        parsed[topic] = None if before is None or numbers is None else before | numbers
+    return parsed

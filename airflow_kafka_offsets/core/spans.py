@@ -1,4 +1,4 @@
-"""Arithmetic of half-open spans of offsets."""
+"""Arithmetic of spans of offsets: start inclusive, end exclusive. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def subtract(spans: Iterable[Span], removed: Iterable[Span]) -> list[Span]:
     left = list(spans)
     for start, end in removed:
         if start >= end:
-            continue  # would cut a span in two, and remove nothing
+            continue  # an empty span would split another in two
         left = [
             piece
             for first, last in left
@@ -33,25 +33,24 @@ def merge(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-def intersect(one: Span, other: Span) -> Span | None:
+def intersect(left: Span, right: Span) -> Span | None:
     """Return the offsets that two spans have in common, or None."""
-    start, end = max(one[0], other[0]), min(one[1], other[1])
+    start, end = max(left[0], right[0]), min(left[1], right[1])
     return (start, end) if start < end else None
 
 
 def first_common(spans: Iterable[Span], others: Iterable[Span]) -> Span | None:
     """Return the first offsets that two collections of spans have in common, or None.
 
-    Both are sorted and then walked once, side by side: neither has to be short.
+    Both are sorted and walked once, side by side, so that long collections are compared in n log n.
     """
     left, right = merge(spans), merge(others)
-    at = beside = 0
-    while at < len(left) and beside < len(right):
-        common = intersect(left[at], right[beside])
-        if common is not None:
+    i = j = 0
+    while i < len(left) and j < len(right):
+        if common := intersect(left[i], right[j]):
             return common
-        if left[at][1] <= right[beside][1]:
-            at += 1
+        if left[i][1] <= right[j][1]:
+            i += 1
         else:
-            beside += 1
+            j += 1
     return None

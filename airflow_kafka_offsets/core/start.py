@@ -13,11 +13,11 @@ _WORDS = ("earliest", "latest", "none")
 
 @dataclass(frozen=True, slots=True)
 class CommittedBy:
-    """Begin where a consumer group of Kafka's stands.
+    """Begin at the committed offsets of a consumer group in Kafka.
 
-    Its partitions without a commit begin at their beginning offset: the group never read them.
+    Partitions without a commit begin at their beginning offset: the group never read them.
 
-    :param group_id: the group in Kafka, for example of the job that is replaced
+    :param group_id: the consumer group, for example that of the job that the load replaces
     """
 
     group_id: str
@@ -28,8 +28,9 @@ Start = str | datetime | timedelta | CommittedBy
 
 
 def check_start(start: Start) -> None:
-    """
-    :raises ConfigurationError: it is none of what `Start` says; with the value received
+    """Refuse what is not a `Start`.
+
+    :raises ConfigurationError: with the value received
     """
     if isinstance(start, CommittedBy):
         if not start.group_id:
@@ -49,8 +50,9 @@ def check_start(start: Start) -> None:
 
 
 def check_until(until: str | datetime | None) -> None:
-    """
-    :raises ConfigurationError: `until` is no instant; with the value received
+    """Refuse what is neither an instant nor None.
+
+    :raises ConfigurationError: with the value received
     """
     if until is not None:
         instant("until", until, "a timestamp")

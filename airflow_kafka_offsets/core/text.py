@@ -1,4 +1,4 @@
-"""Short texts for logs and messages."""
+"""Short texts for logs and messages, and numbers parsed from the texts of users. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from airflow_kafka_offsets.core.offsets import MAX_INT64
 
 
 def first_few(items: Iterable[object], *, between: str = ", ", most: int = 10) -> str:
-    """The first items, and how many more there are."""
-    every = list(items)
-    told = [str(one) for one in every[:most]]
-    if len(every) > most:
-        told.append(f"and {len(every) - most} more")
-    return between.join(told)
+    """Join the first items, and how many more there are."""
+    texts = [str(item) for item in items]
+    more = [f"and {len(texts) - most} more"] if len(texts) > most else []
+    return between.join(texts[:most] + more)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number of things: `1 topic`, `1,000 topics`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def is_unsigned(value: object) -> bool:
@@ -22,9 +25,9 @@ def is_unsigned(value: object) -> bool:
 
 
 def parse_unsigned(text: str) -> int:
-    """Read an offset that a user wrote: digits only. "1_0" and "+1", which int() accepts, are mistakes.
+    """Parse an offset that a user wrote: digits only. "1_0" and "+1", which int() accepts, are mistakes.
 
-    :raises ValueError: it is none
+    :raises ValueError: it is not an offset
     """
     if not (text.isascii() and text.isdigit()) or int(text) > MAX_INT64:
         raise ValueError(text)
