@@ -1,58 +1,59 @@
-"""Every error this package raises on purpose.
+"""The errors that this package raises.
 
 * `KafkaOffsetsError`
 
-  * `ConfigurationError`: a parameter, a connection or the machine is not as it has to be
+  * `ConfigurationError`: a parameter, a connection or the machine is not as it must be
   * `KafkaUnavailableError` (retriable): the cluster, or a partition's leader, cannot be reached
-  * `UnknownTopicError`
+  * `UnknownTopicError`: the cluster has no such topic or partition, or this user may not describe it
   * `PlanningError`: the stored positions and the log do not fit together
 
-    * `NoPositionError`: nothing is stored, and `start="none"` forbids to choose
+    * `NoPositionError`: a topic has no stored position, and `start` does not provide one
     * `DataLossError`: records between the position and the beginning offset are gone
-    * `TopicRecreatedError`: the topic was deleted and made again
-    * `LogTruncatedError`: the position is beyond the end offset
+    * `TopicRecreatedError`: the topic was deleted and created again
+    * `LogTruncatedError`: the log was truncated before the position
     * `ClusterChangedError`: the positions belong to another cluster
-    * `DoubleLoadError`: a replay would put records into its target that are there, or that the group will load
+    * `DoubleLoadError`: records would be loaded into the target twice, by a replay and by a load
 
-  * `StagingError` (retriable): the Spark application failed for a reason of its own
+  * `StagingError` (retriable): the Spark application did not stage the batch
   * `ReadError` (retriable): a range could not be read to its end
   * `RecordError`: a record cannot be decoded, or its row cannot be written; names topic, partition and offset
-  * `DeadLetterError`: more records of a batch are bad than is allowed
+  * `DeadLetterError`: a batch has more bad records than `max_dead_letters` allows
   * `TransformError`: the user's transform raised, or returned something that is not a DataFrame
   * `TargetError`: the target table does not fit the data
-  * `LedgerError`: the state tables refuse
+  * `LedgerError`: the state tables do not allow the change
 
-    * `DatabaseBusyError` (retriable): other writers of the database were in the way for longer than is waited
-    * `DatabaseUnavailableError` (retriable): the database has no room, went away, or was too slow
-    * `GroupBusyError` (retriable): another run holds the group
-    * `ForeignBatchError`: the group's batches are those of a load of other topics, or into another table
-    * `OpenBatchError`: a batch is open that starts at positions which are to be moved
-    * `RewindConflictError`: positions have moved since the preview of a rewind was made, or since the rewind that is to be undone
-    * `PositionsMovedError` (retriable): the positions were rewound while a batch was planned from the old ones
-    * `FencedError`: a later attempt took the group over; this one can never commit
+    * `DatabaseBusyError` (retriable): other writers blocked the database for longer than the limit
+    * `DatabaseUnavailableError` (retriable): the database is full, closed the connection, or was too slow
+    * `GroupBusyError` (retriable): another run holds the group's lease
+    * `ForeignBatchError`: the group belongs to a load of other topics, or into another table
+    * `OpenBatchError`: an open batch starts at the positions to be moved
+    * `RewindConflictError`: positions have moved since the preview of a rewind, or since the rewind to undo
+    * `PositionsMovedError` (retriable): the positions moved while a batch was planned from them
+    * `FencedError`: a later attempt took over the group; this one can never commit
     * `PositionConflictError`: a stored position is not where the batch starts
-    * `OlderLedgerError`: the target holds rows of batches that the state tables do not know
-    * `CommitUnknownError` (retriable): the connection broke at the commit, and the ledger could not be asked
+    * `OlderLedgerError`: the target has rows of batches that the state tables do not have
+    * `CommitUnknownError` (retriable): the connection broke at COMMIT, and the ledger could not be read
 
   * `MirrorError`: a consumer group in Kafka does not show the stored positions
-  * `VerificationError`: positions, history, target and dead letters do not prove that everything was loaded exactly once
+  * `VerificationError`: positions, history, target and dead letters do not prove that every record was loaded exactly once
 
-`retriable` says whether running the same task again can help without anybody changing anything.
+`retriable` says whether a retry of the same task can succeed without a change by the user.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Something that must not be if every record was loaded exactly once.
+    """A fact that contradicts that every record was loaded exactly once.
 
-    :param words: what, where, and what it means
-    :param offset: the first that is concerned
+    :param words: what is wrong, where, and what it means
+    :param offset: the first offset concerned
     """
 
     words: str
@@ -63,13 +64,13 @@ class Violation:
 
 
 class KafkaOffsetsError(Exception):
-    """The root of the tree."""
+    """The base class of all errors of this package."""
 
     retriable: ClassVar[bool] = False
 
 
 class ConfigurationError(KafkaOffsetsError):
-    """A parameter, a connection or the machine is not as it has to be; the message says what to change."""
+    """A parameter, a connection or the machine is not as it must be; the message says what to change."""
 
 
 class KafkaUnavailableError(KafkaOffsetsError):
@@ -79,19 +80,19 @@ class KafkaUnavailableError(KafkaOffsetsError):
 
 
 class UnknownTopicError(KafkaOffsetsError):
-    """The cluster has no such topic, or does not show it to this user."""
+    """The cluster has no such topic or partition, or this user may not describe it."""
 
 
 class PlanningError(KafkaOffsetsError):
-    """The stored positions and the log do not fit together, and nobody decided what should happen then."""
+    """The stored positions and the log do not fit together."""
 
 
 class NoPositionError(PlanningError):
-    """A topic has no stored position, and `start="none"` forbids to choose one."""
+    """A topic has no stored position, and `start` does not provide one: it is `none`, or the consumer group committed nothing."""
 
 
 class DataLossError(PlanningError):
-    """Records that were never read are gone from the log."""
+    """Records that were never loaded are gone from the log."""
 
 
 class TopicRecreatedError(PlanningError):
@@ -99,7 +100,7 @@ class TopicRecreatedError(PlanningError):
 
 
 class LogTruncatedError(PlanningError):
-    """A stored position is beyond the end of the log."""
+    """The log was truncated before a stored position."""
 
 
 class ClusterChangedError(PlanningError):
@@ -107,7 +108,7 @@ class ClusterChangedError(PlanningError):
 
 
 class DoubleLoadError(PlanningError):
-    """A replay would put records into its target that are there already, or that its group will load."""
+    """Records would be loaded into the target twice, by a replay and by a load of its group."""
 
 
 class StagingError(KafkaOffsetsError):
@@ -123,7 +124,7 @@ class ReadError(KafkaOffsetsError):
 
 
 class RecordError(KafkaOffsetsError):
-    """One record cannot be loaded as it is.
+    """A record cannot be loaded.
 
     :param reason: what is wrong with it
     :param topic: its topic
@@ -142,16 +143,13 @@ class RecordError(KafkaOffsetsError):
             "and run the task again."
         )
 
-    def __reduce__(self) -> tuple[Callable[..., RecordError], tuple[str, str, int, int]]:
-        return _record_error, (self.reason, self.topic, self.partition, self.offset)
-
-
-def _record_error(reason: str, topic: str, partition: int, offset: int) -> RecordError:
-    return RecordError(reason, topic=topic, partition=partition, offset=offset)
+    def __reduce__(self) -> tuple[Callable[[str], RecordError], tuple[str]]:
+        make = partial(RecordError, topic=self.topic, partition=self.partition, offset=self.offset)
+        return make, (self.reason,)
 
 
 class DeadLetterError(KafkaOffsetsError):
-    """More records of a batch cannot be decoded than `max_dead_letters` allows."""
+    """A batch has more bad records than `max_dead_letters` allows."""
 
 
 class TransformError(KafkaOffsetsError):
@@ -163,51 +161,51 @@ class TargetError(KafkaOffsetsError):
 
 
 class LedgerError(KafkaOffsetsError):
-    """The state tables refuse what was asked."""
+    """The state tables do not allow a change."""
 
 
 class DatabaseBusyError(LedgerError):
-    """Other writers were in the way for longer than is waited.
+    """Other writers blocked the database for longer than the limit.
 
-    One that holds the whole database (SQLite), or several for whose sake the same transaction was rolled back again and
-    again: deadlocks, serialization failures.
+    Either one of them locks the whole database (SQLite), or the transaction was rolled back again and again for a deadlock or a
+    serialization failure.
     """
 
     retriable = True
 
 
 class DatabaseUnavailableError(LedgerError):
-    """The database could not do what was asked, for a reason of its own: no room, no connection, a time-out."""
+    """The database failed for a reason of its own: it is full, has no connection left, or timed out."""
 
     retriable = True
 
 
 class ForeignBatchError(LedgerError):
-    """The group's open batch belongs to a load of other topics, or its batches to one into another table."""
+    """The group belongs to a load of other topics, or into another table."""
 
 
 class GroupBusyError(LedgerError):
-    """Another run holds the group."""
+    """Another run holds the group's lease."""
 
     retriable = True
 
 
 class OpenBatchError(LedgerError):
-    """A batch is open that starts at positions which are to be moved; or one that is to be abandoned is not open."""
+    """An open batch starts at the positions to be moved, or the batch to abandon is not open."""
 
 
 class RewindConflictError(LedgerError):
-    """Positions have moved since the preview of a rewind was made, or since the rewind that is to be undone."""
+    """Positions have moved since the preview of a rewind, or since the rewind to undo."""
 
 
 class PositionsMovedError(LedgerError):
-    """The positions were rewound while a batch was planned from the old ones: it has to be planned again."""
+    """The positions moved while a batch was planned from them: it must be planned again."""
 
     retriable = True
 
 
 class FencedError(LedgerError):
-    """A later attempt took the group over: this one can never commit."""
+    """A later attempt took over the group: this one can never commit."""
 
 
 class PositionConflictError(LedgerError):
@@ -215,36 +213,34 @@ class PositionConflictError(LedgerError):
 
 
 class OlderLedgerError(LedgerError):
-    """The target holds rows of batches that the state tables do not know: they are older than the target."""
+    """The target has rows of batches that the state tables do not have: these are older than the target."""
 
 
 class CommitUnknownError(LedgerError):
-    """The connection broke at the commit, and the ledger could not be asked what became of it."""
+    """The connection broke at COMMIT, and the ledger could not be read for the outcome."""
 
     retriable = True
 
 
 class MirrorError(KafkaOffsetsError):
-    """A consumer group in Kafka does not show the positions that were mirrored to it; they are stored all the same."""
+    """A consumer group in Kafka does not show the stored positions after they were mirrored; they stay stored."""
 
 
 class VerificationError(KafkaOffsetsError):
     """Positions, history, target and dead letters do not prove that every record was loaded exactly once.
 
-    `topic`, `partition`, `offset` and `batch_id` are those of the first violation, each None where it has none.
+    `topic`, `partition`, `offset` and `batch_id` are those of the first violation; each may be None.
 
     :param group_id: the group that was verified
-    :param violations: all that was found, at least one; the message names the first
+    :param violations: at least one; the message names the first
     """
 
     def __init__(self, group_id: str, violations: tuple[Violation, ...]) -> None:
         self.group_id = group_id
         self.violations = violations
         first, others = violations[0], len(violations) - 1
-        self.topic = first.topic
-        self.partition = first.partition
-        self.offset = first.offset
-        self.batch_id = first.batch_id
+        self.topic, self.partition = first.topic, first.partition
+        self.offset, self.batch_id = first.offset, first.batch_id
         more = (
             f" There {'is 1 other violation' if others == 1 else f'are {others:,} other violations'}." if others else ""
         )
