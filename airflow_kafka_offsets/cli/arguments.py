@@ -10,8 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.cli.cli_config import ARG_OUTPUT
-from airflow.cli.cli_config import Arg
+from airflow.cli.cli_config import ARG_OUTPUT, Arg
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.core.start import Start
@@ -19,19 +18,20 @@ if TYPE_CHECKING:
 _COMMITTED_BY = "committed-by:"
 
 
-def option(flag: str, help: str, **settings: Any) -> Any:
+def option(flag: str, text: str, **settings: Any) -> Any:
     """Return an argument of a command; a default that is not empty is named in the help.
 
+    :param text: the help
     :param settings: as for `ArgumentParser.add_argument`
     """
     default = f" (default: {settings['default']})" if settings.get("default") else ""
     # Airflow does not annotate it.
-    return Arg((flag,), help=help + default, **settings)  # type: ignore[no-untyped-call]
+    return Arg((flag,), help=text + default, **settings)  # type: ignore[no-untyped-call]
 
 
-def switch(flag: str, help: str) -> Any:
+def switch(flag: str, text: str) -> Any:
     """Return an argument that is true if it is given."""
-    return option(flag, help, action="store_true")
+    return option(flag, text, action="store_true")
 
 
 def positive(text: str) -> int:

@@ -1,4 +1,4 @@
-"""How `doctor` runs and reports its checks."""
+"""How `doctor` runs its checks, and what it may print of them. The checks are in `doctor_checks`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from airflow_kafka_offsets.cli.command import reported_errors
+from airflow_kafka_offsets.cli.command import describe_error
 from airflow_kafka_offsets.database.errors import database_message
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 
@@ -21,7 +21,7 @@ _SECRET_WORDS = ("password", "secret", "token", "passphrase", "key.pem", "jaas")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found, and how to put it right where it failed."""
+    """The result of a check, and how to mend what failed."""
 
     check: str
     result: Result
@@ -41,13 +41,13 @@ class CheckFailedError(Exception):
 
 
 class CheckSkipped(Exception):  # noqa: N818 - nothing is wrong
-    """A check cannot be made, or has nothing to look at; the message says why."""
+    """A check cannot be made, or there is nothing to check; the message says why."""
 
 
 class Checks:
-    """Runs checks one after another, and keeps what they found. None of them ends the command, and none tells a secret.
+    """Runs checks one after another, and collects their findings. No check ends the command, and no finding contains a secret.
 
-    :param conn_ids: the connections whose secrets must not be told
+    :param conn_ids: the connections whose secrets are masked
     """
 
     def __init__(self, conn_ids: tuple[str, ...]) -> None:
@@ -55,17 +55,19 @@ class Checks:
         self._secrets = [secret for conn_id in conn_ids for secret in _secrets(conn_id)]
 
     def run(self, check: str, look: Callable[[], str], fix: str) -> bool:
-        """Make one check.
+        """Run a check, and return whether it is ok.
 
         :param look: returns what it found, or raises
-        :param fix: what to do where it fails, unless the failure knows better
-        :return: whether it is ok
+        :param fix: what the user can do if it fails, unless the failure has a better answer
         """
-        finding = self._look(check, look, fix)
-        self.findings.append(finding)
-        return finding.result == "ok"
+        self.findings.append(self._finding(check, look, fix))
+        return self.findings[-1].result == "ok"
 
-    def _look(self, check: str, look: Callable[[], str], fix: str) -> Finding:
+    def skip(self, reason: str, *checks: str) -> None:
+        """Report checks that cannot be made."""
+        self.findings += [Finding(check, "skipped", reason) for check in checks]
+
+    def _finding(self, check: str, look: Callable[[], str], fix: str) -> Finding:
         try:
             return Finding(check, "ok", self._without_secrets(look()))
         except CheckSkipped as reason:
@@ -73,14 +75,15 @@ class Checks:
         except CheckFailedError as error:
             return Finding(check, "failed", self._without_secrets(str(error)), error.fix)
         except DBAPIError as error:
-            # Not as other commands tell it: they send the user here.
+            # Not as other commands report it: they refer the user to doctor.
             return Finding(check, "failed", self._without_secrets(f"the database says: {database_message(error)}"), fix)
         except (AirflowException, KafkaOffsetsError, SQLAlchemyError, ImportError) as error:
-            return Finding(check, "failed", self._without_secrets(reported_errors(error)), fix)
+            return Finding(check, "failed", self._without_secrets(describe_error(error)), fix)
         except Exception as error:
-            # What an error that nobody foresaw says may hold anything.
-            name = f"{type(error).__module__}.{type(error).__name__}"
-            return Finding(check, "failed", f"an error that was not foreseen: {name}", fix)
+            # The message of an unexpected error may contain anything.
+            return Finding(
+                check, "failed", f"an unexpected error: {type(error).__module__}.{type(error).__name__}", fix
+            )
 
     def _without_secrets(self, text: str) -> str:
         for secret in self._secrets:
@@ -89,7 +92,7 @@ class Checks:
 
 
 def _secrets(conn_id: str) -> Iterator[str]:
-    """What of a connection must not be told, as far as it can be known."""
+    """Yield the values of a connection that are secret, by their names."""
     try:
         connection = BaseHook.get_connection(conn_id)
     except Exception:

@@ -1,4 +1,7 @@
-"""What every command does the same way: how it fails, and how it comes to its database and its cluster."""
+"""What all commands share: how a failure is reported, and the database and the cluster of their connections.
+
+Arguments are in `arguments`, printing is in `output`.
+"""
 
 from __future__ import annotations
 
@@ -12,29 +15,33 @@ from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from airflow_kafka_offsets.cli.output import note
 from airflow_kafka_offsets.database.errors import database_message
-from airflow_kafka_offsets.exceptions import KafkaOffsetsError
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
 from airflow_kafka_offsets.hooks.database import database_engine
 from airflow_kafka_offsets.hooks.kafka import kafka_config
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.ledger.batches import open_batch
 from airflow_kafka_offsets.ledger.tables import Tables
 
-# A partition without a leader is waited for as long as that; somebody is waiting too.
-_PATIENCE_SECONDS = 10.0
+KAFKA_TIMEOUT_SECONDS = 10.0
+"""How long a command waits for an answer of Kafka: less than a task, since a person waits for the command."""
+
+
+class _UsageError(Exception):
+    """An option has a value that it cannot have."""
 
 
 class Database(NamedTuple):
-    """The database that holds the state, and where in it."""
+    """The database with the state tables, and their schema and prefix."""
 
     engine: Engine
     tables: Tables
 
 
 def command(name: str) -> Callable[[Callable[[Namespace], None]], Callable[[Namespace], None]]:
-    """Decorate the function of a command: each failure becomes one line on standard error, and a status that is not zero.
+    """Decorate the function of a command: a failure becomes one line on standard error and the exit code 1, or 2 for a usage error.
 
-    :param name: as it is typed after `airflow kafka-offsets`
+    :param name: the name of the command after `airflow kafka-offsets`
     """
 
     def decorate(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
@@ -42,20 +49,35 @@ def command(name: str) -> Callable[[Callable[[Namespace], None]], Callable[[Name
         def run(args: Namespace) -> None:
             try:
                 function(args)
+            except _UsageError as error:
+                note(f"kafka-offsets {name}: {error}")
+                raise SystemExit(2) from error
             except (AirflowException, KafkaOffsetsError, SQLAlchemyError, ImportError) as error:
-                raise SystemExit(f"kafka-offsets {name}: {reported_errors(error)}") from error
+                raise SystemExit(f"kafka-offsets {name}: {describe_error(error)}") from error
 
         return run
 
     return decorate
 
 
-def reported_errors(error: Exception) -> str:
-    """An error in one line: what happened and what to do, without statements, values and URLs."""
+@contextmanager
+def usage() -> Iterator[None]:
+    """Report a value that an option cannot have as a usage error, as argparse does: the command exits with 2.
+
+    Use it around code that looks at the arguments only.
+    """
+    try:
+        yield
+    except ConfigurationError as error:
+        raise _UsageError(_one_line(str(error))) from error
+
+
+def describe_error(error: Exception) -> str:
+    """Return an error in one line: what happened and what to do, without statements, values and URLs."""
     if isinstance(error, DBAPIError):
         return (
             f"the database says: {_one_line(database_message(error))}. 'airflow kafka-offsets doctor' with the same --conn-id, --schema and "
-            "--prefix tells what is missing"
+            "--prefix shows what is missing"
         )
     if isinstance(error, SQLAlchemyError):
         return f"the database connection cannot be used ({type(error).__name__}): check its type, host and extra"
@@ -68,7 +90,7 @@ def reported_errors(error: Exception) -> str:
 
 @contextmanager
 def database(args: Namespace) -> Iterator[Database]:
-    """The database of `--conn-id`, for as long as the block lasts."""
+    """Open the database of `--conn-id` for a block."""
     engine = database_engine(args.conn_id)
     try:
         yield Database(engine, Tables(args.schema, args.prefix))
@@ -77,14 +99,10 @@ def database(args: Namespace) -> Iterator[Database]:
 
 
 def cluster(args: Namespace) -> Cluster:
-    """The cluster of `--kafka-conn-id`."""
-    return Cluster(kafka_config(args.kafka_conn_id), isolation_level=args.isolation_level, timeout=_PATIENCE_SECONDS)
-
-
-def topics_begun(found: Database, group_id: str) -> list[str]:
-    """The topics of a group's open batch: where no position is stored yet, those of its first load."""
-    batch = open_batch(found.engine, found.tables, group_id)
-    return sorted({one.topic for one in batch.ranges}) if batch is not None else []
+    """Return the cluster of `--kafka-conn-id`."""
+    return Cluster(
+        kafka_config(args.kafka_conn_id), isolation_level=args.isolation_level, timeout=KAFKA_TIMEOUT_SECONDS
+    )
 
 
 def _one_line(text: str) -> str:

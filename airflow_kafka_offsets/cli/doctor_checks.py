@@ -1,10 +1,11 @@
-"""What `doctor` looks at: versions, the database, Kafka, Spark. Nothing is changed anywhere."""
+"""The checks of `doctor`: versions, the database, Kafka, Spark. They change nothing."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,7 +14,8 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.cli.checks import CheckFailedError, Checks, CheckSkipped
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.cli.command import KAFKA_TIMEOUT_SECONDS
+from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.errors import STATE_RIGHTS, database_message, is_outage, sqlstate
 from airflow_kafka_offsets.database.transactions import transaction
 from airflow_kafka_offsets.hooks.database import database_engine
@@ -24,42 +26,40 @@ from airflow_kafka_offsets.ledger.tables import Tables
 
 _REQUIRED = ("airflow-kafka-offsets", "apache-airflow-core", "confluent-kafka", "pyarrow", "sqlalchemy")
 
-_KAFKA_PATIENCE_SECONDS = 10.0
-
 _CONNECT_SECONDS = 5.0
 
-_SHOWN = 5
+_MOST_RIGHTS = 5
 
 _INSUFFICIENT_PRIVILEGE = "42501"
 
 _NO_SUCH_SCHEMA = "3F000"
 
-# Elsewhere, DDL ends a transaction, so that it cannot be tried.
+# In other databases DDL ends a transaction, so that it cannot be tried and rolled back.
 _DDL_IN_TRANSACTIONS = ("postgresql", "sqlite")
 
 
 class _RolledBackError(Exception):
-    """Ends a transaction that was only a trial."""
+    """Rolls back a transaction that was only a trial."""
 
 
 def check_versions(checks: Checks) -> None:
-    """What a worker needs in any case."""
+    """Check the packages that every worker needs."""
 
     def versions() -> str:
-        found = {name: _version(name) for name in _REQUIRED}
-        missing = [name for name, version in found.items() if version is None]
+        installed = {name: _version(name) for name in _REQUIRED}
+        missing = [name for name, version in installed.items() if version is None]
         if missing:
             raise CheckFailedError(
                 f"not installed: {', '.join(missing)}",
                 "pip install airflow-kafka-offsets, in the environment of Airflow",
             )
-        return ", ".join(f"{name} {version}" for name, version in found.items())
+        return ", ".join(f"{name} {version}" for name, version in installed.items())
 
-    checks.run("versions", versions, "install airflow-kafka-offsets anew")
+    checks.run("versions", versions, "reinstall airflow-kafka-offsets")
 
 
 def check_database(checks: Checks, conn_id: str, schema: str | None, prefix: str) -> list[str]:
-    """The database, the state tables and the rights in them.
+    """Check the database, the state tables and the rights in them.
 
     :return: the topics of all stored positions
     """
@@ -79,32 +79,31 @@ def check_database(checks: Checks, conn_id: str, schema: str | None, prefix: str
         with engine.connect() as conn:
             return list(conn.scalars(sa.select(tables.consumed_offsets.c.topic).distinct()).all())
 
-    reached_it = checks.run("database", reached, "correct the connection, or start the database")
     topics: list[str] = []
     try:
-        if not reached_it:
-            _skip(checks, "the database is not reached", "state tables", "rights")
+        if not checks.run("database", reached, "correct the connection, or start the database"):
+            checks.skip("the database is not reached", "state tables", "rights")
             return topics
         engine = engines[0]
         installed = checks.run(
             "state tables",
             lambda: _state_tables(engine, tables),
-            "have somebody who may run DDL apply the output of 'airflow kafka-offsets init --show-sql'",
+            "ask a user who may run DDL to apply the output of 'airflow kafka-offsets init --show-sql'",
         )
         if installed and _is_installed(engine, tables):
-            granted = checks.run("rights", lambda: _rights(engine, tables), "GRANT what is missing to the user")
-            topics = stored() if granted else []
+            if checks.run("rights", lambda: _rights(engine, tables), "GRANT the missing rights to the user"):
+                topics = stored()
         else:
-            _skip(checks, "there are no state tables that could be looked at", "rights")
+            checks.skip("there are no state tables to check", "rights")
         checks.run("binary COPY", lambda: _binary_copy(engine), "pip install 'airflow-kafka-offsets[postgres]'")
     finally:
-        for one in engines:
-            one.dispose()
+        for opened in engines:
+            opened.dispose()
     return topics
 
 
 def check_kafka(checks: Checks, conn_id: str, topics: Sequence[str]) -> None:
-    """The cluster, and whether this user may describe topics.
+    """Check the cluster, and whether this user may describe topics.
 
     :param topics: those to describe
     """
@@ -117,37 +116,37 @@ def check_kafka(checks: Checks, conn_id: str, topics: Sequence[str]) -> None:
 
     def described() -> str:
         if not topics:
-            raise CheckSkipped("nothing is stored that names topics; name them with --topic")
-        found = cluster().partial_logs(topics)
-        errors = [str(error) for error in (*found.topic_errors.values(), *found.partition_errors.values())]
+            raise CheckSkipped("no positions are stored; name topics with --topic")
+        answer = cluster().partial_logs(topics)
+        errors = [*answer.topic_errors.values(), *answer.partition_errors.values()]
         if errors:
             raise CheckFailedError(
-                f"{len(errors)} without an answer; the first: {errors[0]}",
+                f"{count(len(errors), 'topic or partition', 'topics or partitions')} without an answer; the first error: {errors[0]}",
                 "correct the name, grant Describe and Read on the topic, or start the broker",
             )
-        return f"{len(set(topics))} topics, {len(found.logs)} partitions"
+        return f"{count(len(set(topics)), 'topic')}, {count(len(answer.logs), 'partition')}"
 
     def cluster() -> Cluster:
-        return Cluster(configs[0], timeout=_KAFKA_PATIENCE_SECONDS)
+        return Cluster(configs[0], timeout=KAFKA_TIMEOUT_SECONDS)
 
     if not checks.run(
         "Kafka connection", configured, "add a connection of type kafka whose extra has 'bootstrap.servers'"
     ):
-        _skip(checks, "there is no configuration", "Kafka cluster", "Kafka topics")
+        checks.skip("there is no configuration", "Kafka cluster", "Kafka topics")
         return
     fix = "correct bootstrap.servers, security.protocol and the credentials, or start the broker"
     if not checks.run("Kafka cluster", lambda: f"cluster id {cluster().cluster_id()}", fix):
-        _skip(checks, "the cluster is not reached", "Kafka topics")
+        checks.skip("the cluster is not reached", "Kafka topics")
         return
     checks.run("Kafka topics", described, fix)
 
 
 def check_spark(checks: Checks, conn_id: str) -> None:
-    """What this machine needs to launch Spark, and the master of the connection."""
+    """Check what this machine needs to launch Spark, and the master of the connection."""
     masters: list[str] = []
 
     def connected() -> str:
-        # The hook would turn to YARN where there is no such connection.
+        # Without such a connection, the hook would use YARN.
         BaseHook.get_connection(conn_id)
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
@@ -163,29 +162,21 @@ def check_spark(checks: Checks, conn_id: str) -> None:
     def submit() -> str:
         from airflow_kafka_offsets.hooks.launchers import make_launcher
 
-        # Whether a staging directory is needed, and is shared, is the load's business.
+        # Whether the load needs a staging directory, and shares it with the executors, is not known here.
         make_launcher(conn_id, name="doctor").check("any")
         return "on the PATH, client deploy mode"
 
     checks.run("PySpark", _pyspark, "pip install 'airflow-kafka-offsets[spark]'")
-    has_java = checks.run("Java", java, "install a Java runtime, and set JAVA_HOME where it is not on the PATH")
+    has_java = checks.run("Java", java, "install a Java runtime, and set JAVA_HOME if it is not on the PATH")
     fix = "add a connection of type spark, with the master as its host: local[*], spark://…, yarn, k8s://…"
     if not checks.run("Spark connection", connected, fix):
-        _skip(checks, "there is no connection", "spark-submit", "Spark master")
+        checks.skip("there is no connection", "spark-submit", "Spark master")
         return
     if has_java:
         checks.run("spark-submit", submit, "install the extra [spark], and correct the connection's extra")
     else:
-        _skip(checks, "it needs Java", "spark-submit")
+        checks.skip("it needs Java", "spark-submit")
     checks.run("Spark master", lambda: _master(masters[0]), "start the master, or correct the connection")
-
-
-def _skip(checks: Checks, reason: str, *names: str) -> None:
-    def skipped() -> str:
-        raise CheckSkipped(reason)
-
-    for name in names:
-        checks.run(name, skipped, "")
 
 
 def _version(distribution: str) -> str | None:
@@ -210,7 +201,8 @@ def _state_tables(engine: Engine, tables: Tables) -> str:
                 raise
             schema = f", and USAGE on schema {tables.metadata.schema}" if tables.metadata.schema else ""
             raise CheckFailedError(
-                f"there, but this user may not read them: {database_message(error)}", f"GRANT {STATE_RIGHTS}{schema}"
+                f"they exist, but this user may not read them: {database_message(error)}",
+                f"GRANT {STATE_RIGHTS}{schema}",
             ) from error
         inspector = sa.inspect(conn)
         missing = [
@@ -221,22 +213,23 @@ def _state_tables(engine: Engine, tables: Tables) -> str:
     if version is not None and missing:
         raise CheckFailedError(
             f"schema version {version}, but without {', '.join(missing)}",
-            "restore the tables from a backup: what they held of loads is gone",
+            "restore the tables from a backup: their positions and history are lost",
         )
     if version is not None:
-        return f"there, with schema version {version}"
+        return f"they exist, with schema version {version}"
     if engine.dialect.name not in _DDL_IN_TRANSACTIONS:
-        raise CheckSkipped("not there yet; 'airflow kafka-offsets init', or the first load, creates them")
+        raise CheckSkipped("they do not exist yet; 'airflow kafka-offsets init', or the first load, creates them")
     try:
         _try(engine, tables.metadata.create_all)
     except DBAPIError as error:
         if sqlstate(error) != _NO_SUCH_SCHEMA:
             raise
-        name = engine.dialect.identifier_preparer.quote(tables.metadata.schema or "")
-        raise CheckFailedError(
-            database_message(error), f"CREATE SCHEMA {name}, and grant USAGE and CREATE on it"
-        ) from error
-    return "not there yet; this user may create them, and the first load does"
+        schema = tables.metadata.schema
+        create = (
+            f"CREATE SCHEMA {engine.dialect.identifier_preparer.quote(schema)}" if schema else "name one with --schema"
+        )
+        raise CheckFailedError(database_message(error), f"{create}, and grant USAGE and CREATE on it") from error
+    return "they do not exist yet; this user may create them, and the first load does"
 
 
 def _rights(engine: Engine, tables: Tables) -> str:
@@ -254,14 +247,14 @@ def _rights(engine: Engine, tables: Tables) -> str:
         missing.append(f"USAGE on the sequence of {tables.offset_batches.fullname}")
     if missing:
         raise CheckFailedError(
-            f"missing: {first_few(missing, most=_SHOWN)}",
+            f"missing: {first_few(missing, most=_MOST_RIGHTS)}",
             f"GRANT {STATE_RIGHTS}",
         )
     return "SELECT, INSERT, UPDATE and DELETE, each in a transaction that was committed"
 
 
 def _statements(table: sa.Table) -> Iterator[tuple[str, sa.Executable]]:
-    """One for each right, that touches no row: rights are checked all the same."""
+    """Yield a statement for each right. It changes no row; the database checks the right all the same."""
     nothing, column = sa.false(), next(iter(table.columns))
     yield "SELECT", sa.select(column).where(nothing)
     yield "INSERT", table.insert().from_select(list(table.columns), sa.select(table).where(nothing))
@@ -270,7 +263,7 @@ def _statements(table: sa.Table) -> Iterator[tuple[str, sa.Executable]]:
 
 
 def _may_number(engine: Engine, tables: Tables) -> bool:
-    """Whether a new row gets a number; also where it does not come from a sequence that Postgres knows the owner of."""
+    """Return whether this user may number new batches; also true if their sequence has no owner that Postgres knows."""
     name = engine.dialect.identifier_preparer.format_table(tables.offset_batches)
     sequence = sa.func.pg_get_serial_sequence(name, "batch_id")
     with engine.connect() as conn:
@@ -278,24 +271,21 @@ def _may_number(engine: Engine, tables: Tables) -> bool:
 
 
 def _try(engine: Engine, work: Callable[[Connection], object]) -> None:
-    try:
-        with transaction(engine) as conn:
-            work(conn)
-            raise _RolledBackError
-    except _RolledBackError:
-        return
+    with suppress(_RolledBackError), transaction(engine) as conn:
+        work(conn)
+        raise _RolledBackError
 
 
 def _binary_copy(engine: Engine) -> str:
     if engine.dialect.name != "postgresql":
         raise CheckSkipped(f"only for Postgres; {engine.dialect.name} gets inserts")
-    found = _version("pgpq")
-    if found is None or engine.dialect.driver != "psycopg":
+    version = _version("pgpq")
+    if version is None or engine.dialect.driver != "psycopg":
         raise CheckSkipped(
-            f"pgpq is {found or 'not installed'}, the driver is {engine.dialect.driver}: rows go by inserts, which is slower. "
+            f"pgpq is {version or 'not installed'}, the driver is {engine.dialect.driver}: rows go by inserts, which is slower. "
             "Install the extra [postgres] for COPY"
         )
-    return f"pgpq {found}, driver {engine.dialect.driver}"
+    return f"pgpq {version}, driver {engine.dialect.driver}"
 
 
 def _pyspark() -> str:
@@ -314,15 +304,15 @@ def _pyspark() -> str:
 
 
 def _master(master: str) -> str:
-    scheme, _, places = master.partition("://")
-    if scheme != "spark" or not places:
-        raise CheckSkipped(f"{master} has no address to ask")
+    scheme, _, addresses = master.partition("://")
+    if scheme != "spark" or not addresses:
+        raise CheckSkipped(f"{master} has no address to connect to")
     refused: list[str] = []
-    for place in places.split(","):
-        host, _, port = place.rpartition(":")
+    for address in addresses.split(","):
+        host, _, port = address.rpartition(":")
         try:
             with socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS):
-                return f"{place} answers"
+                return f"{address} answers"
         except (OSError, ValueError) as error:
-            refused.append(f"{place}: {error}")
+            refused.append(f"{address}: {error}")
     raise CheckFailedError("; ".join(refused), "start the master, or correct host and port of the connection")

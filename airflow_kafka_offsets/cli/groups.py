@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets groups` and `export`: what is stored, without a look at Kafka."""
+"""`airflow kafka-offsets groups` and `export`: what is stored, without a request to Kafka."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_kafka_offsets.rewinding.offsets_file import write_offsets
 
 @command("groups")
 def groups(args: Namespace) -> None:
-    """Every group of the state tables."""
+    """Print every group in the state tables."""
     with database(args) as (engine, tables), engine.connect() as conn:
         rows = overview.groups(conn, tables)
     show(rows, args.output)
@@ -24,10 +24,10 @@ def groups(args: Namespace) -> None:
 
 @command("export")
 def export(args: Namespace) -> None:
-    """The positions of a group as CSV, for `rewind --from-file`."""
+    """Print the positions of a group as CSV, for `rewind --from-file`."""
     with database(args) as (engine, tables), engine.connect() as conn:
         cluster_of(conn, tables, args.group)
         positions = stored_positions(conn, tables, args.group)
     if not positions:
         raise ConfigurationError(f"Nothing is stored of group {args.group!r} yet: there is nothing to export")
-    sys.stdout.write(write_offsets({tp: one.offset for tp, one in positions.items()}))
+    sys.stdout.write(write_offsets({tp: position.offset for tp, position in positions.items()}))

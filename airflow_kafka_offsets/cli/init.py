@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets init`."""
+"""`airflow kafka-offsets init`: the state tables, created, upgraded, or printed as SQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION
 
 @command("init")
 def init(args: Namespace) -> None:
-    """Create or upgrade the state tables, or print how."""
+    """Create or upgrade the state tables, or print the statements."""
     with database(args) as (engine, tables):
         if args.show_sql:
             try:
@@ -25,18 +25,18 @@ def init(args: Namespace) -> None:
                 if not is_outage(error):
                     raise
                 note(
-                    f"The database cannot be asked: {database_message(error)}. These are the statements for one without state tables"
+                    f"The database cannot be read: {database_message(error)}. These are the statements for one without state tables"
                 )
                 text = tables.ddl(engine.dialect)
             sys.stdout.write(text)
             if not text:
-                note(f"The state tables have schema version {SCHEMA_VERSION} already: there is nothing to run")
+                note(f"The state tables already have schema version {SCHEMA_VERSION}: there is nothing to run")
             return
         with engine.connect() as conn:
             before = install.stored_version(conn, tables)
         changed = install.initialize(engine, tables)
     if not changed:
-        outcome = "are there already, and fit this version,"
+        outcome = "exist already, in the version of this package,"
     elif before is None:
         outcome = "were created"
     else:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import replace
 
-from airflow_kafka_offsets.cli.command import cluster, command, database, topics_begun
+from airflow_kafka_offsets.cli.command import cluster, command, database
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.lag.measure import LagQuestion, measure_lag
 from airflow_kafka_offsets.lag.report import LagReport, measures
+from airflow_kafka_offsets.loading.outlook import known_topics
 
 
 @command("show")
@@ -31,7 +32,7 @@ def show_group(args: Namespace) -> None:
         }
         for partition in report.partitions
     ]
-    show(rows, args.output, None if report.errors or not rows else [key for key in rows[0] if key != "error"])
+    show(rows, args.output, () if report.errors or not rows else [key for key in rows[0] if key != "error"])
     _exit(args, "show", report)
 
 
@@ -60,7 +61,7 @@ def _report(args: Namespace) -> LagReport:
     with database(args) as state:
         question = LagQuestion(args.group, dict.fromkeys(args.topics or ()), args.start, times=True)
         report = measure_lag(*state, kafka, question)
-        if not report.partitions and (topics := topics_begun(state, args.group)):
+        if not report.partitions and (topics := known_topics(*state, args.group)):
             note(f"No position of group {args.group!r} is stored yet: these are the topics of its open batch")
             report = measure_lag(*state, kafka, replace(question, scope=dict.fromkeys(topics)))
     return report

@@ -1,4 +1,4 @@
-"""What commands print: data to standard output in the format of `--output`, notes to standard error."""
+"""How commands print: data to standard output in the format of `--output`, notes to standard error."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ from typing import Any
 from airflow.cli.simple_table import AirflowConsole
 
 
-def show(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] | None = None) -> None:
+def show(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] = ()) -> None:
     """Print rows, all with the same keys.
 
     JSON and YAML have the values as they are: numbers, null, instants in ISO 8601, and durations in seconds. Tables are for
-    people: columns are headed as Kafka's tools head theirs.
+    people: their headings are written as in Kafka's tools. Without rows they are empty, and a note says so.
 
     :param rows: a duration has a key that ends with `_seconds`
     :param output: table, json, yaml or plain
-    :param columns: those that a table has room for; None is all of them
+    :param columns: the columns of a table; all by default
     """
-    console = AirflowConsole(markup=False, emoji=False, highlight=False)
+    console: Any = AirflowConsole(markup=False, emoji=False, highlight=False)
     if output in ("json", "yaml"):
-        values: Any = [{key: _value(value) for key, value in row.items()} for row in rows]
-        (console.print_as_json if output == "json" else console.print_as_yaml)(values)
-        return
-    texts = [{_heading(key): _text(row[key]) for key in columns or row} for row in rows]
-    (console.print_as_table if output == "table" else console.print_as_plain_table)(texts)
+        values = [{key: _value(value) for key, value in row.items()} for row in rows]
+        getattr(console, f"print_as_{output}")(values)
+    elif rows:
+        texts = [{_heading(key): _text(row[key]) for key in columns or row} for row in rows]
+        getattr(console, "print_as_table" if output == "table" else "print_as_plain_table")(texts)
+    else:
+        # Airflow would print "No data found" to standard output.
+        note("There is nothing to show")
 
 
 def note(text: str) -> None:
-    """Tell something that is no data."""
+    """Print a line that is not data."""
     sys.stderr.write(f"{text}\n")
 
 
@@ -47,7 +50,7 @@ def _heading(key: str) -> str:
 
 
 def _duration(value: timedelta) -> str:
-    """A duration for people: 45s, 3m 20s, 5h 0m, 12d 3h."""
+    """Format a duration for people: 45s, 3m 20s, 5h 0m, 12d 3h."""
     whole = int(value.total_seconds())
     units = ((whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s"))
     first = next((index for index, (count, _) in enumerate(units) if count), 3)

@@ -1,74 +1,68 @@
-"""`airflow kafka-offsets plan`: what the next batch of a load would be. Writes nothing."""
+"""`airflow kafka-offsets plan`: prints what `loading.outlook` says of the next batch."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
 
-from sqlalchemy.engine import Engine
-
-from airflow_kafka_offsets.cli.command import Database, cluster, command, database, topics_begun
+from airflow_kafka_offsets.cli.command import Database, cluster, command, database, usage
 from airflow_kafka_offsets.cli.output import note, show
-from airflow_kafka_offsets.core import planning
-from airflow_kafka_offsets.core.caps import UNKNOWN_RECORD_BYTES
 from airflow_kafka_offsets.core.log_identity import check_cluster
-from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, split
+from airflow_kafka_offsets.core.offsets import split
 from airflow_kafka_offsets.core.parameters import check
+from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.group_states import group_states
-from airflow_kafka_offsets.ledger.batch_rows import Batch
-from airflow_kafka_offsets.ledger.batches import open_batch
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import check_installed
-from airflow_kafka_offsets.ledger.overview import Row
-from airflow_kafka_offsets.ledger.record_sizes import bytes_per_offset
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.loading.outlook import Outlook, known_topics, next_batch
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
-from airflow_kafka_offsets.loading.plan import dry_run
 
 
 @command("plan")
 def plan(args: Namespace) -> None:
-    """The open batch of a group; where there is none, the batch that a load would plan now."""
-    asked = cluster(args)
-    with database(args) as (engine, tables):
-        options = _options(args)
-        topics = _topics(args, engine, tables, asked)
-        batch = open_batch(engine, tables, args.group)
-        if batch is not None and _is_finished_first(batch, options, asked):
-            note(
-                f"Group {args.group!r} has the open batch {batch.batch_id} ({batch.state}): a load finishes it first, and plans "
-                "what is left after it. This is that batch"
-            )
-            ranges, gaps = batch.ranges, batch.gaps
-        else:
-            decided = dry_run(args.group, topics, options, engine=engine, tables=tables, cluster=asked, given_up=batch)
-            batch = None
-            ranges, gaps = (*decided.ranges, *decided.initial), decided.gaps
-        sizes = bytes_per_offset(engine, tables, args.group)
-    rows = list(_rows(ranges, gaps, batch, sizes, args.slice_offsets))
+    """Print the open batch of a group, or the batch that a load would plan now."""
+    options = _options(args)
+    kafka = cluster(args)
+    with database(args) as state:
+        topics = _topics(args, state, kafka)
+        outlook = next_batch(args.group, topics, options, engine=state.engine, tables=state.tables, cluster=kafka)
+    if (batch := outlook.open_batch) is not None:
+        note(
+            f"Group {args.group!r} has the open batch {batch.batch_id} ({batch.state}): a load finishes it first, and plans "
+            "what is left after it. This is that batch"
+        )
+    elif (batch := outlook.expired_batch) is not None:
+        note(f"The records of the open batch {batch.batch_id} expired: a load abandons it, and plans a new one")
+    rows = [
+        {
+            "topic": range_.topic,
+            "partition": range_.partition,
+            "start": range_.start,
+            "end": range_.end,
+            "offsets": len(range_),
+            "bytes": expected_bytes,
+            "slices": len(split([range_], args.slice_offsets)),
+            "target": range_.target,
+            "skipped": skipped,
+            "how": range_.how,
+            "batch_id": outlook.open_batch.batch_id if outlook.open_batch is not None else None,
+        }
+        for range_, skipped, expected_bytes in outlook.partitions
+    ]
     show(rows, args.output)
-    offsets = sum(row["offsets"] for row in rows)
-    if not offsets:
-        note(f"Nothing to load for group {args.group!r} in {', '.join(topics)}")
-        return
-    skipped = sum(row["skipped"] for row in rows)
-    note(
-        f"{offsets:,} offsets of {sum(1 for row in rows if row['offsets'])} partitions, about "
-        f"{sum(row['bytes'] for row in rows):,} bytes, in {sum(row['slices'] for row in rows):,} slices"
-        f"{f'; {skipped:,} offsets are lost, and skipped' if skipped else ''}"
-    )
+    note(_summary(args, outlook, topics))
 
 
+@usage()
 def _options(args: Namespace) -> LoadOptions:
-    """Return what decides the ranges of a load.
+    """Return the options that decide the ranges of a load.
 
     :raises ConfigurationError: an option cannot work
     """
-    named = {"group_id": args.group, "isolation_level": args.isolation_level, "slice_offsets": args.slice_offsets}
-    check(named | ({"topics": args.topics} if args.topics else {}), PIPELINE_RULES)
+    given = {"group_id": args.group, "isolation_level": args.isolation_level, "slice_offsets": args.slice_offsets}
+    check(given | ({"topics": args.topics} if args.topics else {}), PIPELINE_RULES)
     options = LoadOptions(
         start=args.start,
         until=args.until,
@@ -80,21 +74,21 @@ def _options(args: Namespace) -> LoadOptions:
     return options
 
 
-def _topics(args: Namespace, engine: Engine, tables: Tables, asked: Cluster) -> list[str]:
-    """Return the topics of the load: those that are named, else those that the state tables know of the group.
+def _topics(args: Namespace, state: Database, kafka: Cluster) -> list[str]:
+    """Return the topics of the load: those of --topic, else those that the state tables have of the group.
 
-    :raises ConfigurationError: the group is not known, and no topics are named either
+    :raises ConfigurationError: the group is not known, or nothing is stored of it, and --topic names no topics
     """
-    with engine.connect() as conn:
-        check_installed(conn, tables)
+    with state.engine.connect() as conn:
+        check_installed(conn, state.tables)
         if not args.topics:
-            cluster_of(conn, tables, args.group)  # says which groups there are, where this one is not
-        state = group_states(conn, tables, [args.group])[args.group]
-    if state.known:
-        check_cluster(args.group, state.cluster_id, asked.cluster_id())
+            cluster_of(conn, state.tables, args.group)  # its error names the groups that exist
+        group = group_states(conn, state.tables, [args.group])[args.group]
+    if group.known:
+        check_cluster(args.group, group.cluster_id, kafka.cluster_id())
     else:
-        note(f"The state tables know no group {args.group!r}: this is what its first run would load")
-    topics = args.topics or sorted(state.topics) or topics_begun(Database(engine, tables), args.group)
+        note(f"The state tables have no group {args.group!r}: this is what its first run would load")
+    topics: list[str] = args.topics or known_topics(*state, args.group)
     if not topics:
         raise ConfigurationError(
             f"Nothing is stored of group {args.group!r} yet: name the topics of the load with --topic"
@@ -102,40 +96,14 @@ def _topics(args: Namespace, engine: Engine, tables: Tables, asked: Cluster) -> 
     return topics
 
 
-def _is_finished_first(batch: Batch, options: LoadOptions, asked: Cluster) -> bool:
-    """Whether a load would finish the open batch, and not give it up because its records expired.
-
-    :raises PlanningError: they expired, and are not to be skipped; or the log is another one
-    """
-    # What is staged is committed without reading Kafka again.
-    if batch.state == "staged":
-        return True
-    logs = asked.logs(sorted({one.topic for one in batch.ranges}))
-    if planning.check_open(batch.ranges, logs, options.on_data_loss):
-        return True
-    note(f"The records of the open batch {batch.batch_id} expired: a load abandons it, and plans anew without them")
-    return False
-
-
-def _rows(
-    ranges: tuple[OffsetRange, ...],
-    gaps: tuple[Gap, ...],
-    batch: Batch | None,
-    sizes: dict[str, float],
-    slice_offsets: int,
-) -> Iterator[Row]:
-    skipped = {(gap.topic, gap.partition): gap.end - gap.start for gap in gaps}
-    for one in sorted(ranges, key=lambda one: one.topic_partition):
-        yield {
-            "topic": one.topic,
-            "partition": one.partition,
-            "start": one.start,
-            "end": one.end,
-            "offsets": len(one),
-            "bytes": round(len(one) * (sizes.get(one.topic) or UNKNOWN_RECORD_BYTES)),
-            "slices": len(split([one], slice_offsets)),
-            "target": one.target,
-            "skipped": skipped.get((one.topic, one.partition), 0),
-            "how": one.how,
-            "batch_id": batch.batch_id if batch is not None else None,
-        }
+def _summary(args: Namespace, outlook: Outlook, topics: list[str]) -> str:
+    partitions = [partition for partition in outlook.partitions if len(partition.range)]
+    if not partitions:
+        return f"Nothing to load for group {args.group!r} in {', '.join(topics)}"
+    slices = sum(len(split([partition.range], args.slice_offsets)) for partition in partitions)
+    skipped = sum(partition.skipped for partition in outlook.partitions)
+    lost = f"; {count(skipped, 'offset')} {'is' if skipped == 1 else 'are'} lost, and skipped" if skipped else ""
+    return (
+        f"{count(sum(len(partition.range) for partition in partitions), 'offset')} of {count(len(partitions), 'partition')}, "
+        f"about {sum(partition.expected_bytes for partition in partitions):,} bytes, in {count(slices, 'slice')}{lost}"
+    )

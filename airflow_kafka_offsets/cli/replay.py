@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets replay`."""
+"""`airflow kafka-offsets replay`: a range of records, loaded beside the loads of a group."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from argparse import Namespace
 from dataclasses import asdict
 
-from airflow_kafka_offsets.cli.command import command, database
+from airflow_kafka_offsets.cli.command import command, database, usage
 from airflow_kafka_offsets.cli.output import show
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.json_format import Json
@@ -24,7 +24,8 @@ _OFFSETS = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<start>\d+)-(?P<e
 
 @command("replay")
 def replay(args: Namespace) -> None:
-    """Load a range beside the loads of a group."""
+    """Load a range, and print the result."""
+    bounds = _bounds(args)
     with database(args) as (engine, tables):
         pipeline = Pipeline(
             group_id=args.group,
@@ -39,7 +40,7 @@ def replay(args: Namespace) -> None:
         )
         result = replay_range(
             pipeline,
-            _bounds(args),
+            bounds,
             kafka_config=kafka_config(args.kafka_conn_id),
             engine=engine,
             launcher=make_launcher(args.spark_conn_id, name=f"replay.{args.group}"),
@@ -52,10 +53,11 @@ def replay(args: Namespace) -> None:
     show([asdict(result)], args.output)
 
 
+@usage()
 def _bounds(args: Namespace) -> Bounds:
-    """The range that was asked for.
+    """Return the range to replay.
 
-    :raises ConfigurationError: none, or more than one
+    :raises ConfigurationError: no range is given, or more than one
     """
     between = args.since is not None or args.until is not None
     if (args.offsets is not None) + between + (args.batch is not None) != 1:
@@ -68,11 +70,11 @@ def _bounds(args: Namespace) -> Bounds:
         return TimeBounds(args.since, args.until)
     ranges: dict[str, dict[int, tuple[int, int]]] = {}
     for text in args.offsets:
-        found = _OFFSETS.fullmatch(text)
-        if found is None:
+        match = _OFFSETS.fullmatch(text)
+        if match is None:
             raise ConfigurationError(f"--offsets must be topic:partition:start-end, the end exclusive; got {text!r}")
-        partitions = ranges.setdefault(found["topic"], {})
-        if int(found["partition"]) in partitions:
-            raise ConfigurationError(f"--offsets names {found['topic']}[{found['partition']}] twice")
-        partitions[int(found["partition"])] = (int(found["start"]), int(found["end"]))
+        partitions = ranges.setdefault(match["topic"], {})
+        if int(match["partition"]) in partitions:
+            raise ConfigurationError(f"--offsets names {match['topic']}[{match['partition']}] twice")
+        partitions[int(match["partition"])] = (int(match["start"]), int(match["end"]))
     return OffsetBounds(ranges)

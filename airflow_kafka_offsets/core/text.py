@@ -14,9 +14,9 @@ def first_few(items: Iterable[object], *, between: str = ", ", most: int = 10) -
     return between.join(texts[:most] + more)
 
 
-def count(number: int, noun: str) -> str:
+def count(number: int, noun: str, plural: str = "") -> str:
     """Return a number of things: `1 topic`, `1,000 topics`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def is_unsigned(value: object) -> bool:

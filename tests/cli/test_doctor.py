@@ -213,10 +213,10 @@ class TestRights:
             conn.execute(sa.text(f"REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {reader}"))
         found = findings(cli("doctor", *DB, "--output", "json"))
         assert found["state tables"]["found"] == (
-            "there, but this user may not read them: permission denied for table offsets_schema_version"
+            "they exist, but this user may not read them: permission denied for table offsets_schema_version"
         )
         assert found["state tables"]["fix"].startswith("GRANT SELECT, INSERT")
-        assert found["rights"]["found"] == "there are no state tables that could be looked at"
+        assert found["rights"]["found"] == "there are no state tables to check"
 
     def test_a_schema_that_is_not_there_is_told(self, cli: CommandLine) -> None:
         row = findings(cli("doctor", *DB, "--schema", "No where", "--output", "json"))["state tables"]

@@ -274,7 +274,7 @@ class TestCommand:
         assert (done.status, done.stdout) == (0, "")
         assert f"were upgraded from schema version 1 to {SCHEMA_VERSION}" in done.stderr
         assert contents(old) == wanted
-        assert "are there already, and fit this version" in cli("init", "--conn-id", "warehouse").stderr
+        assert "exist already, in the version of this package" in cli("init", "--conn-id", "warehouse").stderr
 
     def test_init_that_is_refused_fails(self, cli: CommandLine, old: Engine) -> None:
         position(old, T0, 10, "hourly", ahead_offset=14, ahead_before_ms=5_000)
@@ -309,7 +309,7 @@ class TestCommand:
         done = cli("init", "--conn-id", "nowhere", "--show-sql")
 
         assert (done.status, done.stdout) == (0, Tables().ddl(engine.dialect))
-        assert "cannot be asked" in done.stderr
+        assert "cannot be read" in done.stderr
 
 
 def test_a_step_that_fails_leaves_nothing_of_itself(old: Engine) -> None:
