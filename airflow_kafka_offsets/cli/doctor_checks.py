@@ -224,10 +224,9 @@ def _state_tables(engine: Engine, tables: Tables) -> str:
     except DBAPIError as error:
         if sqlstate(error) != _NO_SUCH_SCHEMA:
             raise
-        schema = tables.metadata.schema
-        create = (
-            f"CREATE SCHEMA {engine.dialect.identifier_preparer.quote(schema)}" if schema else "name one with --schema"
-        )
+        name = tables.metadata.schema
+        quoted = engine.dialect.identifier_preparer.quote(name) if name else ""
+        create = f"CREATE SCHEMA {quoted}" if name else "name a schema with --schema"
         raise CheckFailedError(database_message(error), f"{create}, and grant USAGE and CREATE on it") from error
     return "they do not exist yet; this user may create them, and the first load does"
 

@@ -8,7 +8,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from airflow_kafka_offsets.cli.command import Database, command, database
+from airflow_kafka_offsets.cli.command import Database, command, database, usage
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.scope import parse_scope
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -57,6 +57,7 @@ def _chosen(args: Namespace) -> list[tuple[str, Any]]:
     return [(name, None if value is True else value) for name, value in values.items() if value not in (None, False)]
 
 
+@usage()
 def _scenario(args: Namespace) -> Scenario:
     chosen = _chosen(args)
     if len(chosen) != 1:

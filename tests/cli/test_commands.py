@@ -106,6 +106,36 @@ def test_a_number_that_no_batch_can_have_is_refused(
     assert "must be a whole number of at least 1, of 64 bits at most" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("output", ["table", "plain"])
+def test_without_rows_data_is_empty_and_a_note_says_so(output: str, capsys: pytest.CaptureFixture[str]) -> None:
+    show([], output)
+    assert capsys.readouterr() == ("", "There is nothing to show\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("rewind", "orders", "--to-offset", "abc"), "to-offset needs a whole number of 64 bits at most; got 'abc'"),
+        (("rewind", "orders"), "A rewind takes exactly one of"),
+        (("replay", "orders", "--topic", "t", "--table", "t"), "A replay takes either --offsets"),
+        (("plan", "orders", "--start", "yesterday"), "got start='yesterday'"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_options_that_cannot_work_are_usage_errors_of_one_line(
+    arguments: tuple[str, ...],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "sqlite://")
+    args = commands()[arguments[0]].parse_args([*arguments[1:], "--conn-id", "warehouse"])
+    with pytest.raises(SystemExit) as ended:
+        args.func(args)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (ended.value.code, line.startswith(f"kafka-offsets {arguments[0]}: "), message in line) == (2, True, True)
+
+
 TYPED: list[dict[str, Any]] = [
     {
         "offset": 12_345_678,

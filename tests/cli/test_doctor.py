@@ -223,6 +223,20 @@ class TestRights:
         assert (row["result"], row["found"]) == ("failed", 'schema "No where" does not exist')
         assert row["fix"].startswith('CREATE SCHEMA "No where"')
 
+    def test_a_user_without_any_schema_is_told_to_name_one(
+        self, cli: CommandLine, postgres_engine: Engine, reader: str
+    ) -> None:
+        with postgres_engine.begin() as conn:
+            conn.execute(sa.text(f"ALTER USER {reader} SET search_path = ''"))
+        row = findings(cli("doctor", *DB, "--prefix", "other_", "--output", "json"))["state tables"]
+        assert row["result"] == "failed"
+        assert row["fix"].startswith("name a schema with --schema")
+
+
+def test_one_topic_is_not_called_topics(cli: CommandLine, topic: TopicFactory) -> None:
+    found = findings(cli("doctor", *DB, "--topic", topic(), "--output", "json"))
+    assert found["Kafka topics"]["found"] == "1 topic, 1 partition"
+
 
 def test_topics_that_are_named_must_be_there(cli: CommandLine, topic: TopicFactory) -> None:
     name = topic()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import count, first_few
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,17 @@ from airflow_kafka_offsets.core.text import first_few
 )
 def test_the_first_are_told_and_how_many_more_there_are(items: list[object], told: str) -> None:
     assert first_few(items, between="; ", most=2) == told
+
+
+@pytest.mark.parametrize(
+    ("number", "plural", "text"),
+    [
+        (0, "", "0 topics"),
+        (1, "", "1 topic"),
+        (2, "", "2 topics"),
+        (1000, "", "1,000 topics"),
+        (2, "topic-s", "2 topic-s"),
+    ],
+)
+def test_a_noun_is_in_the_number_that_is_counted(number: int, plural: str, text: str) -> None:
+    assert count(number, "topic", plural) == text
