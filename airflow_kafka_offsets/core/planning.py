@@ -91,14 +91,16 @@ def decide(
             f"Nothing is stored of topic {', '.join(map(repr, unknown_topics))}, and start='none' forbids to choose where to "
             "begin. Set start='earliest', start='latest' or a timestamp for the first run."
         )
+    # Rules 5 and 6.
     first = {tp: first_offset(tp, log, start, known_topics) for tp, log in logs.items()}
-    begun = {tp: Position(one.offset, logs[tp].topic_id) for tp, one in first.items()}
-    log_identity.check_positions(begun | dict(positions), logs, topics)
+    first_positions = {tp: Position(begin.offset, logs[tp].topic_id) for tp, begin in first.items()}
+    # Rule 8.
+    log_identity.check_positions(first_positions | dict(positions), logs, topics)
     ranges: list[OffsetRange] = []
     initial: list[OffsetRange] = []
     gaps: list[Gap] = []
     for tp, log in sorted(logs.items()):
-        position, how = (positions[tp], "stored") if tp in positions else (begun[tp], first[tp].how)
+        position, how = (positions[tp], "stored") if tp in positions else (first_positions[tp], first[tp].how)
         offset = position.offset
         if offset < log.beginning:
             # Rule 7.
@@ -173,7 +175,7 @@ def first_offset(tp: TopicPartition, log: PartitionLog, start: Start, known_topi
     """
     if tp.topic in known_topics:
         # The topic got more partitions. Their first records were written before anybody could know of them, so that
-        # starting at the end would lose them, whatever `start` says (P14).
+        # starting at the end would lose them, whatever `start` says (rule 6, P14).
         return First(log.beginning, "new-partition")
     if isinstance(start, Mapping):
         return start[tp]
