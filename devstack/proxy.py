@@ -28,7 +28,7 @@ class _Fault(enum.Enum):
 
 
 class PostgresProxy:
-    """Forwards connections to 127.0.0.1:``port`` to a Postgres. It starts when its context is entered and ends at the exit.
+    """Forwards connections to 127.0.0.1:``port`` to a Postgres. It is a context manager.
 
     A fault applies once, to the next COMMIT of any client. After that the proxy only forwards.
     Clients that pipeline statements are not supported.
