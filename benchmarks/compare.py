@@ -2,8 +2,8 @@
 
 Broker, Postgres (fsync on) and Spark are on this machine. In every round, every contender loads every data set
 once, in turn, so that a slow minute of the machine affects all of them. Medians are compared. Every load begins with an
-empty database, and its rows are checked at the end. Every run begins with a small data set: the time of its loads is each
-contender's start.
+empty database, and its rows are checked at the end. Every run begins with a small data set: the time of its loads
+is each contender's start.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def load_in_a_process(bootstrap_servers: str, url: str, topic: str) -> None:
 
 
 def _peaks(process: BaseProcess) -> Counter[str]:
-    """Return the largest resident size of each kind of process, sampled twenty times a second until the process ends."""
+    """Return the largest resident size of each kind of process, sampled 20 times a second until the process ends."""
     peaks: Counter[str] = Counter()
     while process.is_alive():
         worker = psutil.Process(process.pid)

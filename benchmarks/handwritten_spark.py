@@ -1,4 +1,4 @@
-"""A hand-written Spark job: Spark's Kafka connector, from_json, JDBC append; submitted as this package submits its own."""
+"""A hand-written Spark job: Spark's Kafka connector, from_json, JDBC append; submitted like this package's own."""
 
 from __future__ import annotations
 

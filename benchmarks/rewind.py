@@ -62,8 +62,8 @@ def main() -> int:
                 rewinds.measure(Scenario.of("to-datetime", since), options.rounds)
         for database, engine in engines.items():
             topic = f"topic-{options.partitions[0]}"
-            told = f"{database}, {options.batches:,} batches of {options.partitions[0]} partitions"
-            rewinds = Rewinds(kafka, engine, "long-history", told)
+            title = f"{database}, {options.batches:,} batches of {options.partitions[0]} partitions"
+            rewinds = Rewinds(kafka, engine, "long-history", title)
             rewinds.begin(topic)
             batches = make_history(engine, rewinds.group, options.batches)
             rewinds.measure(Scenario.of("to-batch", batches[len(batches) // 2]), options.rounds)

@@ -81,7 +81,7 @@ def main() -> int:
         prove(engine)
         engine.dispose()
     console.print(
-        "\nAll servers are stopped and their data is removed. Next: [bold]make airflow[/] starts Airflow's web interface."
+        "\nAll servers are stopped and their data is removed. Next: [bold]make airflow[/] starts the web interface."
     )
     return 0
 
