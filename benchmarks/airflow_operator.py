@@ -33,7 +33,7 @@ def load_orders(load: Load) -> None:
         apply_function_batch=insert_orders,
         apply_function_kwargs={"connection": connection},
         commit_cadence="end_of_batch",
-        # Without it the operator waits for a minute at the end of the topic.
+        # Without it the operator waits a minute at the end of the topic.
         max_messages=load.dataset.records,
         max_batch_size=min(_BATCH, load.dataset.records),
     ).execute({})

@@ -1,4 +1,4 @@
-"""How fast this package means to be, and whether it is."""
+"""The targets of the benchmarks, and whether they are met."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _TIMES = (
 class Bar(NamedTuple):
     """
     :param found: of whole loads
-    :param without_start: the same without what a small load takes; None where the bar is about that
+    :param without_start: the same without the time of a small load; None if the bar is about that time
     """
 
-    told: str
+    title: str
     asked: float
     found: float
     without_start: float | None
@@ -35,7 +35,7 @@ class Bar(NamedTuple):
 
 
 def judge(measured: Measured) -> list[Bar]:
-    """Each bar that what was measured says something about."""
+    """Return the bars to which the measurements apply."""
     seconds = measured.seconds
     if measured.dataset.records <= SMALL:
         more = measured.median(PACKAGE) - measured.median(START)

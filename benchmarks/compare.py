@@ -1,8 +1,9 @@
-"""Loads into Postgres side by side: this package, those that it means to beat, and the limits of the servers.
+"""Compare loads into Postgres: this package, its alternatives, and the limits of the servers.
 
-Broker, Postgres (fsync on) and Spark are on this machine. Every contender loads every data set once a round, in turn, so that
-a slow minute of the machine meets all of them; medians are compared. Every load begins with an empty database and ends with a
-look at its rows. Every run begins with a small data set: what its loads take is each contender's start.
+Broker, Postgres (fsync on) and Spark are on this machine. In every round, every contender loads every data set
+once, in turn, so that a slow minute of the machine affects all of them. Medians are compared. Every load begins with an
+empty database, and its rows are checked at the end. Every run begins with a small data set: the time of its loads
+is each contender's start.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from benchmarks.load import Load
 from benchmarks.machine import WRITTEN, describe
 from benchmarks.measured import PACKAGE, READING, SMALL, SPARK, START, WRITING, Measured
 from benchmarks.plot import chart
-from benchmarks.report import as_text, say, table, verdict
+from benchmarks.report import as_text, print_lines, table, verdict
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.topics import delete_topic
 
 FULL = ("orders:200000", "orders:5000000", "wide:1000000", "many-partitions:1000000", "skewed:1000000")
-# Spark's own words would bury the tables.
+# Spark's log would bury the tables.
 QUIET = {"logging.logging_level": "WARNING"}
 
 Contenders = Mapping[str, Callable[[Load], None]]
@@ -45,15 +46,15 @@ def main() -> int:
     with KafkaBroker() as kafka, PostgresServer(fsync=True) as postgres, AirflowHome(config=QUIET) as home:
         os.environ.update(home.env)
         os.environ["AIRFLOW_CONN_SPARK_DEFAULT"] = json.dumps({"conn_type": "spark", "host": "local[*]"})
-        # Airflow reads where its home is at its first import.
+        # Airflow reads AIRFLOW_HOME at its first import.
         from benchmarks.contenders import CONTENDERS
         from benchmarks.handwritten_spark import why_left_out
 
         machine = describe(postgres)
-        say(", ".join(f"{name} {value}" for name, value in machine.items()))
+        print_lines(", ".join(f"{name} {value}" for name, value in machine.items()))
         contenders = dict(CONTENDERS)
         if left_out := why_left_out():
-            say(f"{SPARK}: {left_out}")
+            print_lines(f"{SPARK}: {left_out}")
             del contenders[SPARK]
         results: list[Measured] = []
         for dataset in (Dataset("orders", SMALL), *options.datasets):
@@ -62,8 +63,8 @@ def main() -> int:
             measure(kafka, postgres, measured, contenders, options.rounds)
             delete_topic(kafka.bootstrap_servers, dataset.topic)
             results.append(measured)
-            say("", *told(measured))
-            if options.write:  # now, and not at the end: all of it takes long
+            print_lines("", *report_of(measured))
+            if options.write:  # after each data set: the whole run takes long
                 write(results, machine, options.rounds, left_out)
     return 0
 
@@ -81,11 +82,11 @@ def measure(
             database = f"{dataset.topic}-{number}"
             postgres.create_database(database)
             load = Load(kafka, postgres, dataset, database)
-            # What an earlier contender wrote is not to be written out in this one's time.
+            # Postgres must not flush an earlier contender's writes during this one's time.
             checkpoint(postgres)
-            begun = time.monotonic()
+            began = time.monotonic()
             contender(load)
-            measured.add(name, time.monotonic() - begun)
+            measured.add(name, time.monotonic() - began)
             if name != START:
                 load.check()
             if name == PACKAGE and not small:
@@ -94,7 +95,7 @@ def measure(
             postgres.drop_database(database)
 
 
-def told(measured: Measured) -> Iterator[str]:
+def report_of(measured: Measured) -> Iterator[str]:
     yield from table(measured)
     yield from map(verdict, judge(measured))
 
@@ -105,7 +106,7 @@ def checkpoint(postgres: PostgresServer) -> None:
 
 
 def write(results: list[Measured], machine: dict[str, str], rounds: int, left_out: str | None) -> None:
-    """What was measured, for programs and for eyes."""
+    """Write the measurements as JSON, text and a chart."""
     WRITTEN.mkdir(parents=True, exist_ok=True)
     document = {
         "command": shlex.join(["python", "-m", "benchmarks.compare", *sys.argv[1:]]),
@@ -118,7 +119,7 @@ def write(results: list[Measured], machine: dict[str, str], rounds: int, left_ou
     (WRITTEN / "compare.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
     lines = [", ".join(f"{name} {value}" for name, value in machine.items())]
     for measured in results:
-        lines += ["", *told(measured)]
+        lines += ["", *report_of(measured)]
     (WRITTEN / "compare.txt").write_text(as_text(lines), encoding="utf-8")
     where = f"{machine['processor']}, {machine['cores']} cores, {machine['memory']}; medians of {rounds} rounds"
     if left_out:
@@ -130,8 +131,8 @@ def as_plain(measured: Measured) -> dict[str, object]:
     return {
         "dataset": measured.dataset.name,
         "records": measured.dataset.records,
-        "told": measured.dataset.told,
-        "seconds": {name: [round(one, 3) for one in measured.seconds[name]] for name in measured.names},
+        "title": measured.dataset.title,
+        "seconds": {name: [round(seconds, 3) for seconds in measured.seconds[name]] for name in measured.names},
         "bars": [bar._asdict() | {"met": bar.met} for bar in judge(measured)],
     }
 

@@ -1,4 +1,4 @@
-"""Who is compared, in the order of each round."""
+"""The contenders, in the order of each round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The records that every contender loads: JSON orders in four shapes, the same with every run."""
+"""The records that every contender loads: JSON orders in four shapes, the same in every run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _FLUSH_SECONDS = 300.0
 
 class Shape(NamedTuple):
     """
-    :param told: for tables
+    :param title: in tables
     :param partitions: of the topic
-    :param more_bytes: of text in each record that no column holds
-    :param skewed: whether nine of ten records are in partition 0; else the key decides
+    :param more_bytes: of text in each record, in no column
+    :param skewed: whether nine of ten records are in partition 0; otherwise the key decides
     """
 
-    told: str
+    title: str
     partitions: int = 4
     more_bytes: int = 0
     skewed: bool = False
@@ -38,16 +38,17 @@ SHAPES = {
 
 
 class Dataset(NamedTuple):
-    """So many records of a shape, in a topic of their own, with the ids 0 to `records - 1`."""
+    """A number of records of a shape, in their own topic, with the ids 0 to `records - 1`."""
 
     name: str
     records: int
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """
+        """Parse a data set.
+
         :param text: `shape:records`, for example `orders:200000`
-        :raises ValueError: it is not
+        :raises ValueError: it has another form
         """
         name, _, records = text.partition(":")
         if name not in SHAPES or int(records) < 1:
@@ -63,18 +64,18 @@ class Dataset(NamedTuple):
         return f"{self.name}-{self.records}"
 
     @property
-    def told(self) -> str:
-        return f"{self.records:,} records, {self.shape.told}"
+    def title(self) -> str:
+        return f"{self.records:,} records, {self.shape.title}"
 
     def produce(self, bootstrap_servers: str) -> None:
-        """Make the topic, and fill it."""
+        """Create the topic, and produce the records."""
         create_topic(bootstrap_servers, self.topic, self.shape.partitions)
         self.append(bootstrap_servers)
         produced = sum(end_offsets(bootstrap_servers, self.topic).values())
         assert produced == self.records, f"{produced} of {self.records} records were produced"
 
     def append(self, bootstrap_servers: str) -> None:
-        """Write all records into the topic, perhaps once more."""
+        """Produce all records, also if the topic has them already."""
         shape = self.shape
         producer = Producer(PRODUCER | {"bootstrap.servers": bootstrap_servers})
         random_bits = random.Random(0).getrandbits
@@ -88,7 +89,7 @@ class Dataset(NamedTuple):
             value = order_json(number, customer, 100 + (bits >> 16) % 100_000, created)
             if more:
                 value = value[:-1] + more
-            # Without a number, -1, the key decides.
+            # With -1 the key decides.
             partition = -1 if not shape.skewed else 0 if number % 10 else 1 + number // 10 % (shape.partitions - 1)
             while True:
                 try:

@@ -35,7 +35,7 @@ from benchmarks.datasets import COLUMNS, Dataset
 from benchmarks.lag import create_topics
 from benchmarks.machine import WRITTEN
 from benchmarks.measured import SMALL
-from benchmarks.report import as_text, say
+from benchmarks.report import as_text, print_lines
 from benchmarks.rewind import fill, make_history
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
@@ -43,7 +43,7 @@ from devstack.postgres import PostgresServer
 from devstack.topics import delete_topic
 
 _GROUP = "loader"
-_told: list[str] = []
+_lines: list[str] = []
 _KINDS = ("worker", "JVM", "driver", "Python worker")
 
 
@@ -59,26 +59,26 @@ def main() -> int:
         "--write", action="store_true", help="write what is printed into docs/benchmarks/growth.txt too"
     )
     options = parser.parse_args()
-    tell(machine.in_short())
+    record_lines(machine.in_short())
     for name in options.what:
         with KafkaBroker(heap="1g") as kafka, PostgresServer(fsync=True) as postgres:
             _ALL[name](kafka, postgres, options)
     if options.write:
         WRITTEN.mkdir(parents=True, exist_ok=True)
-        (WRITTEN / "growth.txt").write_text(as_text(_told), encoding="utf-8")
+        (WRITTEN / "growth.txt").write_text(as_text(_lines), encoding="utf-8")
     return 0
 
 
 def planning(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Namespace) -> None:
-    """From the call of `load` until Spark would start: the ledger, the logs, the plan, and the plan in the ledger."""
+    """Measure from the call of `load` until Spark would start: read state and log ends, plan, store the plan."""
     engine = sa.create_engine(postgres.create_database("planning"))
-    tell("", f"{'partitions':>10} {'planned in':>12}")
+    record_lines("", f"{'partitions':>10} {'planned in':>12}")
     for partitions in options.partitions:
         topics = create_topics(kafka, partitions)
         for topic, size in topics.items():
             fill(kafka, topic, size)
         seconds = [_planned_in(kafka, engine, f"{partitions}-{number}", topics) for number in range(options.rounds)]
-        tell(f"{partitions:10,} {statistics.median(seconds):10.2f} s")
+        record_lines(f"{partitions:10,} {statistics.median(seconds):10.2f} s")
     engine.dispose()
 
 
@@ -90,20 +90,20 @@ def _planned_in(kafka: KafkaBroker, engine: Engine, group_id: str, topics: Itera
 
         def __call__(self, job: StageJob) -> None:
             launched.append(time.monotonic())
-            raise StagingError("only the plan was wanted")
+            raise StagingError("only the plan is measured")
 
         def on_kill(self) -> None: ...
 
-    begun = time.monotonic()
+    began = time.monotonic()
     try:
         _load(kafka.bootstrap_servers, engine, Stopwatch(), *topics, group_id=group_id)
     except StagingError:
-        return launched[0] - begun
+        return launched[0] - began
     raise AssertionError("there was nothing to load")
 
 
 def history(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Namespace) -> None:
-    """Loads of 1,000 records in a running session, after so many batches of the same group; in turn."""
+    """Measure loads of 1,000 records in a running session, after different numbers of batches of the group, in turn."""
     dataset = Dataset("orders", SMALL)
     dataset.produce(kafka.bootstrap_servers)
     taken: dict[int, list[float]] = {batches: [] for batches in options.history}
@@ -116,17 +116,17 @@ def history(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Name
         for _ in range(options.rounds):
             dataset.append(kafka.bootstrap_servers)
             for batches, engine in engines.items():
-                begun = time.monotonic()
+                began = time.monotonic()
                 _load(kafka.bootstrap_servers, engine, launcher, dataset.topic)
-                taken[batches].append(time.monotonic() - begun)
-    tell("", f"{'batches before':>14} {'load of 1,000 records':>22}")
+                taken[batches].append(time.monotonic() - began)
+    record_lines("", f"{'batches before':>14} {'load of 1,000 records':>22}")
     for batches, seconds in taken.items():
         engines[batches].dispose()
-        tell(f"{batches:14,} {statistics.median(seconds):20.2f} s")
+        record_lines(f"{batches:14,} {statistics.median(seconds):20.2f} s")
 
 
 def batches(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Namespace) -> None:
-    """Batches of 100 records in a running session, one after another."""
+    """Measure batches of 100 records in a running session, one after the other."""
     dataset = Dataset("orders", 100 * options.batches)
     dataset.produce(kafka.bootstrap_servers)
     engine = sa.create_engine(postgres.create_database("batches"))
@@ -143,16 +143,16 @@ def batches(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Name
     engine.dispose()
     seconds = [after - before for before, after in pairwise(ends)]
     tenth = max(len(seconds) // 10, 1)
-    tell("", f"{'batches':>10} {'all':>10} {'of the first tenth':>20} {'of the last':>12}")
-    tell(
+    record_lines("", f"{'batches':>10} {'all':>10} {'of the first tenth':>20} {'of the last':>12}")
+    record_lines(
         f"{len(ends):10,} {ends[-1] - ends[0]:8.1f} s {statistics.median(seconds[:tenth]):18.3f} s "
         f"{statistics.median(seconds[-tenth:]):10.3f} s"
     )
 
 
 def memory(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Namespace) -> None:
-    """The largest resident sizes of the processes of a load, with spark-submit, as a task uses it."""
-    tell("", f"{'records':>12} {'worker':>10} {'driver, JVM':>12} {'Python':>10} {'each Python worker':>20}")
+    """Measure the largest resident sizes of the processes of a load with spark-submit."""
+    record_lines("", f"{'records':>12} {'worker':>10} {'driver, JVM':>12} {'Python':>10} {'each Python worker':>20}")
     for records in options.records:
         dataset = Dataset("orders", records)
         dataset.produce(kafka.bootstrap_servers)
@@ -166,16 +166,16 @@ def memory(kafka: KafkaBroker, postgres: PostgresServer, options: argparse.Names
         delete_topic(kafka.bootstrap_servers, dataset.topic)
         postgres.drop_database(f"memory-{records}")
         columns = zip(_KINDS, (10, 12, 10, 20), strict=True)
-        told = " ".join(f"{peaks[kind] / 2**20:{width - 3},.0f} MB" for kind, width in columns)
-        tell(f"{records:12,} {told}")
+        sizes = " ".join(f"{peaks[kind] / 2**20:{width - 3},.0f} MB" for kind, width in columns)
+        record_lines(f"{records:12,} {sizes}")
 
 
 def load_in_a_process(bootstrap_servers: str, url: str, topic: str) -> None:
-    """As a worker of Airflow does, which runs every task in a process of its own."""
+    """Load as a worker of Airflow does, which runs every task in its own process."""
     with AirflowHome(config={"logging.logging_level": "WARNING"}) as home:
         os.environ.update(home.env)
         os.environ["AIRFLOW_CONN_SPARK_DEFAULT"] = json.dumps({"conn_type": "spark", "host": "local[*]"})
-        # Airflow reads where its home is at its first import.
+        # Airflow reads AIRFLOW_HOME at its first import.
         from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 
         engine = sa.create_engine(url)
@@ -184,14 +184,14 @@ def load_in_a_process(bootstrap_servers: str, url: str, topic: str) -> None:
 
 
 def _peaks(process: BaseProcess) -> Counter[str]:
-    """The largest resident size of each kind of process, by looking twenty times a second until the process ends."""
+    """Return the largest resident size of each kind of process, sampled 20 times a second until the process ends."""
     peaks: Counter[str] = Counter()
     while process.is_alive():
         worker = psutil.Process(process.pid)
-        for one in [worker, *worker.children(recursive=True)]:
+        for child in [worker, *worker.children(recursive=True)]:
             with suppress(psutil.Error):
-                kind = "worker" if one == worker else _kind(one.cmdline())
-                peaks[kind] = max(peaks[kind], one.memory_info().rss)
+                kind = "worker" if child == worker else _kind(child.cmdline())
+                peaks[kind] = max(peaks[kind], child.memory_info().rss)
         process.join(0.05)
     return peaks
 
@@ -211,7 +211,7 @@ def _session() -> Iterator[SessionLauncher]:
     spark = SparkSession.builder.master("local[*]").config("spark.ui.enabled", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try:
-        # A thousand batches tell their progress.
+        # A thousand batches print their progress.
         with redirect_stdout(StringIO()):
             yield SessionLauncher(spark)
     finally:
@@ -237,10 +237,10 @@ def _load(
     )
 
 
-def tell(*lines: str) -> None:
-    """Print, and remember for `--write`."""
-    _told.extend(lines)
-    say(*lines)
+def record_lines(*lines: str) -> None:
+    """Print lines, and keep them for `--write`."""
+    _lines.extend(lines)
+    print_lines(*lines)
 
 
 _ALL = {"planning": planning, "history": history, "batches": batches, "memory": memory}

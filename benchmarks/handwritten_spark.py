@@ -1,4 +1,4 @@
-"""A hand-written Spark job: Spark's Kafka connector, from_json, JDBC append; submitted as this package submits its own."""
+"""A hand-written Spark job: Spark's Kafka connector, from_json, JDBC append; submitted like this package's own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _APPLICATION = Path(__file__).with_name("spark_application.py")
 
 
 def why_left_out() -> str | None:
-    """None where it can be run."""
+    """Return why the job cannot run; None if it can."""
     if os.environ.get(JARS):
         return None
     return (
@@ -38,5 +38,5 @@ def load_orders(load: Load) -> None:
         "password": postgres.password,
     }
     hook = SparkSubmitHook(conn_id="spark_default", conf=CONF, jars=os.environ[JARS])
-    # Not in the arguments, which every user of the machine can see.
+    # Not in the arguments: every user of the machine can read these.
     hook.submit(str(_APPLICATION), env=os.environ | {"HANDWRITTEN_JOB": json.dumps(job)})

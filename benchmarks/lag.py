@@ -74,9 +74,9 @@ def main() -> int:
 
 
 def create_topics(kafka: KafkaBroker, partitions: int) -> dict[str, int]:
-    """As many topics as it takes, none of them very large.
+    """Create topics with this number of partitions in total, none of them very large.
 
-    :return: their partitions
+    :return: the number of partitions of each topic
     """
     starts = range(0, partitions, _LARGEST_TOPIC)
     topics = {f"topic-{partitions}-{first}": min(_LARGEST_TOPIC, partitions - first) for first in starts}
@@ -86,17 +86,17 @@ def create_topics(kafka: KafkaBroker, partitions: int) -> dict[str, int]:
 
 
 def median(work: Callable[[], None], rounds: int) -> float:
-    """The median of the seconds that it takes."""
+    """Return the median of the seconds that a function takes."""
     taken = []
     for _ in range(rounds):
-        begun = time.monotonic()
+        start = time.monotonic()
         work()
-        taken.append(time.monotonic() - begun)
+        taken.append(time.monotonic() - start)
     return statistics.median(taken)
 
 
 def pure(partitions: int) -> Callable[[], None]:
-    """The evaluation alone: no Kafka and no database."""
+    """Return the evaluation alone, without Kafka and database."""
     now = datetime.now(UTC)
     places = [TopicPartition("topic", number) for number in range(partitions)]
     committed = {tp: Committed(Position(5), now - timedelta(hours=1), now) for tp in places}

@@ -1,4 +1,4 @@
-"""What every contender is asked to do: load all records of a topic into a table of an empty database."""
+"""The task of every contender: load all records of a topic into a table of an empty database."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _TABLE = "CREATE TABLE orders (id bigint NOT NULL, customer text, amount numeric
 
 
 class Load(NamedTuple):
-    """
-    :param database: empty before; its table `orders` holds the rows after
+    """A load of a data set.
+
+    :param database: empty before the load; afterwards its table `orders` has the rows
     """
 
     kafka: KafkaBroker
@@ -27,13 +28,14 @@ class Load(NamedTuple):
         return self.postgres.connect(self.database, autocommit=autocommit)
 
     def create_table(self) -> None:
-        """For contenders that do not do so themselves."""
+        """Create the table for contenders that do not create it themselves."""
         with self.connect() as conn:
             conn.execute(_TABLE)
 
     def check(self) -> None:
-        """
-        :raises AssertionError: the table does not hold each record once
+        """Check the rows.
+
+        :raises AssertionError: the table does not contain each record once
         """
         with self.connect() as conn:
             found = conn.execute("SELECT count(*), sum(id) FROM orders").fetchone()

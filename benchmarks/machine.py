@@ -1,4 +1,4 @@
-"""Where a measurement was made: what a reader has to know to compare it with another."""
+"""The machine and the versions of a measurement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from devstack.paths import REPOSITORY
 from devstack.postgres import PostgresServer
 
 WRITTEN = REPOSITORY / "docs" / "benchmarks"
-"""Where measurements are kept."""
+"""The folder of the stored measurements."""
 
 _PACKAGES = (
     "apache-airflow",
@@ -44,10 +44,10 @@ def describe(postgres: PostgresServer) -> dict[str, str]:
 
 
 def _processor() -> str:
-    # Linux tells it only here.
-    listed = Path("/proc/cpuinfo")
-    if listed.exists():
-        for line in listed.read_text(encoding="utf-8").splitlines():
+    # On Linux the name is only here.
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()

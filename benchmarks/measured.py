@@ -1,4 +1,4 @@
-"""What was measured: seconds of each contender with each data set, and what follows from them."""
+"""Measurements: seconds of each contender with each data set, and rates and ratios."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WRITING = "limit: binary COPY"
 
 _ORDER = (START, PACKAGE, TRANSFORM, SPARK, OPERATOR, SCRIPT, READING, WRITING)
 
-# At most so many records are a small data set: its loads take what starting and ending takes.
+# Up to this number of records a data set is small: its loads take the time of starting and ending.
 SMALL = 1_000
 
 
@@ -26,7 +26,7 @@ SMALL = 1_000
 class Measured:
     """
     :param seconds: of each round, by contender
-    :param small: the same of a small data set; None for a small one itself
+    :param small: the measurements of the small data set; None for that data set itself
     """
 
     dataset: Dataset
@@ -35,7 +35,7 @@ class Measured:
 
     @property
     def names(self) -> list[str]:
-        """Those that were measured, in the order of tables."""
+        """The measured contenders, in the order of tables."""
         return [name for name in _ORDER if name in self.seconds]
 
     def add(self, name: str, seconds: float) -> None:
@@ -45,16 +45,16 @@ class Measured:
         return statistics.median(self.seconds[name])
 
     def rate(self, name: str, *, with_start: bool = True) -> float:
-        """Rows per second, of the median.
+        """Return the median rows per second.
 
-        :param with_start: False takes off what the contender's own load of a small data set took
+        :param with_start: False subtracts the time of the contender's own load of the small data set
         """
         seconds = self.median(name)
         if not with_start and self.small is not None and name in self.small.seconds:
-            # Starts differ from each other by more than the smallest loads differ from them.
+            # Starts vary by more than the time of the smallest loads.
             seconds = max(seconds - self.small.median(name), 0.001)
         return self.dataset.records / seconds
 
     def ratio(self, name: str, other: str, *, with_start: bool = True) -> float:
-        """How many times as fast one is as another."""
+        """Return how many times as fast a contender is as another."""
         return self.rate(name, with_start=with_start) / self.rate(other, with_start=with_start)

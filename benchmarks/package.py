@@ -1,4 +1,4 @@
-"""This package, as a task uses it: `load` with spark-submit on local[*]. And Spark without anything to do."""
+"""This package, as a task uses it: `load` with spark-submit on local[*]; and an empty Spark application."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from benchmarks.datasets import COLUMNS
 from benchmarks.load import Load
 
-# What the package sets, so that starting Spark takes the same time in all applications.
+# The package's own settings, so that starting Spark takes the same time in all applications.
 CONF = {
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",
@@ -34,7 +34,7 @@ def load_with_transform(load: Load) -> None:
 
 
 def run_empty_application(_: Load) -> None:
-    """Start Spark, make a session, stop."""
+    """Start Spark, create a session, stop."""
     with tempfile.TemporaryDirectory() as directory:
         application = Path(directory) / "empty.py"
         application.write_text(

@@ -1,4 +1,4 @@
-"""What one process can do without Spark: confluent-kafka, json, COPY, and offsets in the transaction of the rows."""
+"""A load by one process without Spark: confluent-kafka, json, COPY, and offsets in the transaction of the rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ADVANCE = """
     INSERT INTO offsets VALUES (%s, %s) ON CONFLICT ("partition") DO UPDATE SET "offset" = excluded."offset"
 """
 
-# Amounts stay the text that they are, which is exact, and what COPY sends.
+# Amounts stay text, which is exact, and which COPY sends.
 _decode = JSONDecoder(parse_float=str).decode
 
 

@@ -1,4 +1,4 @@
-"""Measurements as a bar chart: an SVG that needs nothing but a browser."""
+"""Measurements as a bar chart in SVG."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _OURS, _OTHERS, _LIMITS = "#0b62c4", "#8c959f", "#d0d7de"
 
 
 def chart(results: Sequence[Measured], subtitle: str) -> str:
-    """Rows per second of every contender, a panel for each data set that is large enough.
+    """Return a chart of rows per second, with a panel for each data set that is large enough.
 
-    :param subtitle: where and how it was measured
+    :param subtitle: the machine and the number of rounds
     """
     panels = [measured for measured in results if measured.dataset.records > SMALL]
     parts = [
@@ -26,7 +26,7 @@ def chart(results: Sequence[Measured], subtitle: str) -> str:
     y = _TOP
     for measured in panels:
         parts += _panel(measured, y)
-        y += _GAP + _ROW * len(_shown(measured))
+        y += _GAP + _ROW * len(_contenders_of(measured))
     height = y + 34
     parts.append(
         _text(
@@ -38,19 +38,19 @@ def chart(results: Sequence[Measured], subtitle: str) -> str:
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="system-ui, sans-serif">\n'
-        # A background of its own: the text would be lost on a dark page.
+        # A white background: the text would be invisible on a dark page.
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>\n' + "\n".join(parts) + "\n</svg>\n"
     )
 
 
-def _shown(measured: Measured) -> list[str]:
+def _contenders_of(measured: Measured) -> list[str]:
     return [name for name in measured.names if name != START]
 
 
 def _panel(measured: Measured, y: int) -> Iterator[str]:
-    names = _shown(measured)
+    names = _contenders_of(measured)
     scale = _BARS / max(measured.rate(name, with_start=False) for name in names)
-    yield _text(16, y + 24, measured.dataset.told, size=14, weight="600")
+    yield _text(16, y + 24, measured.dataset.title, size=14, weight="600")
     for row, name in enumerate(names):
         top = y + 34 + row * _ROW
         whole, without = (measured.rate(name, with_start=start) for start in (True, False))
@@ -58,12 +58,12 @@ def _panel(measured: Measured, y: int) -> Iterator[str]:
         yield _text(_LABELS - 8, top + 13, name, anchor="end")
         yield _bar(top, without * scale, colour, opacity=0.35)
         yield _bar(top, whole * scale, colour)
-        told = f"{whole:,.0f}"
+        label = f"{whole:,.0f}"
         if without != whole:
-            told += f" ({without:,.0f})"
+            label += f" ({without:,.0f})"
         if name != PACKAGE:
-            told += f"   package: {measured.ratio(PACKAGE, name):.1f}x"
-        yield _text(round(_LABELS + without * scale) + 6, top + 13, told, fill=_PALE)
+            label += f"   package: {measured.ratio(PACKAGE, name):.1f}x"
+        yield _text(round(_LABELS + without * scale) + 6, top + 13, label, fill=_PALE)
 
 
 def _bar(top: int, width: float, colour: str, *, opacity: float = 1.0) -> str:

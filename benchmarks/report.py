@@ -13,15 +13,15 @@ def as_text(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def say(*lines: str) -> None:
-    """Print lines now, though it may be into a file."""
+def print_lines(*lines: str) -> None:
+    """Print lines and flush them, also into a file."""
     sys.stdout.write(as_text(lines))
     sys.stdout.flush()
 
 
 def table(measured: Measured) -> Iterator[str]:
-    """A row for each contender: rates of the whole load, and without the start; how many times as fast the package is."""
-    yield f"{measured.dataset.told}"
+    """Return a row for each contender: rates with and without the start, and the package's ratio to it."""
+    yield f"{measured.dataset.title}"
     yield f"  {'':34} {'median':>8}  {'of rounds':>14} {'rows/s':>10} {'no start':>10} {'package is':>16}"
     for name in measured.names:
         seconds = measured.seconds[name]
@@ -35,10 +35,10 @@ def table(measured: Measured) -> Iterator[str]:
 
 
 def verdict(bar: Bar) -> str:
-    """Whether a bar is met, and how far away it is."""
+    """Return whether a bar is met, and by how much it is missed."""
     asked = f"{'at most' if bar.at_most else 'at least'} {bar.asked:g}"
     found = f"{bar.found:.2f}"
     if bar.without_start is not None:
         found += f", {bar.without_start:.2f} without the start"
     how = "met" if bar.met else f"missed by {abs(bar.found - bar.asked):.2f}"
-    return f"  {how:15} {bar.told:58} {asked:14} found {found}"
+    return f"  {how:15} {bar.title:58} {asked:14} found {found}"

@@ -62,8 +62,8 @@ def main() -> int:
                 rewinds.measure(Scenario.of("to-datetime", since), options.rounds)
         for database, engine in engines.items():
             topic = f"topic-{options.partitions[0]}"
-            told = f"{database}, {options.batches:,} batches of {options.partitions[0]} partitions"
-            rewinds = Rewinds(kafka, engine, "long-history", told)
+            title = f"{database}, {options.batches:,} batches of {options.partitions[0]} partitions"
+            rewinds = Rewinds(kafka, engine, "long-history", title)
             rewinds.begin(topic)
             batches = make_history(engine, rewinds.group, options.batches)
             rewinds.measure(Scenario.of("to-batch", batches[len(batches) // 2]), options.rounds)
@@ -87,25 +87,25 @@ class Rewinds:
     kafka: KafkaBroker
     engine: Engine
     group: str
-    told: str
+    title: str
 
     def begin(self, topic: str) -> None:
         self._execute(self._preview(_LATEST, scope={topic: None}, new_group=True))
 
     def measure(self, scenario: Scenario, rounds: int) -> None:
-        """Print the medians of both steps; each round begins at the latest offsets."""
+        """Print the medians of both steps. Each round begins at the latest offsets."""
         previews, executions = [], []
         for _ in range(rounds):
             self._execute(self._preview(_LATEST))
-            begun = time.monotonic()
+            start = time.monotonic()
             preview = self._preview(scenario)
-            shown = time.monotonic()
+            previewed = time.monotonic()
             done = self._execute(preview)
-            previews.append(shown - begun)
-            executions.append(time.monotonic() - shown)
-            assert done.moved == len(preview.partitions), f"{self.told}, {scenario.name}: {done}"
-        told = f"{self.told}, {scenario.name}"
-        sys.stdout.write(f"{told:64} {statistics.median(previews):6.2f} s    {statistics.median(executions):6.2f} s\n")
+            previews.append(previewed - start)
+            executions.append(time.monotonic() - previewed)
+            assert done.moved == len(preview.partitions), f"{self.title}, {scenario.name}: {done}"
+        title = f"{self.title}, {scenario.name}"
+        sys.stdout.write(f"{title:64} {statistics.median(previews):6.2f} s    {statistics.median(executions):6.2f} s\n")
         sys.stdout.flush()
 
     def _preview(self, scenario: Scenario, **options: Any) -> RewindPreview:
@@ -117,9 +117,9 @@ class Rewinds:
 
 
 def make_history(engine: Engine, group: str, count: int) -> list[int]:
-    """Batches that loaded the group's partitions again and again, as if it had been rewound before each.
+    """Insert batches that load the same partitions repeatedly, as if the group was rewound before each.
 
-    :return: their numbers
+    :return: the batch ids
     """
     tables, now = Tables(), datetime.now(UTC)
     with engine.begin() as conn:

@@ -1,4 +1,4 @@
-"""The hand-written Spark application, as its users write it: no positions are kept, and a retry doubles rows."""
+"""The hand-written Spark application, as users write it: it stores no positions, and a retry duplicates rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transform that does a little of what transforms do: filter nothing away, compute a column, rename one."""
+"""A small transform: a filter that keeps all rows, and a computed column."""
 
 from __future__ import annotations
 

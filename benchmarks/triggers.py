@@ -92,7 +92,7 @@ def main() -> int:
 
 
 class Metrics:
-    """Receives what Airflow tells StatsD, and keeps the durations of polls."""
+    """Receives Airflow's StatsD metrics, and keeps the durations of polls."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -105,7 +105,7 @@ class Metrics:
         return int(self._socket.getsockname()[1])
 
     def take(self) -> list[float]:
-        """The seconds of each poll since the last call."""
+        """Return the seconds of each poll since the last call."""
         taken, self._polls = self._polls, []
         return taken
 
@@ -118,7 +118,7 @@ class Metrics:
 
 
 def store_positions(engine: Engine, kafka: KafkaBroker, topics: list[str], groups: int) -> None:
-    """Positions of every group in every partition of its topic, all at the beginning."""
+    """Store positions of every group in every partition of its topic, all at the beginning."""
     tables, now = Tables(), datetime.now(UTC)
     initialize(engine, tables)
     cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers})
@@ -156,10 +156,10 @@ def measured(
     triggers: int,
     options: argparse.Namespace,
 ) -> tuple[int, int, float, list[float]]:
-    """Run Airflow with so many triggers.
+    """Run Airflow with a number of triggers.
 
-    :return: the memory of the triggerer's process in bytes, how many polls there were, the median seconds of one, and for how
-        many seconds the event loop was blocked, each time that it was
+    :return: the memory of the triggerer's process in bytes, the number of polls, the median seconds of a poll, and the
+        seconds of each time that the event loop was blocked
     """
     code = DAGS.format(many=_MANY, interval=options.interval, triggers=triggers)
     (dags / "watching.py").write_text(code, encoding="utf-8")
@@ -169,7 +169,7 @@ def measured(
     }
     config = {
         "triggerer.capacity": str(triggers + 10),
-        # The watchdog looks every 0.1 s.
+        # The watchdog runs every 0.1 s.
         "triggerer.blocked_main_thread_warning_threshold": "0.2",
         "metrics.statsd_on": "True",
         "metrics.statsd_host": "127.0.0.1",
@@ -189,13 +189,13 @@ def measured(
             return bool(stored >= triggers) and log().count("trigger ID") >= triggers
 
         wait_until(running, 600, "the triggers to run", interval=2)
-        # What came before is the start, when Airflow loads and begins every trigger.
+        # Until here Airflow loads and starts every trigger.
         time.sleep(2 * options.interval)
-        begun = len(log())
+        began = len(log())
         metrics.take()
         time.sleep(options.interval * options.polls)
         polls = metrics.take()
-        found = log()[begun:]
+        found = log()[began:]
         process = psutil.Process(triggerer.pid)
         memory = [one.memory_full_info().uss for one in (process, *process.children(recursive=True))]
     blocked = [float(seconds) - 0.1 for seconds in re.findall(r"async thread was blocked for ([\d.]+) seconds", found)]

@@ -1,4 +1,4 @@
-"""The whole path, for real: a broker, a Postgres, Airflow and Spark; two loads, and the proof that they are exact."""
+"""Run two loads with a real broker, Postgres, Airflow and Spark, and prove that every offset is in the table once."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from devstack.postgres import PostgresServer
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRST, SECOND = 200_000, 50_000
-# Where Airflow's log line says what logged it.
+# The part of Airflow's log line that names the logger.
 ORIGIN = re.compile(r" \[airflow_kafka|  loc=")
-# What the tasks log that a newcomer wants to see; everything else is in the log file.
-TOLD = re.compile(r"(Planned batch|Batch \d+: read|Committed batch|Nothing new).*")
+# The log lines of a task that a newcomer wants to see. The log file has all of them.
+PROGRESS = re.compile(r"(Planned batch|Batch \d+: read|Committed batch|Nothing to load).*")
 
-# A pipe has no width; what is shown needs this much.
+# A pipe has no width. The tables need this one.
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 130)
 
 
 def main() -> int:
-    console.rule("Starting a Kafka broker, a Postgres and an Airflow, all on this machine")
-    begun = time.monotonic()
+    console.rule("Starting Kafka, Postgres and Airflow on this machine")
+    start = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="kafka-offsets-demo-") as directory,
         KafkaBroker() as kafka,
@@ -49,7 +49,7 @@ def main() -> int:
             },
         ) as airflow,
     ):
-        console.print(f"Ready after {time.monotonic() - begun:.0f} s")
+        console.print(f"Ready after {time.monotonic() - start:.0f} s")
         engine = sa.create_engine(postgres.url())
         log = Path(directory) / "airflow.log"
 
@@ -63,7 +63,7 @@ def main() -> int:
         )
         show_state(engine)
 
-        console.rule(f"2. Produce {SECOND:,} more and run it again")
+        console.rule(f"2. Produce {SECOND:,} more and run the DAG again")
         produce(kafka, SECOND, start_id=FIRST)
         run_dag(airflow, log, "2026-01-02")
         show_state(engine)
@@ -72,7 +72,7 @@ def main() -> int:
         )
         expect(added == SECOND, f"The second run added {added:,} rows, exactly the {SECOND:,} new events")
 
-        console.rule("3. Run it once more, with nothing new")
+        console.rule("3. Run the DAG without new records")
         run_dag(airflow, log, "2026-01-03")
         rows = count(engine, "SELECT count(*) FROM orders")
         expect(rows == FIRST + SECOND, f"The table still has {rows:,} rows, and Spark was not started")
@@ -80,34 +80,36 @@ def main() -> int:
         console.rule("4. The proof: every offset once")
         prove(engine)
         engine.dispose()
-    console.print("\nEverything is stopped and removed. Next: [bold]make airflow[/] to look around in the UI.")
+    console.print(
+        "\nAll servers are stopped and their data is removed. Next: [bold]make airflow[/] starts the web interface."
+    )
     return 0
 
 
 def produce(kafka: KafkaBroker, records: int, start_id: int) -> None:
-    begun = time.monotonic()
+    start = time.monotonic()
     produced = produce_orders(kafka.bootstrap_servers, "orders", records, start_id=start_id)
-    console.print(f"Produced {produced:,} records to topic 'orders' in {time.monotonic() - begun:.1f} s")
+    console.print(f"Produced {produced:,} records to topic 'orders' in {time.monotonic() - start:.1f} s")
 
 
 def run_dag(airflow: AirflowHome, log: Path, date: str) -> None:
-    """Run the DAG as a user would, and show what its task says about the batch."""
+    """Run the DAG from the command line, and print what its task logs about the batch."""
     command = ["dags", "test", "load_orders", date]
     console.print(f"$ airflow {' '.join(command)}")
-    begun = time.monotonic()
+    start = time.monotonic()
     process = airflow.popen(*command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout is not None
     with log.open("a", encoding="utf-8") as file:
         for line in process.stdout:
             file.write(line)
-            told = TOLD.search(line)
-            if told:
-                console.print(f"  {ORIGIN.split(told.group(0))[0].rstrip()}", soft_wrap=True)
+            progress = PROGRESS.search(line)
+            if progress:
+                console.print(f"  {ORIGIN.split(progress.group(0))[0].rstrip()}", soft_wrap=True)
     status = process.wait()
     if status != 0:
         console.print(log.read_text(encoding="utf-8")[-20_000:], markup=False)
-        raise SystemExit(f"airflow ended with status {status}; its output is above")
-    console.print(f"The run took {time.monotonic() - begun:.1f} s, with the start of Airflow")
+        raise SystemExit(f"airflow exited with status {status}. Its output is above")
+    console.print(f"The run took {time.monotonic() - start:.1f} s, including the start of Airflow")
 
 
 def show_state(engine: Engine) -> None:
@@ -125,7 +127,7 @@ def show_state(engine: Engine) -> None:
 
 
 def prove(engine: Engine) -> None:
-    """Compare what is in the table with the positions: as many offsets as rows, none twice, none missing."""
+    """Compare the rows with the positions: each offset before the position has exactly one row."""
     show(
         engine,
         "SELECT p.partition, p.offset_value AS position, count(o._kafka_offset) AS rows,"
@@ -151,11 +153,11 @@ def show(engine: Engine, query: str, title: str) -> None:
         result = conn.execute(sa.text(query))
         table = Table(*result.keys(), title=title, title_justify="left", title_style="bold")
         for row in result:
-            table.add_row(*(shown(value) for value in row))
+            table.add_row(*(format_value(value) for value in row))
     console.print(table)
 
 
-def shown(value: object) -> str:
+def format_value(value: object) -> str:
     return f"{value:%Y-%m-%d %H:%M:%S}" if hasattr(value, "strftime") else str(value)
 
 
@@ -167,7 +169,7 @@ def count(engine: Engine, query: str) -> int:
 def expect(holds: bool, claim: str) -> None:
     console.print(f"{'[bold green]yes[/]' if holds else '[bold red]NO[/]'}  {claim}")
     if not holds:
-        raise SystemExit("The demo failed: the claim above does not hold")
+        raise SystemExit("The demo failed: the statement above is false")
 
 
 if __name__ == "__main__":

@@ -10,9 +10,9 @@ from devstack.kafka_jars import kafka_classpath
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m devstack", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("java", help="print the Java in use, or say what to install")
-    commands.add_parser("jars", help="fetch Kafka's jars, where they are not there yet")
-    orders = commands.add_parser("orders", help="produce orders that follow those in the topic")
+    commands.add_parser("java", help="print the path of Java, or what to install")
+    commands.add_parser("jars", help="fetch Kafka's jars if they are missing")
+    orders = commands.add_parser("orders", help="produce orders with the ids after those in the topic")
     orders.add_argument("bootstrap_servers")
     orders.add_argument("topic")
     orders.add_argument("count", type=int)

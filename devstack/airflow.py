@@ -1,4 +1,4 @@
-"""A real Airflow: the CLI, and all components, on a temporary AIRFLOW_HOME with a SQLite metadata database."""
+"""A real Airflow, command line and all components, with a temporary AIRFLOW_HOME and a SQLite metadata database."""
 
 import base64
 import configparser
@@ -27,12 +27,12 @@ _AIRFLOW = str(Path(sys.executable).with_name("airflow"))
 
 
 class AirflowHome:
-    """A temporary AIRFLOW_HOME. Making one writes its configuration, entering it its database; nothing is started.
+    """A temporary AIRFLOW_HOME. The constructor writes its configuration, `with` creates its database.
 
-    :param dags: the folder with DAG files; an empty one where it is None
-    :param connections: connection ids and what their ``AIRFLOW_CONN_…`` variable says, a URI or JSON
-    :param config: Airflow settings over those that suit tests, keyed by ``section.option``
-    :param env: further environment variables for every Airflow process
+    :param dags: the folder with DAG files; None is an empty one
+    :param connections: the value of ``AIRFLOW_CONN_…`` (a URI or JSON) by connection id
+    :param config: Airflow settings by ``section.option``; they override those for tests
+    :param env: more environment variables of every Airflow process
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class AirflowHome:
         self.password = secrets.token_urlsafe(9)
         self.components: list[ServerProcess] = []
         self._commands: list[subprocess.Popen[str]] = []
-        # What a developer has set for an Airflow of his own must not decide what happens here.
+        # A developer's variables for another Airflow must have no effect here.
         inherited = {name: value for name, value in environment().items() if not name.startswith("AIRFLOW_")}
         self.env: dict[str, str] = {
             **inherited,
@@ -64,17 +64,17 @@ class AirflowHome:
 
     @property
     def url(self) -> str:
-        """Of the web interface and the API, once :meth:`start` was called."""
+        """The URL of the web interface and the API, after :meth:`start`."""
         return f"http://127.0.0.1:{self.port}"
 
     def migrate(self) -> None:
-        """Copy a migrated database, which is made once for each version of Airflow: it takes seconds."""
+        """Copy a migrated database. It is created once for each version of Airflow, because that takes seconds."""
         template = BUILD / f"airflow-{importlib.metadata.version('apache-airflow-core')}.db"
         own = self.directory / "airflow.db"
         if not template.exists():
             BUILD.mkdir(exist_ok=True)
             with (BUILD / "airflow.lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here and finds the work done
+                fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here, then finds the template
                 if not template.exists():
                     done = self.run("db", "migrate")
                     if done.returncode != 0:
@@ -85,9 +85,9 @@ class AirflowHome:
         shutil.copyfile(template, own)
 
     def run(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-        """Run the ``airflow`` command to its end; a failure is for the caller to judge.
+        """Run the ``airflow`` command to its end, and return its status and output. A failure raises nothing.
 
-        :raises subprocess.TimeoutExpired: it took longer than ``timeout`` seconds; it was killed, with its children
+        :raises subprocess.TimeoutExpired: it took longer than ``timeout`` seconds, and was killed with its children
         """
         with self.popen(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             try:
@@ -102,10 +102,10 @@ class AirflowHome:
     ) -> subprocess.Popen[str]:
         """Start the ``airflow`` command as the leader of a new process group, for tests that kill it.
 
-        What is left of the group goes with :meth:`close`. Not supervised: a test may kill the command and watch what
-        the Spark application that it started goes on to do.
+        :meth:`close` kills the rest of the group. There is no supervisor: a test may kill the command and watch the
+        Spark application that the command has started.
 
-        :param stdout: as for :class:`subprocess.Popen`; ours where it is None
+        :param stdout: as for :class:`subprocess.Popen`; None is ours
         :param stderr: likewise
         """
         process = subprocess.Popen(
@@ -122,10 +122,10 @@ class AirflowHome:
         return process
 
     def start(self) -> None:
-        """Start all components, as ``airflow standalone`` does, and wait until each says that it is healthy.
+        """Start all components, as ``airflow standalone`` does, and wait until each reports that it is healthy.
 
-        Not by `airflow standalone` itself: its scheduler and its triggerer serve logs on all network interfaces, which
-        on one machine nobody needs, and only the commands of the components have a switch for that.
+        `airflow standalone` itself would make scheduler and triggerer serve logs on all network interfaces. Only the
+        commands of the components have an option to switch that off.
         """
         for name, options in {
             "api-server": [],
@@ -141,7 +141,7 @@ class AirflowHome:
         wait_until(self._healthy, _START_TIMEOUT, "Airflow's components to be healthy", details=self._log_tails)
 
     def close(self) -> None:
-        """Stop everything that runs on this home, and remove it."""
+        """Stop all processes of this home, and remove it."""
         for component in self.components:
             component.signal(signal.SIGTERM)
         for component in self.components:
@@ -162,7 +162,7 @@ class AirflowHome:
         self.close()
 
     def _write_configuration(self, dags: Path, overrides: Mapping[str, str]) -> None:
-        """Write an airflow.cfg: with none, each component would make up secrets that the others do not accept."""
+        """Write an airflow.cfg: without one, each component would generate secrets that the others do not accept."""
         passwords = self.directory / "passwords.json"
         passwords.touch(0o600)
         passwords.write_text(json.dumps({USER: self.password}))
@@ -222,7 +222,7 @@ class AirflowHome:
 
 
 def _kill_group(process: subprocess.Popen[str]) -> None:
-    """SIGKILL to a process group that may outlive its leader."""
+    """Send SIGKILL to a process group that may outlive its leader."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

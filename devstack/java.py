@@ -1,4 +1,4 @@
-"""The one thing that the operating system has to bring: Java 17 or newer."""
+"""Find Java 17 or newer, the only program that comes from the operating system."""
 
 import functools
 import os
@@ -14,9 +14,9 @@ OLDEST = 17
 
 @functools.cache
 def find_java() -> Path:
-    """The ``java`` of JAVA_HOME, else of the environment's PATH.
+    """Return the ``java`` of JAVA_HOME, or else of the environment's PATH.
 
-    :raises RuntimeError: there is none, or it is too old; says what to do
+    :raises RuntimeError: there is none, or it is too old; the message contains the remedy
     """
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment()["PATH"])
@@ -27,13 +27,13 @@ def find_java() -> Path:
     if found is None:
         raise RuntimeError(f"There is no java on PATH, and JAVA_HOME is not set. {remedy}")
     try:
-        # On standard error, also of the stub that macOS has in place of Java.
+        # Java prints its version to standard error, and so does the stub that macOS has in place of Java.
         banner = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60).stderr
     except OSError as error:
         raise RuntimeError(f"{found} cannot be run ({error.strerror}). {remedy}") from error
     version = re.search(r'version "(\d+)', banner)
     if version is None:
-        raise RuntimeError(f"{found} does not tell its version: {banner.strip()[:200]!r}. {remedy}")
+        raise RuntimeError(f"{found} prints no version: {banner.strip()[:200]!r}. {remedy}")
     if int(version[1]) < OLDEST:
         raise RuntimeError(f"{found} is Java {version[1]}. {remedy}")
     return Path(found)

@@ -1,4 +1,4 @@
-"""A real Kafka broker: one KRaft process, made for tests, that can be stopped, killed, frozen and brought back."""
+"""A real Kafka broker for tests: one KRaft process that can be stopped, killed, paused and started again."""
 
 import base64
 import socket
@@ -19,15 +19,15 @@ from devstack.server import Server
 
 _START_TIMEOUT = 60.0
 
-# A JVM that lives shortly, or does little, is ready in half the time with these; a busy broker is slower with them.
+# A short-lived or idle JVM starts in half the time with these options. A busy broker is slower with them.
 QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
-# What a node does follows from where it listens.
+# The roles of a node follow from its listeners.
 CLIENT, CONTROLLER = "CLIENT", "CONTROLLER"
 _ROLES = {CLIENT: "broker", CONTROLLER: "controller"}
 
 _SETTINGS = {
-    # One broker, and a first use of groups or transactions that does not create 50 partitions.
+    # For one broker. The first use of groups or transactions must not create 50 partitions.
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.num.partitions": "1",
@@ -37,10 +37,10 @@ _SETTINGS = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    # A test that reads a topic nobody created has a mistake in it.
+    # A test that reads a missing topic has a mistake.
     "auto.create.topics.enable": "false",
     "delete.topic.enable": "true",
-    # Retention, compaction and deletion happen within a test's patience.
+    # Retention, compaction and deletion happen within seconds.
     "log.retention.check.interval.ms": "500",
     "log.initial.task.delay.ms": "500",
     "log.segment.delete.delay.ms": "500",
@@ -52,14 +52,14 @@ _SETTINGS = {
     "num.network.threads": "2",
     "num.io.threads": "4",
     "num.recovery.threads.per.data.dir": "2",
-    # A killed broker may register again only when the controller has given up on its former self: 9 s by default.
+    # A killed broker may register again only after its session with the controller has expired: 9 s by default.
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
 }
 
 
 def voter(node_id: int, port: int) -> str:
-    """A controller as ``controller.quorum.voters`` wants it."""
+    """Return a controller in the form of ``controller.quorum.voters``."""
     return f"{node_id}@127.0.0.1:{port}"
 
 
@@ -79,17 +79,17 @@ def _addresses(node_id: int, voters: str, listeners: Mapping[str, int]) -> dict[
 
 
 class KafkaNode(Server):
-    """One process of a Kafka cluster on 127.0.0.1. Start after stop or kill keeps ports and data.
+    """One process of a Kafka cluster on 127.0.0.1. Starting it after a stop or kill keeps ports and data.
 
     :param node_id: its number in the cluster
     :param cluster_id: the same for every node of the cluster
     :param voters: the cluster's controllers, see :func:`voter`
-    :param listeners: ports by name; a node that listens at `CLIENT` is a broker, one at `CONTROLLER` a controller
-    :param directory: of this node alone, for its settings, data and log
-    :param scratch: directory to remove should we die without stopping; `directory` where it is None
+    :param listeners: ports by name; with `CLIENT` the node is a broker, with `CONTROLLER` a controller
+    :param directory: for the settings, data and log of this node
+    :param scratch: directory to remove if this process dies without stopping; None is `directory`
     :param heap: the JVM's maximum heap
     :param java_options: more options of the JVM
-    :param config: settings over those that suit tests, keyed by Kafka's names
+    :param config: settings by Kafka's names; they override those for tests
     """
 
     def __init__(
@@ -124,11 +124,11 @@ class KafkaNode(Server):
 
     @property
     def bootstrap_servers(self) -> str:
-        """For ``bootstrap.servers``."""
+        """The value of ``bootstrap.servers``."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> Self:
-        """Start, and wait until a broker answers a metadata request and knows itself as a live broker."""
+        """Start, and wait until the broker answers a metadata request that lists it as a live broker."""
         if not self._formatted:
             self._format()
         self.process.start()
@@ -154,7 +154,7 @@ class KafkaNode(Server):
     def _answers(self) -> bool:
         if not self._listens():
             return False
-        # A new client for each question: one that has learned of other brokers might ask those.
+        # A new client for each request: a client that knows other brokers might ask those.
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         try:
             return self.node_id in admin.list_topics(timeout=1).brokers
@@ -169,10 +169,10 @@ class KafkaNode(Server):
 class KafkaBroker(KafkaNode):
     """Apache Kafka on a free port of 127.0.0.1, with its data in a temporary directory.
 
-    Start after stop or kill keeps port and data; leaving the context removes them.
+    Starting it after a stop or kill keeps port and data. Leaving the context removes them.
 
     :param heap: the JVM's maximum heap
-    :param config: broker settings over those that suit tests, keyed by Kafka's names
+    :param config: broker settings by Kafka's names; they override those for tests
     """
 
     def __init__(self, *, heap: str = "512m", config: dict[str, str] | None = None) -> None:
@@ -189,7 +189,7 @@ class KafkaBroker(KafkaNode):
 
 
 def new_cluster_id() -> str:
-    """A new cluster id in the form that Kafka uses: 16 bytes, base64 for URLs, no padding."""
+    """Return a new cluster id in the form that Kafka uses: 16 bytes, base64 for URLs, no padding."""
     first, *rest = uuid.uuid4().bytes
-    # It is an argument of a command, which would take one that begins with "-" for an option.
+    # As an argument of a command it must not begin with "-".
     return base64.urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode().rstrip("=")

@@ -17,12 +17,12 @@ BROKER_IDS = (2, 3)
 _FAILOVER_TIMEOUT = 120.0
 
 _CONFIG = {
-    # A dead follower does not hold up acks=all for long; a slow machine must not make a follower look dead.
+    # A dead follower must not block acks=all for long. A slow machine must not make a live follower look dead.
     "replica.lag.time.max.ms": "3000",
     "replica.fetch.wait.max.ms": "100",
-    # Which broker leads is what the tests are about: none takes its partitions back by itself.
+    # Tests decide which broker leads: no broker takes its partitions back by itself.
     "auto.leader.rebalance.enable": "false",
-    # The first state of groups and transactions must not be on the broker that a test kills.
+    # The state of groups and transactions must survive the broker that a test kills.
     "offsets.topic.replication.factor": "2",
     "transaction.state.log.replication.factor": "2",
 }
@@ -31,10 +31,10 @@ _CONFIG = {
 class KafkaCluster(Stack):
     """Three processes of Kafka on 127.0.0.1: a controller (node 1) and the brokers 2 and 3.
 
-    Each is a server of its own: ``cluster.brokers[2].kill()``, ``.start()``, ``.pause()``. The controller gives a killed
-    broker up after 3 s, and only then does another one lead its partitions.
+    Each is a server of its own: ``cluster.brokers[2].kill()``, ``.start()``, ``.pause()``. The session of a killed
+    broker expires after 3 s. Only then does another broker lead its partitions.
 
-    :param config: settings of all nodes over those that suit tests, keyed by Kafka's names
+    :param config: settings of all nodes by Kafka's names; they override those for tests
     """
 
     def __init__(self, *, config: dict[str, str] | None = None) -> None:
@@ -54,7 +54,7 @@ class KafkaCluster(Stack):
             voters=voter(CONTROLLER_ID, self._controller_port),
             listeners=listeners,
             directory=directory,
-            # Should we die, whichever node ends last leaves nothing of the cluster behind.
+            # If this process dies, the supervisor of the last node removes the directory of the cluster.
             scratch=self.directory,
             heap=heap,
             java_options=QUICK_START,
@@ -68,7 +68,7 @@ class KafkaCluster(Stack):
 
     @property
     def bootstrap_servers(self) -> str:
-        """For ``bootstrap.servers``: both brokers, whether they run or not."""
+        """The value of ``bootstrap.servers``: both brokers, even if they are stopped."""
         return ",".join(broker.bootstrap_servers for broker in self.brokers.values())
 
     def start(self) -> Self:
@@ -80,18 +80,18 @@ class KafkaCluster(Stack):
         return self
 
     def kill(self) -> None:
-        """SIGKILL to all nodes. Data and ports stay."""
+        """Send SIGKILL to all nodes. Data and ports stay."""
         for node in self.nodes:
             node.kill()
 
     def partition(self, topic: str, partition: int = 0) -> PartitionMetadata:
-        """What a living broker says of a partition: ``leader`` (-1 where there is none), ``replicas`` and ``isrs``."""
-        # A new client: one that lives longer may answer with what it learned before.
+        """Return the metadata of a partition from a live broker: ``leader`` (-1: none), ``replicas`` and ``isrs``."""
+        # A new client: an older one may answer from its cache.
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
         return admin.list_topics(topic, timeout=10).topics[topic].partitions[partition]
 
     def wait_for_leader(self, broker: int, topic: str, partition: int = 0) -> None:
-        """Wait until a broker leads a partition; -1 waits until nobody does."""
+        """Wait until a broker leads a partition; -1 waits until no broker does."""
         wait_until(
             lambda: self.partition(topic, partition).leader == broker,
             _FAILOVER_TIMEOUT,

@@ -1,4 +1,4 @@
-"""Apache Kafka's jars from Maven, fetched once by the Ivy that PySpark brings along."""
+"""Fetch Apache Kafka's jars from Maven, once, with the Ivy that PySpark includes."""
 
 import fcntl
 import shutil
@@ -13,9 +13,8 @@ KAFKA_VERSION = "4.2.1"
 SCALA_VERSION = "2.13"
 LOG4J_VERSION = "2.25.4"
 
-# kafka-tools has the command line tools, which tests and benchmarks use as peers; what it depends on beyond the
-# broker's own jars is Kafka Connect with its web server, and nothing here needs that. log4j-slf4j-impl makes the broker
-# write a log.
+# kafka-tools has the command line tools, with which tests and benchmarks compare. It is not transitive: it also depends
+# on Kafka Connect with a web server, which nothing here needs. log4j-slf4j-impl makes the broker write a log.
 _IVY = f"""<ivy-module version="2.0">
   <info organisation="devstack" module="kafka"/>
   <configurations><conf name="default"/></configurations>
@@ -39,15 +38,15 @@ _LOG4J = """<Configuration status="WARN">
 
 
 def kafka_classpath() -> str:
-    """The class path with Kafka's jars and a logging configuration; fetches them when they are not there yet.
+    """Return the class path with Kafka's jars and a logging configuration. Missing jars are fetched.
 
-    :raises RuntimeError: the download failed; the message ends with Ivy's own words
+    :raises RuntimeError: the download failed; the message ends with Ivy's output
     """
     home = BUILD / f"kafka-{KAFKA_VERSION}"
     if not home.exists():
         BUILD.mkdir(exist_ok=True)
         with (BUILD / "kafka.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here and finds the work done
+            fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here, then finds the jars
             if not home.exists():
                 _fetch(home)
     return f"{home}/*:{home}"
@@ -61,7 +60,7 @@ def _fetch(home: Path) -> None:
         (partial / "log4j2.xml").write_text(_LOG4J)
         pattern = f"{partial}/[artifact]-[revision](-[classifier]).[ext]"
         command = [str(find_java()), "-cp", str(ivy), "org.apache.ivy.Main", "-ivy", f"{partial}/ivy.xml"]
-        # No filter of types: one of the jars is an OSGi bundle.
+        # Jars are not filtered by type: one of them is an OSGi bundle.
         done = subprocess.run([*command, "-retrieve", pattern], capture_output=True, text=True)
         if done.returncode != 0 or not list(partial.glob(f"kafka_{SCALA_VERSION}-{KAFKA_VERSION}.jar")):
             output = "\n".join((done.stdout + done.stderr).splitlines()[-60:])

@@ -1,4 +1,4 @@
-"""Order events: what the examples, the demo and the benchmarks load. The same seed gives the same records."""
+"""Produce order events for the examples, the demo and the benchmarks. The same seed gives the same records."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,7 @@ from devstack.topics import create_topic
 CUSTOMERS = 10_000
 PADDING = "packed with care, deliver to the back door"
 PRODUCER: dict[str, Any] = {
-    "log_level": 3,  # errors; a broker that is still waking up makes warnings
+    "log_level": 3,  # errors only; a broker that is still starting causes warnings
     "enable.idempotence": True,
     "linger.ms": 20,
     "batch.size": 1_000_000,
@@ -25,7 +25,7 @@ _POLL_EVERY = 10_000
 
 
 def order_json(order_id: int, customer: str, cents: int, created: str) -> bytes:
-    """One order of about 150 bytes. Formatted by hand: `json.dumps` would take most of a producer's time."""
+    """Return an order of about 150 bytes. `json.dumps` would take most of a producer's time, so it is not used."""
     return (
         f'{{"id": {order_id}, "customer": "{customer}", "amount": {cents // 100}.{cents % 100:02d}, '
         f'"created": "{created}", "note": "{PADDING}"}}'
@@ -33,7 +33,7 @@ def order_json(order_id: int, customer: str, cents: int, created: str) -> bytes:
 
 
 def created_at(order_id: int) -> str:
-    """When an order was made: a thousand of them in each second."""
+    """Return the time of an order: there are a thousand in each second."""
     return (_EPOCH + timedelta(seconds=order_id // 1000)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -49,9 +49,9 @@ def produce_orders(
 ) -> int:
     """Produce orders with the ids ``start_id`` to ``start_id + count - 1``, keyed by customer.
 
-    :param partitions: of the topic, where it has to be created
-    :param seed: decides customers and amounts, together with ``start_id``
-    :param config: librdkafka settings over those that are fast
+    :param partitions: of the topic, if it must be created
+    :param seed: determines customers and amounts, together with ``start_id``
+    :param config: librdkafka settings; they override `PRODUCER`
     :return: the number of records that the broker acknowledged, which is ``count``
     :raises KafkaException: a record was not delivered
     """
@@ -60,7 +60,7 @@ def produce_orders(
         PRODUCER
         | {
             "bootstrap.servers": bootstrap_servers,
-            # A callback for every record would take as long as producing it does.
+            # A callback for every record would take as long as producing the record.
             "delivery.report.only.error": True,
         }
         | (config or {})

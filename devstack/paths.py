@@ -1,4 +1,4 @@
-"""Where the development stack finds and keeps things."""
+"""The folders that the development stack reads and writes."""
 
 import importlib.util
 import os
@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-# What was fetched or made once and can be made again; `make clean` removes it.
+# Files that are fetched or built once and can be recreated; `make clean` removes them.
 BUILD = REPOSITORY / ".build"
 
 
 def package_folder(name: str) -> Path:
-    """The folder of an installed package, without importing it: PySpark takes a second, others look around for state.
+    """Return the folder of an installed package without importing it: importing PySpark takes a second.
 
     :raises RuntimeError: it is not installed
     """
@@ -22,16 +22,16 @@ def package_folder(name: str) -> Path:
 
 
 def pyspark_home() -> Path:
-    """PySpark's folder, which is also a SPARK_HOME."""
+    """Return PySpark's folder, which is also a SPARK_HOME."""
     return package_folder("pyspark")
 
 
 def environment() -> dict[str, str]:
-    """Our environment, made fit for Spark and Airflow below this Python.
+    """Return our environment variables, adapted for Spark and Airflow as child processes.
 
-    This Python's programs come first on PATH: ``spark-submit`` and ``airflow`` are found there, also where nobody
-    activated the virtual environment, and Spark's Python workers are the ``python3`` of PATH. And Spark is told an
-    address, because a machine's name may resolve to nothing, or to what cannot be reached.
+    * This Python's programs come first on PATH: ``spark-submit`` and ``airflow`` are found there, even if the virtual
+      environment is not activated, and Spark's Python workers are the ``python3`` of PATH.
+    * Spark gets an address, because the machine's name may not resolve, or may resolve to an unreachable address.
     """
     programs = str(Path(sys.executable).parent)
     path = os.pathsep.join([programs, os.environ.get("PATH", os.defpath)])

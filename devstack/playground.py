@@ -1,6 +1,6 @@
 """``make airflow``: Airflow in a browser, with a broker, a Postgres, orders to load and the example DAGs.
 
-Stops on Ctrl-C, SIGTERM or SIGHUP and leaves nothing behind; after a SIGKILL the supervisors see to that.
+It stops on Ctrl-C, SIGTERM or SIGHUP and removes its data. After a SIGKILL the supervisors do the same.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _request_stop(_number: int, _frame: FrameType | None) -> None:
-    # Once only: an impatient second Ctrl-C would interrupt the clean-up.
+    # Only once: a second Ctrl-C would interrupt the clean-up.
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     print("stopping", flush=True)
@@ -50,7 +50,7 @@ def _request_stop(_number: int, _frame: FrameType | None) -> None:
 
 
 def connections(broker: KafkaBroker, postgres: PostgresServer) -> dict[str, str]:
-    """The three connections of the example DAGs, as Airflow reads them from the environment."""
+    """Return the three connections of the example DAGs, as Airflow reads them from the environment."""
     return {
         "kafka_default": json.dumps(
             {"conn_type": "kafka", "extra": json.dumps({"bootstrap.servers": broker.bootstrap_servers})}
@@ -61,7 +61,7 @@ def connections(broker: KafkaBroker, postgres: PostgresServer) -> dict[str, str]
 
 
 def run() -> None:
-    """Start everything, say how to use it, and stay until asked to stop."""
+    """Start all servers, print how to use them, and wait for a stop signal."""
     with contextlib.ExitStack() as stack:
         print("starting Kafka and Postgres", flush=True)
         broker = stack.enter_context(KafkaBroker())

@@ -1,4 +1,4 @@
-"""A real Postgres from the binaries of a wheel, run as a child of ours on a TCP port."""
+"""A real Postgres from the binaries of a wheel, as a child process that listens on a TCP port."""
 
 import os
 import secrets
@@ -19,18 +19,18 @@ from devstack.server import Server
 
 _START_TIMEOUT = 60.0
 
-# Postgres refuses to run as root. An account that every system has spares us from adding one.
+# Postgres refuses to run as root. Every system has this account.
 _UNPRIVILEGED = "nobody"
 
 _SCHEMAS = r"SELECT nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\_%' AND nspname <> 'information_schema'"
 
-# As initdb makes it.
+# As initdb creates it.
 _NEW_PUBLIC = (
     "CREATE SCHEMA public AUTHORIZATION pg_database_owner; GRANT USAGE ON SCHEMA public TO PUBLIC;"
     " COMMENT ON SCHEMA public IS 'standard public schema'"
 )
 
-# What a database can have that does not go with its schemas.
+# Settings and objects of a database that dropping its schemas does not remove.
 _IS_ALTERED = """
 SELECT EXISTS (SELECT FROM pg_database WHERE datname = current_database()
                AND (datacl IS NOT NULL OR datallowconn IS NOT TRUE OR datconnlimit <> -1 OR datdba <> 10))
@@ -49,13 +49,13 @@ SELECT EXISTS (SELECT FROM pg_database WHERE datname = current_database()
 class PostgresServer(Server):
     """Postgres on a free port of 127.0.0.1, with its data in a temporary directory.
 
-    Start after stop or kill keeps port and data; leaving the context removes them. The one role is the superuser
-    ``postgres``, and it has to log in with its password (SCRAM), so that tests can look for a password that leaks.
+    Starting it after a stop or kill keeps port and data. Leaving the context removes them. The only role is the
+    superuser ``postgres``. It must log in with its password (SCRAM), so that tests can search for a leaked password.
 
-    :param password: of the role ``postgres``; random where it is None
-    :param fsync: whether a commit waits for the disk; benchmarks must have it, tests do not need it: what was written
-        before a SIGKILL is with the operating system, and no test cuts the power
-    :param settings: server settings over those that suit tests, keyed by Postgres' names
+    :param password: of the role ``postgres``; None is a random one
+    :param fsync: whether a commit waits for the disk. Benchmarks need it. Tests do not: after a SIGKILL the operating
+        system still has what was written, and no test cuts the power
+    :param settings: server settings by Postgres' names; they override those for tests
     """
 
     user = "postgres"
@@ -91,11 +91,11 @@ class PostgresServer(Server):
             log=self.directory / "postgres.log",
             scratch=self.directory,
             user=self._as_user,
-            stop_signal=signal.SIGINT,  # "fast": do not wait until every client has gone
+            stop_signal=signal.SIGINT,  # "fast" shutdown: does not wait for clients to disconnect
         )
 
     def start(self) -> Self:
-        """Start, and wait until a query is answered. After a kill that includes Postgres' own recovery."""
+        """Start, and wait until Postgres accepts a connection. After a kill this includes Postgres' recovery."""
         if not self._initialised:
             self._initialise()
         self.process.start()
@@ -111,7 +111,7 @@ class PostgresServer(Server):
         return self
 
     def connect(self, database: str = "postgres", *, autocommit: bool = True) -> psycopg.Connection:
-        """A new connection as the superuser."""
+        """Open a new connection as the superuser."""
         return psycopg.connect(
             host="127.0.0.1",
             port=self.port,
@@ -125,20 +125,20 @@ class PostgresServer(Server):
     def create_database(self, name: str) -> str:
         """Create an empty database, and return its :meth:`url`."""
         with self.connect() as connection:
-            # `template0` cannot have sessions of others, which would make CREATE DATABASE fail. Its files are copied as
-            # they are: to log each of their pages takes four times as long.
+            # Nobody can connect to `template0`; sessions in a template make CREATE DATABASE fail. FILE_COPY takes a
+            # quarter of the time, because it does not log each page.
             connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0 STRATEGY FILE_COPY')
         return self.url(name)
 
     def borrow_database(self, name: str) -> str:
-        """Return the name of an empty database: one that was given back, or else a new one of the given name."""
+        """Return the name of an empty database: a returned one, or else a new one of the given name."""
         if self._spare_databases:
             return self._spare_databases.pop()
         self.create_database(name)
         return name
 
     def give_back_database(self, name: str) -> None:
-        """Empty a database for another test, which takes a tenth of the time of a new one.
+        """Empty a database for another test. This takes a tenth of the time of creating one.
 
         A database with settings, grants or objects outside of schemas is dropped.
         """
@@ -160,16 +160,16 @@ class PostgresServer(Server):
             self._spare_databases.append(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database, and disconnect whoever still uses it."""
+        """Drop a database, and disconnect its sessions."""
         with self.connect() as connection:
             connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
     def url(self, database: str = "postgres") -> str:
-        """The SQLAlchemy URL, password included."""
+        """Return the SQLAlchemy URL, with the password."""
         return f"postgresql+psycopg://{self._address}/{database}"
 
     def airflow_uri(self, database: str = "postgres") -> str:
-        """The value of an ``AIRFLOW_CONN_…`` variable, password included."""
+        """Return the value of an ``AIRFLOW_CONN_…`` variable, with the password."""
         return f"postgres://{self._address}/{database}"
 
     @property
@@ -194,12 +194,12 @@ class PostgresServer(Server):
 
 
 def _copy_of_programs(programs: Path, target: Path) -> Path:
-    """Copy Postgres to where every user can run it, and return its new folder of programs.
+    """Copy Postgres to a folder from which every user can run it, and return the new folder of its programs.
 
-    For an environment in a home that is closed to others, as root's is. The alternative would be to open that home.
+    This is needed if the Python environment is in a home directory that other users cannot enter, such as root's.
     """
     install, package = programs.parent, programs.parent.parent
-    # Beside the package lie the libraries that its programs look for, by a path relative to themselves.
+    # The programs load libraries beside the package, by a path relative to themselves.
     for folder in (install, package.with_name(f"{package.name}.libs"), package / ".dylibs"):
         if folder.exists():
             shutil.copytree(folder, target / folder.relative_to(package.parent), symlinks=True)
@@ -207,5 +207,5 @@ def _copy_of_programs(programs: Path, target: Path) -> Path:
 
 
 def _open_to_everyone(folder: Path) -> bool:
-    """Whether any user may enter this folder."""
+    """Return whether every user may enter this folder."""
     return all(path.stat().st_mode & stat.S_IXOTH for path in (folder, *folder.parents))

@@ -1,4 +1,4 @@
-"""A server as a child process that cannot outlive us, and waiting for conditions instead of sleeping."""
+"""Server processes that cannot outlive this process, and waiting for conditions."""
 
 import random
 import signal
@@ -28,11 +28,11 @@ def wait_until(
 ) -> T:
     """Poll until a condition holds, and return its first true value.
 
-    :param condition: called again and again; exceptions it raises end the wait
+    :param condition: called at each interval; its exceptions end the wait
     :param timeout: seconds
     :param what: completes the sentence "waited N s for …"
-    :param interval: seconds between two looks
-    :param details: called on a time-out, for what helps to find the reason
+    :param interval: seconds between two calls
+    :param details: called on a time-out; its text is added to the error
     :raises TimeoutError: the condition never held
     """
     deadline = time.monotonic() + timeout
@@ -44,10 +44,10 @@ def wait_until(
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listens on.
+    """Return a free TCP port of 127.0.0.1.
 
-    From below the range in which Linux (32768 and up) and macOS (49152 and up) pick the local ports of outgoing
-    connections: a server that is stopped for a while finds its port free when it comes back.
+    It is below the range from which Linux (32768 and up) and macOS (49152 and up) take the local ports of outgoing
+    connections. The port of a stopped server is therefore still free when the server starts again.
     """
     for port in random.SystemRandom().sample(range(15_000, 32_000), 100):
         with socket.socket() as candidate:
@@ -61,22 +61,22 @@ def free_port() -> int:
 
 
 def pid_running(pid: int) -> bool:
-    """Whether a process of this id runs; one that ended and was not yet waited for does not."""
+    """Return whether a process of this id runs. A zombie does not run."""
     return any(process.pid == pid for process in process_table())
 
 
 class ServerProcess:
-    """A server below a supervisor of ours (see :mod:`devstack.supervise`), with its output in a file.
+    """A server process under a supervisor (see :mod:`devstack.supervise`), with its output in a file.
 
-    As a context manager it starts on entry and stops on exit; it can be started again after it ended.
+    As a context manager it starts on entry and stops on exit. It can be started again after it has ended.
 
     :param name: for messages
     :param command: program and arguments
     :param log: file that gets standard output and standard error, appended to
-    :param env: the complete environment; ours where it is None
-    :param scratch: working directory, with nothing of value in it: it is removed should we die without stopping
+    :param env: the complete environment; None is ours
+    :param scratch: working directory; it is removed if this process dies without stopping
     :param user: run as this user (only root can)
-    :param stop_signal: the signal that the server takes as "shut down in order"
+    :param stop_signal: the signal for an orderly shutdown
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class ServerProcess:
         self._talking = threading.Lock()
 
     def start(self) -> Self:
-        """Start the process; whether the server is ready is for the caller to find out."""
+        """Start the process. Do not wait until the server is ready."""
         if self.running:
             raise RuntimeError(f"{self.name} runs already, as process {self.pid}")
-        # -I -S: nothing of the environment may keep the supervisor from starting, and it starts faster.
+        # -I -S: the supervisor ignores Python's environment variables, and starts faster.
         supervise = [sys.executable, "-I", "-S", str(Path(__file__).with_name("supervise.py"))]
         supervise += ["--user", self.user] if self.user else []
         supervise += ["--scratch", str(self.scratch)] if self.scratch else []
@@ -128,9 +128,9 @@ class ServerProcess:
         return self
 
     def stop(self, timeout: float = 30) -> None:
-        """Shut down in order, and by force when that takes longer than ``timeout`` seconds; returns when it is gone."""
+        """Shut down in order, or kill the server after ``timeout`` seconds. Return when it has ended."""
         if self._supervisor is not None and self.signal(self.stop_signal):
-            self.resume()  # a paused process would leave the request pending
+            self.resume()  # a paused process would not handle the signal
             try:
                 self._supervisor.wait(timeout)
             except subprocess.TimeoutExpired:
@@ -138,20 +138,20 @@ class ServerProcess:
         self._reap()
 
     def kill(self) -> None:
-        """SIGKILL to the server and everything below it; returns when nothing of it runs any more."""
+        """Send SIGKILL to the server and its descendants. Return when all have ended."""
         self.signal(signal.SIGKILL)
         self._reap()
 
     def pause(self) -> None:
-        """SIGSTOP to the whole tree: connections stay open and nobody answers."""
+        """Send SIGSTOP to the whole tree: connections stay open, requests get no answer."""
         self.signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """SIGCONT to the whole tree."""
+        """Send SIGCONT to the whole tree."""
         self.signal(signal.SIGCONT)
 
     def signal(self, number: signal.Signals) -> bool:
-        """Have the supervisor send a signal; False when the server has ended already."""
+        """Send a signal through the supervisor. Return False if the server has ended already."""
         with self._talking:
             if self._supervisor is None or self._supervisor.poll() is not None:
                 return False
@@ -164,7 +164,7 @@ class ServerProcess:
 
     @property
     def running(self) -> bool:
-        """Whether the server's process exists (it may be paused)."""
+        """Whether the server's process exists. It may be paused."""
         return self._supervisor is not None and self._supervisor.poll() is None
 
     @property
@@ -173,7 +173,7 @@ class ServerProcess:
         return None if self._supervisor is None else self._supervisor.poll()
 
     def wait_until(self, condition: Callable[[], T], timeout: float, what: str) -> T:
-        """Like :func:`wait_until`, but fails at once when the server ends, and with the tail of its log.
+        """Wait like :func:`wait_until`, but fail at once if the server ends. Errors contain the tail of its log.
 
         :raises RuntimeError: the server ended
         :raises TimeoutError: the condition never held
@@ -189,7 +189,7 @@ class ServerProcess:
         return wait_until(alive_and_condition, timeout, what, details=self.log_tail)
 
     def log_tail(self, lines: int = LOG_TAIL_LINES) -> str:
-        """The end of the log, with a headline."""
+        """Return the end of the log, with a headline."""
         if not self.log.exists():
             return f"({self.name} has no log)"
         tail = self.log.read_text(errors="replace").splitlines()[-lines:]

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of Postgres that breaks a connection at its COMMIT, before it or after it."""
+"""A TCP proxy in front of Postgres that breaks a connection before or after its COMMIT."""
 
 import contextlib
 import enum
@@ -12,13 +12,13 @@ from typing import Self
 
 _CHUNK = 256 * 1024
 
-# Startup messages that ask for encryption. They are answered with a no, so that all that follows can be read.
+# Startup messages that request encryption. The proxy refuses it, so that it can read the messages.
 _ENCRYPTION_REQUESTS = {80877103, 80877104}
 
-# At the beginning of a statement. Not "END": blocks of PL/pgSQL have that too.
+# At the beginning of a statement. Not "END", which blocks of PL/pgSQL have as well.
 _COMMIT = re.compile(rb"(?:^|;)\s*COMMIT(?:\s+(?:WORK|TRANSACTION))?\s*(?:;|$)", re.IGNORECASE)
 
-# The last message of an answer: its kind and length; one byte of state follows.
+# The last message of an answer: its type and length. One byte of state follows.
 _READY_FOR_QUERY = b"Z" + struct.pack("!I", 5)
 
 
@@ -28,9 +28,9 @@ class _Fault(enum.Enum):
 
 
 class PostgresProxy:
-    """Forwards connections to 127.0.0.1:``port`` to a Postgres; as a context manager it starts on entry and ends on exit.
+    """Forwards connections to 127.0.0.1:``port`` to a Postgres. It is a context manager.
 
-    A fault strikes once, at the next message of any client that carries COMMIT; after it the proxy only forwards again.
+    A fault applies once, to the next COMMIT of any client. After that the proxy only forwards.
     Clients that pipeline statements are not supported.
 
     :param server_port: where Postgres listens on 127.0.0.1
@@ -38,7 +38,7 @@ class PostgresProxy:
 
     def __init__(self, server_port: int) -> None:
         self.triggered = threading.Event()
-        """Set once the fault has struck, before the client can notice; cleared when the next one is asked for."""
+        """Set when the fault is applied, before the client can notice it; cleared when the next fault is requested."""
         self._server_port = server_port
         self._refusing = False
         self._fault: _Fault | None = None
@@ -46,11 +46,11 @@ class PostgresProxy:
         self._sessions: set[_Session] = set()
         self._listener = _Listener(self)
         self.port: int = self._listener.server_address[1]
-        # Its poll interval is how long the end may take; a connection wakes it at once.
+        # The poll interval bounds how long the shutdown takes. A connection wakes the thread at once.
         self._thread = threading.Thread(target=self._listener.serve_forever, args=(0.05,), name="proxy", daemon=True)
 
     def swallow_commit_answer(self) -> None:
-        """Forward the next COMMIT, await the server's answer, and close the connection instead of handing it on."""
+        """Forward the next COMMIT, wait for the server's answer, and close the connection instead of forwarding it."""
         self._arm(_Fault.SWALLOW_ANSWER)
 
     def cut_before_commit(self) -> None:
@@ -58,7 +58,7 @@ class PostgresProxy:
         self._arm(_Fault.CUT_BEFORE)
 
     def refuse(self) -> None:
-        """Close new connections at once. Those that are open stay."""
+        """Close new connections at once. Existing ones stay open."""
         self._refusing = True
 
     def accept(self) -> None:
@@ -85,14 +85,14 @@ class PostgresProxy:
             self._fault = fault
 
     def _take_fault(self) -> _Fault | None:
-        """What to do at a COMMIT: one client gets it, once."""
+        """Return the fault for a COMMIT: one client gets it, once."""
         with self._lock:
             fault, self._fault = self._fault, None
             return fault
 
     def _serve(self, client: socket.socket) -> None:
-        """One connection, from its beginning to its end."""
-        # A server that is down, or goes away, closes the connection of its client; so does the end of the proxy.
+        """Serve one connection from start to end."""
+        # The client's connection is closed if the server is down or goes away, and when the proxy ends.
         with (
             contextlib.suppress(OSError),
             socket.create_connection(("127.0.0.1", self._server_port)) as server,
@@ -111,7 +111,7 @@ class PostgresProxy:
 
 
 class _Listener(socketserver.ThreadingTCPServer):
-    """A thread for each connection; closing the listener waits for them."""
+    """Accepts connections, with a thread for each. Closing the listener waits for the threads."""
 
     def __init__(self, proxy: PostgresProxy) -> None:
         self._proxy = proxy
@@ -126,7 +126,7 @@ class _Listener(socketserver.ThreadingTCPServer):
 
 
 class _Session:
-    """A client's connection, and the one to the server on its behalf."""
+    """A client's connection, and the connection to the server for it."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class _Session:
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def run(self) -> None:
-        """Forward in both directions until either side is done."""
+        """Forward in both directions until one side ends."""
         answers = threading.Thread(target=self._forward_answers, name="proxy answers", daemon=True)
         answers.start()
         try:
@@ -155,13 +155,13 @@ class _Session:
             answers.join()
 
     def close(self) -> None:
-        """End both connections, which wakes the threads that read from them."""
+        """Close both connections, which wakes the threads that read from them."""
         for end in (self._client, self._server):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
     def _forward_startup(self) -> None:
-        """The first message has no kind."""
+        """Forward the first messages, which have no type."""
         while len(header := self._requests.read(8)) == 8:
             length, code = struct.unpack("!II", header)
             if code not in _ENCRYPTION_REQUESTS:
@@ -183,12 +183,12 @@ class _Session:
                 self._proxy.triggered.set()
                 return
             if fault is _Fault.SWALLOW_ANSWER:
-                # Before the server can answer.
+                # Set before the server can answer.
                 self._swallowing = True
             self._server.sendall(header + body)
 
     def _forward_body(self, header: bytes, length: int) -> None:
-        """Forward what has arrived of a message, without waiting for the whole: rows of COPY come in large ones."""
+        """Forward the bytes of a message as they arrive: rows of COPY come in large messages."""
         pending = header
         while length:
             part = self._requests.read1(min(length, _CHUNK))
@@ -208,7 +208,7 @@ class _Session:
                     self._client.sendall(answer)
                     continue
                 swallowed += answer
-                # The client had all earlier answers before it sent COMMIT, so that this is the end of COMMIT's.
+                # The client had all earlier answers when it sent COMMIT, so this is the end of COMMIT's answer.
                 if swallowed[-6:-1] == _READY_FOR_QUERY:
                     self._proxy.triggered.set()
                     break
@@ -216,6 +216,6 @@ class _Session:
 
 
 def _carries_commit(kind: bytes, body: bytes) -> bool:
-    """Whether a Query (its text) or a Parse (a name, then the text) commits."""
+    """Return whether a Query (its text) or a Parse (a name, then the text) is a COMMIT."""
     text = body.split(b"\0")[0 if kind == b"Q" else 1]
     return _COMMIT.search(text) is not None

@@ -1,4 +1,4 @@
-"""What the servers of the stack have in common: a directory that goes when they go, and ways to be stopped."""
+"""Base classes of the servers: a temporary directory, and ways to stop."""
 
 import abc
 import shutil
@@ -9,20 +9,20 @@ from devstack.process import ServerProcess
 
 
 class Stack(abc.ABC):
-    """Something that is started by `with` and leaves nothing behind at its end."""
+    """One or more processes that `with` starts. At the end they are stopped and their files are removed."""
 
     directory: Path
 
     @abc.abstractmethod
     def start(self) -> Self:
-        """Start, and wait until it can be used."""
+        """Start, and wait until requests are answered."""
 
     @abc.abstractmethod
     def kill(self) -> None:
-        """SIGKILL to all of its processes."""
+        """Send SIGKILL to all processes."""
 
     def close(self) -> None:
-        """Stop, without ceremony, and remove the files."""
+        """Kill all processes and remove the files."""
         self.kill()
         shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -38,7 +38,7 @@ class Stack(abc.ABC):
 
 
 class Server(Stack):
-    """A server of one process, whose port and data outlive its being stopped or killed."""
+    """A server of one process. Port and data outlive a stop or kill."""
 
     process: ServerProcess
 
@@ -52,13 +52,13 @@ class Server(Stack):
         self.start()
 
     def kill(self) -> None:
-        """SIGKILL to the server and what it started. Data and port stay."""
+        """Send SIGKILL to the server and its descendants. Data and port stay."""
         self.process.kill()
 
     def pause(self) -> None:
-        """Freeze: connections stay open, requests get no answer."""
+        """Pause the server: connections stay open, requests get no answer."""
         self.process.pause()
 
     def resume(self) -> None:
-        """Go on after :meth:`pause`."""
+        """Resume after :meth:`pause`."""
         self.process.resume()

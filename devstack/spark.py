@@ -18,8 +18,8 @@ _START_TIMEOUT = 60.0
 class SparkStandalone(Stack):
     """A master and a worker on free ports of 127.0.0.1: executors are processes of their own, as in production.
 
-    :param cores: that the worker offers
-    :param memory: that the worker offers, in Spark's notation
+    :param cores: of the worker
+    :param memory: of the worker, in Spark's notation
     """
 
     def __init__(self, *, cores: int = 2, memory: str = "2g") -> None:
@@ -53,23 +53,23 @@ class SparkStandalone(Stack):
 
     @property
     def master_url(self) -> str:
-        """For ``spark.master`` and ``--master``."""
+        """The value of ``spark.master`` and ``--master``."""
         return f"spark://127.0.0.1:{self.port}"
 
     def start(self) -> Self:
-        """Start both, and wait until the master counts the worker as alive."""
-        # Both at once: the worker tries again until the master answers, and each needs seconds of JVM start.
+        """Start both, and wait until the master lists the worker as alive."""
+        # Both at once, because each JVM takes seconds to start. The worker retries until the master answers.
         self.master.start()
         self.worker.start()
         self.master.wait_until(self._worker_alive, _START_TIMEOUT, "the worker to register at the master")
         return self
 
     def kill_worker(self) -> None:
-        """SIGKILL to the worker and its executors."""
+        """Send SIGKILL to the worker and its executors."""
         self.worker.kill()
 
     def kill(self) -> None:
-        """SIGKILL to both."""
+        """Send SIGKILL to both."""
         self.worker.kill()
         self.master.kill()
 

@@ -1,13 +1,17 @@
-"""Runs one server as a child and takes it down, with all its descendants, when whoever started it is gone.
+"""Run one server as a child, and kill it with all its descendants when the process that started us has ended.
 
-Started by :mod:`devstack.process` as a script of its own. A test session that is killed with SIGKILL
-runs no clean-up code, so the clean-up has to live in another process: this one holds the read end of a pipe whose
-write end only the starter has. When the starter dies, in whatever way, the kernel closes the pipe, and that ends the
-server. No prctl, hence the same on Linux and macOS; only the standard library, hence ready in some 30 ms.
+:mod:`devstack.process` starts this file as a script. A test session that is killed with SIGKILL runs no clean-up code,
+so another process must clean up. This one holds the read end of a pipe whose write end only the starter has. When the
+starter dies for any reason, the kernel closes the pipe, and the supervisor ends the server. It uses no prctl, so that it
+runs on Linux and macOS, and only the standard library, so that it starts in about 30 ms.
 
-Protocol: a line on standard input names a signal (``STOP``, ``CONT`` and ``KILL`` go to the whole tree, any other to
-the server alone); once it was sent, ``ok`` comes back on standard output. The first line there is the server's process
-id. The server writes to our standard error. The exit status is the server's, and then nothing of it runs any more.
+Protocol:
+
+* A line on standard input names a signal. ``STOP``, ``CONT`` and ``KILL`` go to the whole tree, others to the server
+  alone.
+* The first line on standard output is the server's process id. After each signal ``ok`` follows.
+* The server writes to our standard error.
+* The exit status is the server's. All of its descendants have ended by then.
 
     supervise.py [--user NAME] [--scratch DIRECTORY] COMMAND [ARGUMENT ...]
 """
@@ -25,8 +29,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-# Signals that mean "freeze" or "vanish" have to reach the whole tree: Postgres' backends and some of Airflow's
-# processes leave the process group of their parent, and would go on.
+# These signals must reach the whole tree: Postgres' backends and some of Airflow's processes leave the process group of
+# their parent and would go on.
 WHOLE_TREE = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT}
 
 POLL_SECONDS = 0.1
@@ -34,7 +38,7 @@ LOOK_AROUND_SECONDS = 2.0
 
 
 class Process(NamedTuple):
-    """A row of the process table. The start time tells a process from a later one that got the same id."""
+    """A row of the process table. The start time distinguishes a process from a later one with the same id."""
 
     pid: int
     ppid: int
@@ -43,7 +47,7 @@ class Process(NamedTuple):
 
 
 def process_table() -> list[Process]:
-    """Everything that runs, without zombies."""
+    """Return all running processes, without zombies."""
     table = []
     if Path("/proc/self/stat").exists():  # images without procps have no `ps`, macOS has no /proc
         for entry in Path("/proc").glob("[0-9]*"):
@@ -51,7 +55,7 @@ def process_table() -> list[Process]:
                 # The command stands in parentheses and may contain spaces and parentheses itself.
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
             except OSError:
-                continue  # ended while we looked
+                continue  # ended meanwhile
             if fields[0] not in "ZX":
                 table.append(Process(int(entry.name), int(fields[1]), int(fields[2]), fields[19]))
     else:
@@ -79,13 +83,13 @@ class Supervisor:
             group=gid,
             extra_groups=groups,
         )
-        # Kept from look to look: when a parent dies its children move to init, and the table no longer tells whose
-        # they were.
+        # Kept between calls: when a parent dies, its children move to init, and the table no longer shows their
+        # parent.
         self.known: set[tuple[int, str]] = set()
         self.looked = 0.0
 
     def tree(self) -> set[int]:
-        """Ids of the server's process group, of what descends from it, and of earlier members that still live."""
+        """Return the ids of the server's process group, of its descendants, and of earlier members that still run."""
         table = process_table()
         root = self.server.pid
         members = {p.pid for p in table if root in (p.pid, p.pgid) or (p.pid, p.started) in self.known}
@@ -96,14 +100,14 @@ class Supervisor:
         return members
 
     def deliver(self, number: signal.Signals) -> None:
-        """Send a signal to the server, or to its whole tree."""
+        """Send a signal to the server or to its whole tree."""
         if number not in WHOLE_TREE:
             self.tree()  # after this signal parents may end before their children
             self.server.send_signal(number)
         elif number == signal.SIGCONT:
             self._send(self.tree(), number)
         else:
-            # Freeze first, also before killing: what forks while we go through the list would escape.
+            # Stop the processes first, also before killing them: a process that forks meanwhile would escape.
             frozen: set[int] = set()
             while fresh := self.tree() - frozen:
                 self._send(fresh, signal.SIGSTOP)
@@ -118,11 +122,11 @@ class Supervisor:
                 os.kill(pid, number)
 
     def run(self) -> int:
-        """Obey until the server ends or the starter does; return when nothing of the server is left."""
+        """Carry out signals until the server or the starter ends. Return when the server's tree has ended."""
         orphaned = True
         try:
             orphaned = self._obey()
-        finally:  # also when something went wrong here, for example when an answer met a broken pipe
+        finally:  # also after an error here, for example a broken pipe when answering
             while self.tree():
                 self.deliver(signal.SIGKILL)
                 self.server.poll()
@@ -133,7 +137,7 @@ class Supervisor:
         return status if status >= 0 else 128 - status
 
     def _obey(self) -> bool:
-        """Carry out what is asked until the server has ended; True when the starter ended first."""
+        """Carry out signals until the server has ended. Return True if the starter ended first."""
         starter = os.getppid()
         print(self.server.pid, flush=True)
         while self.server.poll() is None:
@@ -144,7 +148,7 @@ class Supervisor:
                     return True
                 self.deliver(signal.Signals[f"SIG{line.strip()}"])
                 print("ok", flush=True)
-            # A child that the starter forked may hold the pipe open for longer than the starter lives.
+            # A forked child of the starter may hold the pipe open after the starter has ended.
             if os.getppid() != starter:
                 return True
             if time.monotonic() - self.looked > LOOK_AROUND_SECONDS:
@@ -158,8 +162,8 @@ def main() -> int:
     parser.add_argument("--scratch", help="directory to remove when the starter dies without stopping the server")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
-    # Terminals, service managers and `kill` aim at the starter; we end after it, never before. Not SIG_IGN: the server
-    # would inherit that, and a JVM that ignores SIGTERM cannot be stopped in order.
+    # Terminals, service managers and `kill` send signals to the starter. The supervisor ends after it. Not SIG_IGN: the
+    # server would inherit it, and a JVM that ignores SIGTERM cannot be stopped in order.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     return Supervisor(arguments.command, arguments.user, arguments.scratch).run()

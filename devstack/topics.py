@@ -1,4 +1,4 @@
-"""Creating topics that can be used the moment we return."""
+"""Create topics and wait until they can be used; delete topics and records; read end offsets."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,11 +21,11 @@ def create_topic(
 ) -> bool:
     """Create a topic, and wait until its partitions have leaders that answer.
 
-    The broker's "created" only means that the controller knows: a client that asks at once may still be told
+    The broker confirms the creation when the controller knows the topic. A request right after that may still fail with
     UNKNOWN_TOPIC_OR_PARTITION or LEADER_NOT_AVAILABLE.
 
-    :param replicas: the brokers of each partition, its first leader first; one of Kafka's choice where it is None
-    :return: False where the topic existed already; it is left as it is
+    :param replicas: the brokers of each partition, its first leader first; None is one broker of Kafka's choice
+    :return: False if the topic existed already; it is not changed
     """
     admin = _admin(bootstrap_servers)
     placed = {"replication_factor": 1} if replicas is None else {"replica_assignment": replicas}
@@ -67,17 +67,17 @@ def delete_records(bootstrap_servers: str, topic: str, before: int, partition: i
 
 
 def end_offsets(bootstrap_servers: str, topic: str) -> dict[int, int]:
-    """End offset by partition; empty where the topic does not exist."""
+    """Return the end offset of each partition; an empty dict if the topic does not exist."""
     return _end_offsets(_admin(bootstrap_servers), topic)
 
 
 def _admin(bootstrap_servers: str) -> AdminClient:
-    # Brokers that just woke up or are about to go refuse connections, of which the client would write on stderr.
+    # Brokers that are starting or stopping refuse connections, which the client would log on stderr.
     return AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
 
 
 def _answers(admin: AdminClient, topic: str, partitions: int) -> bool:
-    """Whether so many partitions of a topic have leaders that answer."""
+    """Return whether at least this many partitions of a topic have leaders that answer."""
     try:
         return len(_end_offsets(admin, topic)) >= partitions
     except KafkaException:

@@ -1,6 +1,6 @@
-"""Load orders when there are enough, or when the oldest has waited for long enough: a sensor in front of a load.
+"""Load orders when enough are unread, or when the oldest unread order is old enough: a sensor in front of a load.
 
-The sensor waits in the triggerer and holds no worker. What it found is a hint: the load reads the positions anew.
+The sensor waits in the triggerer and occupies no worker. Its result is a hint: the load reads the positions again.
 """
 
 from __future__ import annotations

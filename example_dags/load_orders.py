@@ -1,7 +1,7 @@
 """Load orders from Kafka into a table, exactly once.
 
-Each run loads what arrived since the last one. Positions and rows move in one transaction of the database that the
-connection `warehouse` leads to; a retry or a clear never loads a record twice.
+Each run loads the records that arrived since the last run. One transaction in the database of the connection
+`warehouse` writes the rows and moves the positions. A retry or a clear never loads a record twice.
 """
 
 from __future__ import annotations

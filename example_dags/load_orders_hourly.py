@@ -1,6 +1,6 @@
-"""Load the orders of each hour by their timestamps, also for hours that have passed: every order is in exactly one run.
+"""Load the orders of each hour by their timestamps, also for past hours. Exactly one run loads each order.
 
-A run stops at the first order of the next hour. An order that arrives after that one is loaded by the next run.
+A run stops at the first order of the next hour. The next run loads orders that arrive later.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from airflow_kafka_offsets import Json, KafkaBatchOperator, SqlTable
 
 with DAG(
     dag_id="load_orders_hourly",
-    # Not "@hourly": a run of Airflow's own timetable for that has no interval.
+    # Not "@hourly": with Airflow's own timetable for it, a run has no data interval.
     schedule=CronDataIntervalTimetable("0 * * * *", timezone="UTC"),
     start_date=datetime(2026, 1, 1),
     catchup=False,

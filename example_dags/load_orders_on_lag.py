@@ -1,7 +1,7 @@
-"""Load orders whenever their lag asks for it: no schedule, no sensor, and no run while there is nothing to do.
+"""Load orders when their lag reaches a threshold: no schedule, no sensor, and no run while there is nothing to do.
 
-A trigger in the triggerer watches the asset: it fires when a thousand orders wait, when one has waited for five minutes, or
-when retention comes within an hour of one. All triggers of a triggerer share one poll of the cluster.
+A trigger watches the asset. It fires when a thousand orders are unread, when the oldest unread order is five minutes
+old, or when retention deletes one within an hour. All triggers of a triggerer share one poll of the cluster.
 """
 
 from __future__ import annotations

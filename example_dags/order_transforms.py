@@ -1,6 +1,6 @@
 """Transforms of the example DAGs: functions from DataFrame to DataFrame that run on Spark.
 
-In a module of their own, so that Spark's driver imports them without importing a DAG.
+They have a module of their own, so that Spark's driver imports them without importing a DAG.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def large_orders(orders: DataFrame) -> DataFrame:
-    """Orders above 500, with the amount before tax. The columns that start with _kafka_ go along."""
+    """Return orders above 500, with the amount before tax. The columns that start with _kafka_ are kept."""
     from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
     large = orders.where(F.col("amount") > 500)

@@ -1,8 +1,8 @@
-"""Load a span of orders again, in parts, beside the DAG that loads them: after a bug, or for a column that was added.
+"""Load a span of orders again, in parts, while the DAG `load_orders` goes on: after a bug, or for a new column.
 
-Triggered by hand, with the span as parameters. One task turns the instants into offsets and cuts them; each part is a mapped
-task, whose rows take the place of the old ones in one transaction. The positions of `orders_loader` do not move, and its
-loads go on. The span has to end before what is not loaded yet.
+Trigger it manually, with the span as parameters. One task turns the instants into offsets and splits the ranges. Each
+part is a mapped task, which replaces the old rows in one transaction. The positions of `orders_loader` do not move. The
+span must be loaded already.
 """
 
 from __future__ import annotations

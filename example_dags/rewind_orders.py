@@ -1,8 +1,8 @@
-"""Move the positions of the DAG that loads orders: shown first, and done when `preview_only` is unchecked.
+"""Move the positions of the DAG `load_orders`: a preview by default, the rewind when `preview_only` is unchecked.
 
-Triggered by hand, with the scenario as parameters. What would happen to each partition is in the task's log, and the whole preview
-in its XCom. Once the positions have moved back, the rows of the offsets that will be read again are gone in the same transaction, and
-the next run of `load_orders` brings them back. `docs/runbook.md` says when to do what.
+Trigger it manually, with the scenario as parameters. The task's log shows the move of each partition, and its XCom has
+the whole preview. The rewind deletes the rows of the offsets that will be read again in the same transaction. The next
+run of `load_orders` loads them again. `docs/runbook.md` describes the situations.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ with DAG(
         "value": Param(
             "2026-01-01T00:00:00Z",
             type=["string", "null"],
-            description="the instant, duration, offset, number of offsets, or batch; empty for the other scenarios",
+            description="instant, duration, offset, number of offsets, or batch; empty for the other scenarios",
         ),
         "preview_only": Param(True, type="boolean"),
-        "reason": Param("", type="string", description="for the history"),
+        "reason": Param("", type="string", description="stored in the history"),
     },
     tags=["kafka"],
 ):

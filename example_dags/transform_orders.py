@@ -1,6 +1,6 @@
-"""The same load with a DataFrame transform between Kafka and the table, and the proof that nothing is missing after it.
+"""Load orders with a DataFrame transform between Kafka and the table, then prove that no record is missing.
 
-Records that do not decode are set aside in the table `dead_letters`, up to a limit.
+Records that do not decode are written to the table `dead_letters`, up to a limit.
 """
 
 from __future__ import annotations
