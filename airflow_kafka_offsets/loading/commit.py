@@ -16,7 +16,7 @@ from airflow_kafka_offsets.ledger.replaced_output import replace_output
 from airflow_kafka_offsets.loading.context import LoadContext, format_ranges
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.result import Commit, OnCommit
-from airflow_kafka_offsets.loading.staged_batch import Staged
+from airflow_kafka_offsets.loading.stage import StagedBatch
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, too_many
 from airflow_kafka_offsets.staging.rows import StagedRows
@@ -24,7 +24,7 @@ from airflow_kafka_offsets.staging.rows import StagedRows
 log = logging.getLogger(__name__)
 
 
-def commit(attempt: LoadContext, batch: Batch, work: Staged, began: float) -> int:
+def commit(attempt: LoadContext, batch: Batch, work: StagedBatch, began: float) -> int:
     """Commit a staged batch in one transaction, then remove its files, and report it.
 
     :param began: when this attempt started with the batch, by the monotonic clock
@@ -65,7 +65,9 @@ def commit(attempt: LoadContext, batch: Batch, work: Staged, began: float) -> in
     return count
 
 
-def _report(on_commit: OnCommit, attempt: LoadContext, batch: Batch, work: Staged, rows: int, began: float) -> None:
+def _report(
+    on_commit: OnCommit, attempt: LoadContext, batch: Batch, work: StagedBatch, rows: int, began: float
+) -> None:
     records: Counter[str] = Counter()
     dead_letters: Counter[str] = Counter()
     for tp, read in work.reads.items():
@@ -79,7 +81,7 @@ def _report(on_commit: OnCommit, attempt: LoadContext, batch: Batch, work: Stage
         log.exception("on_commit failed for batch %d of group %r", batch.batch_id, batch.group_id)
 
 
-def _check_dead_letters(pipeline: Pipeline, batch: Batch, work: Staged) -> None:
+def _check_dead_letters(pipeline: Pipeline, batch: Batch, work: StagedBatch) -> None:
     most = pipeline.max_dead_letters
     if most is None or work.dead_letters <= most:
         return

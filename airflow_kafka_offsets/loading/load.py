@@ -1,6 +1,7 @@
-"""Plan the range, stage it on Spark, commit it in one transaction.
+"""Plan a range, stage it on Spark, commit it in one transaction; again, until everything is loaded.
 
-Plain functions: Airflow's operators, the command line, scripts and notebooks call the same ones.
+Plain functions: Airflow's operators, the command line, scripts and notebooks call the same ones. Each step is in a module of its
+own: `plan`, `stage`, `commit`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.loading.plan import abandon_if_expired, decide, plan
 from airflow_kafka_offsets.loading.result import LoadResult, OnCommit
 from airflow_kafka_offsets.loading.stage import stage
-from airflow_kafka_offsets.loading.staged_batch import fingerprint
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.spark.launcher import Launcher
 
@@ -43,7 +43,7 @@ def load(
     run: TaskRun | None = None,
     on_commit: OnCommit | None = None,
 ) -> LoadResult:
-    """Load everything up to the log ends of this moment, or to the bound in time, in as many batches as it takes.
+    """Load all records up to the current end of the log, or up to `until`, in as many batches as it takes.
 
     Safe to run again at any time, and from two places at once: every offset is loaded exactly once.
 
@@ -51,61 +51,59 @@ def load(
     :param kafka_config: librdkafka configuration
     :param engine: the database of the target and the positions
     :param launcher: how Spark is started, for example `SessionLauncher(spark)`
-    :param run: who loads; the tries of one task instance share the target that its first try captured
-    :param on_commit: is told of every batch that was committed; where it raises, that is logged, and the load goes on
+    :param run: who loads; the attempts of one task instance share the end offsets that its first attempt captured
+    :param on_commit: called after each commit; an exception that it raises is logged, and the load continues
     :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether loading again can help
     """
     options = options or LoadOptions()
     columns = pipeline.check()
     options.check()
     launcher.check(pipeline.staging_dir)
-    run = run or TaskRun.of_this_process()
     cluster = Cluster(kafka_config, isolation_level=pipeline.isolation_level)
     cluster_id = cluster.cluster_id()
     with translated_errors(f"Group {pipeline.group_id!r} was not loaded to the end"):
         create_missing(engine, pipeline.tables)
         target = pipeline.sink.prepare(engine, None if pipeline.transform else columns)
         clean_up(engine, pipeline.tables, pipeline.staging_dir, older_than=pipeline.staging_retention)
-        with hold_group(pipeline, options, engine, run, cluster_id) as claim:
-            return _batch_by_batch(
-                LoadContext(
-                    pipeline=pipeline,
-                    kafka_config=kafka_config,
-                    cluster=cluster,
-                    engine=engine,
-                    launcher=launcher,
-                    claim=claim,
-                    columns=columns,
-                    target=target,
-                    fingerprint=fingerprint(pipeline, columns),
-                    on_commit=on_commit,
-                ),
-                options,
+        with hold_group(pipeline, options, engine, run or TaskRun.of_this_process(), cluster_id) as claim:
+            context = LoadContext(
+                pipeline=pipeline,
+                kafka_config=kafka_config,
+                cluster=cluster,
+                engine=engine,
+                launcher=launcher,
+                claim=claim,
+                columns=columns,
+                target=target,
+                fingerprint=pipeline.fingerprint(columns),
+                on_commit=on_commit,
             )
+            return _load_batches(context, options)
 
 
-def _batch_by_batch(attempt: LoadContext, options: LoadOptions) -> LoadResult:
-    budget, begun = options.time_budget, time.monotonic()
+def _load_batches(context: LoadContext, options: LoadOptions) -> LoadResult:
+    started = time.monotonic()
     result = LoadResult()
     while True:
-        began = time.monotonic()
-        planned = plan(attempt, options)
+        batch_started = time.monotonic()
+        planned = plan(context, options)
         if planned is None:
             if not result.batches:
-                # Positions that were stored without a batch, or that an earlier load could not mirror.
-                mirror_after_commit(attempt.cluster, options.mirror_to, attempt.engine, attempt.pipeline)
+                # Mirrors positions that were stored without a batch, or that an earlier load could not mirror.
+                mirror_after_commit(context.cluster, options.mirror_to, context.engine, context.pipeline)
             return result
         try:
-            work = planned.work or stage(attempt, planned.batch)
+            staged = planned.staged or stage(context, planned.batch)
         except DataLossError:
-            if not abandon_if_expired(attempt, options, planned.batch):
+            if not abandon_if_expired(context, options, planned.batch):
                 raise
             continue
-        rows = commit(attempt, planned.batch, work, began)
-        mirror_after_commit(attempt.cluster, options.mirror_to, attempt.engine, attempt.pipeline)
-        result += LoadResult((planned.batch.batch_id,), work.records, rows, work.dead_letters)
-        if budget is not None and time.monotonic() - begun >= budget.total_seconds():
-            complete = not decide(attempt, options).ranges
+        rows = commit(context, planned.batch, staged, batch_started)
+        mirror_after_commit(context.cluster, options.mirror_to, context.engine, context.pipeline)
+        result += LoadResult((planned.batch.batch_id,), staged.records, rows, staged.dead_letters)
+        budget = options.time_budget
+        if budget is not None and time.monotonic() - started >= budget.total_seconds():
+            complete = not decide(context, options).ranges
             if not complete:
-                log.info("The time budget of %s is spent: what is left is loaded by the next run", budget)
+                log.info("The time budget of %s is used up; the next run loads the remaining records", budget)
             return replace(result, complete=complete)

@@ -61,7 +61,7 @@ def next_batch(
     batch = open_batch(engine, tables, group_id)
     if batch is not None and _is_finished_first(batch, options, cluster):
         return Outlook(_partitions(batch.ranges, batch.gaps, sizes), open_batch=batch)
-    plan = dry_run(group_id, topics, options, engine=engine, tables=tables, cluster=cluster, given_up=batch)
+    plan = dry_run(group_id, topics, options, engine=engine, tables=tables, cluster=cluster, abandoned=batch)
     return Outlook(_partitions((*plan.ranges, *plan.initial), plan.gaps, sizes), expired_batch=batch)
 
 

@@ -1,4 +1,4 @@
-"""What the parameters of pipelines, loads and replays must be."""
+"""Rules for the parameters of pipelines, loads and replays. A DAG file imports this module: it must stay light."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ PIPELINE_RULES = {
     "lease": DURATION,
     "idle_timeout": DURATION,
     "mirror_to": or_none(Rule("the name of a consumer group", is_name)),
-    # Text, such as a template that nobody renders, would be true, and rows would be removed.
+    # A string, such as a template that was not rendered, would count as true, and rows would be removed.
     "replace": FLAG,
 }

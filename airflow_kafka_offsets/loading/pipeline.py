@@ -1,7 +1,8 @@
-"""What is loaded, how, and into what: the parameters of loads and replays, and whether they can work."""
+"""What a load or a replay loads, how, and into what. Which values a parameter may have is in `parameters`."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from urllib.parse import urlsplit
@@ -14,19 +15,19 @@ from airflow_kafka_offsets.core.start import Start, check_start, check_until
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.record_format import RecordFormat
 from airflow_kafka_offsets.formats.row_columns import row_columns
+from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Tables
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord, OnBusy
 from airflow_kafka_offsets.sinks.sink import Sink
-from airflow_kafka_offsets.spark.transforms import load_transform
+from airflow_kafka_offsets.spark.transforms import load_transform, source_files
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """What rows the records of topics become, and where they go: for `load` and `replay` alike.
+    """How the records of topics become rows, and where the rows are written: for `load` and `replay` alike.
 
-    Plain data; nothing is read or checked before it is used. As for `KafkaBatchOperator`: `group_id`, `topics`, `value_format`,
-    `sink`, `transform`, `on_bad_record`, `max_dead_letters`, `isolation_level`, `slice_offsets`, `staging_dir`,
-    `staging_retention`, `idle_timeout`. The connection of the sink is not used: its database is the engine's.
+    Plain data, which nothing checks before it is used. The parameters are those of `KafkaBatchOperator`, except `tables`. The
+    connection of the sink is not used: its database is that of the engine.
 
     :param tables: where the state tables are
     """
@@ -46,10 +47,10 @@ class Pipeline:
     tables: Tables = field(default_factory=Tables)
 
     def check(self) -> pa.Schema:
-        """Refuse what cannot work, before anything is asked or launched.
+        """Check the parameters, before any server is asked and Spark is launched.
 
         :return: the columns of a decoded row
-        :raises ConfigurationError: a parameter is wrong; says which value was received
+        :raises ConfigurationError: a parameter is wrong; the message shows the value
         :raises TransformError: the transform cannot be imported
         """
         check(vars(self), PIPELINE_RULES)
@@ -60,21 +61,50 @@ class Pipeline:
             )
         if not isinstance(self.tables, Tables):
             raise ConfigurationError(f"tables must be Tables(…); got tables={self.tables!r}")
-        _check_staging_dir(self.staging_dir)
+        self._check_staging_dir()
         columns = row_columns(self.value_format)
         if self.transform is not None:
             load_transform(self.transform)
         return columns
 
+    def fingerprint(self, columns: pa.Schema) -> str:
+        """Return a digest of everything that decides what the rows of a range are, the code of the transform included.
+
+        :param columns: those of a decoded row
+        """
+        parts = [
+            self.value_format.fingerprint(),
+            spark_ddl(columns),
+            self.isolation_level,
+            self.transform,
+            self.on_bad_record,
+        ]
+        digest = hashlib.sha256(repr(parts).encode())
+        for file in source_files(self.transform) if self.transform is not None else ():
+            digest.update(file.read_bytes())
+        return digest.hexdigest()
+
+    def _check_staging_dir(self) -> None:
+        """
+        :raises ConfigurationError: `staging_dir` is no absolute path or URI, or holds credentials, which the ledger would store
+        """
+        staging_dir = self.staging_dir or "/"
+        parts = urlsplit(staging_dir)
+        if parts.username or parts.password:
+            raise ConfigurationError(
+                "staging_dir must not hold credentials: they would be stored in the history of batches"
+            )
+        if not parts.scheme and not staging_dir.startswith("/"):
+            raise ConfigurationError(f"staging_dir must be an absolute path or a URI; got staging_dir={staging_dir!r}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoadOptions:
-    """Where a load begins, how far it goes, and what it does about other runs: what a replay has no use for.
+    """Where a load begins, how far it goes, and what it does about other runs. A replay has none of these options.
 
-    As for `KafkaBatchOperator`: `start`, `until`, `max_records`, `max_bytes`, `time_budget`, `on_data_loss`, `lease`,
-    `mirror_to`.
+    The parameters are those of `KafkaBatchOperator`, except `on_busy`.
 
-    :param on_busy: while another run holds the group: wait, or fail
+    :param on_busy: what to do while another run holds the group: `wait` or `fail`
     """
 
     start: Start = "earliest"
@@ -88,25 +118,10 @@ class LoadOptions:
     mirror_to: str | None = None
 
     def check(self) -> None:
-        """Refuse what cannot work, before anything is asked or launched.
+        """Check the options, before any server is asked and Spark is launched.
 
-        :raises ConfigurationError: an option is wrong; says which value was received
+        :raises ConfigurationError: an option is wrong; the message shows the value
         """
         check(vars(self), PIPELINE_RULES)
         check_start(self.start)
         check_until(self.until)
-
-
-def _check_staging_dir(staging_dir: str | None) -> None:
-    """
-    :raises ConfigurationError: it is no absolute path or URI, or holds credentials, which would end up in the ledger
-    """
-    if not staging_dir:
-        return
-    parts = urlsplit(staging_dir)
-    if parts.username or parts.password:
-        raise ConfigurationError(
-            "staging_dir must not hold credentials: they would be stored in the history of batches"
-        )
-    if not parts.scheme and not staging_dir.startswith("/"):
-        raise ConfigurationError(f"staging_dir must be an absolute path or a URI; got staging_dir={staging_dir!r}")

@@ -1,4 +1,8 @@
-"""Step 1: the batch to do next."""
+"""Step 1: decide the batch to load next.
+
+The group's open batch is resumed first. For a new batch, `core.planning` decides the ranges, and the ledger stores them before
+anything is read.
+"""
 
 from __future__ import annotations
 
@@ -25,58 +29,54 @@ from airflow_kafka_offsets.ledger.record_sizes import bytes_per_offset
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import LoadContext, format_first_positions, format_ranges
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
-from airflow_kafka_offsets.loading.staged_batch import Staged, find_staged
+from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
 
 log = logging.getLogger(__name__)
 
-
-EXPIRED = "its records expired before they were read (on_data_loss='skip'); planned anew without them"
-"""Why a batch is given up that was planned in time."""
+EXPIRED = "its records expired before they were read (on_data_loss='skip'); planned again without them"
+"""Why a batch is abandoned whose records were there when it was planned."""
 
 
 class Planned(NamedTuple):
-    """The batch to do next, and its files where an earlier try has staged it."""
+    """The batch to load next.
+
+    :param staged: its files, where an earlier attempt completed them
+    """
 
     batch: Batch
-    work: Staged | None = None
+    staged: StagedBatch | None = None
 
 
-def plan(attempt: LoadContext, options: LoadOptions) -> Planned | None:
-    """The batch to do next: the open one, whoever planned it, else a new one, written ahead; None where nothing is new.
+def plan(context: LoadContext, options: LoadOptions) -> Planned | None:
+    """Return the batch to load next: the open one, whichever run planned it, or a new one, which is stored first.
 
-    :raises ForeignBatchError: the group's batches are those of another load
+    :return: None where there is nothing to load
+    :raises ForeignBatchError: the group's batches belong to another load
     :raises DoubleLoadError: a replay has appended records to the table that the group would load into it again
     """
-    pipeline, claim = attempt.pipeline, attempt.claim
-    batch = open_batch(attempt.engine, pipeline.tables, claim.group_id)
-    planned = _resumed(attempt, options, batch) if batch is not None else None
+    pipeline, engine, tables, claim = context.pipeline, context.engine, context.pipeline.tables, context.claim
+    batch = open_batch(engine, tables, claim.group_id)
+    planned = _resume(context, options, batch) if batch is not None else None
     if planned is not None:
         return planned
-    keep_to_table(attempt.engine, pipeline.tables, claim, pipeline.topics, pipeline.sink.name)
-    generation = read_generation(attempt.engine, pipeline.tables, claim.group_id)
-    decided = decide(attempt, options)
+    keep_to_table(engine, tables, claim, pipeline.topics, pipeline.sink.name)
+    generation = read_generation(engine, tables, claim.group_id)
+    decided = decide(context, options)
     log_gaps(decided.gaps)
     if not decided.ranges and not decided.initial:
         log.info("Nothing to load for group %r in %s", pipeline.group_id, ", ".join(pipeline.topics))
         return None
     try:
         batch = record_plan(
-            attempt.engine,
-            pipeline.tables,
-            claim,
-            decided,
-            attempt.recipe,
-            generation,
-            upsert=pipeline.sink.replaces_rows,
+            engine, tables, claim, decided, context.recipe, generation, upsert=pipeline.sink.replaces_rows
         )
-    except PositionsMovedError as rewound:
-        log.info("%s", rewound)
-        return plan(attempt, options)
+    except PositionsMovedError as moved:
+        log.info("%s", moved)
+        return plan(context, options)
     if batch is None:
-        log.info(
-            "Nothing to load yet for group %r; it begins at %s", pipeline.group_id, format_first_positions(decided)
-        )
+        first = format_first_positions(decided)
+        log.info("Nothing to load yet for group %r; it begins at %s", pipeline.group_id, first)
         return None
     log.info(
         "Planned batch %d of group %r: %s offsets in %d partitions: %s",
@@ -89,17 +89,18 @@ def plan(attempt: LoadContext, options: LoadOptions) -> Planned | None:
     return Planned(batch)
 
 
-def decide(attempt: LoadContext, options: LoadOptions) -> planning.Plan:
-    """What a new batch of this task instance would load, now; nothing is written."""
-    pipeline = attempt.pipeline
+def decide(context: LoadContext, options: LoadOptions) -> planning.Plan:
+    """Decide what a new batch of this task instance would load now; nothing is written."""
+    pipeline, engine, tables = context.pipeline, context.engine, context.pipeline.tables
+    targets = captured_targets(engine, tables, context.claim)
     return dry_run(
         pipeline.group_id,
         pipeline.topics,
         options,
-        engine=attempt.engine,
-        tables=pipeline.tables,
-        cluster=attempt.cluster,
-        targets=captured_targets(attempt.engine, pipeline.tables, attempt.claim),
+        engine=engine,
+        tables=tables,
+        cluster=context.cluster,
+        targets=targets,
     )
 
 
@@ -112,18 +113,18 @@ def dry_run(
     tables: Tables,
     cluster: Cluster,
     targets: Mapping[TopicPartition, int] | None = None,
-    given_up: Batch | None = None,
+    abandoned: Batch | None = None,
 ) -> planning.Plan:
-    """What a new batch would load, now; nothing is written, and no open batch is looked at.
+    """Decide what a new batch would load now; nothing is written, and an open batch is ignored.
 
-    :param targets: how far a task instance goes that has begun; None is for one that begins now
-    :param given_up: the open batch, where it would be abandoned first
-    :raises PlanningError: where the stored positions and the logs do not fit together
+    :param targets: the end offsets that the first attempt of a task instance captured; None decides them now
+    :param abandoned: the open batch, if the plan is for the case that it is abandoned first
+    :raises PlanningError: the stored positions and the logs do not fit together
     """
-    # Positions first, then the ends of the logs: the other way round, lag could come out negative.
+    # Positions are read before the ends of the logs: the other way round, lag could be negative.
     positions = read_positions(engine, tables, group_id)
-    if given_up is not None:
-        positions |= first_positions(given_up, positions)
+    if abandoned is not None:
+        positions |= first_positions(abandoned, positions)
     logs = cluster.logs(topics)
     if targets is None and options.until is not None:
         targets = targets_until(cluster, instant("until", options.until), logs)
@@ -140,54 +141,57 @@ def dry_run(
     )
 
 
-def _resumed(attempt: LoadContext, options: LoadOptions, batch: Batch) -> Planned | None:
-    """The group's open batch, where it is this pipeline's to finish and can still be finished as it was planned.
+def _resume(context: LoadContext, options: LoadOptions, batch: Batch) -> Planned | None:
+    """Return the group's open batch, if it belongs to this pipeline and can still be loaded as it was planned.
 
-    :return: None where its records are gone, the user chose to skip such, and the batch was given up for that
-    :raises ForeignBatchError: it loads other topics, or into another table
-    :raises PlanningError: the log is not what it was planned from
+    :return: None where the batch was abandoned, because its records are gone and `on_data_loss` is `skip`
+    :raises ForeignBatchError: the batch loads other topics, or loads into another table
+    :raises PlanningError: a log is not the one that the batch was planned from
     """
-    pipeline = attempt.pipeline
-    topics = {one.topic for one in batch.ranges}
-    is_mine = batch.target_table in same_table_names(attempt.engine, pipeline.sink.name)
-    if not topics <= set(pipeline.topics) or not is_mine:
+    pipeline = context.pipeline
+    topics = {range_.topic for range_ in batch.ranges}
+    is_own = batch.target_table in same_table_names(context.engine, pipeline.sink.name)
+    if not topics <= set(pipeline.topics) or not is_own:
         raise ForeignBatchError(
             f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} into table "
             f"{batch.target_table!r}; this load is of {', '.join(pipeline.topics)} into {pipeline.sink.name!r}. Run the load "
-            "that began it to its end, and give every load a group_id of its own; or, where that load is no more, give the batch up: "
-            f"airflow kafka-offsets abandon {batch.group_id} --batch {batch.batch_id} --conn-id CONN_ID."
+            "that planned it to its end, and give every load a group_id of its own. If that load no longer exists, abandon the "
+            f"batch: airflow kafka-offsets abandon {batch.group_id} --batch {batch.batch_id} --conn-id CONN_ID."
         )
-    if batch.fingerprint != attempt.fingerprint:
+    if batch.fingerprint != context.fingerprint:
         log.warning(
-            "Batch %d was planned by a try with other columns, another transform, or other code of it: those of this try "
-            "make its rows",
+            "Batch %d was planned with other columns, another transform, or other code of the transform; its rows are made with "
+            "those of this attempt",
             batch.batch_id,
         )
-    work = find_staged(batch, attempt.fingerprint)
-    if work is None and abandon_if_expired(attempt, options, batch):
+    staged = find_staged(batch, context.fingerprint)
+    if staged is None and abandon_if_expired(context, options, batch):
         return None
-    told = "committing its files" if work is not None else "finishing it first"
-    log.info("Batch %d of group %r is %s by an earlier try: %s", batch.batch_id, batch.group_id, batch.state, told)
-    return Planned(batch, work)
+    action = "staging it" if staged is None else "committing its files"
+    log.info(
+        "Batch %d of group %r was %s by an earlier attempt: %s", batch.batch_id, batch.group_id, batch.state, action
+    )
+    return Planned(batch, staged)
 
 
-def abandon_if_expired(attempt: LoadContext, options: LoadOptions, batch: Batch) -> bool:
-    """Abandon a batch whose records are gone, where the user chose to skip such.
+def abandon_if_expired(context: LoadContext, options: LoadOptions, batch: Batch) -> bool:
+    """Abandon a batch whose records are gone, if `on_data_loss` is `skip`.
 
-    :raises PlanningError: they are gone, and the user did not; or the log is another one
+    :return: whether the batch was abandoned
+    :raises PlanningError: records are gone and `on_data_loss` is `fail`, or a topic was recreated
     """
-    pipeline = attempt.pipeline
-    if planning.check_open(batch.ranges, attempt.cluster.logs(pipeline.topics), options.on_data_loss):
+    pipeline = context.pipeline
+    if planning.check_open(batch.ranges, context.cluster.logs(pipeline.topics), options.on_data_loss):
         return False
     log.warning("Batch %d of group %r is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
-    abandon(attempt.engine, pipeline.tables, attempt.claim, batch, EXPIRED)
+    abandon(context.engine, pipeline.tables, context.claim, batch, EXPIRED)
     if batch.staging_uri is not None:
         remove_attempt(batch.batch_id, batch.staging_uri, pipeline.staging_dir)
     return True
 
 
 def log_gaps(gaps: Iterable[Gap]) -> None:
-    """What is not loaded is told before anything is."""
+    """Log the offsets that a plan leaves out, before anything is loaded."""
     for gap in gaps:
         log.warning(
             "%s[%d]: offsets %d..%d are %s: %s", gap.topic, gap.partition, gap.start, gap.end, gap.cause, gap.decision

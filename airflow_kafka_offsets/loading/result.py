@@ -1,4 +1,4 @@
-"""What a load did."""
+"""What a load or a replay reports: each committed batch to its `on_commit` callback, and the sum of them to its caller."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 
 class Commit(NamedTuple):
-    """What a batch did, once it is committed.
+    """A committed batch.
 
     :param kind: `load` or `replay`
-    :param records: those that were loaded, by topic, dead letters among them
-    :param dead_letters: those that were set aside, by topic
-    :param rows: those that were written
-    :param duration: from the plan of the batch, or from where this attempt took it up, to the end of the commit
+    :param records: number of loaded records by topic, dead letters included
+    :param dead_letters: number of dead-lettered records by topic
+    :param rows: number of written rows
+    :param duration: from planning the batch, or from where this attempt resumed it, to the end of the commit
     """
 
     group_id: str
@@ -31,13 +31,13 @@ OnCommit = Callable[[Commit], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What a load did.
+    """What a load or a replay did.
 
-    :param batches: the ids of the batches that it committed, in order; another run's open batch may be the first
-    :param records: how many records were read, dead letters among them
+    :param batches: the ids of the committed batches, in order; the first may be an open batch that another run planned
+    :param records: how many records were read, dead letters included
     :param rows: how many rows were written
-    :param dead_letters: how many records were set aside
-    :param complete: False where the time budget ended before everything was loaded
+    :param dead_letters: how many records were dead-lettered
+    :param complete: False where the time budget was used up before everything was loaded
     """
 
     batches: tuple[int, ...] = ()
@@ -47,9 +47,9 @@ class LoadResult:
     complete: bool = True
 
     def __add__(self, other: LoadResult) -> LoadResult:
-        """Both, one after the other."""
+        """Return the sum of two results, the earlier one first."""
         return LoadResult(
-            (*self.batches, *other.batches),
+            self.batches + other.batches,
             self.records + other.records,
             self.rows + other.rows,
             self.dead_letters + other.dead_letters,

@@ -1,133 +1,223 @@
-"""Step 2: have Spark make files of the rows of a batch."""
+"""Step 2: stage a batch. Spark writes files with its rows, or the files that an earlier attempt completed are found again.
+
+`staging_area` creates and removes the directories of the files. What Spark runs is in the package `spark`.
+"""
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
+from airflow_kafka_offsets import exceptions
 from airflow_kafka_offsets.core import log_identity
-from airflow_kafka_offsets.core.offsets import split
+from airflow_kafka_offsets.core.offsets import TopicPartition, split
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError, StagingError
-from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.batches import begin_staging, mark_staged
+from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.loading.context import LoadContext
-from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.staged_batch import Staged, read_staged
-from airflow_kafka_offsets.loading.staging_area import make_staging_directory, remove_attempt
+from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.launcher import Launcher
 from airflow_kafka_offsets.spark.main import failure
 from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead
+
+log = logging.getLogger(__name__)
+
+# A slice with less than this fraction of `slice_offsets` shares its Spark task with others.
+_SMALL_SLICE = 8
+
+_UNREADABLE = (
+    OSError,  # the store does not answer, or denies access
+    pa.ArrowException,  # pyarrow does not know the URI's scheme, or was built without it
+    ValueError,  # the manifest is incomplete, or names files outside the directory
+    KeyError,  # another version of this package wrote the manifest
+    TypeError,  # the same
+    StagingError,  # the manifest is of another batch, or of other offsets
+)
+"""What reading the files of an earlier attempt raises where they cannot be used."""
 
 
-def stage(attempt: LoadContext, batch: Batch) -> Staged:
-    """Have Spark make files of the batch's rows."""
-    pipeline, engine, claim = attempt.pipeline, attempt.engine, attempt.claim
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """A batch whose files are complete."""
+
+    directory: StagingDirectory
+    manifest: Manifest
+    reads: Mapping[TopicPartition, RangeRead]
+
+    @property
+    def records(self) -> int:
+        return sum(read.records or 0 for read in self.reads.values())
+
+    @property
+    def dead_letters(self) -> int:
+        return sum(read.dead_letters for read in self.reads.values())
+
+
+def stage(context: LoadContext, batch: Batch) -> StagedBatch:
+    """Run Spark to write files with the rows of a batch, in a new directory."""
+    pipeline, engine, claim = context.pipeline, context.engine, context.claim
     with engine.connect() as conn:
-        # The commit asks again; here it spares Spark's time.
+        # The commit checks it again; here it saves a Spark application whose result could not be committed.
         pipeline.sink.refuse_unknown_rows(conn, pipeline.tables.offset_batches, batch.batch_id)
-    directory = make_staging_directory(batch, pipeline.staging_dir)
-    job = make_job(
-        pipeline, attempt.kafka_config, batch, attempt.columns, attempt.target, directory, attempt.fingerprint
-    )
-    begin_staging(engine, pipeline.tables, claim, batch, directory.uri, attempt.recipe)
+    directory = create_directory(batch, pipeline.staging_dir)
+    job = make_job(context, batch, directory)
+    begin_staging(engine, pipeline.tables, claim, batch, directory.uri, context.recipe)
     if batch.staging_uri is not None:
-        # An attempt that was killed while it staged: its files are of no use to anybody.
+        # An earlier attempt was killed while it staged.
         remove_attempt(batch.batch_id, batch.staging_uri, pipeline.staging_dir)
-    work = launch_application(attempt.launcher, job, batch, directory)
-    # Records of a topic that was made anew while Spark read would go under the old topic's name.
-    log_identity.check_ranges(batch.ranges, attempt.cluster.logs(pipeline.topics))
-    mark_staged(engine, pipeline.tables, claim, batch, work.records)
-    return work
+    staged = launch_application(context.launcher, job, batch, directory)
+    # If a topic was recreated while Spark read, records of the new topic would be loaded as those of the old one.
+    log_identity.check_ranges(batch.ranges, context.cluster.logs(pipeline.topics))
+    mark_staged(engine, pipeline.tables, claim, batch, staged.records)
+    return staged
 
 
-# Slices below this part of the largest are small.
-_SMALL = 8
-
-
-def make_job(
-    pipeline: Pipeline,
-    kafka_config: Mapping[str, Any],
-    batch: Batch,
-    columns: pa.Schema,
-    target: TargetColumns,
-    directory: StagingDirectory,
-    wanted: str,
-) -> StageJob:
-    """All that the Spark application needs to know, as plain data.
-
-    :param wanted: the fingerprint of the pipeline
-    """
+def make_job(context: LoadContext, batch: Batch, directory: StagingDirectory) -> StageJob:
+    """Return all that the Spark application needs to know, as plain data."""
+    pipeline = context.pipeline
     return StageJob(
         batch_id=batch.batch_id,
         group_id=batch.group_id,
         slices=tuple(split(batch.ranges, pipeline.slice_offsets)),
-        kafka_config=kafka_config,
+        kafka_config=context.kafka_config,
         isolation_level=pipeline.isolation_level,
         value_format=pipeline.value_format,
-        columns=columns,
-        columns_ddl=spark_ddl(columns),
+        columns=context.columns,
         transform=pipeline.transform,
-        target=target,
-        fingerprint=wanted,
+        target=context.target,
+        fingerprint=context.fingerprint,
         staging_uri=directory.uri,
-        # A transform may live beside the DAG file, in a folder that only this process was told of.
-        python_path=tuple(path for path in sys.path if path) if pipeline.transform else (),
+        # A transform may be in the folder of the DAG file, which is only on this process's path.
+        python_path=tuple(filter(None, sys.path)) if pipeline.transform else (),
         idle_timeout=pipeline.idle_timeout.total_seconds(),
         on_bad_record=pipeline.on_bad_record,
         max_dead_letters=pipeline.max_dead_letters,
-        task_offsets=pipeline.slice_offsets // _SMALL,
+        task_offsets=pipeline.slice_offsets // _SMALL_SLICE,
     )
 
 
-def launch_application(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDirectory) -> Staged:
-    """Run the application, and check that it staged what was planned.
+def launch_application(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDirectory) -> StagedBatch:
+    """Run the Spark application, and check that it staged the planned ranges.
 
-    :raises KafkaOffsetsError: what the application reports; RecordError, for example, for a record that does not decode
-    :raises ConfigurationError: Spark's Python lacks what it needs
-    :raises StagingError: it failed without a report, or staged something else
+    :raises KafkaOffsetsError: what the application reports, such as RecordError for a record that cannot be decoded
+    :raises ConfigurationError: Spark's Python lacks a module
+    :raises StagingError: the application failed without a report, or staged other offsets
     """
     if not job.slices:
-        # Nothing but a gap to record: no Spark for that.
+        # The batch only records gaps: Spark has nothing to read.
         directory.write_text(MANIFEST, Manifest(batch.batch_id, job.fingerprint, (), ()).to_json())
-        return read_staged(directory, batch)
+        return _read_staged(directory, batch)
     try:
         launcher(job)
     except KafkaOffsetsError:
         raise
     except Exception as error:
-        reported = _reported(directory)
-        if reported is not None:
-            raise reported from error
-        raise failure(batch.batch_id, error) from error
-    return read_staged(directory, batch)
+        # Several tasks may have failed. An error that no retry can mend comes first.
+        reported = sorted(map(_error_of, directory.notes("failure-")), key=lambda error: (error.retriable, str(error)))
+        raise (reported[0] if reported else failure(batch.batch_id, error)) from error
+    return _read_staged(directory, batch)
 
 
-def _reported(directory: StagingDirectory) -> KafkaOffsetsError | None:
-    """The error that the application left, in its own words; of several, one that no retry can help."""
-    errors = [_error_of(note) for note in directory.notes("failure-")]
-    errors.sort(key=lambda error: (error.retriable, str(error)))
-    return errors[0] if errors else None
+def find_staged(batch: Batch, fingerprint: str) -> StagedBatch | None:
+    """Return the files that an earlier attempt staged, or None where the batch has to be staged.
+
+    :param fingerprint: of the pipeline as it is now
+    """
+    if batch.state != "staged" or batch.staging_uri is None:
+        return None
+    try:
+        staged = _read_staged(StagingDirectory(batch.staging_uri), batch)
+        if staged.manifest.fingerprint != fingerprint:
+            log.warning(
+                "Batch %d was staged with other columns or another transform, and is staged again", batch.batch_id
+            )
+        elif _is_complete(staged):
+            return staged
+        else:
+            log.warning(
+                "Files of batch %d are missing in %s, and it is staged again", batch.batch_id, batch.staging_uri
+            )
+    except FileNotFoundError:
+        pass  # There is no manifest: the batch was staged on another machine, or its files were removed.
+    except _UNREADABLE as error:
+        log.warning(
+            "The files of batch %d in %s cannot be read, and it is staged again: %s: %s",
+            batch.batch_id,
+            batch.staging_uri,
+            type(error).__name__,
+            error,
+        )
+    return None
+
+
+def _is_complete(staged: StagedBatch) -> bool:
+    directory, dead_letters = staged.directory, (read.dead_letters_file for read in staged.manifest.reads)
+    return all(directory.holds(file.name, file.bytes) for file in staged.manifest.files) and all(
+        directory.holds(name) for name in dead_letters if name is not None
+    )
+
+
+def _read_staged(directory: StagingDirectory, batch: Batch) -> StagedBatch:
+    """Read the manifest of a batch, and check that the planned ranges were staged.
+
+    :raises FileNotFoundError: there is no manifest
+    :raises StagingError: the directory holds another batch, or other offsets
+    """
+    manifest = Manifest.from_json(directory.read_text(MANIFEST))
+    if manifest.batch_id != batch.batch_id:
+        raise StagingError(f"{directory.uri} holds batch {manifest.batch_id}, not batch {batch.batch_id}")
+    return StagedBatch(directory, manifest, _range_reads(manifest, batch))
+
+
+def _range_reads(manifest: Manifest, batch: Batch) -> dict[TopicPartition, RangeRead]:
+    """Sum up what reading the slices of each range showed.
+
+    :raises StagingError: the slices that were read are not exactly the planned ranges
+    """
+    slices: dict[TopicPartition, list[SliceRead]] = defaultdict(list)
+    for read in sorted(manifest.reads, key=lambda read: (read.topic, read.partition, read.start)):
+        slices[TopicPartition(read.topic, read.partition)].append(read)
+    range_reads: dict[TopicPartition, RangeRead] = {}
+    for range_ in filter(len, batch.ranges):
+        reads = slices.pop(range_.topic_partition, [])
+        bounds = [range_.start, *(read.end for read in reads)]
+        if [read.start for read in reads] != bounds[:-1] or bounds[-1] != range_.end:
+            raise StagingError(f"Batch {batch.batch_id}: {range_} was planned, other offsets were staged: {reads}")
+        firsts = [read.first_timestamp_ms for read in reads if read.first_timestamp_ms is not None]
+        lasts = [read.last_timestamp_ms for read in reads if read.last_timestamp_ms is not None]
+        range_reads[range_.topic_partition] = RangeRead(
+            None if any(read.records is None for read in reads) else sum(read.records or 0 for read in reads),
+            _instant(min(firsts, default=None)),
+            _instant(max(lasts, default=None)),
+            bytes=sum(read.bytes for read in reads),
+            dead_letters=sum(read.dead_letters for read in reads),
+        )
+    if slices:
+        raise StagingError(f"Batch {batch.batch_id}: partitions were staged that were not planned: {sorted(slices)}")
+    return range_reads
+
+
+def _instant(milliseconds: int | None) -> datetime | None:
+    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def _error_of(note: Mapping[str, Any]) -> KafkaOffsetsError:
-    """Return the error that a note describes; a StagingError where it names none that a message alone makes."""
-    kinds = {kind.__name__: kind for kind in _errors_below(KafkaOffsetsError)}
-    kind = kinds.get(note["error"])
+    """Return the error that a note describes, or a StagingError where it names no error that a message alone makes."""
+    kind: Any = vars(exceptions).get(note["error"])
     if kind is RecordError:
         return RecordError(note["reason"], topic=note["topic"], partition=note["partition"], offset=note["offset"])
-    if kind is None or kind.__init__ is not Exception.__init__:
+    is_known = isinstance(kind, type) and issubclass(kind, KafkaOffsetsError) and kind is not KafkaOffsetsError
+    if not is_known or kind.__init__ is not Exception.__init__:
         return StagingError(f"{note['error']}: {note['message']}")
-    return kind(note["message"])
-
-
-def _errors_below(kind: type[KafkaOffsetsError]) -> Iterator[type[KafkaOffsetsError]]:
-    for below in kind.__subclasses__():
-        yield below
-        yield from _errors_below(below)
+    error: KafkaOffsetsError = kind(note["message"])
+    return error

@@ -18,7 +18,6 @@ from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
 from airflow_kafka_offsets.ledger.install import create_missing
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.loading import staged_batch
 from airflow_kafka_offsets.loading.claiming import prefer_fenced_error
 from airflow_kafka_offsets.loading.commit import commit
 from airflow_kafka_offsets.loading.context import LoadContext, format_ranges
@@ -26,8 +25,7 @@ from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.plan import EXPIRED, log_gaps
 from airflow_kafka_offsets.loading.result import LoadResult, OnCommit
-from airflow_kafka_offsets.loading.stage import stage
-from airflow_kafka_offsets.loading.staged_batch import find_staged
+from airflow_kafka_offsets.loading.stage import find_staged, stage
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.replaying.bounds import (
     Bounds,
@@ -100,7 +98,7 @@ def replay(
     launcher.check(pipeline.staging_dir)
     cluster = Cluster(kafka_config, isolation_level=pipeline.isolation_level)
     cluster_id = cluster.cluster_id()
-    fingerprint = staged_batch.fingerprint(pipeline, columns)
+    fingerprint = pipeline.fingerprint(columns)
     scenario = describe_bounds(bounds, pipeline.topics)
     request = Replay(
         group_id=pipeline.group_id,

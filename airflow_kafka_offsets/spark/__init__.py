@@ -1,1 +1,1 @@
-"""The Spark application: ranges to staged files. It travels to the executors, and knows neither Airflow nor SQLAlchemy."""
+"""The Spark application, from a job to staged files. Executors import it: it knows neither Airflow nor SQLAlchemy."""

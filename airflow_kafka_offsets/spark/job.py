@@ -1,4 +1,4 @@
-"""What the Spark application is told, and what it leaves behind: the job and the manifest, as files."""
+"""The job of the Spark application, and its form as JSON. What the application leaves behind is in `staging.manifest`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import Slice, pack
 from airflow_kafka_offsets.formats.record_format import RecordFormat, from_plain, to_plain
-from airflow_kafka_offsets.staging.manifest import from_dicts
 from airflow_kafka_offsets.staging.target_columns import TargetColumns
 
 
@@ -21,18 +20,17 @@ class StageJob:
     """One attempt to stage a batch.
 
     :param kafka_config: librdkafka configuration; holds secrets, and travels in a file that only its owner can read
-    :param value_format: how the value of a record is decoded
-    :param columns: the decoded columns with the audit columns, as Arrow sees them
-    :param columns_ddl: the same columns as Spark sees them
+    :param columns: of a decoded row
     :param transform: `package.module.function` from DataFrame to DataFrame, or None
-    :param target: what the sink can take, to check the transform's result against before anything is read
-    :param fingerprint: of everything that decides what the rows are; comes back in the manifest
+    :param target: which columns the sink takes; the result of the transform is checked before anything is read
+    :param fingerprint: of everything that decides what the rows are; it is copied to the manifest
     :param staging_uri: an empty directory that belongs to this attempt alone
     :param python_path: directories in which the driver finds the transform
     :param task_offsets: slices of no more offsets than this share a Spark task
-    :param on_bad_record: `fail`, or `dead_letter`: a record that does not decode is set aside
-    :param max_dead_letters: of the batch, so that no slice needs to set aside more; None for any number
-    :param idle_timeout: seconds after which a read without any record or end of log is given up
+    :param on_bad_record: `fail`, or `dead_letter` for a record that cannot be decoded
+    :param max_dead_letters: of the whole batch, so no slice needs more; None for any number
+    :param idle_timeout: seconds after which a read fails that yields no record and does not reach the end of the log
+    :param progress_interval: seconds between two lines of progress, and between two notes of a slice
     """
 
     batch_id: int
@@ -42,7 +40,6 @@ class StageJob:
     isolation_level: str
     value_format: RecordFormat
     columns: pa.Schema
-    columns_ddl: str
     transform: str | None
     target: TargetColumns
     fingerprint: str
@@ -56,17 +53,17 @@ class StageJob:
 
     @property
     def offsets(self) -> int:
-        """How many offsets the slices span."""
+        """The number of offsets in all slices."""
         return sum(map(len, self.slices))
 
     @property
     def tasks(self) -> list[tuple[Slice, ...]]:
-        """The slices of each Spark task, in order."""
+        """The slices of each Spark task, by the number of the task."""
         return pack(self.slices, self.task_offsets)
 
     def to_json(self) -> str:
         plain = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
-        plain["slices"] = [asdict(one) for one in self.slices]
+        plain["slices"] = [asdict(slice_) for slice_ in self.slices]
         plain["target"] = asdict(self.target)
         plain["value_format"] = to_plain(self.value_format)
         plain["kafka_config"] = dict(self.kafka_config)
@@ -76,11 +73,9 @@ class StageJob:
     @classmethod
     def from_json(cls, text: str) -> StageJob:
         plain = json.loads(text)
-        known = plain["target"]["known"]
-        plain["slices"] = from_dicts(Slice, plain["slices"])
-        plain["target"] = TargetColumns(
-            plain["target"]["table"], None if known is None else tuple(known), tuple(plain["target"]["required"])
-        )
+        table, known, required = plain["target"].values()
+        plain["slices"] = tuple(Slice(**fields) for fields in plain["slices"])
+        plain["target"] = TargetColumns(table, None if known is None else tuple(known), tuple(required))
         plain["value_format"] = from_plain(plain["value_format"])
         plain["columns"] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(plain["columns"])))
         plain["python_path"] = tuple(plain["python_path"])

@@ -1,4 +1,7 @@
-"""What a launcher is: it runs the Spark application for one job. Launchers know nothing of batches, positions and targets."""
+"""The protocol of launchers, which run the Spark application for one job.
+
+`session_launcher` and `hooks.spark` implement it. A launcher knows nothing of batches, positions and targets.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,19 @@ from airflow_kafka_offsets.spark.job import StageJob
 
 
 class Launcher(Protocol):
-    """Runs the Spark application for a job, and returns when it has ended."""
+    """Runs the Spark application for a job, and returns when it has finished."""
 
     def check(self, staging_dir: str | None) -> None:
-        """Find out, before anything is planned, whether Spark can be launched and reach the staging directory.
+        """Check, before anything is planned, that Spark can be launched and reach the staging directory.
 
-        :raises ConfigurationError: what is missing
+        :raises ConfigurationError: something is missing; the message says what
         """
 
     def __call__(self, job: StageJob) -> None:
-        """Stage a job, and raise where that fails.
+        """Stage a job, and raise an exception if that fails.
 
-        Where the application left an error in the staging directory, that one counts, whatever is raised here.
+        An error that the application left in the staging directory takes precedence over the exception.
         """
 
     def on_kill(self) -> None:
-        """Stop the application, where one runs: Airflow stops the task."""
+        """Stop the application, if one is running: Airflow stops the task."""

@@ -1,4 +1,4 @@
-"""The files that travel with a job: this package, the application and the job itself."""
+"""Write the files that are submitted with a job: this package, the application that calls `main`, and the job itself."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def write_job(directory: Path, job: StageJob) -> JobFiles:
 def write_package(path: Path) -> Path:
     """Write this package as an archive that Python can import from.
 
-    Whole, although executors import only its Spark part: on the driver it comes before the installed package, and half
-    of it would hide the other half from a transform's module that imports it. The same package gives the same bytes,
-    since Spark refuses a second file of the same name with other contents.
+    The archive holds the whole package, although executors import only its Spark part. On the driver the archive comes before the
+    installed package, and half of it would hide the other half from a transform that imports it. The same package gives the same
+    bytes: Spark refuses a second file of the same name with other contents.
     """
     root = Path(__file__).resolve().parent.parent
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(root.rglob("*.py")):
             info = zipfile.ZipInfo(str(Path(root.name) / file.relative_to(root)))
-            # An entry does not take over what the archive was opened with.
+            # An entry does not inherit the compression of its archive.
             info.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(info, file.read_bytes())
     return path

@@ -1,4 +1,4 @@
-"""Run the application inside a Spark session that exists already: in a notebook, a script, or over Spark Connect."""
+"""Run the application in an existing Spark session: in a notebook, in a script, or over Spark Connect."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 class SessionLauncher:
     """Stages batches in a session that belongs to the caller.
 
-    :param spark: any session; its executors need pyarrow and confluent-kafka, and get the rest from here
+    :param spark: any session; its executors need pyarrow and confluent-kafka; the launcher sends them this package
     """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
     def check(self, staging_dir: str | None) -> None:
-        """Check nothing: the session runs, and only its owner knows whether its executors share a directory with this process."""
+        """Check nothing: the session is running, and only its owner knows whether its executors share a directory with this process."""
 
     def __call__(self, job: StageJob) -> None:
         _add_package(self._spark)
@@ -39,7 +39,7 @@ class SessionLauncher:
         """Do nothing: the session belongs to the caller, who stops it."""
 
 
-# Contexts whose executors have this package. A context would take it once more with every batch.
+# Contexts whose executors have this package. Without this, each batch would send it again.
 _with_package: WeakSet[SparkContext] = WeakSet()
 
 
@@ -63,7 +63,7 @@ def _is_remote(spark: SparkSession) -> bool:
 
 @cache
 def _archive() -> Path:
-    """Return the archive of this process: Spark fetches it whenever an executor starts, as long as the session lives."""
+    """Return this process's archive. It is kept until the process ends: Spark fetches it whenever an executor starts."""
     directory = tempfile.mkdtemp(prefix="kafka-offsets-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return write_package(Path(directory) / "airflow_kafka_offsets.zip")

@@ -1,4 +1,4 @@
-"""The user's DataFrame transform: imported, called, and its columns checked."""
+"""Import the user's DataFrame transform, call it, check the columns that it returns, and find the files of its code."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.exceptions import TargetError, TransformError
@@ -23,7 +24,7 @@ Transform = Callable[["DataFrame"], "DataFrame"]
 def load_transform(path: str) -> Transform:
     """Import `package.module.function`.
 
-    :raises TransformError: there is no such module or function, or it is not callable
+    :raises TransformError: the module or the function does not exist, or is not callable
     """
     module_name, _, name = path.rpartition(".")
     if not module_name:
@@ -42,7 +43,19 @@ def load_transform(path: str) -> Transform:
     return transform
 
 
-def transform_code(transform: Transform) -> Any:
+def source_files(path: str) -> list[Path]:
+    """Return the files with the code of a transform: of the module that defines it, and of the module that its path names.
+
+    :param path: its import path
+    """
+    code = _transform_code(load_transform(path))
+    modules = dict.fromkeys([getattr(code, "__module__", None), path.rpartition(".")[0]])
+    files = [getattr(sys.modules.get(name), "__file__", None) for name in modules if name is not None]
+    # The file of an extension module is binary, and decides as much. A built-in module has no file.
+    return [Path(file) for file in files if file is not None]
+
+
+def _transform_code(transform: Transform) -> Any:
     """Return the function, or the class of an object with `__call__`, whose code a transform runs."""
     code: Any = inspect.unwrap(transform)
     while isinstance(code, partial):
@@ -53,24 +66,23 @@ def transform_code(transform: Transform) -> Any:
 def check_columns(columns: list[str], target: TargetColumns, transform: str) -> None:
     """Compare the columns that a transform returns with those of the target.
 
-    :raises TargetError: naming what the target lacks, and what it cannot do without
+    :raises TargetError: the target lacks columns, or needs columns that the transform drops; the message names them
     """
     if target.known is None:
         return
-    extra = [name for name in columns if name not in target.known and not name.startswith("_kafka_")]
-    missing = [name for name in target.required if name not in columns]
-    if extra or missing:
-        told = [f"the target has no column {', '.join(map(repr, extra))}"] if extra else []
-        told += (
-            [f"the target needs column {', '.join(map(repr, missing))}, which the transform drops"] if missing else []
-        )
-        raise TargetError(f"Transform {transform!r} does not fit table {target.table!r}: {'; '.join(told)}")
+    extra = [repr(name) for name in columns if name not in target.known and not name.startswith("_kafka_")]
+    missing = [repr(name) for name in target.required if name not in columns]
+    problems = [f"the target has no column {', '.join(extra)}"] if extra else []
+    if missing:
+        problems.append(f"the target needs column {', '.join(missing)}, which the transform drops")
+    if problems:
+        raise TargetError(f"Transform {transform!r} does not fit table {target.table!r}: {'; '.join(problems)}")
 
 
 def apply_transform(transform: Transform, rows: DataFrame, job: StageJob) -> DataFrame:
-    """Call the transform.
+    """Call a transform.
 
-    :raises TransformError: it raised, or did not return a DataFrame
+    :raises TransformError: the transform raised, or did not return a DataFrame
     """
     _pickle_by_value(transform)
     try:
@@ -83,9 +95,9 @@ def apply_transform(transform: Transform, rows: DataFrame, job: StageJob) -> Dat
 
 
 def _pickle_by_value(transform: Transform) -> None:
-    """A UDF in the transform's module reaches the executors as code: they need not have the module."""
+    """Send UDFs of the transform's module to the executors as code: the executors need not have the module."""
     from pyspark import cloudpickle
 
-    module = sys.modules.get(transform_code(transform).__module__)
+    module = sys.modules.get(_transform_code(transform).__module__)
     if module is not None:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

@@ -1,18 +1,18 @@
-"""Records that do not decode, set aside: one Arrow file for each slice that has any, beside the staged rows."""
+"""Dead letters on their way to the commit: an Arrow file for each slice with records that cannot be decoded."""
 
 from __future__ import annotations
 
 import base64
 import json
 import uuid
-from collections.abc import Iterator, Sequence
-from types import TracebackType
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.exceptions import DeadLetterError, StagingError
+from airflow_kafka_offsets.exceptions import DeadLetterError
 from airflow_kafka_offsets.formats.record_format import BadRecord
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
@@ -31,110 +31,93 @@ SCHEMA = pa.schema(
 )
 """The columns of dead letters.
 
-`headers` is JSON, as a list of [key, value], with values in base64 or null; it is null where the record has
-none, and where the key of one is not UTF-8.
+`headers` is JSON: a list of [key, value], with values in base64 or null. It is null where a record has no headers, and where the
+key of a header is not UTF-8.
 """
 
 
-class DeadLetterFile:
-    """Writes the dead letters of one evaluation of a slice, into a file that is made with the first of them.
+class DeadLetterFile(ExitStack):
+    """Writes the dead letters of one evaluation of a slice, into a file that is created with the first of them.
 
-    It is complete when the context is left. Its name is its own: where Spark reads a slice twice, the file counts that
-    the note of the slice names.
+    The file is complete when the context is left. Each evaluation has a file of its own: if Spark reads a slice twice, the note of
+    the slice names the file that counts.
 
-    :param most: how many the batch may have, all of its slices together; None for any number
+    :param max_dead_letters: of the whole batch; None for any number
     """
 
-    def __init__(self, staging: StagingDirectory, one: Slice, most: int | None = None) -> None:
+    def __init__(self, staging: StagingDirectory, slice_: Slice, max_dead_letters: int | None = None) -> None:
+        super().__init__()
         self.count = 0
         self.name: str | None = None
         self._staging = staging
-        self._slice = one
-        self._most = most
-        self._stream: Any = None
+        self._slice = slice_
+        self._max = max_dead_letters
         self._writer: pa.RecordBatchFileWriter | None = None
 
-    def __enter__(self) -> DeadLetterFile:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            if self._writer is not None:
-                self._writer.close()
-        finally:
-            if self._stream is not None:
-                self._stream.close()
-
     def add(self, batch: pa.RecordBatch, bad: Sequence[BadRecord]) -> None:
-        """
-        :param batch: what `read` yields, with headers
-        :param bad: which of its records do not decode, and why
-        :raises DeadLetterError: they are too many, whatever other slices have; the rest need not be read to know it
+        """Write the bad records of a batch.
+
+        :param batch: what `kafka.reader.read` yields, with headers
+        :param bad: the records that cannot be decoded
+        :raises DeadLetterError: this slice alone has more than the batch may have; the rest need not be read
         """
         if not bad:
             return
-        if self._most is not None and self.count + len(bad) > self._most:
-            one, offset = self._slice, batch.column("offset")[bad[0].row].as_py()
-            told = f"More than {self._most:,} records of {one.topic}[{one.partition}] {one.start}..{one.end} cannot be decoded"
-            raise too_many(told, self._most, one.topic, one.partition, offset, bad[0].reason)
+        slice_ = self._slice
+        if self._max is not None and self.count + len(bad) > self._max:
+            offset = batch.column("offset")[bad[0].row].as_py()
+            problem = f"More than {self._max:,} records of {slice_.topic}[{slice_.partition}] {slice_.start}..{slice_.end} cannot be decoded"
+            raise too_many(problem, self._max, slice_.topic, slice_.partition, offset, bad[0].reason)
         if self._writer is None:
-            self.name = f"dead-{self._slice.index}-{uuid.uuid4().hex}.arrow"
-            self._stream = self._staging.filesystem.open_output_stream(self._staging.file(self.name))
+            self.name = f"dead-{slice_.index}-{uuid.uuid4().hex}.arrow"
+            stream = self.enter_context(self._staging.filesystem.open_output_stream(self._staging.file(self.name)))
             options = pa.ipc.IpcWriteOptions(compression="lz4")
-            self._writer = pa.ipc.new_file(self._stream, SCHEMA, options=options)
-        self._writer.write_batch(_letters(batch, self._slice, bad))
+            self._writer = self.enter_context(pa.ipc.new_file(stream, SCHEMA, options=options))
+        self._writer.write_batch(_dead_letters(batch, slice_, bad))
         self.count += len(bad)
 
 
-def too_many(told: str, most: int, topic: str, partition: int, offset: int, reason: str) -> DeadLetterError:
-    """
-    :param told: how many there are, of what
-    :param offset: that of one of them
+def too_many(
+    problem: str, max_dead_letters: int, topic: str, partition: int, offset: int, reason: str
+) -> DeadLetterError:
+    """Return the error for a batch with more dead letters than it may have.
+
+    :param problem: how many records cannot be decoded, and of what
+    :param offset: of one of these records
     """
     return DeadLetterError(
-        f"{told}, and max_dead_letters={most:,} allows no more; one is at topic {topic!r} partition {partition} offset "
-        f"{offset}: {reason}. Nothing of this batch was written and no position moved; correct the declared columns, or "
+        f"{problem}, and max_dead_letters={max_dead_letters:,} allows no more; one is at topic {topic!r} partition {partition} "
+        f"offset {offset}: {reason}. Nothing of this batch was written and no position moved; correct the declared columns, or "
         "allow more dead letters, and run the task again."
     )
 
 
 def dead_letters(staging: StagingDirectory, manifest: Manifest) -> Iterator[pa.RecordBatch]:
-    """The dead letters of the slices that a manifest accepts, slice by slice, in the order of their offsets.
+    """Yield the dead letters of the slices that a manifest accepts, slice by slice, in the order of their offsets.
 
     :return: record batches with the columns of `SCHEMA`
-    :raises StagingError: a file holds another number of them than its slice reported
+    :raises StagingError: a file does not hold as many as its slice reported
     """
     for read in manifest.reads:
-        if read.dead_letters_file is None:
-            continue
-        count = 0
-        for batch in staging.record_batches(read.dead_letters_file):
-            count += batch.num_rows
-            yield batch
-        if count != read.dead_letters:
-            path = staging.file(read.dead_letters_file)
-            raise StagingError(f"Staged file {path} holds {count} dead letters, its slice reported {read.dead_letters}")
+        if read.dead_letters_file is not None:
+            yield from staging.record_batches(
+                read.dead_letters_file, read.dead_letters, "{rows} dead letters, its slice reported {expected}"
+            )
 
 
-def _letters(batch: pa.RecordBatch, one: Slice, bad: Sequence[BadRecord]) -> pa.RecordBatch:
-    found = batch.take(pa.array([one.row for one in bad], pa.int64()))
-    columns = {name: found.column(name) for name in ("offset", "key", "value", "timestamp")}
-    columns["topic"] = pa.repeat(pa.scalar(one.topic), len(bad))
-    columns["partition"] = pa.repeat(pa.scalar(one.partition, pa.int32()), len(bad))
-    columns["headers"] = pa.array(map(_header_text, found.column("headers").to_pylist()), pa.string())
-    # A reason may show what the record holds, and no database keeps NUL in a text.
-    columns["error"] = pa.array([one.reason.replace("\0", "\\0") for one in bad], pa.string())
+def _dead_letters(batch: pa.RecordBatch, slice_: Slice, bad: Sequence[BadRecord]) -> pa.RecordBatch:
+    records = batch.take(pa.array([record.row for record in bad], pa.int64()))
+    columns = {name: records.column(name) for name in ("offset", "key", "value", "timestamp")}
+    columns["topic"] = pa.repeat(pa.scalar(slice_.topic), len(bad))
+    columns["partition"] = pa.repeat(pa.scalar(slice_.partition, pa.int32()), len(bad))
+    columns["headers"] = pa.array(map(_header_text, records.column("headers").to_pylist()), pa.string())
+    # A reason may quote the record, and databases do not store NUL in text.
+    columns["error"] = pa.array([record.reason.replace("\0", "\\0") for record in bad], pa.string())
     return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
-def _header_text(headers: Sequence[dict[str, Any]] | None) -> str | None:
+def _header_text(headers: Sequence[Mapping[str, Any]] | None) -> str | None:
     if not headers:
         return None
-    return json.dumps(
-        [
-            [header["key"], None if header["value"] is None else base64.b64encode(header["value"]).decode()]
-            for header in headers
-        ]
-    )
+    values = ((header["key"], header["value"]) for header in headers)
+    return json.dumps([[key, None if value is None else base64.b64encode(value).decode()] for key, value in values])

@@ -1,8 +1,9 @@
-"""The staging directory of one attempt: small JSON notes beside the data files.
+"""The staging directory of one attempt to stage a batch: data files, and small JSON notes beside them.
 
-A directory holds `part-*.arrow` (rows), `dead-*.arrow` (records of a slice that do not decode), `slice-*.json` (a slice
-read to its end), `progress-*.json` (a slice being read), `failure-*.json` (why a task or the driver failed) and, when
-everything else is there, `manifest.json`. Names that begin with a dot are of files that are being written.
+A directory holds `part-*.arrow` (rows), `dead-*.arrow` (dead letters of a slice), `slice-*.json` (a slice that was read to its
+end), `progress-*.json` (a slice that is being read), `failure-*.json` (why a task or the driver failed) and, once everything else
+is complete, `manifest.json`. A name that begins with a dot is that of a file being written. When directories are created and
+removed is decided in `loading.staging_area`.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from pyarrow import fs
 
-# These show an object when it is complete, and move one by copying it.
+from airflow_kafka_offsets.exceptions import StagingError
+
+# These stores show an object once it is complete, and copy it to rename it.
 _OBJECT_STORES = {"s3", "gcs", "abfs"}
 
-# An object store answers in tens of milliseconds, whatever else it is asked.
+# An object store answers a request in tens of milliseconds, and many at once just as quickly.
 _READS_AT_ONCE = 32
 
 
 class FoundFile(NamedTuple):
-    """A file of a directory.
+    """A file in a directory.
 
-    :param written_ns: when it was last written, in nanoseconds since 1970; 0 where the store does not say
+    :param written_ns: when it was last written, in nanoseconds since 1970; 0 if the store does not say
     """
 
     name: str
@@ -51,7 +54,7 @@ class StagingDirectory:
 
     def child_uri(self, name: str) -> str:
         """Return the URI of a directory below this one."""
-        # What follows a question mark are options of the file system, and no part of the path.
+        # After a question mark come options of the file system.
         base, mark, options = self.uri.partition("?")
         return f"{base.rstrip('/')}/{name}{mark}{options}"
 
@@ -60,7 +63,7 @@ class StagingDirectory:
         return isinstance(self.filesystem, fs.LocalFileSystem)
 
     def create(self) -> None:
-        """Create it, readable by its owner alone where the store knows owners."""
+        """Create the directory; on a local file system only its owner can read it."""
         if self.is_local:
             os.makedirs(os.path.dirname(self.path), exist_ok=True)
             os.mkdir(self.path, mode=0o700)
@@ -68,12 +71,12 @@ class StagingDirectory:
             self.filesystem.create_dir(self.path)
 
     def remove(self) -> None:
-        """Remove it with all it holds; a directory that is gone already is as good."""
+        """Remove the directory and all its files, if it exists."""
         if self.filesystem.get_file_info(self.path).type != fs.FileType.NotFound:
             self.filesystem.delete_dir(self.path)
 
     def file(self, name: str) -> str:
-        """The path of a file in the directory.
+        """Return the path of a file in the directory.
 
         :raises ValueError: the name leads out of the directory
         """
@@ -82,7 +85,7 @@ class StagingDirectory:
         return f"{self.path}/{name}"
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a whole file that is not there yet: readers see all of it or nothing, also where the writer is killed."""
+        """Write a new file. A reader sees all of it or nothing, even if the writer is killed."""
         if self.filesystem.type_name in _OBJECT_STORES:
             self._write(self.file(name), text)
             return
@@ -94,7 +97,7 @@ class StagingDirectory:
             self.filesystem.move(unfinished, self.file(name))
 
     def write_again(self, name: str, text: str) -> None:
-        """Write a file that may be there already. On HDFS, which moves no file over another, a reader may see half of it."""
+        """Write a file that may exist. On HDFS, where renaming cannot replace a file, a reader may see half of it."""
         if self.is_local:
             self.write_text(name, text)
         else:
@@ -105,8 +108,9 @@ class StagingDirectory:
             stream.write(text.encode())
 
     def read_text(self, name: str) -> str:
-        """
-        :raises FileNotFoundError: there is no such file
+        """Read a file.
+
+        :raises FileNotFoundError: the file does not exist
         """
         with self.filesystem.open_input_stream(self.file(name)) as stream:
             text: bytes = stream.read()
@@ -116,39 +120,43 @@ class StagingDirectory:
         """Read many small files at once.
 
         :return: their texts by name, in the order of the names
-        :raises FileNotFoundError: one of them is not there
+        :raises FileNotFoundError: one of the files does not exist
         """
         with ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="staging-read") as pool:
             return dict(zip(names, pool.map(self.read_text, names), strict=True))
 
-    def exists(self, name: str) -> bool:
-        return bool(self.filesystem.get_file_info(self.file(name)).type == fs.FileType.File)
-
-    def holds(self, name: str, size: int) -> bool:
-        """Whether a file is there, and of the size it was written with."""
+    def holds(self, name: str, size: int | None = None) -> bool:
+        """Return whether a file exists, and has the size with which it was written."""
         info = self.filesystem.get_file_info(self.file(name))
-        return bool(info.type == fs.FileType.File and info.size == size)
+        return bool(info.type == fs.FileType.File and (size is None or info.size == size))
 
-    def record_batches(self, name: str) -> Iterator[pa.RecordBatch]:
-        """What an Arrow file holds.
+    def record_batches(self, name: str, expected: int, mismatch: str) -> Iterator[pa.RecordBatch]:
+        """Yield the record batches of an Arrow file.
 
-        :raises ValueError: the name leads out of the directory; names come from a manifest, which is only a file, too
+        :param expected: the number of its rows
+        :param mismatch: the end of the message if it has another number of `{rows}` than `{expected}`
+        :raises StagingError: it has another number of rows
+        :raises ValueError: the name leads out of the directory; names come from a manifest, which anyone could have written
         """
+        rows = 0
         with self.filesystem.open_input_file(self.file(name)) as stream, pa.ipc.open_file(stream) as reader:
             for index in range(reader.num_record_batches):
-                yield reader.get_batch(index)
+                batch = reader.get_batch(index)
+                rows += batch.num_rows
+                yield batch
+        if rows != expected:
+            raise StagingError(f"Staged file {self.file(name)} holds {mismatch.format(rows=rows, expected=expected)}")
 
     def notes(self, prefix: str) -> Iterator[dict[str, Any]]:
         """Read the JSON files whose names start with a prefix, in the order of their names."""
-        texts = self.read_texts([found.name for found in self.find(prefix, ".json")])
-        return map(json.loads, texts.values())
+        return map(json.loads, self.read_texts([file.name for file in self.find(prefix, ".json")]).values())
 
     def find(self, prefix: str, suffix: str) -> list[FoundFile]:
-        """List the files of these names that are completely written, by name; no file is opened."""
+        """Return the files with such names that are completely written, in the order of their names; no file is opened."""
         infos = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
-        names = ((str(info.base_name), info.mtime_ns or 0) for info in infos)
+        files = (FoundFile(str(info.base_name), info.mtime_ns or 0) for info in infos)
         return sorted(
-            FoundFile(name, written_ns)
-            for name, written_ns in names
-            if name.startswith(prefix) and name.endswith(suffix) and not name.startswith(".")
+            file
+            for file in files
+            if file.name.startswith(prefix) and file.name.endswith(suffix) and not file.name.startswith(".")
         )

@@ -1,11 +1,9 @@
-"""The manifest of a staged batch: which files were accepted, and what reading the slices showed."""
+"""The manifest of a staged batch: which files count, and what reading each slice showed. Spark's driver writes it last."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 MANIFEST = "manifest.json"
 
@@ -14,7 +12,7 @@ MANIFEST = "manifest.json"
 class StagedFile:
     """A file that an accepted task attempt wrote.
 
-    :param name: its name below the staging directory
+    :param name: in the staging directory
     """
 
     name: str
@@ -26,13 +24,13 @@ class StagedFile:
 class SliceRead:
     """What reading a slice to its end showed.
 
-    :param records: those that the batch loads, dead letters among them; None where the slice was not read, because the
-        transform's result does not depend on it
-    :param first_timestamp_ms: the oldest loaded record's timestamp, None where no record had one
-    :param last_timestamp_ms: the newest record's
-    :param bytes: of keys and values, as read
-    :param dead_letters: how many records could not be decoded
-    :param dead_letters_file: the file below the staging directory that holds them, None where there are none
+    :param records: number of records, dead letters included; None if the slice was not read, because the transform's result
+        does not depend on it
+    :param first_timestamp_ms: timestamp of the oldest record, None if no record has one
+    :param last_timestamp_ms: timestamp of the newest record, None if no record has one
+    :param bytes: size of keys and values, as read
+    :param dead_letters: number of records that could not be decoded
+    :param dead_letters_file: name of the file with these records, None if there are none
     """
 
     index: int
@@ -50,9 +48,9 @@ class SliceRead:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The accepted files of a staged batch. Files that it does not name do not exist for the commit.
+    """The accepted files of a staged batch. The commit ignores files that the manifest does not name.
 
-    :param fingerprint: the job's
+    :param fingerprint: of the job
     """
 
     batch_id: int
@@ -62,7 +60,7 @@ class Manifest:
 
     @property
     def rows(self) -> int:
-        return sum(one.rows for one in self.files)
+        return sum(file.rows for file in self.files)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
@@ -73,11 +71,6 @@ class Manifest:
         return cls(
             plain["batch_id"],
             plain["fingerprint"],
-            from_dicts(StagedFile, plain["files"]),
-            from_dicts(SliceRead, plain["reads"]),
+            tuple(StagedFile(**fields) for fields in plain["files"]),
+            tuple(SliceRead(**fields) for fields in plain["reads"]),
         )
-
-
-def from_dicts(kind: type[Any], items: Sequence[dict[str, Any]]) -> tuple[Any, ...]:
-    """Build one object for each mapping of its fields."""
-    return tuple(kind(**item) for item in items)

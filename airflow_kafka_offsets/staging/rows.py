@@ -1,4 +1,4 @@
-"""The staged rows as the commit reads them: record batches of the target's columns, in a stable order."""
+"""The staged rows as a sink reads them in the commit: record batches with the types of the target, always in the same order."""
 
 from __future__ import annotations
 
@@ -10,15 +10,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
-from airflow_kafka_offsets.exceptions import RecordError, StagingError, TargetError
+from airflow_kafka_offsets.exceptions import RecordError, TargetError
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
+
+
+class Column(NamedTuple):
+    """A column to write, with the type in which the writer wants it."""
+
+    name: str
+    type: pa.DataType
 
 
 class StagedRows:
     """The rows that a manifest names.
 
-    :param staging: the directory of the attempt that the ledger accepted
+    :param staging: the directory of the attempt that the ledger names
     """
 
     def __init__(self, staging: StagingDirectory, manifest: Manifest) -> None:
@@ -29,16 +36,14 @@ class StagedRows:
         return self._manifest.rows
 
     def schema(self) -> pa.Schema | None:
-        """The columns, without the batch's id; None where there are no rows."""
-        for batch in self._batches():
-            return batch.schema
-        return None
+        """Return the columns, without the batch's id; None if there are no rows."""
+        return next((batch.schema for batch in self._batches()), None)
 
     def batches(self, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
-        """The rows, cast to the types of the target.
+        """Yield the rows, cast to the types of the target.
 
         :param columns: the columns to write, and their types
-        :raises RecordError: a value is outside the range of its column; names the record
+        :raises RecordError: a value is outside the range of its column; the error names the record
         """
         schema = pa.schema([(column.name, column.type) for column in columns])
         for batch in self._batches():
@@ -51,9 +56,9 @@ class StagedRows:
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def rejected(self, row: int, reason: str) -> RecordError | TargetError:
-        """The error for a row that the database refuses, naming the record that it came from where the rows tell.
+        """Return the error for a row that the database refuses. It names the record, if the rows have its columns.
 
-        :param row: its place among all rows, from 0
+        :param row: the index of the row among all rows
         """
         for batch in self._batches():
             if row < batch.num_rows:
@@ -63,13 +68,7 @@ class StagedRows:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for file in self._manifest.files:
-            rows = 0
-            for batch in self._staging.record_batches(file.name):
-                rows += batch.num_rows
-                yield batch
-            if rows != file.rows:
-                path = self._staging.file(file.name)
-                raise StagingError(f"Staged file {path} holds {rows} rows, its manifest says {file.rows}")
+            yield from self._staging.record_batches(file.name, file.rows, "{rows} rows, its manifest says {expected}")
 
     def _cast(self, batch: pa.RecordBatch, column: Column) -> pa.Array:
         values = batch.column(column.name)
@@ -85,24 +84,17 @@ class StagedRows:
                     raise _rejected(batch, row, f"column {column.name!r}: {at_row}") from None
             raise TargetError(f"Column {column.name!r} cannot be written as {column.type}: {error}") from error
         if pa.types.is_float32(column.type) and pa.types.is_float64(values.type):
-            # Arrow makes infinity of what is too large, and says nothing.
+            # Arrow silently casts a number that is too large to infinity.
             for row in pc.indices_nonzero(pc.and_not(pc.is_inf(cast), pc.is_inf(values))).to_pylist():
                 raise _rejected(batch, row, f"column {column.name!r}: {values[row]} is too large for {column.type}")
         return cast
 
 
-class Column(NamedTuple):
-    """A column to write, with the type in which the writer wants it."""
-
-    name: str
-    type: pa.DataType
-
-
 def _repeated(number: int, count: int) -> pa.Array:
-    """The same number `count` times.
+    """Return an array that holds a number `count` times.
 
-    From bytes: when pyarrow makes an array or a scalar of Python's values for the first time in a process, it imports pandas to know
-    them by. That takes most of a second, and here it would be inside of the commit's transaction.
+    The array is made from bytes: the first time that pyarrow converts a Python value in a process, it imports pandas to recognize its
+    types. That takes most of a second, here inside the transaction of the commit.
     """
     return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(array("q", [number]) * count)])
 

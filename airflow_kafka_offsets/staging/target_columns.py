@@ -1,4 +1,4 @@
-"""The columns of the target, as far as the Spark application has to know them."""
+"""What the Spark application knows of the target: the names of its columns, to check a transform's result against."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TargetColumns:
-    """What the sink needs of a transform's result, known before Spark starts.
+    """The columns that a transform may return, and those that it must return.
 
     :param table: the target's name, for messages
-    :param known: every column of the target, or None where it does not exist yet
+    :param known: every column of the target, or None if the target does not exist yet
     :param required: columns that the target cannot fill by itself
     """
 

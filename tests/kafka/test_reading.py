@@ -21,7 +21,7 @@ from airflow_kafka_offsets.kafka import read_errors
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.tasks import SliceReader
+from airflow_kafka_offsets.spark.tasks import read_arrow
 from airflow_kafka_offsets.staging.dead_letters import dead_letters
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
@@ -66,7 +66,6 @@ def rows_and_note(
         isolation_level="read_committed",
         value_format=value_format,
         columns=row_columns(value_format),
-        columns_ddl="",
         transform=None,
         target=TargetColumns("target", None),
         fingerprint="f00d",
@@ -74,7 +73,7 @@ def rows_and_note(
         **options,
     )
     indexes = pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})
-    rows = [row for batch in SliceReader(job)(iter([indexes])) for row in batch.to_pylist()]
+    rows = [row for batch in read_arrow(job, iter([indexes])) for row in batch.to_pylist()]
     (note,) = StagingDirectory(str(directory)).notes("slice-")
     return rows, SliceRead(**note)
 

@@ -19,7 +19,7 @@ from airflow_kafka_offsets.loading.result import LoadResult
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.driver import write_manifest
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.tasks import OnePass
+from airflow_kafka_offsets.spark.tasks import stage_slices
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.verification.verify import verify
@@ -166,7 +166,7 @@ def test_of_two_attempts_of_a_spark_task_one_counts(inline_loader: Loader, topic
             staging = StagingDirectory(job.staging_uri)
             accepted: list[StagedFile] = []
             for number in range(len(job.tasks)):
-                files = [file for _ in range(2) for file in OnePass(job)([number])]
+                files = [file for _ in range(2) for file in stage_slices(job, [number])]
                 accepted.append(files[number % 2])
             assert len(list(Path(job.staging_uri).glob("part-*"))) == 2 * len(job.tasks) > 2
             write_manifest(job, staging, tuple(accepted))

@@ -283,7 +283,7 @@ def test_what_cannot_be_read_or_is_no_staging_directory_is_staged_anew_and_left_
 
     assert inline_loader(name, staging_dir=str(staging)).rows == 10
 
-    assert f"in {uri} cannot be read: staging it anew" in caplog.text
+    assert f"in {uri} cannot be read, and it is staged again" in caplog.text
     assert (f"{uri} of batch 1 is left as it is" in caplog.text) == (uri != str(staged))
     assert sorted(precious.iterdir()) == [precious / "file", precious / "manifest.json"]
     assert list(staging.iterdir()) == ([] if uri == str(staged) else [staged])

@@ -8,7 +8,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib import import_module
@@ -31,10 +31,10 @@ from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.positions import RangeRead
+from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.stage import launch_application, make_job
-from airflow_kafka_offsets.loading.staged_batch import Staged, find_staged, fingerprint
-from airflow_kafka_offsets.loading.staging_area import make_staging_directory, remove_attempt, staging_root
+from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged, launch_application, make_job
+from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt, staging_root
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -47,7 +47,7 @@ PIPELINE = Pipeline(
     group_id="group", topics=("orders",), value_format=Json("id BIGINT"), sink=SqlTable("target"), slice_offsets=10
 )
 COLUMNS = row_columns(PIPELINE.value_format)
-WANTED = fingerprint(PIPELINE, COLUMNS)
+WANTED = PIPELINE.fingerprint(COLUMNS)
 
 
 def batch(*ranges: OffsetRange, **fields: Any) -> Batch:
@@ -59,10 +59,13 @@ def read(start: int, end: int, records: int | None = 5, **fields: Any) -> SliceR
 
 
 def job(planned: Batch, directory: StagingDirectory, pipeline: Pipeline = PIPELINE) -> StageJob:
-    return make_job(pipeline, {}, planned, COLUMNS, TargetColumns("target", None), directory, WANTED)
+    values: dict[str, Any] = dict.fromkeys(field.name for field in fields(LoadContext))
+    values |= {"pipeline": pipeline, "kafka_config": {}, "columns": COLUMNS, "fingerprint": WANTED}
+    values["target"] = TargetColumns("target", None)
+    return make_job(LoadContext(**values), planned, directory)
 
 
-def launched(tmp_path: Path, planned: Batch, *reads: SliceRead) -> Staged:
+def launched(tmp_path: Path, planned: Batch, *reads: SliceRead) -> StagedBatch:
     """What a launcher left whose slices read this."""
 
     class Launcher:
@@ -152,10 +155,10 @@ class TestTheFingerprintOfATransform:
     @pytest.mark.parametrize("name", ["plain", "part", "parts", "wrapped", "Cleaner", "cleaner", "method", "built_in"])
     def test_it_changes_with_its_module(self, module: Path, name: str) -> None:
         pipeline = replace(PIPELINE, transform=f"{module.stem}.{name}")
-        before = fingerprint(pipeline, COLUMNS)
-        assert fingerprint(pipeline, COLUMNS) == before
+        before = pipeline.fingerprint(COLUMNS)
+        assert pipeline.fingerprint(COLUMNS) == before
         module.write_text(f"{module.read_text()}# changed\n")
-        assert fingerprint(pipeline, COLUMNS) != before
+        assert pipeline.fingerprint(COLUMNS) != before
 
     def test_it_changes_with_the_module_that_a_partial_takes_its_function_from(
         self, module: Path, monkeypatch: pytest.MonkeyPatch
@@ -164,13 +167,13 @@ class TestTheFingerprintOfATransform:
         monkeypatch.setitem(sys.modules, other.__name__, other)
         other.clean = partial(import_module(module.stem).add, column="b")  # type: ignore[attr-defined]
         pipeline = replace(PIPELINE, transform=f"{other.__name__}.clean")
-        before = fingerprint(pipeline, COLUMNS)
+        before = pipeline.fingerprint(COLUMNS)
         module.write_text(f"{module.read_text()}# changed\n")
-        assert fingerprint(pipeline, COLUMNS) != before
+        assert pipeline.fingerprint(COLUMNS) != before
 
 
 class TestFilesOfAnEarlierTry:
-    def found(self, tmp_path: Path, wanted: str = WANTED) -> Staged | None:
+    def found(self, tmp_path: Path, wanted: str = WANTED) -> StagedBatch | None:
         planned = replace(batch(RANGE), state="staged", staging_uri=str(tmp_path))
         reads = (read(10, 30, dead_letters=1, dead_letters_file="dead-0-f00d.arrow"),)
         StagingDirectory(str(tmp_path)).write_text(MANIFEST, Manifest(1, WANTED, (), reads).to_json())
@@ -187,7 +190,7 @@ class TestFilesOfAnEarlierTry:
 
     def test_they_are_not_where_bad_records_are_treated_otherwise(self, tmp_path: Path) -> None:
         (tmp_path / "dead-0-f00d.arrow").write_bytes(b"letters")
-        other = fingerprint(replace(PIPELINE, on_bad_record="dead_letter"), COLUMNS)
+        other = replace(PIPELINE, on_bad_record="dead_letter").fingerprint(COLUMNS)
         assert self.found(tmp_path, other) is None
 
 
@@ -209,7 +212,7 @@ class TestFilesOfAnEarlierTryThatCannotBeRead:
         assert find_staged(planned, WANTED) is None
         (record,) = caplog.records
         assert record.levelname == "WARNING"
-        assert f"batch 1 in {uri} cannot be read: staging it anew" in record.getMessage()
+        assert f"batch 1 in {uri} cannot be read, and it is staged again" in record.getMessage()
         return record.getMessage()
 
     @pytest.mark.parametrize(
@@ -246,7 +249,7 @@ class TestFilesOfAnEarlierTryThatCannotBeRead:
         def unanswered(self: StagingDirectory, name: str) -> NoReturn:
             raise OSError("HDFS list directory failed")
 
-        monkeypatch.setattr(StagingDirectory, "exists", unanswered)
+        monkeypatch.setattr(StagingDirectory, "read_text", unanswered)
         assert "OSError: HDFS list directory failed" in self.refused(str(tmp_path), caplog)
 
 
@@ -254,7 +257,7 @@ class TestWhatIsDeleted:
     @pytest.mark.parametrize("spelled", ["{}", "{}/", "file://{}"])
     def test_the_directory_of_an_attempt(self, tmp_path: Path, spelled: str) -> None:
         staging_dir = spelled.format(tmp_path)
-        directory = make_staging_directory(batch(RANGE), staging_dir)
+        directory = create_directory(batch(RANGE), staging_dir)
         directory.write_text(MANIFEST, "{}")
         remove_attempt(1, directory.uri, staging_dir)
         assert list(tmp_path.iterdir()) == []

@@ -30,7 +30,6 @@ JOB = StageJob(
     isolation_level="read_committed",
     value_format=Json("id BIGINT"),
     columns=COLUMNS,
-    columns_ddl="`id` BIGINT NOT NULL",
     transform="shop.orders.clean",
     target=TargetColumns("shop.orders", ("id", "größe x"), ("id",)),
     fingerprint="f00d",

@@ -27,7 +27,6 @@ JOB = StageJob(
     isolation_level="read_committed",
     value_format=Json("id BIGINT"),
     columns=row_columns(Json("id INT")),
-    columns_ddl="`id` INT",
     transform=None,
     target=TargetColumns("orders", None),
     fingerprint="f00d",

@@ -86,7 +86,7 @@ def test_the_later_evaluation_of_a_slice_counts(staging: StagingDirectory, tmp_p
         (written,) = set(tmp_path.iterdir()) - before
         os.utime(written, (1_000_000 - age,) * 2)
         found = notes.find()
-    assert found.begun == {0}
+    assert found.started == {0}
     assert found.finished == {0: read(0, 10)}
 
 
@@ -94,4 +94,4 @@ def test_a_slice_is_begun_also_where_its_note_is_half_written(staging: StagingDi
     (tmp_path / "progress-3.json").write_text('{"index": ')
     (tmp_path / ".progress-4.json.f00d").write_text('{"index": ')
     found = SliceNotes(staging).find()
-    assert (found.begun, found.finished) == (frozenset({3}), {})
+    assert (found.started, found.finished) == (frozenset({3}), {})

@@ -18,7 +18,7 @@ from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.progress import Progress
 from airflow_kafka_offsets.spark.slice_notes import SliceNotes
-from airflow_kafka_offsets.spark.tasks import SliceReader
+from airflow_kafka_offsets.spark.tasks import read_arrow
 from airflow_kafka_offsets.staging.dead_letters import dead_letters
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
@@ -38,7 +38,6 @@ def job(tmp_path: Path, one: Slice = TEN, **changes: Any) -> StageJob:
         isolation_level="read_committed",
         value_format=Json("id BIGINT"),
         columns=row_columns(Json("id BIGINT")),
-        columns_ddl="`id` BIGINT",
         transform=None,
         target=TargetColumns("orders", None),
         fingerprint="f00d",
@@ -51,7 +50,7 @@ def rows_of(job: StageJob, script: Iterable[Step]) -> list[dict[str, Any]]:
     indexes = pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})
     with pytest.MonkeyPatch.context() as patch:
         FakeConsumer(script).install(patch)
-        batches = list(SliceReader(job)(iter([indexes])))
+        batches = list(read_arrow(job, iter([indexes])))
     assert all(batch.schema == job.columns for batch in batches)
     return [row for batch in batches for row in batch.to_pylist()]
 

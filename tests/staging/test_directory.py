@@ -89,7 +89,7 @@ class TestNames:
         with pytest.raises(ValueError, match="is not the name"):
             staging.read_text(name)
         with pytest.raises(ValueError, match="is not the name"):
-            staging.exists(name)
+            staging.holds(name)
         with pytest.raises(ValueError, match="is not the name"):
             staging.write_text(name, "changed")
         assert (tmp_path / "x.json").read_text() == "{}"
@@ -137,14 +137,14 @@ class TestText:
         with pytest.raises(KeyboardInterrupt):
             staging.write_text("note-2.json", "{}")
         assert list(staging.notes("note-")) == [{"state": "old"}]
-        assert not staging.exists("note-2.json")
+        assert not staging.holds("note-2.json")
 
     def test_a_write_leaves_nothing_beside_its_file(self, staging: StagingDirectory, tmp_path: Path) -> None:
         staging.write_text("note.json", "{}")
         assert names_in(tmp_path / "batch-1") == ["note.json"]
 
     def test_a_missing_file_is_not_found(self, staging: StagingDirectory) -> None:
-        assert not staging.exists("manifest.json")
+        assert not staging.holds("manifest.json")
         with pytest.raises(FileNotFoundError):
             staging.read_text("manifest.json")
 
@@ -153,8 +153,8 @@ class TestText:
     ) -> None:
         staging.write_text("note.json", "{}")
         (tmp_path / "batch-1" / "inner").mkdir()
-        assert staging.exists("note.json")
-        assert not staging.exists("inner")
+        assert staging.holds("note.json")
+        assert not staging.holds("inner")
 
 
 class TestNotes:
@@ -223,7 +223,7 @@ class TestHdfs:
             hdfs.write_text("failure-1.json", '{"half": 0.5}')
         assert len(written) == 1
         assert list(hdfs.notes("failure-")) == []
-        assert not hdfs.exists("failure-1.json")
+        assert not hdfs.holds("failure-1.json")
 
     def test_a_note_is_written_whole_and_leaves_nothing_beside_it(self, hdfs: StagingDirectory, tmp_path: Path) -> None:
         hdfs.write_text("manifest.json", '{"batch_id": 1}')

@@ -26,7 +26,7 @@ from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.result import LoadResult
 from airflow_kafka_offsets.replaying import replay
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.spark.tasks import SliceReader
+from airflow_kafka_offsets.spark import tasks
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from tests.support.inline import InlineLauncher
 from tests.support.pipelines import pipeline_and_options
@@ -139,14 +139,14 @@ def _after(owner: Any, name: str) -> Callable[[Callable[[], None]], None]:
 
 
 def _in_the_second_slice(stop: Callable[[], None]) -> None:
-    original = SliceReader._slice
+    original = tasks.read_slice
 
-    def second(self: SliceReader, one: Slice, *args: Any) -> Any:
-        if one.index == 1:
+    def second(job: Any, slice_: Slice, *args: Any) -> Any:
+        if slice_.index == 1:
             stop()
-        return original(self, one, *args)
+        return original(job, slice_, *args)
 
-    SliceReader._slice = second  # type: ignore[method-assign,assignment]
+    tasks.read_slice = second  # type: ignore[assignment]
 
 
 def _while_a_slice_is_read(stop: Callable[[], None]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from airflow_kafka_offsets.spark.driver import write_manifest
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.tasks import OnePass
+from airflow_kafka_offsets.spark.tasks import stage_slices
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 
 
@@ -24,8 +24,8 @@ class InlineLauncher:
         assert job.transform is None
         self.jobs.append(job)
         staging = StagingDirectory(job.staging_uri)
-        one_pass = OnePass(job)
-        write_manifest(job, staging, tuple(file for number in range(len(job.tasks)) for file in one_pass([number])))
+        files = (file for number in range(len(job.tasks)) for file in stage_slices(job, [number]))
+        write_manifest(job, staging, tuple(files))
 
     def on_kill(self) -> None:
         """Nothing runs beside this process."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_kafka_offsets.spark.tasks import Stager
+from airflow_kafka_offsets.spark.tasks import write_rows
 
 IMPORTED = "; import sys; print('pandas' in sys.modules)"
 
@@ -30,14 +30,14 @@ def printed(code: str) -> str:
     ],
 )
 def test_an_application_without_a_transform_imports_none(code: str) -> None:
-    refuse = "from airflow_kafka_offsets.spark.without_pandas import do_without_pandas; do_without_pandas(); "
+    refuse = "from airflow_kafka_offsets.spark.quick_start import without_pandas; without_pandas(); "
     assert printed(code) == "True", "it would not be imported anyway"
     assert printed(refuse + code) == "False"
 
 
 def test_a_session_for_a_transform_starts_without_it_and_the_transform_may_have_it() -> None:
     hidden = (
-        "from airflow_kafka_offsets.spark.without_pandas import hidden_pandas; import sys\n"
+        "from airflow_kafka_offsets.spark.quick_start import hidden_pandas; import sys\n"
         "with hidden_pandas():\n"
         "    import pyspark.testing\n"
         "print('pandas' in sys.modules); import pandas"
@@ -47,8 +47,7 @@ def test_a_session_for_a_transform_starts_without_it_and_the_transform_may_have_
 
 def test_staged_rows_are_read_without_it(tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_pydict({"id": pa.array([1, 2, 3], pa.int64())})
-    file = Stager(str(tmp_path)).write([rows])
-    assert file is not None
+    (file,) = write_rows(str(tmp_path), [rows])
     code = (
         "import pyarrow as pa; "
         "from airflow_kafka_offsets.staging.rows import Column, StagedRows; "
