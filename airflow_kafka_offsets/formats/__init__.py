@@ -1,1 +1,1 @@
-"""What the bytes of a record become: declared columns, and the decoders that fill them."""
+"""Formats of records: the columns that they declare, and the decoders that fill them. Spark's tasks import them."""

@@ -1,6 +1,6 @@
-"""Decode JSON records to the declared columns, all records of a batch in one pass of Arrow's own reader.
+"""The decoder of the format JSON: all records of a batch in one pass of Arrow's reader.
 
-Knows nothing of topics, offsets and dead letters.
+It knows nothing of topics, offsets and dead letters.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import pyarrow.json as pj
 
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
 
-# So few records are judged one by one: bad ones come together, and most attempts are those with a handful of records.
-_FEW = 8
+# Up to so many records are decoded one at a time: bad records come in groups, and halving a handful takes more attempts.
+_FEW_RECORDS = 8
 
-# Characters of a reason: Arrow shows the whole value.
-_LONGEST = 200
+# Arrow's message quotes the whole value.
+_MAX_REASON_LENGTH = 200
 
 _SYNTAX = "JSON parse error: "
 
@@ -26,7 +26,7 @@ _SYNTAX = "JSON parse error: "
 class _UndecodableError(Exception):
     """At least one of the values cannot be decoded.
 
-    :param is_syntax: it is not the declared JSON, whatever its texts hold
+    :param is_syntax: it is not JSON of the declared structure, so that reading timestamps as text cannot help
     """
 
     def __init__(self, reason: str, *, is_syntax: bool = False) -> None:
@@ -37,8 +37,8 @@ class _UndecodableError(Exception):
 class JsonDecoder:
     """Decodes one JSON object a record.
 
-    Arrow's JSON reader takes dates from numbers only, so they are read as text. It takes timestamps with up to six digits after
-    the second, which is quick; Java's Instant has nine. The second way reads timestamps as text, too.
+    Arrow's JSON reader reads dates from numbers only, so they are read as text. It reads timestamps with up to six fractional
+    digits, which is quick; Java's Instant has nine. If that fails, timestamps are read as text, too.
 
     :param columns: the declared columns
     """
@@ -62,19 +62,21 @@ class JsonDecoder:
     def _parts(self, values: pa.Array, first: int = 0) -> Iterator[pa.RecordBatch | BadRecord]:
         """Decode values in as few parts as the bad ones among them allow, in their order.
 
-        What fails in a batch is judged alone in the end, so that no record depends on its neighbours. Halving finds it, in
-        fewer attempts than there are records, or hardly more where all of them are bad.
+        A record is bad only if it cannot be decoded alone, so that no record depends on its neighbours. Halving the batch finds it
+        in fewer attempts than there are records, or hardly more if all of them are bad.
 
-        :param first: the place of the first value in the batch
+        :param first: the index of the first value in the batch
         """
         try:
             yield self._decode(values)
         except _UndecodableError as error:
             if len(values) == 1:
                 reason = str(error)
-                yield BadRecord(first, reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}…")
+                yield BadRecord(
+                    first, reason if len(reason) <= _MAX_REASON_LENGTH else f"{reason[:_MAX_REASON_LENGTH]}…"
+                )
                 return
-            step = 1 if len(values) <= _FEW else -(-len(values) // 2)
+            step = 1 if len(values) <= _FEW_RECORDS else -(-len(values) // 2)
             for start in range(0, len(values), step):
                 yield from self._parts(values.slice(start, step), first + start)
 
@@ -90,10 +92,10 @@ class JsonDecoder:
         """Decode values in one pass.
 
         :param values: binary; null is a tombstone, and gives a row of nulls
-        :raises _UndecodableError: with the reason, which is that of a record only if there is just one
+        :raises _UndecodableError: with the reason, which is a record's own only if there is one value
         """
-        # Every value is wrapped into an object of its own line. A value that is not exactly one JSON value then breaks its
-        # own line, and can neither swallow its neighbour nor count as two: what follows it is always `}` and a new `{`.
+        # Every value is wrapped into an object on a line of its own. A value that is not exactly one JSON value then breaks
+        # only its own line: it can neither absorb the next value nor count as two, since `}` and a new `{` follow it.
         lines = pc.binary_join_element_wise(
             b'{"v":', values, b"}\n", b"", null_handling="replace", null_replacement=b"null"
         )
@@ -110,12 +112,12 @@ class JsonDecoder:
 
 
 def _readable(kind: pa.DataType, as_text: Callable[[pa.DataType], bool]) -> pa.DataType:
-    """The type to read for a declared one, where `as_text` says which scalars come as text."""
+    """Return the type to read for a declared one; `as_text` says which scalars are read as text."""
     if pa.types.is_list(kind):
         return pa.list_(_readable(kind.value_type, as_text))
     if pa.types.is_struct(kind):
         return pa.struct([(field.name, _readable(field.type, as_text)) for field in kind])
-    if pa.types.is_float32(kind):  # read as such, a number that is too large would become infinite
+    if pa.types.is_float32(kind):  # if read as FLOAT, a number that is too large would become infinite
         return pa.float64()
     return pa.string() if as_text(kind) else kind
 
@@ -137,7 +139,7 @@ def _read(text: pa.Buffer, count: int, way: pj.ParseOptions) -> pa.StructArray:
             read_options=pj.ReadOptions(use_threads=False, block_size=max(text.size, 1)),
             parse_options=way,
         )
-        # Arrow's reader takes any bytes as text; a database does not.
+        # Arrow's reader accepts any bytes as text; a database does not.
         table.validate(full=True)
     except pa.ArrowInvalid as error:
         raise _UndecodableError(_reason(str(error)), is_syntax=str(error).startswith(_SYNTAX)) from None
@@ -163,7 +165,7 @@ def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type == kind:
         return array
     if pa.types.is_list(kind):
-        # Not the array's own offsets: those of a slice do not begin with 0, and a null may hide values.
+        # The array's own offsets cannot be used: those of a slice do not begin with 0, and a null list may have a length.
         lengths = pc.fill_null(pc.list_value_length(array), 0)
         offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
         return pa.ListArray.from_arrays(
@@ -181,9 +183,9 @@ def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _timestamps(texts: pa.Array) -> pa.Array:
-    """Parse ISO 8601 text to instants, cut to microseconds; no zone means UTC.
+    """Parse ISO 8601 text to instants, truncated to microseconds; no zone means UTC.
 
-    Arrow's JSON reader does the same, also for a type without a time zone: that gets the instant's time in UTC.
+    Arrow's JSON reader does the same. A type without a time zone gets the time in UTC.
     """
     texts = pc.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")
     has_time = pc.match_substring_regex(texts, r"\d[T ]\d")
@@ -194,7 +196,7 @@ def _timestamps(texts: pa.Array) -> pa.Array:
 
 
 def _reason(arrow_message: str) -> str:
-    """Arrow's words, without those about the wrapper, which only exists here."""
+    """Return the reason in Arrow's words, without those about the wrapper."""
     message = re.sub(r" in row \d+", "", arrow_message.removeprefix(_SYNTAX)).rstrip(".")
     message = message.rsplit("Invalid: ", 1)[-1]
     if "Invalid UTF8" in message:

@@ -1,4 +1,4 @@
-"""JSON records: one object a record, decoded to declared columns. What a DAG author writes; `json_decoder` does the work."""
+"""The format JSON, as a DAG author writes it. A DAG file imports this module: the decoder is in `json_decoder`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 class Json:
     """One JSON object a record, decoded to declared columns.
 
-    Fields that are not declared are ignored, missing fields are null, and a record with a null value (a tombstone)
-    becomes a row whose declared columns are all null. Dates and timestamps are ISO 8601 text; a timestamp without a
-    zone is UTC. A record with anything else that does not fit its declared type is bad.
+    Fields that are not declared are ignored, and missing fields are null. A record with a null value (a tombstone) becomes a row
+    whose declared columns are all null. Dates and timestamps are ISO 8601 text; a timestamp without a zone is in UTC. A record
+    with any other value that does not fit the declared type is bad.
 
-    One malformed form is not noticed: further fields after the object's end, as in `{"id": 1}, "x": 2`; they are ignored.
+    One malformed form is not detected: further fields after the object's end, as in `{"id": 1}, "x": 2`; they are ignored.
 
     :param ddl: the columns as Spark DDL: `"id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2)"`
     """
@@ -37,7 +37,7 @@ class Json:
     def columns(self) -> pa.Schema:
         """Return the declared columns as an Arrow schema.
 
-        :raises ConfigurationError: the DDL cannot be read, or names an unknown type, or a column twice
+        :raises ConfigurationError: the DDL cannot be parsed, has an unknown type, or declares a column twice
         """
         from airflow_kafka_offsets.formats.spark_ddl import parse_ddl
 

@@ -1,4 +1,4 @@
-"""Records as they are, for DataFrame transforms that decode them."""
+"""The format of records that a DataFrame transform decodes: keys, values and headers as they are."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class Raw:
 
         from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
 
-        def passed_on(records: pa.RecordBatch) -> pa.RecordBatch:
+        def select(records: pa.RecordBatch) -> pa.RecordBatch:
             return pa.RecordBatch.from_arrays([records.column(name) for name in columns.names], schema=columns)
 
         def decode(records: pa.RecordBatch) -> Decoded:
             # The reader has no headers for a record whose header keys cannot be read.
             unread = records.column("headers").is_null() if self.headers else None
             if unread is None or not pc.any(unread).as_py():
-                return Decoded(passed_on(records))
+                return Decoded(select(records))
             bad = [BadRecord(row, "the key of a header is not UTF-8") for row in pc.indices_nonzero(unread).to_pylist()]
-            return Decoded(passed_on(records.filter(pc.invert(unread))), bad)
+            return Decoded(select(records.filter(pc.invert(unread))), bad)
 
         return decode

@@ -1,10 +1,10 @@
-"""What a record format is, and the table of the formats that exist.
+"""The protocol of record formats, and the table of the formats that exist.
 
-A format says which columns a record becomes. It has three sides: what a DAG author writes (plain data that costs nothing to
-make), the columns, which the worker resolves before Spark starts, and a decoder, which Spark's tasks call for each batch of records.
+A format has three parts: the plain data that a DAG author writes, the columns, which the worker resolves before Spark starts, and
+a decoder, which Spark's tasks call for each batch of records.
 
 To add a format, write a module beside this one with a frozen dataclass that is a `RecordFormat`, and add a line to `FORMATS`.
-The reading of records, dead letters and the columns that say where a row came from are the same for all formats, and not here.
+Reading records, dead letters, and the columns that say which record a row came from are the same for all formats, and not here.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ FORMATS = {
 
 
 class BadRecord(NamedTuple):
-    """A record that does not decode.
+    """A record that cannot be decoded.
 
-    :param row: its place in the batch, from 0
+    :param row: the index of the record in the batch
     :param reason: what is wrong with it, for the message of a RecordError or a dead letter
     """
 
@@ -36,10 +36,10 @@ class BadRecord(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """What a batch of records became.
+    """The rows of a batch of records, and its bad records.
 
-    :param rows: a row for each record that decodes, in the order of the records, with the columns of the format
-    :param bad: the other records, in the same order
+    :param rows: a row for each good record, in the order of the records, with the columns of the format
+    :param bad: the bad records, in the same order
     """
 
     rows: pa.RecordBatch
@@ -47,7 +47,7 @@ class Decoded(NamedTuple):
 
 
 class Decoder(Protocol):
-    """Decodes batches of records. A task makes one for each slice, and calls it for each batch of the slice."""
+    """Decodes batches of records. A task creates a decoder for each slice, and calls it for each batch of the slice."""
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
         """Decode records.
@@ -59,7 +59,7 @@ class Decoder(Protocol):
 
 @runtime_checkable
 class RecordFormat(Protocol):
-    """How the bytes of a record become columns: a frozen dataclass whose fields are plain data."""
+    """How the bytes of a record become columns: a frozen dataclass whose fields JSON can hold."""
 
     kind: ClassVar[str]
     """Its name in `FORMATS`."""
@@ -69,12 +69,12 @@ class RecordFormat(Protocol):
         """Whether the decoder needs the headers of the records: reading them takes time."""
 
     def fingerprint(self) -> str:
-        """Return what, beside the columns, decides what a record becomes: files of another fingerprint are staged again."""
+        """Return what decides, beside the columns, how a record is decoded. A batch with another fingerprint is staged again."""
 
     def columns(self) -> pa.Schema:
         """Return the columns that a record becomes. Called on the worker, before anything is read.
 
-        :raises ConfigurationError: the format cannot work as it was written
+        :raises ConfigurationError: the parameters of the format are wrong
         """
 
     def decoder(self, columns: pa.Schema) -> Decoder:
@@ -85,12 +85,12 @@ class RecordFormat(Protocol):
 
 
 def to_plain(record_format: RecordFormat) -> dict[str, Any]:
-    """Return a format as JSON can hold it."""
+    """Return a format in a form that JSON can hold."""
     return {"kind": record_format.kind, **asdict(cast("Any", record_format))}
 
 
 def from_plain(plain: Mapping[str, Any]) -> RecordFormat:
-    """Return the format that `to_plain` made plain."""
+    """Return the format that `to_plain` converted."""
     fields = dict(plain)
     module, _, name = FORMATS[fields.pop("kind")].partition(":")
     record_format: RecordFormat = getattr(import_module(module), name)(**fields)

@@ -1,4 +1,4 @@
-"""The columns of a decoded row: those of its format, then those that say which record it came from."""
+"""The columns of a decoded row: those of its format, then the origin columns, which say which record it came from."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ORIGIN_COLUMNS = pa.schema(
 def row_columns(record_format: RecordFormat) -> pa.Schema:
     """Return the columns of a decoded row.
 
-    :raises ConfigurationError: a column of the format has the name of one that this package adds
+    :raises ConfigurationError: a column of the format has a reserved name
     """
     columns = record_format.columns()
     for name in columns.names:
         if name.lower().startswith(RESERVED_PREFIX) or name.lower() == BATCH_ID:
             raise ConfigurationError(
                 f"Column {name!r} cannot be declared: names that start with {RESERVED_PREFIX!r}, and {BATCH_ID!r}, "
-                "are those of the columns that say where a row came from"
+                "are reserved for the columns that say where a row came from"
             )
     return pa.schema([*columns, *ORIGIN_COLUMNS])
 

@@ -1,7 +1,6 @@
-"""Column types: Spark DDL to Arrow, and Arrow to Spark DDL.
+"""Convert column types from Spark DDL to Arrow, and from Arrow to Spark DDL.
 
-Spark parses DDL only where a session runs; here it is parsed on the worker, so that a mistake is found before Spark
-starts. Types and their names are those of Spark SQL: https://spark.apache.org/docs/latest/sql-ref-datatypes.html
+Spark parses DDL only in a session. Here the worker parses it, so that a mistake is found before Spark starts. Types and their names are those of Spark SQL: https://spark.apache.org/docs/latest/sql-ref-datatypes.html
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 
-_SCALARS: dict[str, pa.DataType] = {
+_COMMON: dict[str, pa.DataType] = {
     "BOOLEAN": pa.bool_(),
     "TINYINT": pa.int8(),
     "SMALLINT": pa.int16(),
@@ -24,18 +23,29 @@ _SCALARS: dict[str, pa.DataType] = {
     "BIGINT": pa.int64(),
     "FLOAT": pa.float32(),
     "DOUBLE": pa.float64(),
+    "DATE": pa.date32(),
+    # Spark's TIMESTAMP is an instant.
+    "TIMESTAMP": pa.timestamp("us", "UTC"),
+}
+"""Types whose names are the same in Spark and in sqlglot."""
+
+_SCALARS = _COMMON | {
     "TEXT": pa.string(),
     "VARCHAR": pa.string(),
     "CHAR": pa.string(),
-    "DATE": pa.date32(),
-    # Spark's TIMESTAMP is an instant; sqlglot calls it by the name of its local time zone type.
-    "TIMESTAMP": pa.timestamp("us", "UTC"),
     "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
     "TIMESTAMPLTZ": pa.timestamp("us", "UTC"),
     "TIMESTAMPNTZ": pa.timestamp("us"),
 }
+"""The types that can be declared, by their names in sqlglot."""
 
-# Names of other databases that sqlglot takes for types of its own; INT8 has eight bytes in one, and eight bits in another.
+_SPARK_NAMES = {kind: name for name, kind in _COMMON.items()} | {
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.timestamp("us"): "TIMESTAMP_NTZ",
+}
+
+# Type names of other databases that sqlglot accepts. INT8 has eight bytes in some of them, and eight bits in others.
 _FOREIGN = {
     "INT1": "TINYINT",
     "INT2": "SMALLINT",
@@ -58,9 +68,9 @@ KNOWN_TYPES = (
 
 
 def parse_ddl(ddl: str) -> pa.Schema:
-    """Read a column list in Spark DDL.
+    """Return the columns of a list in Spark DDL.
 
-    :raises ConfigurationError: with the column and the type that cannot be used
+    :raises ConfigurationError: a column or a type cannot be used; the message names it
     """
     import sqlglot
     from sqlglot import exp
@@ -76,7 +86,7 @@ def parse_ddl(ddl: str) -> pa.Schema:
             f"{unreadable}, near {near!r}. Columns are written as 'name TYPE, name TYPE'; known types are {KNOWN_TYPES}"
         ) from error
     except (sqlglot.errors.SqlglotError, TypeError) as error:
-        # A TypeError where clauses stand that a column cannot have: the parser calls itself with what it does not take.
+        # sqlglot raises a TypeError for some clauses that a column cannot have: it calls itself with unknown arguments.
         raise ConfigurationError(f"{unreadable}: {error}") from error
     declared = statement.this
     is_more = statement.args.get("expression") is not None or statement.args.get("properties") is not None
@@ -89,17 +99,17 @@ def parse_ddl(ddl: str) -> pa.Schema:
 
 
 def spark_ddl(schema: pa.Schema) -> str:
-    """The same columns as DDL that Spark reads, with every name quoted."""
+    """Return columns as DDL that Spark reads, with every name quoted."""
     return ", ".join(
         f"{_quoted(field.name)} {_spark_type(field.type)}{'' if field.nullable else ' NOT NULL'}" for field in schema
     )
 
 
 def _refuse_foreign_types(ddl: str) -> None:
-    """Look at the words: what was parsed has lost them.
+    """Refuse type names of other databases. Only the tokens show them: sqlglot has replaced them in the parsed columns.
 
     :param ddl: can be parsed
-    :raises ConfigurationError: with the type's name in Spark
+    :raises ConfigurationError: with the name of the type in Spark
     """
     import sqlglot
     from sqlglot.tokens import TokenType
@@ -115,7 +125,7 @@ def _refuse_foreign_types(ddl: str) -> None:
 
 
 def _field(column: exp.Expression, parent: str | None, unreadable: str) -> pa.Field:
-    """A column, or a field of a struct; `parent` is the path of the struct."""
+    """Return a column, or a field of a struct with the path `parent`."""
     from sqlglot import exp
 
     if not isinstance(column, exp.ColumnDef) or column.kind is None:
@@ -148,8 +158,8 @@ def _arrow_type(kind: exp.DataType, path: str, unreadable: str) -> pa.DataType:
         return pa.struct(fields)
     if name in _SCALARS:
         return _SCALARS[name]
-    shown = kind.sql("spark") if kind.expressions else name
-    raise ConfigurationError(f"Column {path!r}: unknown type {shown!r}; known types are {KNOWN_TYPES}")
+    text = kind.sql("spark") if kind.expressions else name
+    raise ConfigurationError(f"Column {path!r}: unknown type {text!r}; known types are {KNOWN_TYPES}")
 
 
 def _decimal(bounds: list[str], path: str) -> pa.DataType:
@@ -177,21 +187,7 @@ def _spark_type(kind: pa.DataType) -> str:
         return f"ARRAY<{_spark_type(kind.value_type)}>"
     if pa.types.is_struct(kind):
         return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {_spark_type(field.type)}' for field in kind.fields)}>"
-    names = {
-        pa.bool_(): "BOOLEAN",
-        pa.int8(): "TINYINT",
-        pa.int16(): "SMALLINT",
-        pa.int32(): "INT",
-        pa.int64(): "BIGINT",
-        pa.float32(): "FLOAT",
-        pa.float64(): "DOUBLE",
-        pa.string(): "STRING",
-        pa.binary(): "BINARY",
-        pa.date32(): "DATE",
-        pa.timestamp("us", "UTC"): "TIMESTAMP",
-        pa.timestamp("us"): "TIMESTAMP_NTZ",
-    }
-    return names[kind]
+    return _SPARK_NAMES[kind]
 
 
 def _quoted(name: str) -> str:

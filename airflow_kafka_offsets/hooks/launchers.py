@@ -1,7 +1,7 @@
-"""Which launcher runs Spark for an Airflow connection.
+"""The table of launchers, by the type of an Airflow connection.
 
 To add a launcher, write a module with a class that is a `spark.launcher.Launcher` and takes what `make_launcher` passes, and add a
-line to `LAUNCHERS`. `SessionLauncher` is not here: it runs in a session of the caller's, without a connection.
+line to `LAUNCHERS`. `SessionLauncher` is not in the table: its caller passes a session, and no connection.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ LAUNCHERS = {"spark": "airflow_kafka_offsets.hooks.spark:SparkSubmitLauncher"}
 def make_launcher(conn_id: str, *, conf: Mapping[str, Any] | None = None, name: str) -> Launcher:
     """Return the launcher for a connection.
 
-    :param conf: Spark properties over those that the package sets
+    :param conf: Spark properties; they take precedence over those that the package sets
     :param name: the name of the Spark application
-    :raises AirflowNotFoundException: there is no such connection
-    :raises ConfigurationError: no launcher exists for its type
+    :raises AirflowNotFoundException: the connection does not exist
+    :raises ConfigurationError: the table has no launcher for the type of the connection
     """
     conn_type = BaseHook.get_connection(conn_id).conn_type
     if conn_type not in LAUNCHERS:

@@ -1,4 +1,7 @@
-"""Launch the Spark application through the official provider's SparkSubmitHook."""
+"""Launch the Spark application with `spark-submit`, through the official provider's SparkSubmitHook.
+
+What the application does is in the package `spark`; the options that let its JVM start sooner are in `spark.quick_start`.
+"""
 
 from __future__ import annotations
 
@@ -18,30 +21,26 @@ from airflow.sdk import BaseHook
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import write_job
+from airflow_kafka_offsets.spark.quick_start import java_options
 
 _OLDEST_JAVA = 17
 
-_QUICK_START = "-XX:TieredStopAtLevel=1"
-
-# For a transform of no more rows than these, optimized code is not worth its compilation; of three times as many it is as good.
-_FEW = 1_000_000
-
-# Airflow's configuration, connections and variables, and what its processes tell each other. Any may hold a secret,
-# also those of sections that nobody knows here. AIRFLOW_HOME is none of them.
-_AIRFLOWS_OWN = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__", "_AIRFLOW_", "__AIRFLOW_")
+# Airflow's configuration, connections and variables, and what its processes pass to each other. Any of them may hold a secret.
+# AIRFLOW_HOME is not among them.
+_AIRFLOW_PREFIXES = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__", "_AIRFLOW_", "__AIRFLOW_")
 
 
 class _Hook(SparkSubmitHook):
-    """The provider's hook, with what is needed of its internals in one place: it has no public way to them.
+    """The provider's hook, and the only place that uses its internals: it has no public way to them.
 
-    :param defaults: Spark properties for a master, over which those of `conf` go
+    :param defaults: returns the Spark properties for a master; those of `conf` take precedence
     """
 
     def __init__(
         self, *, defaults: Callable[[str], Mapping[str, str]], conf: Mapping[str, Any], **arguments: Any
     ) -> None:
         super().__init__(**arguments)
-        # The constructor takes properties, too; but which ones depends on the master, which it finds out.
+        # The constructor takes properties, too; but they depend on the master, which only the constructor resolves.
         self._conf = {**defaults(self.master), **conf}
 
     @property
@@ -58,7 +57,7 @@ class _Hook(SparkSubmitHook):
         return str(self._connection["spark_binary"])
 
     def close(self) -> None:
-        """Wait for the end of spark-submit; the hook leaves the process and its pipe to the garbage collector."""
+        """Wait until spark-submit has exited, and close its pipe, which the hook leaves to the garbage collector."""
         if self._submit_sp is not None:
             self._submit_sp.wait()
             self._submit_sp.stdout.close()
@@ -68,7 +67,7 @@ class SparkSubmitLauncher:
     """Runs a job with `spark-submit`, in client deploy mode: the driver runs beside the task.
 
     :param conn_id: a connection of the official Spark provider
-    :param conf: Spark properties over those that this package sets
+    :param conf: Spark properties; they take precedence over those that this package sets
     :param name: the application's name
     """
 
@@ -79,12 +78,12 @@ class SparkSubmitLauncher:
         self._hook: _Hook | None = None
 
     def check(self, staging_dir: str | None) -> None:
-        """Find out before anything is planned whether Spark can be launched.
+        """Check, before anything is planned, that Spark can be launched.
 
-        :raises AirflowNotFoundException: there is no such connection; the hook alone would turn to YARN
-        :raises ConfigurationError: what is missing
+        :raises AirflowNotFoundException: the connection does not exist
+        :raises ConfigurationError: something is missing; the message says what
         """
-        # The hook swallows a missing connection, and would submit to YARN instead.
+        # The hook ignores a missing connection, and would submit to YARN instead.
         connection = BaseHook.get_connection(self._conn_id)
         hook = self._make_hook()
         master, deploy_mode = hook.master, hook.deploy_mode
@@ -111,9 +110,9 @@ class SparkSubmitLauncher:
             hook = self._make_hook(py_files=str(files.package), application_args=[str(files.directory)])
             self._hook = hook
             try:
-                hook.submit(str(files.application), env=_environment() | _java_options(job))
+                hook.submit(str(files.application), env=_environment() | java_options(job, os.environ))
             except BaseException:
-                # Airflow ends a task that takes too long by an exception in here, and calls on_kill only after it.
+                # On a timeout Airflow raises an exception here, and calls on_kill only after it.
                 self.on_kill()
                 raise
             finally:
@@ -121,7 +120,7 @@ class SparkSubmitLauncher:
                 hook.close()
 
     def on_kill(self) -> None:
-        """Stop Spark when Airflow stops the task."""
+        """Stop the application, if one is running."""
         if self._hook is not None:
             self._hook.on_kill()
 
@@ -132,20 +131,21 @@ class SparkSubmitLauncher:
 def _default_properties(master: str) -> dict[str, str]:
     """Return the Spark properties that this package sets."""
     properties = {
-        # The submitting Python is the one that has this package and the transform.
+        # The Python of this process has this package and the transform.
         "spark.pyspark.driver.python": sys.executable,
         "spark.sql.session.timeZone": "UTC",
         "spark.log.level": "WARN",
     }
     if master.startswith("local"):
-        # One machine, one Python; and no web server for an application that lives for seconds.
+        # Executors run on this machine, too. An application that takes seconds needs no web server.
         properties |= {"spark.pyspark.python": sys.executable, "spark.ui.enabled": "false"}
     return properties
 
 
 def check_java() -> None:
-    """
-    :raises ConfigurationError: there is no Java that Spark can run on; says what to do
+    """Check that there is a Java that Spark can run on.
+
+    :raises ConfigurationError: there is none; the message says what to do
     """
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
@@ -155,29 +155,19 @@ def check_java() -> None:
             f"Spark needs Java {_OLDEST_JAVA} or newer, and {where}: install a Java runtime on the worker (Debian: "
             "apt-get install openjdk-17-jre-headless) and set JAVA_HOME if it is not on the PATH"
         )
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(\d+)', told)
+    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', output)
     if version is None or int(version.group(1)) < _OLDEST_JAVA:
         raise ConfigurationError(
-            f"Spark needs Java {_OLDEST_JAVA} or newer; {java} says: {(told.splitlines() or ['nothing'])[0]}"
+            f"Spark needs Java {_OLDEST_JAVA} or newer; {java} says: {(output.splitlines() or ['nothing'])[0]}"
         )
 
 
-def _java_options(job: StageJob) -> dict[str, str]:
-    """Spare compiling what runs for seconds: the JVM that makes spark-submit's command line, and a driver that only hands slices to
-    Python, or few rows to a transform. Options of the user's own, here or in `spark.driver.extraJavaOptions`, come after these, and
-    win.
-    """
-    is_short = job.transform is None or job.offsets <= _FEW
-    names = ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS") if is_short else ("SPARK_LAUNCHER_OPTS",)
-    return {name: f"{_QUICK_START} {os.environ.get(name, '')}".rstrip() for name in names}
-
-
 def _environment() -> dict[str, str]:
-    """What spark-submit inherits: nothing of Airflow's that may hold secrets, among them the database's credentials.
+    """Return the environment of spark-submit: without variables of Airflow, which may hold secrets.
 
-    Its PATH ends with the directory of the running Python, as where a virtual environment is used but not activated.
+    Its PATH ends with the directory of the running Python, as if the virtual environment were activated.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOWS_OWN)}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOW_PREFIXES)}
     environment["PATH"] = os.pathsep.join(filter(None, [os.environ.get("PATH"), str(Path(sys.executable).parent)]))
     return environment
