@@ -50,14 +50,9 @@ class JsonDecoder:
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
         """Decode records; see `Decoder`."""
-        good: list[pa.RecordBatch] = []
-        bad: list[BadRecord] = []
-        for part in self._parts(records.column("value")):
-            if isinstance(part, BadRecord):
-                bad.append(part)
-            else:
-                good.append(part)
-        return Decoded(self._concatenated(good), bad)
+        parts = list(self._parts(records.column("value")))
+        bad = [part for part in parts if isinstance(part, BadRecord)]
+        return Decoded(self._concatenated([part for part in parts if not isinstance(part, BadRecord)]), bad)
 
     def _parts(self, values: pa.Array, first: int = 0) -> Iterator[pa.RecordBatch | BadRecord]:
         """Decode values in as few parts as the bad ones among them allow, in their order.

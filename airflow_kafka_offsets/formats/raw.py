@@ -47,15 +47,14 @@ class Raw:
 
         from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
 
-        def select(records: pa.RecordBatch) -> pa.RecordBatch:
-            return pa.RecordBatch.from_arrays([records.column(name) for name in columns.names], schema=columns)
-
         def decode(records: pa.RecordBatch) -> Decoded:
-            # The reader has no headers for a record whose header keys cannot be read.
-            unread = records.column("headers").is_null() if self.headers else None
-            if unread is None or not pc.any(unread).as_py():
-                return Decoded(select(records))
-            bad = [BadRecord(row, "the key of a header is not UTF-8") for row in pc.indices_nonzero(unread).to_pylist()]
-            return Decoded(select(records.filter(pc.invert(unread))), bad)
+            bad: list[int] = []
+            if self.headers:
+                # The reader has no headers for a record whose header keys cannot be read.
+                unread = records.column("headers").is_null()
+                bad = pc.indices_nonzero(unread).to_pylist()
+                records = records.filter(pc.invert(unread)) if bad else records
+            rows = pa.RecordBatch.from_arrays([records.column(name) for name in columns.names], schema=columns)
+            return Decoded(rows, [BadRecord(row, "the key of a header is not UTF-8") for row in bad])
 
         return decode

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,30 +31,18 @@ _AIRFLOW_PREFIXES = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__", "_AIRFLOW_", 
 
 
 class _Hook(SparkSubmitHook):
-    """The provider's hook, and the only place that uses its internals: it has no public way to them.
+    """The provider's hook, and the only place that uses its internals: it has no public way to them."""
 
-    :param defaults: returns the Spark properties for a master; those of `conf` take precedence
-    """
-
-    def __init__(
-        self, *, defaults: Callable[[str], Mapping[str, str]], conf: Mapping[str, Any], **arguments: Any
-    ) -> None:
+    def __init__(self, *, conf: Mapping[str, Any], **arguments: Any) -> None:
         super().__init__(**arguments)
         # The constructor takes properties, too; but they depend on the master, which only the constructor resolves.
-        self._conf = {**defaults(self.master), **conf}
+        self._conf = {**_default_properties(self.resolved["master"]), **conf}
 
     @property
-    def master(self) -> str:
-        return str(self._connection["master"])
-
-    @property
-    def deploy_mode(self) -> str | None:
-        deploy_mode: str | None = self._connection["deploy_mode"]
-        return deploy_mode
-
-    @property
-    def spark_binary_name(self) -> str:
-        return str(self._connection["spark_binary"])
+    def resolved(self) -> Mapping[str, Any]:
+        """The connection as the hook understands it: `master`, `deploy_mode`, `spark_binary`."""
+        resolved: Mapping[str, Any] = self._connection
+        return resolved
 
     def close(self) -> None:
         """Wait until spark-submit has exited, and close its pipe, which the hook leaves to the garbage collector."""
@@ -86,7 +74,7 @@ class SparkSubmitLauncher:
         # The hook ignores a missing connection, and would submit to YARN instead.
         connection = BaseHook.get_connection(self._conn_id)
         hook = self._make_hook()
-        master, deploy_mode = hook.master, hook.deploy_mode
+        master, deploy_mode, binary = (hook.resolved[name] for name in ("master", "deploy_mode", "spark_binary"))
         if deploy_mode not in (None, "", "client"):
             raise ConfigurationError(
                 f"Connection {self._conn_id!r} has deploy-mode {deploy_mode!r}; this package submits in client mode, in "
@@ -97,9 +85,9 @@ class SparkSubmitLauncher:
                 f"Connection {connection.conn_id!r} leads to the cluster {master}: set staging_dir to a location that the "
                 "workers and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared file system)"
             )
-        if shutil.which(hook.spark_binary_name, path=_environment()["PATH"]) is None:
+        if shutil.which(binary, path=_environment()["PATH"]) is None:
             raise ConfigurationError(
-                f"{hook.spark_binary_name} is not on the PATH: install the extra "
+                f"{binary} is not on the PATH: install the extra "
                 "'airflow-kafka-offsets[spark]' on the worker, or add your Spark distribution's bin directory"
             )
         check_java()
@@ -125,7 +113,7 @@ class SparkSubmitLauncher:
             self._hook.on_kill()
 
     def _make_hook(self, **arguments: Any) -> _Hook:
-        return _Hook(defaults=_default_properties, conf=self._conf, conn_id=self._conn_id, name=self.name, **arguments)
+        return _Hook(conf=self._conf, conn_id=self._conn_id, name=self.name, **arguments)
 
 
 def _default_properties(master: str) -> dict[str, str]:

@@ -14,7 +14,8 @@ import re
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -76,8 +77,7 @@ def _milliseconds(known: int | None, microseconds: int | None) -> list[int]:
     return [ms for ms in (known, None if microseconds is None else microseconds // 1000) if ms is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class SlicesFound:
+class SlicesFound(NamedTuple):
     """The slices of a job as their notes show them, by index.
 
     :param started: all that were started, the finished ones included

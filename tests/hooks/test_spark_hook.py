@@ -82,4 +82,8 @@ def test_properties_of_the_users_own_go_over_those_of_this_package(
     hook = SparkSubmitLauncher("spark_default", conf=conf)._make_hook()
     command = hook._build_spark_submit_command("application.py")
     assert [f"{name}={value}" in command for name, value in expected.items()] == [True, True]
-    assert (hook.master, hook.deploy_mode, hook.spark_binary_name) == ("local[2]", "client", "spark3-submit")
+    assert [hook.resolved[name] for name in ("master", "deploy_mode", "spark_binary")] == [
+        "local[2]",
+        "client",
+        "spark3-submit",
+    ]
