@@ -18,7 +18,7 @@ from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
 _FEW_RECORDS = 8
 
 # Arrow's message quotes the whole value.
-_MAX_REASON_LENGTH = 200
+_MAX_REASON = 200  # characters
 
 _SYNTAX = "JSON parse error: "
 
@@ -67,9 +67,7 @@ class JsonDecoder:
         except _UndecodableError as error:
             if len(values) == 1:
                 reason = str(error)
-                yield BadRecord(
-                    first, reason if len(reason) <= _MAX_REASON_LENGTH else f"{reason[:_MAX_REASON_LENGTH]}…"
-                )
+                yield BadRecord(first, reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON]}…")
                 return
             step = 1 if len(values) <= _FEW_RECORDS else -(-len(values) // 2)
             for start in range(0, len(values), step):

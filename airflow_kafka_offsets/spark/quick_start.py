@@ -1,7 +1,7 @@
 """Tricks that make a submitted application start and end sooner. Without any of them the same rows would be staged, later.
 
-They matter for small batches, which take a few seconds (docs/speed.md). Whoever wants to know how a batch is staged can skip them
-and read `driver`.
+They matter for small batches, which take a few seconds (docs/speed.md). `driver` shows how a batch is staged; its readers can skip
+this module.
 
 * Without a transform no SQL session is started: an RDD needs no query plan, and its Python workers do not use pandas.
 * pandas takes most of a second to import. PySpark imports it before its first call into the JVM, and pyarrow when it creates its

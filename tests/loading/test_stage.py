@@ -204,7 +204,7 @@ MANIFEST_TEXT = Manifest(1, WANTED, (), (read(10, 30),)).to_json()
 
 
 class TestFilesOfAnEarlierTryThatCannotBeRead:
-    """They are staged anew, in the same try."""
+    """They are staged again, in the same attempt."""
 
     def refused(self, uri: str, caplog: pytest.LogCaptureFixture) -> str:
         """The warning, of which there is one."""
