@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -48,13 +49,14 @@ class Raw:
         from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
 
         def decode(records: pa.RecordBatch) -> Decoded:
-            bad: list[int] = []
+            bad: Sequence[BadRecord] = ()
             if self.headers:
                 # The reader has no headers for a record whose header keys cannot be read.
                 unread = records.column("headers").is_null()
-                bad = pc.indices_nonzero(unread).to_pylist()
+                reason = "the key of a header is not UTF-8"
+                bad = [BadRecord(row, reason) for row in pc.indices_nonzero(unread).to_pylist()]
                 records = records.filter(pc.invert(unread)) if bad else records
             rows = pa.RecordBatch.from_arrays([records.column(name) for name in columns.names], schema=columns)
-            return Decoded(rows, [BadRecord(row, "the key of a header is not UTF-8") for row in bad])
+            return Decoded(rows, bad)
 
         return decode
