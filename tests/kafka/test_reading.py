@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
@@ -43,7 +43,7 @@ def config(kafka: KafkaBroker, **options: Any) -> dict[str, Any]:
 def produce_records(kafka: KafkaBroker, topic: str, *records: dict[str, Any], **options: Any) -> None:
     """Write records with all they can have to partition 0, in order."""
     errors: list[object] = []
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, **options})
+    producer = clients.producer(kafka, **options)
     for record in records:
         producer.produce(topic, partition=0, on_delivery=lambda error, _: errors.append(error), **record)
     assert producer.flush(30) == 0

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import Producer
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.instants import milliseconds
@@ -33,6 +32,7 @@ from devstack.kafka import QUICK_START, KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.process import wait_until
 from devstack.topics import create_topic, delete_records
+from tests.support import clients
 from tests.support.clients import Transactions, commit_to_kafka, produce
 from tests.support.loads import TopicFactory, names
 
@@ -111,7 +111,7 @@ class Subject:
         delete_records(kafka.bootstrap_servers, topic, 30, 2)
 
     def _produce(self) -> None:
-        producer = Producer(self.config)
+        producer = clients.producer(self.kafka)
         for partition, count in enumerate((60, 100, 60, 50, 80, 10)):
             for number in range(count):
                 timestamp = milliseconds(BEGUN + timedelta(seconds=number))

@@ -38,7 +38,6 @@ from airflow_kafka_offsets.exceptions import DataLossError, TopicRecreatedError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.loading.load import load
-from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
@@ -49,6 +48,7 @@ from tests.support import clients
 from tests.support.dying_load import POINTS, DyingLoad, Load
 from tests.support.inline import InlineLauncher
 from tests.support.loads import names, rows
+from tests.support.pipelines import pipeline_and_options
 
 pytestmark = pytest.mark.server
 
@@ -169,9 +169,7 @@ class Machine(RuleBasedStateMachine):
 
     def transaction(self) -> Producer:
         if self.transactional is None:
-            self.transactional = Producer(
-                {"bootstrap.servers": self.kafka.bootstrap_servers, "transactional.id": f"{self.topic}-writer"}
-            )
+            self.transactional = clients.producer(self.kafka, **{"transactional.id": f"{self.topic}-writer"})
             self.transactional.init_transactions(30)
         self.transactional.begin_transaction()
         return self.transactional
@@ -274,17 +272,17 @@ class Machine(RuleBasedStateMachine):
     def load_here(self, run: TaskRun, *, spark: bool = False, **options: Any) -> Any:
         assert WORLD is not None
         note(f"load {run.run_id} {options}")
-        pipeline = Pipeline(
-            group_id=self.group_id,
-            topics=(self.topic,),
-            value_format=Json("id BIGINT NOT NULL, name STRING"),
-            sink=SqlTable(self.table),
-            staging_dir=str(self.staging),
-            on_bad_record="dead_letter",
-        )
+        parameters = {
+            "group_id": self.group_id,
+            "topics": (self.topic,),
+            "value_format": Json("id BIGINT NOT NULL, name STRING"),
+            "sink": SqlTable(self.table),
+            "staging_dir": str(self.staging),
+            "on_bad_record": "dead_letter",
+            "lease": timedelta(seconds=1),
+        }
         return load(
-            pipeline,
-            LoadOptions(lease=timedelta(seconds=1), **options),
+            *pipeline_and_options(parameters | options),
             kafka_config={"bootstrap.servers": self.kafka.bootstrap_servers},
             engine=self.engine,
             launcher=WORLD.spark_launcher if spark else InlineLauncher(),
