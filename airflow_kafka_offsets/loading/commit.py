@@ -24,67 +24,67 @@ from airflow_kafka_offsets.staging.rows import StagedRows
 log = logging.getLogger(__name__)
 
 
-def commit(attempt: LoadContext, batch: Batch, work: StagedBatch, began: float) -> int:
+def commit(context: LoadContext, batch: Batch, staged: StagedBatch, began: float) -> int:
     """Commit a staged batch in one transaction, then remove its files, and report it.
 
     :param began: when this attempt started with the batch, by the monotonic clock
     :return: the number of rows
     :raises DeadLetterError: more records could not be decoded than the pipeline allows
     """
-    pipeline, engine, claim = attempt.pipeline, attempt.engine, attempt.claim
-    _check_dead_letters(pipeline, batch, work)
+    pipeline, engine, claim = context.pipeline, context.engine, context.claim
+    _check_dead_letters(pipeline, batch, staged)
     commit_began = time.monotonic()
-    rows = StagedRows(work.directory, work.manifest)
+    rows = StagedRows(staged.directory, staged.manifest)
     schema = rows.schema()
     if schema is not None:
         pipeline.sink.prepare(engine, schema)
 
     def write(conn: Connection) -> int:
         pipeline.sink.refuse_unknown_rows(conn, pipeline.tables.offset_batches, batch.batch_id)
-        if attempt.replace:
+        if context.replace:
             replace_output(conn, pipeline.tables, batch.group_id, batch.batch_id, pipeline.sink)
-        write_dead_letters(conn, pipeline.tables, batch, dead_letters(work.directory, work.manifest))
+        write_dead_letters(conn, pipeline.tables, batch, dead_letters(staged.directory, staged.manifest))
         return pipeline.sink.write(conn, rows)
 
-    count = commit_batch(engine, pipeline.tables, claim, batch, work.reads, write)
+    count = commit_batch(engine, pipeline.tables, claim, batch, staged.reads, write)
     log.info(
         "Committed batch %d, a %s of group %r: %s records, %s rows into %s%s in %.1f s: %s",
         batch.batch_id,
         claim.kind,
         batch.group_id,
-        f"{work.records:,}",
+        f"{staged.records:,}",
         f"{count:,}",
         pipeline.sink.name,
-        f", {work.dead_letters:,} dead letters" if work.dead_letters else "",
+        f", {staged.dead_letters:,} dead letters" if staged.dead_letters else "",
         time.monotonic() - commit_began,
         format_ranges(batch),
     )
-    remove_attempt(batch.batch_id, work.directory.uri, pipeline.staging_dir)
-    if attempt.on_commit is not None:
-        _report(attempt.on_commit, attempt, batch, work, count, began)
+    remove_attempt(batch.batch_id, staged.directory.uri, pipeline.staging_dir)
+    if context.on_commit is not None:
+        _report(context.on_commit, context, batch, staged, count, began)
     return count
 
 
 def _report(
-    on_commit: OnCommit, attempt: LoadContext, batch: Batch, work: StagedBatch, rows: int, began: float
+    on_commit: OnCommit, context: LoadContext, batch: Batch, staged: StagedBatch, rows: int, began: float
 ) -> None:
     records: Counter[str] = Counter()
     dead_letters: Counter[str] = Counter()
-    for tp, read in work.reads.items():
+    for tp, read in staged.reads.items():
         records[tp.topic] += read.records or 0
         dead_letters[tp.topic] += read.dead_letters
     duration = timedelta(seconds=time.monotonic() - began)
     try:
-        on_commit(Commit(batch.group_id, attempt.claim.kind, records, dead_letters, rows, duration))
+        on_commit(Commit(batch.group_id, context.claim.kind, records, dead_letters, rows, duration))
     except Exception:
         # The batch is committed, and the load goes on.
         log.exception("on_commit failed for batch %d of group %r", batch.batch_id, batch.group_id)
 
 
-def _check_dead_letters(pipeline: Pipeline, batch: Batch, work: StagedBatch) -> None:
+def _check_dead_letters(pipeline: Pipeline, batch: Batch, staged: StagedBatch) -> None:
     most = pipeline.max_dead_letters
-    if most is None or work.dead_letters <= most:
+    if most is None or staged.dead_letters <= most:
         return
-    first = next(dead_letters(work.directory, work.manifest)).slice(0, 1).to_pylist()[0]
-    cause = f"{work.dead_letters:,} of {work.records:,} records of batch {batch.batch_id} cannot be decoded"
+    first = next(dead_letters(staged.directory, staged.manifest)).slice(0, 1).to_pylist()[0]
+    cause = f"{staged.dead_letters:,} of {staged.records:,} records of batch {batch.batch_id} cannot be decoded"
     raise too_many(cause, most, first["topic"], first["partition"], first["offset"], first["error"])

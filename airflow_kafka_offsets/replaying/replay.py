@@ -181,45 +181,45 @@ def _plan(
     return batches
 
 
-def _stage_and_commit(attempt: LoadContext, batch: Batch, claim: ReplayClaim, on_data_loss: OnDataLoss) -> LoadResult:
+def _stage_and_commit(context: LoadContext, batch: Batch, claim: ReplayClaim, on_data_loss: OnDataLoss) -> LoadResult:
     """Stage and commit an open batch of this or an earlier try."""
     began = time.monotonic()
-    with prefer_fenced_error(claim, attempt.engine, attempt.pipeline.tables):
-        work = find_staged(batch, attempt.fingerprint)
-        again = _plan_again(attempt, batch, claim, on_data_loss) if work is None else None
+    with prefer_fenced_error(claim, context.engine, context.pipeline.tables):
+        work = find_staged(batch, context.fingerprint)
+        again = _plan_again(context, batch, claim, on_data_loss) if work is None else None
         if work is None and again is None:
             try:
-                work = stage(attempt, batch)
+                work = stage(context, batch)
             except DataLossError:
-                again = _plan_again(attempt, batch, claim, on_data_loss)
+                again = _plan_again(context, batch, claim, on_data_loss)
                 if again is None:
                     raise
         if work is not None:
-            rows = commit(attempt, batch, work, began)
+            rows = commit(context, batch, work, began)
             return LoadResult((batch.batch_id,), work.records, rows, work.dead_letters)
     assert again is not None
     assert again.claim is not None
-    return _stage_and_commit(replaced(attempt, claim=again.claim), again.batch, again.claim, on_data_loss)
+    return _stage_and_commit(replaced(context, claim=again.claim), again.batch, again.claim, on_data_loss)
 
 
-def _plan_again(attempt: LoadContext, batch: Batch, claim: ReplayClaim, on_data_loss: OnDataLoss) -> ReplayBatch | None:
+def _plan_again(context: LoadContext, batch: Batch, claim: ReplayClaim, on_data_loss: OnDataLoss) -> ReplayBatch | None:
     """Plan another batch instead of an open one that has expired records, if the user chose to skip these.
 
     :return: None where the log has all records
     :raises PlanningError: the log is another one, or records are gone and the user did not choose to skip
     :raises DoubleLoadError: records would be duplicated by now
     """
-    pipeline = attempt.pipeline
-    logs = attempt.cluster.logs(sorted({range_.topic for range_ in batch.ranges}))
+    pipeline = context.pipeline
+    logs = context.cluster.logs(sorted({range_.topic for range_ in batch.ranges}))
     plan = fit_to_logs(batch.ranges, logs, on_data_loss)
     # The commit checks this again; here it saves a Spark application.
-    with attempt.engine.connect() as conn:
+    with context.engine.connect() as conn:
         refuse_double(conn, pipeline.tables, claim.replay, batch.ranges)
     if not plan.gaps:
         return None
     plan = fit_to_logs(requested_ranges(batch), logs, on_data_loss)
     log.warning("Batch %d, a replay for group %r, is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
-    again = plan_again(attempt.engine, pipeline.tables, claim, plan, EXPIRED)
+    again = plan_again(context.engine, pipeline.tables, claim, plan, EXPIRED)
     log_gaps(again.batch.gaps)
     return again
 
