@@ -70,5 +70,5 @@ constraints: setup ## pin in constraints/dev.txt what pyproject.toml asks for (A
 		-p 3.11 --no-annotate --custom-compile-command "make constraints" -o constraints/dev.txt >/dev/null
 
 clean: ## remove what was built, fetched and cached; .venv too
-	rm -rf .venv .build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	rm -rf .venv .build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse metastore_db derby.log
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,5 @@
-"""The offsets that a batch loads. `decide` is the only place where a range is decided, from stored positions and the ends of the logs.
+"""The offsets that a batch of a load has. `decide` is the only place where they are decided, from stored positions and the ends of the
+logs. The ranges of a replay are what its user asked for (`replaying.bounds`).
 
 It does no I/O: `loading.plan` reads the positions and the ends, and writes the plan. The numbers of rules, here and in comments, are
 those of the section "Planning" in `docs/semantics.md`; so are the ids of cases in tests (P08, P19, …).

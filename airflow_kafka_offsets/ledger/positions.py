@@ -1,6 +1,7 @@
-"""The positions of a group: for each partition, the next offset to read. A load moves them here, in the transaction of its commit.
+"""The positions of a group: for each partition, the next offset to read.
 
-Rewinds move them in `rewinding.execution`.
+A load moves them here, in the transaction of its commit (`ledger.group_claim`); so do first positions that are stored without a batch
+(`ledger.first_positions`). Rewinds move them in `ledger.moved_positions`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What the next load of a group would do: finish its open batch, or load a new one. Reads only, for the command line and web pages.
 
-The decision is that of a load: `plan.dry_run` and `core.planning`. A load itself goes through `plan.plan`.
+The decision is that of a load: `plan.decide_now` and `core.planning`. A load itself goes through `plan.plan`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from airflow_kafka_offsets.ledger.positions import read_positions
 from airflow_kafka_offsets.ledger.record_sizes import bytes_per_offset
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
-from airflow_kafka_offsets.loading.plan import dry_run
+from airflow_kafka_offsets.loading.plan import decide_now
 
 
 class PartitionOutlook(NamedTuple):
@@ -61,7 +61,7 @@ def next_batch(
     batch = open_batch(engine, tables, group_id)
     if batch is not None and _is_finished_first(batch, options, cluster):
         return Outlook(_partitions(batch.ranges, batch.gaps, sizes), open_batch=batch)
-    plan = dry_run(group_id, topics, options, engine=engine, tables=tables, cluster=cluster, abandoned=batch)
+    plan = decide_now(group_id, topics, options, engine=engine, tables=tables, cluster=cluster, abandoned=batch)
     return Outlook(_partitions((*plan.ranges, *plan.initial), plan.gaps, sizes), expired_batch=batch)
 
 

@@ -13,7 +13,7 @@ from airflow_kafka_offsets.core import planning
 from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.core.start import Start, check_start, check_until
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.formats.record_format import RecordFormat
+from airflow_kafka_offsets.formats.record_format import FORMATS, RecordFormat
 from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Tables
@@ -62,6 +62,11 @@ class Pipeline:
         if not isinstance(self.tables, Tables):
             raise ConfigurationError(f"tables must be Tables(…); got tables={self.tables!r}")
         self._check_staging_dir()
+        if self.value_format.kind not in FORMATS:
+            raise ConfigurationError(
+                f"The format {self.value_format.kind!r} is not in the table of formats ({', '.join(FORMATS)}): Spark's driver could not "
+                "find its class; add a line to formats.record_format.FORMATS"
+            )
         columns = row_columns(self.value_format)
         if self.transform is not None:
             load_transform(self.transform)

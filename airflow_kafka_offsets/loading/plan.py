@@ -93,7 +93,7 @@ def decide(context: LoadContext, options: LoadOptions) -> planning.Plan:
     """Decide what a new batch of this task instance would load now; nothing is written."""
     pipeline, engine, tables = context.pipeline, context.engine, context.pipeline.tables
     targets = captured_targets(engine, tables, context.claim)
-    return dry_run(
+    return decide_now(
         pipeline.group_id,
         pipeline.topics,
         options,
@@ -104,7 +104,7 @@ def decide(context: LoadContext, options: LoadOptions) -> planning.Plan:
     )
 
 
-def dry_run(
+def decide_now(
     group_id: str,
     topics: Sequence[str],
     options: LoadOptions,

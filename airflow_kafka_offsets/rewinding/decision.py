@@ -213,8 +213,10 @@ def _wanted_offset(
             missing = f"group {scenario.value!r} has no position of this partition"
         case "import":
             missing = f"consumer group {scenario.value!r} in Kafka has committed no offset of this partition"
-        case _:
+        case "to-batch" | "undo" | "to-current" | "from-file":
             missing = "the history has no position of this partition"
+        case unknown:
+            raise AssertionError(f"no offset is decided for the scenario {unknown!r}")
     return None, f"{missing}: left as it is"
 
 

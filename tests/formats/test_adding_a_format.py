@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets.exceptions import ConfigurationError, DeadLetterError, RecordError, StagingError
+from airflow_kafka_offsets.exceptions import ConfigurationError, DeadLetterError, RecordError
 from airflow_kafka_offsets.formats.record_format import FORMATS, BadRecord, Decoded, Decoder, RecordFormat
 from airflow_kafka_offsets.loading.load import load
 from airflow_kafka_offsets.loading.pipeline import Pipeline
@@ -172,11 +172,11 @@ def test_a_column_with_a_reserved_name_is_refused(loader: Loader, orders: str) -
         loader(orders, value_format=Lines("id _kafka_offset"))
 
 
-def test_a_format_without_a_line_in_the_table_cannot_travel(
+def test_a_format_without_a_line_in_the_table_is_refused_before_anything_is_planned(
     loader: Loader, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(FORMATS, Lines.kind)
     pipeline = Pipeline(group_id="loader", topics=(orders,), value_format=LINES, sink=SqlTable("target"))
-    with pytest.raises(StagingError, match="did not stage batch 1: 'lines'"):
+    with pytest.raises(ConfigurationError, match="The format 'lines' is not in the table of formats"):
         load(pipeline, kafka_config=loader.config, engine=loader.engine, launcher=loader.launcher)
     assert positions(loader.engine) == {}

@@ -296,7 +296,7 @@ class TestCommand:
         initialize(old, Tables())
         current = cli("init", "--conn-id", "warehouse", "--show-sql")
         assert (current.status, current.stdout) == (0, "")
-        assert f"have schema version {SCHEMA_VERSION} already: there is nothing to run" in current.stderr
+        assert f"already have schema version {SCHEMA_VERSION}: there is nothing to run" in current.stderr
 
     def test_show_sql_needs_no_database(self, cli: CommandLine, engine: Engine) -> None:
         cli.connect(

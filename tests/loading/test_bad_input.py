@@ -273,7 +273,7 @@ def test_rights_that_are_missing_in_the_state_tables_are_told(
     )
 
     with pytest.raises(
-        LedgerError, match=f"permission denied for {denied}.*needs SELECT, INSERT, .*kafka-offsets doctor"
+        LedgerError, match=f"permission denied for {denied}.*need SELECT, INSERT, .*kafka-offsets doctor"
     ) as raised:
         Loader(kafka, guest, postgres_loader.launcher)(name)
 
@@ -292,7 +292,7 @@ def test_rights_that_are_missing_for_a_rewind_are_told(
     )
     instance = SimpleNamespace(dag_id="dag", task_id="rewind", run_id="run", map_index=-1, try_number=1)
 
-    with pytest.raises(LedgerError, match=r"Group 'loader' was not rewound: permission denied .* needs SELECT, INSERT"):
+    with pytest.raises(LedgerError, match=r"Group 'loader' was not rewound: permission denied .* need SELECT, INSERT"):
         rewind.execute(cast("Context", {"ti": instance}))
 
 

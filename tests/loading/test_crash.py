@@ -108,7 +108,7 @@ def test_killed_between_staging_and_commit(runs: Runs, postgres_engine: Engine, 
 
     # What the killed try staged is committed, without reading Kafka or starting Spark again.
     assert rows(postgres_engine, "SELECT state, attempt FROM offset_batches") == [("committed", 1)]
-    assert "is staged by an earlier try: committing its files" in output
+    assert "was staged by an earlier attempt: committing its files" in output
     assert "Spark-Submit cmd" not in output
 
 

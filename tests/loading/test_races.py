@@ -51,7 +51,7 @@ def proved(loader: Loader, group: str = "loader") -> None:
     verify(group, sink=SqlTable("target"), engine=loader.engine, kafka_config=loader.config)
 
 
-def test_a_hundred_races_on_each_database(
+def test_of_two_processes_each_offset_is_loaded_once(
     inline_loader: Loader, workers: tuple[Worker, Worker], topic: TopicFactory, tmp_path: Path
 ) -> None:
     """Two runs, two tries of one task instance, two groups with one target; from the same moment on, with pauses here and there.

@@ -66,7 +66,7 @@ def slip_in(
 @pytest.mark.parametrize("replace", [False, True], ids=["add", "replace"])
 @pytest.mark.parametrize(
     ("owner", "door"),
-    [(plan, "read_generation"), (plan, "dry_run"), (plan, "record_plan")],
+    [(plan, "read_generation"), (plan, "decide_now"), (plan, "record_plan")],
     ids=["before-it-looks", "before-it-plans", "before-the-plan-is-recorded"],
 )
 def test_a_load_that_has_planned_from_old_positions_plans_anew(
