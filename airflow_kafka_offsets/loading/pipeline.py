@@ -26,8 +26,9 @@ from airflow_kafka_offsets.spark.transforms import load_transform, source_files
 class Pipeline:
     """How the records of topics become rows, and where the rows are written: for `load` and `replay` alike.
 
-    Plain data, which nothing checks before it is used. The parameters are those of `KafkaBatchOperator`, except `tables`. The
-    connection of the sink is not used: its database is that of the engine.
+    Plain data, which nothing checks before it is used. As for `KafkaBatchOperator`: `group_id`, `topics`, `value_format`, `sink`,
+    `transform`, `on_bad_record`, `max_dead_letters`, `isolation_level`, `slice_offsets`, `staging_dir`, `staging_retention`,
+    `idle_timeout`. The connection of the sink is not used: its database is that of the engine.
 
     :param tables: where the state tables are
     """
@@ -107,7 +108,7 @@ class Pipeline:
 class LoadOptions:
     """Where a load begins, how far it goes, and what it does about other runs. A replay has none of these options.
 
-    The parameters are those of `KafkaBatchOperator`, except `on_busy`.
+    As for `KafkaBatchOperator`: `start`, `until`, `max_records`, `max_bytes`, `time_budget`, `on_data_loss`, `lease`, `mirror_to`.
 
     :param on_busy: what to do while another run holds the group: `wait` or `fail`
     """

@@ -766,4 +766,4 @@ def test_code_that_changed_between_two_tries_is_warned_about(
     with caplog.at_level(logging.WARNING):
         inline_loader(name, on_bad_record="dead_letter")
 
-    assert "Batch 1 was planned by a try with other columns, another transform, or other code of it" in caplog.text
+    assert "Batch 1 was planned with other columns, another transform, or other code of the transform" in caplog.text
