@@ -16,7 +16,7 @@ import tempfile
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Protocol, Self
 
 from devstack.paths import BUILD, environment
 from devstack.process import ServerProcess, free_port, wait_until
@@ -24,6 +24,16 @@ from devstack.process import ServerProcess, free_port, wait_until
 USER = "admin"
 _START_TIMEOUT = 180.0
 _AIRFLOW = str(Path(sys.executable).with_name("airflow"))
+
+
+class Command(Protocol):
+    """A command of a home: what :class:`subprocess.Popen` has, and a process forked in its place needs."""
+
+    pid: int
+    stdout: IO[str] | None
+    stderr: IO[str] | None
+
+    def wait(self) -> int: ...
 
 
 class AirflowHome:
@@ -47,7 +57,7 @@ class AirflowHome:
         self.port = free_port()
         self.password = secrets.token_urlsafe(9)
         self.components: list[ServerProcess] = []
-        self._commands: list[subprocess.Popen[str]] = []
+        self._commands: list[Command] = []
         # A developer's variables for another Airflow must have no effect here.
         inherited = {name: value for name, value in environment().items() if not name.startswith("AIRFLOW_")}
         self.env: dict[str, str] = {
@@ -221,7 +231,7 @@ class AirflowHome:
         return "\n".join(component.log_tail(15) for component in self.components)
 
 
-def _kill_group(process: subprocess.Popen[str]) -> None:
+def _kill_group(process: Command) -> None:
     """Send SIGKILL to a process group that may outlive its leader."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

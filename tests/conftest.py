@@ -15,6 +15,7 @@ from devstack.topics import create_topic, create_topics
 from tests.support.clients import Kafka
 from tests.support.examples import register_profiles
 from tests.support.loads import TopicFactory
+from tests.support.warm_airflow import stop_server
 
 pytest_plugins = ["tests.support.fixtures"]
 
@@ -37,6 +38,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    stop_server()
     config.stash[_HOME].close()
 
 

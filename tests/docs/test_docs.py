@@ -15,9 +15,9 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Tables
-from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.orders import produce_orders
+from tests.support.warm_airflow import WarmAirflowHome
 
 pytestmark = pytest.mark.server
 
@@ -95,7 +95,7 @@ def test_the_extras_of_the_install_command_exist() -> None:
 def test_the_dag_of_the_readme_is_a_dag(tmp_path: Path) -> None:
     (tmp_path / "readme.py").write_text(python_snippet("from datetime import datetime"), encoding="utf-8")
 
-    with AirflowHome(dags=tmp_path) as home:
+    with WarmAirflowHome(dags=tmp_path) as home:
         listed = home.run("dags", "list", "--local", "--output", "plain")
         errors = home.run("dags", "list-import-errors", "--local", "--output", "plain")
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.orders import produce_orders
 from devstack.topics import create_topic
+from tests.support.warm_airflow import WarmAirflowHome
 
 pytestmark = pytest.mark.server
 
@@ -51,7 +51,7 @@ def test_the_transform_example_loads(kafka: KafkaBroker, database: str, orders: 
         "spark_default": json.dumps({"conn_type": "spark", "host": "local[2]"}),
         "warehouse": engine.url.set(drivername="postgres").render_as_string(hide_password=False),
     }
-    with AirflowHome(dags=EXAMPLES, connections=connections) as home:
+    with WarmAirflowHome(dags=EXAMPLES, connections=connections) as home:
         run = home.run("dags", "test", "transform_orders", "2026-01-01")
         errors = home.run("dags", "list-import-errors", "--local", "--output", "plain")
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.orders import produce_orders
 from devstack.topics import create_topic
+from tests.support.warm_airflow import WarmAirflowHome
 
 pytestmark = pytest.mark.server
 
@@ -28,7 +28,7 @@ def test_it_replaces_what_the_loading_example_loaded(kafka: KafkaBroker, databas
         "warehouse": engine.url.set(drivername="postgres").render_as_string(hide_password=False),
     }
     span = {"since": "1970-01-02T00:00:00Z", "until": "2100-01-01T00:00:00Z", "reason": "a test"}
-    with AirflowHome(dags=EXAMPLES, connections=connections) as home:
+    with WarmAirflowHome(dags=EXAMPLES, connections=connections) as home:
         load = home.run("dags", "test", "load_orders", "2026-01-01")
         assert load.returncode == 0, (load.stdout + load.stderr)[-8000:]
         replay = home.run("dags", "test", "replay_orders", "2026-01-01", "--conf", json.dumps(span), timeout=600)

@@ -16,11 +16,11 @@ from airflow_kafka_offsets.loading.load import load
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
-from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.orders import produce_orders
 from tests.support.command_line import database_connection, kafka_connection
 from tests.support.inline import InlineLauncher
+from tests.support.warm_airflow import WarmAirflowHome
 
 pytestmark = pytest.mark.server
 
@@ -45,7 +45,7 @@ def test_it_previews_first_and_then_moves_the_positions_of_the_loading_example(
     loaded = state(engine)
     connections = {"kafka_default": kafka_connection(kafka), "warehouse": database_connection(engine)}
     back = {"scenario": "shift-by", "value": "-100", "reason": "a test"}
-    with AirflowHome(dags=EXAMPLES, connections=connections) as home:
+    with WarmAirflowHome(dags=EXAMPLES, connections=connections) as home:
         previewed = home.run("dags", "test", "rewind_orders", "2026-01-01", "--conf", json.dumps(back))
         assert previewed.returncode == 0, (previewed.stdout + previewed.stderr)[-8000:]
         assert state(engine) == loaded
@@ -77,7 +77,7 @@ def state(engine: sa.Engine) -> tuple[dict[int, int], int]:
     return positions, int(count)
 
 
-def pushed(home: AirflowHome) -> list[dict[str, Any]]:
+def pushed(home: WarmAirflowHome) -> list[dict[str, Any]]:
     """What the task returned, run by run."""
     with contextlib.closing(sqlite3.connect(home.directory / "airflow.db")) as metadata:
         found = metadata.execute("SELECT value FROM xcom WHERE key = 'return_value' ORDER BY timestamp").fetchall()

@@ -14,13 +14,13 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Tables
-from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.process import free_port
 from devstack.spark import SparkStandalone
 from tests.support.airflow_runs import DAGS, Runs, airflow_runs, airflow_uri, locked, waits_for_a_lock
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, positions, rows
+from tests.support.warm_airflow import WarmAirflowHome
 
 pytestmark = pytest.mark.server
 
@@ -155,7 +155,7 @@ def test_what_no_retry_can_help_fails_at_once_and_an_outage_is_tried_again(
 
 def test_a_run_without_a_data_interval_is_told_so_and_not_tried_again() -> None:
     test = f"DagBag({str(DAGS / 'load_under_test.py')!r}).dags['load_under_test'].test(logical_date=None)"
-    with AirflowHome(dags=DAGS) as home:
+    with WarmAirflowHome(dags=DAGS) as home:
         home.env["LOAD_UNDER_TEST"] = json.dumps(
             {"topics": ["any"], "until": "{{ data_interval_end }}", "retries": 1, "retry_delay_seconds": 0}
         )
@@ -180,7 +180,7 @@ def test_positions_are_a_macro_in_templates(postgres_loader: Loader, kafka: Kafk
         produce(kafka, name, names(0, 5 + partition), partition)
     postgres_loader(name)
 
-    with AirflowHome(dags=DAGS, connections={"warehouse": airflow_uri(postgres_loader.engine)}) as home:
+    with WarmAirflowHome(dags=DAGS, connections={"warehouse": airflow_uri(postgres_loader.engine)}) as home:
         run = home.run("dags", "test", "positions_macro")
 
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-5000:]
@@ -189,7 +189,7 @@ def test_positions_are_a_macro_in_templates(postgres_loader: Loader, kafka: Kafk
 
 def test_init_prints_sql_or_runs_it(database: str) -> None:
     engine = sa.create_engine(database)
-    with AirflowHome(connections={"warehouse": airflow_uri(engine)}) as home:
+    with WarmAirflowHome(connections={"warehouse": airflow_uri(engine)}) as home:
         printed = home.run("kafka-offsets", "init", "--conn-id", "warehouse", "--show-sql")
         assert printed.returncode == 0, printed.stderr
         assert "CREATE TABLE IF NOT EXISTS consumed_offsets" in printed.stdout

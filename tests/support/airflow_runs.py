@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,9 +15,9 @@ from typing import IO, Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
+from tests.support.warm_airflow import WarmAirflowHome
 
 DAGS = Path(__file__).parent / "dags"
 TIMEOUT = 180.0
@@ -27,11 +26,9 @@ TIMEOUT = 180.0
 class Run:
     """`airflow dags test` of one run, begun and not awaited."""
 
-    def __init__(self, home: AirflowHome, date: str) -> None:
+    def __init__(self, home: WarmAirflowHome, date: str) -> None:
         self._output: IO[str] = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
-        self.process: subprocess.Popen[str] = home.popen(
-            "dags", "test", "load_under_test", date, stdout=self._output, stderr=subprocess.STDOUT
-        )
+        self.process = home.popen("dags", "test", "load_under_test", date, stdout=self._output)
 
     def kill(self) -> None:
         """SIGKILL to the process group: the task, spark-submit, Spark and its Python workers."""
@@ -68,7 +65,7 @@ class Run:
 class Runs:
     """An Airflow home whose runs of the DAG under test load topics into a database."""
 
-    def __init__(self, home: AirflowHome) -> None:
+    def __init__(self, home: WarmAirflowHome) -> None:
         self.home = home
         self._runs: list[Run] = []
 
@@ -98,7 +95,7 @@ def airflow_runs(
         "spark_default": json.dumps({"conn_type": "spark", "host": spark}),
         "warehouse": warehouse,
     }
-    with AirflowHome(dags=DAGS, connections=connections) as home:
+    with WarmAirflowHome(dags=DAGS, connections=connections) as home:
         runs = Runs(home)
         try:
             yield runs

@@ -83,6 +83,15 @@ def home(
         yield home
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _waiting(home: AirflowHome, broker: KafkaBroker, warehouse: Engine) -> None:
+    """Start all sensors of `wait_for_lag`. They wait while the asset is watched, which saves half a minute."""
+    Loader(broker, warehouse, InlineLauncher())(WAITED, group_id="loader")
+    produce(broker, WAITED, names(0, 5))
+    triggered = home.run("dags", "trigger", "wait_for_lag")
+    assert triggered.returncode == 0, triggered.stderr
+
+
 def query(home: AirflowHome, statement: str) -> list[Any]:
     """What Airflow's database says."""
     with closing(sqlite3.connect(f"file:{home.directory}/airflow.db?mode=ro", uri=True, timeout=30)) as conn:
@@ -123,12 +132,7 @@ def test_a_triggerer_starts_the_run_that_the_lag_asks_for(
     assert json.loads(extra[0])["payload"]["met"] == ["min_lag"]
 
 
-def test_sensors_wait_in_every_mode(home: AirflowHome, broker: KafkaBroker, warehouse: Engine) -> None:
-    Loader(broker, warehouse, InlineLauncher())(WAITED, group_id="loader")
-    produce(broker, WAITED, names(0, 5))
-    triggered = home.run("dags", "trigger", "wait_for_lag")
-    assert triggered.returncode == 0, triggered.stderr
-
+def test_sensors_wait_in_every_mode(home: AirflowHome) -> None:
     def states() -> dict[str, str]:
         return dict(query(home, "SELECT task_id, state FROM task_instance WHERE dag_id = 'wait_for_lag'"))
 
