@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
 from airflow_kafka_offsets.sinks.sink import RowCount
 
+CONTINUED = frozenset({"stored", "skipped-gap", "rewind", "removed"})
+"""How ranges start that continue from a stored position; the others choose where a partition begins."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedRange:
@@ -67,6 +70,11 @@ class BatchRecord:
     def replaced_of(self, tp: TopicPartition) -> Replaced:
         """Return what was removed of its output of a partition."""
         return self.replaced.get(tp, Replaced())
+
+    @property
+    def is_rewind(self) -> bool:
+        """Whether it moved positions and loaded nothing."""
+        return self.kind in ("rewind", "undo", "import")
 
     @property
     def names_offsets(self) -> bool:
