@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.parameters import from_attributes
 from airflow_kafka_offsets.database.transactions import snapshot
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError, Violation
-from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.group_table import group_table, same_table_names
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
@@ -54,15 +54,14 @@ def verify(
     :raises DatabaseUnavailableError: the database could not be read to the end
     """
     tables = tables or Tables()
-    cluster = Cluster(kafka_config, isolation_level=isolation_level) if kafka_config is not None else None
-    reread = None
+    comparison = KafkaComparison(kafka_config, group_id, isolation_level) if kafka_config is not None else None
     with snapshot(engine) as conn:
         cluster_of(conn, tables, group_id)  # raises where there is no such group, and names those that there are
         rows = sink.rows(conn)
         detail, limit = rows.detail, rows.limit
         shared = Snapshot(conn, tables, group_id, sink.name, rows)
         _check_target(shared)
-        if cluster is not None and rows.exists and limit:
+        if comparison is not None and rows.exists and limit:
             raise ConfigurationError(
                 f"{limit}: records of Kafka cannot be looked for in it. Verify without the Kafka connection."
             )
@@ -76,26 +75,16 @@ def verify(
         )
         violations = [*_missing_target(shared, findings), *findings.violations, *_loaded_dead_letters(shared, findings)]
         # Reading Kafka again takes as long as loading did; it adds nothing where the database is proof enough.
-        if cluster is not None and kafka_config is not None and not violations:
-            # Imported where Kafka is read.
-            from airflow_kafka_offsets.kafka.reader import consumer_config
-
-            comparison = KafkaComparison(shared, cluster, consumer_config(kafka_config, group_id, isolation_level))
-            violations = comparison.run(positions, findings)
-            reread = comparison.records
+        if comparison is not None and not violations:
+            violations = comparison.run(shared, positions, findings.spans)
     if violations:
         raise VerificationError(group_id, tuple(violations))
-    coverage = Coverage(
+    coverage = from_attributes(
+        Coverage,
+        findings,
         group_id=group_id,
-        partitions=findings.partitions,
-        batches=findings.batches,
-        records=findings.records,
-        rows=findings.rows,
-        dead_letters=findings.dead_letters,
-        gaps=findings.gaps,
-        open_batch=findings.open_batch,
         output_checked=detail != "nothing",
-        reread=reread,
+        reread=comparison.records if comparison is not None else None,
     )
     if coverage.output_checked:
         log.info("The coverage of group %r is proved: %s", group_id, coverage)
@@ -140,19 +129,13 @@ def _loaded_dead_letters(snapshot: Snapshot, findings: Findings) -> Iterator[Vio
     _, tables, group_id, _, rows = snapshot
     if not rows.exists or rows.detail != "offsets" or not findings.dead_letters:
         return
-    letters, batches = tables.dead_letters.c, tables.offset_batches
-    query = (
-        sa.select(letters.batch_id, letters.topic, letters.partition, letters.offset_value)
-        .join(batches, batches.c.batch_id == letters.batch_id)
-        .where(*without_transform(tables, group_id))
-    )
+    letters = tables.dead_letters.c
+    query = sa.select(letters.batch_id, letters.topic, letters.partition, letters.offset_value)
+    query = query.where(letters.batch_id.in_(without_transform(tables, group_id)))
     for topic, partition, batch_id, offset, count in rows.duplicates(query):
         others = f", and so were {count - 1:,} others" if count > 1 else ""
-        yield Violation(
+        text = (
             f"{TopicPartition(topic, partition)}: offset {offset} was loaded twice, batch {batch_id} has it as a row and as a "
-            f"dead letter{others}",
-            topic,
-            partition,
-            offset,
-            batch_id,
+            f"dead letter{others}"
         )
+        yield Violation(text, topic, partition, offset, batch_id)
