@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -27,15 +27,26 @@ from airflow_kafka_offsets.verification.facts import BatchRecord, LoadedRange, R
 _Part = tuple[int, str, Any]
 
 
-def batch_records(
-    conn: Connection, tables: Tables, group_id: str, target: str, rows: TargetRows
-) -> Iterator[BatchRecord]:
+class Snapshot(NamedTuple):
+    """What all queries of a verification share: one snapshot of the database, and the rows of the target in it.
+
+    :param target: the target's name
+    """
+
+    conn: Connection
+    tables: Tables
+    group_id: str
+    target: str
+    rows: TargetRows
+
+
+def batch_records(snapshot: Snapshot) -> Iterator[BatchRecord]:
     """Return every batch of a group with all that is stored of it, and every unknown batch that the target has rows of.
 
-    In the order of their ids; read as they are iterated.
-
-    :param target: the target's name; batches that name it by another name of the same table are returned with this one
+    In the order of their ids; read as they are iterated. Batches that name the target by another name of the same table are
+    returned with the name of the snapshot.
     """
+    conn, tables, group_id, target, rows = snapshot
     if conn.dialect.name == "postgresql":
         # All rows are read: plans for the first ones alone, as cursors have by default, would be slow.
         conn.exec_driver_sql("SET LOCAL cursor_tuple_fraction = 1")

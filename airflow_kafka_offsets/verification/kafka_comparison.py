@@ -6,10 +6,9 @@ import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, Slice, TopicPartition
@@ -18,21 +17,9 @@ from airflow_kafka_offsets.exceptions import DataLossError, Violation
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.sinks.sink import Batches, TargetRows
-from airflow_kafka_offsets.verification.findings import Span
-
-
-class Snapshot(NamedTuple):
-    """What all queries of a verification share: one snapshot of the database, and the rows of the target in it.
-
-    :param target: the target's name
-    """
-
-    conn: Connection
-    tables: Tables
-    group_id: str
-    target: str
-    rows: TargetRows
+from airflow_kafka_offsets.sinks.sink import Batches
+from airflow_kafka_offsets.verification.batch_records import Snapshot
+from airflow_kafka_offsets.verification.facts import Span
 
 
 class KafkaComparison:

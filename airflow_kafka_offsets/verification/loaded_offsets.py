@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.core.spans import Span, intersect, merge, subtract
-from airflow_kafka_offsets.verification.facts import CONTINUED, BatchRecord
-from airflow_kafka_offsets.verification.findings import Findings
+from airflow_kafka_offsets.verification.facts import CONTINUED, BatchRecord, Findings
 
 
 @dataclass(slots=True)
@@ -68,23 +67,21 @@ class LoadedOffsets:
     def follow(self, batch: BatchRecord) -> None:
         """Note what a committed batch loaded, and what it removed."""
         in_target = batch.target_table in (None, self._target) and not self._replaces_rows
+        is_replay = batch.kind == "replay"
         for loaded in batch.ranges:
             span = (loaded.range.start, loaded.range.end)
-            if batch.kind != "replay":  # which has loaded again what it removed
-                anywhere = self._of_topic(self._anywhere, loaded.range)
-                anywhere.remove(loaded.replaced)
-                if batch.kind == "load":
-                    anywhere.spans = merge([*anywhere.spans, span])
-            if not in_target:
-                continue
-            here = self._of_topic(self._in_target, loaded.range)
-            here.remove(loaded.replaced)
-            if batch.kind not in ("load", "replay") or loaded.records == 0:
-                continue
-            if batch.kind == "replay" and loaded.replaced is None:
-                here.appended.append((span, batch.batch_id))
-            else:
-                here.spans = merge([*here.spans, span])
+            for partitions, concerned, wrote in (
+                (self._anywhere, not is_replay, batch.kind == "load"),  # a replay has loaded again what it removed
+                (self._in_target, in_target, batch.kind in ("load", "replay") and loaded.records != 0),
+            ):
+                if not concerned:
+                    continue
+                partition = self._of_topic(partitions, loaded.range)
+                partition.remove(loaded.replaced)
+                if wrote and is_replay and loaded.replaced is None:
+                    partition.appended.append((span, batch.batch_id))
+                elif wrote:
+                    partition.spans = merge([*partition.spans, span])
 
     def finish(self) -> None:
         """Check what the target holds at the end of the history."""

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, Position, TopicPartition
-from airflow_kafka_offsets.verification.facts import CONTINUED, BatchRecord
-from airflow_kafka_offsets.verification.findings import Findings, Span
+from airflow_kafka_offsets.verification.facts import CONTINUED, BatchRecord, Findings, Span
 
 
 @dataclass(slots=True)

@@ -12,8 +12,7 @@ from dataclasses import replace
 
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.sinks.sink import Detail
-from airflow_kafka_offsets.verification.facts import BatchRecord
-from airflow_kafka_offsets.verification.findings import Findings
+from airflow_kafka_offsets.verification.facts import BatchRecord, Findings
 from airflow_kafka_offsets.verification.loaded_offsets import LoadedOffsets
 from airflow_kafka_offsets.verification.position_history import PositionHistories
 from airflow_kafka_offsets.verification.row_counts import RowCounts

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.sinks.sink import Detail, RowCount
-from airflow_kafka_offsets.verification.facts import BatchRecord, LoadedRange
-from airflow_kafka_offsets.verification.findings import Findings
+from airflow_kafka_offsets.verification.facts import BatchRecord, Findings, LoadedRange
 
 
 class RowCounts:

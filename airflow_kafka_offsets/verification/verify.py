@@ -18,9 +18,9 @@ from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.sink import Sink
-from airflow_kafka_offsets.verification.batch_records import batch_records
-from airflow_kafka_offsets.verification.findings import Coverage, Findings
-from airflow_kafka_offsets.verification.kafka_comparison import KafkaComparison, Snapshot, without_transform
+from airflow_kafka_offsets.verification.batch_records import Snapshot, batch_records
+from airflow_kafka_offsets.verification.facts import Coverage, Findings
+from airflow_kafka_offsets.verification.kafka_comparison import KafkaComparison, without_transform
 from airflow_kafka_offsets.verification.proof import prove
 
 log = logging.getLogger(__name__)
@@ -67,13 +67,19 @@ def verify(
             )
         positions = stored_positions(conn, tables, group_id)
         findings = prove(
-            batch_records(conn, tables, group_id, sink.name, rows),
+            batch_records(shared),
             positions,
             target=sink.name,
             detail=detail,
             replaces_rows=sink.replaces_rows,
         )
-        violations = [*_missing_target(shared, findings), *findings.violations, *_loaded_dead_letters(shared, findings)]
+        violations = [*findings.violations, *_loaded_dead_letters(shared, findings)]
+        if findings.violations and not rows.exists:
+            text = (
+                f"database {engine.url.database!r} has no table {sink.name!r}: it was dropped with the rows of the group, or "
+                "the group loads into another one"
+            )
+            violations.insert(0, Violation(text))
         # Reading Kafka again takes as long as loading did; it adds nothing where the database is proof enough.
         if comparison is not None and not violations:
             violations = comparison.run(shared, positions, findings.spans)
@@ -113,14 +119,6 @@ def _check_target(snapshot: Snapshot) -> None:
             f"Group {group_id!r} loads into table {known.name!r}, as batch {known.batch_id} of its history says, and the table "
             f"named is {target!r}, whose rows do not say their batch: nothing can be proved of it. Name the table that the "
             "group loads into; one that was renamed is known by its new name from the next load into it on."
-        )
-
-
-def _missing_target(snapshot: Snapshot, findings: Findings) -> Iterator[Violation]:
-    if not snapshot.rows.exists and findings.violations:
-        yield Violation(
-            f"database {snapshot.conn.engine.url.database!r} has no table {snapshot.target!r}: it was dropped with the "
-            "rows of the group, or the group loads into another one"
         )
 
 

@@ -14,8 +14,7 @@ from airflow_kafka_offsets.exceptions import VerificationError, Violation
 from airflow_kafka_offsets.rewinding.decision import PartitionRewind, decide
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.sink import Detail, RowCount
-from airflow_kafka_offsets.verification.facts import BatchRecord, LoadedRange, Replaced
-from airflow_kafka_offsets.verification.findings import Findings, Span
+from airflow_kafka_offsets.verification.facts import BatchRecord, Findings, LoadedRange, Replaced, Span
 from airflow_kafka_offsets.verification.proof import prove
 
 T0 = TopicPartition("t", 0)

@@ -37,7 +37,7 @@ from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy
 from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.verification.findings import Coverage
+from airflow_kafka_offsets.verification.facts import Coverage
 from airflow_kafka_offsets.verification.verify import verify
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
