@@ -49,10 +49,6 @@ class LagQuestion:
     start: Start = "earliest"
     times: bool = False
 
-    def topics(self, state: GroupState) -> frozenset[str]:
-        """Return the topics to measure."""
-        return frozenset(self.scope) or state.topics
-
 
 def measure_lag(
     engine: Engine,
@@ -104,7 +100,7 @@ class LagPolls:
         :param questions: with the states of their groups, which are read before
         :raises KafkaUnavailableError: the cluster did not answer in time
         """
-        scoped = [(question, state, question.topics(state)) for question, state in questions]
+        scoped = [(question, state, frozenset(question.scope) or state.topics) for question, state in questions]
         cluster_id = self._cluster.cluster_id()
         topics = frozenset[str]().union(*(topics for _, _, topics in scoped))
         logs = self._cluster.partial_logs(sorted(topics)) if topics else PartialLogs({}, {}, {})

@@ -157,15 +157,8 @@ class LagReport:
             **_totals(self),
             "topics": {topic: _totals(report) for topic, report in self.by_topic().items()},
             "partitions": [
-                {
-                    "topic": partition.topic,
-                    "partition": partition.partition,
-                    "position": partition.position,
-                    "beginning": partition.beginning,
-                    "end": partition.end,
-                    "flags": list(partition.flags),
-                    **numbers(partition),
-                }
+                {name: getattr(partition, name) for name in ("topic", "partition", "position", "beginning", "end")}
+                | {"flags": list(partition.flags), **numbers(partition)}
                 for partition in worst_first[:most]
                 if partition.error is None
             ],

@@ -17,16 +17,15 @@ from airflow_kafka_offsets.lag.report import LagReport
 
 Require = Literal["any", "all"]
 
+_HEADROOM = Rule(
+    "a whole number of offsets, or a positive timedelta", lambda value: is_unsigned(value) or DURATION.fits(value)
+)
+
 _RULES = {
     "min_lag": or_none(Rule("a whole number of offsets of at least 1 (0 would always be met)", COUNT.fits)),
     "max_lag": or_none(Rule("a whole number of offsets", is_unsigned)),
     "max_delay": or_none(DURATION),
-    "min_headroom": or_none(
-        Rule(
-            "a whole number of offsets, or a positive timedelta",
-            lambda value: is_unsigned(value) or DURATION.fits(value),
-        )
-    ),
+    "min_headroom": or_none(_HEADROOM),
     "require": one_of("any", "all"),
 }
 
