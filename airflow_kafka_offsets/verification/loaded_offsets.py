@@ -56,13 +56,11 @@ class LoadedOffsets:
         recorded = [(gap.start, gap.end) for gap in batch.gaps if (gap.topic, gap.partition) == tp]
         loaded = self._anywhere[tp].spans if tp in self._anywhere else []
         for start, end in subtract(merge([(range_.start, range_.end)]), [*recorded, *loaded]):
-            self._findings.add_violation(
+            wrong = (
                 f"batch {batch.batch_id} moved the position from offset {range_.start} to {range_.end}, and offsets "
-                f"{start}..{end}, which were never loaded, are in no recorded gap: the gap was removed",
-                tp,
-                start,
-                batch.batch_id,
+                f"{start}..{end}, which were never loaded, are in no recorded gap: the gap was removed"
             )
+            self._findings.add_violation(wrong, tp, start, batch.batch_id)
 
     def follow(self, batch: BatchRecord) -> None:
         """Note what a committed batch loaded, and what it removed."""
@@ -101,11 +99,9 @@ class LoadedOffsets:
     def _check_appended(self, tp: TopicPartition, loaded: _Loaded) -> None:
         """Check that no replay appended what loads load: users who ask for duplicates load after a rewind, or append twice."""
         for appended, batch_id in loaded.appended:
-            for common in filter(None, (intersect(appended, span) for span in loaded.spans)):
-                self._findings.add_violation(
-                    f"offsets {common[0]}..{common[1]} were appended to table {self._target!r} by batch {batch_id}, a "
-                    "replay, and loaded by the group itself: their records are duplicated. Replay them with replace=True",
-                    tp,
-                    common[0],
-                    batch_id,
+            for start, end in filter(None, (intersect(appended, span) for span in loaded.spans)):
+                wrong = (
+                    f"offsets {start}..{end} were appended to table {self._target!r} by batch {batch_id}, a replay, and loaded "
+                    "by the group itself: their records are duplicated. Replay them with replace=True"
                 )
+                self._findings.add_violation(wrong, tp, start, batch_id)

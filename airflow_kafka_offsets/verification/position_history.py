@@ -90,9 +90,8 @@ class PositionHistories:
                 # The rewind decided about the rows after the position: they stay, or were removed.
                 history.highest = -1
         elif move.end < move.start:
-            self._findings.add_violation(
-                f"batch {batch.batch_id} goes from offset {move.start} back to {move.end}", tp, move.end, batch.batch_id
-            )
+            wrong = f"batch {batch.batch_id} goes from offset {move.start} back to {move.end}"
+            self._findings.add_violation(wrong, tp, move.end, batch.batch_id)
         history.at, history.batch_id = move.end, batch.batch_id
         history.topic_id = move.topic_id or history.topic_id
 

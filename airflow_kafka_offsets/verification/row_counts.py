@@ -63,11 +63,8 @@ class RowCounts:
 
     def _check_range(self, batch: BatchRecord, loaded: LoadedRange) -> None:
         """Check that each record that is no dead letter is one row, as it is without a transform."""
-        count, written, removed = (
-            _count_of(batch.rows, loaded.range.topic_partition),
-            loaded.rows,
-            _removed_of(batch, loaded),
-        )
+        count, written = _count_of(batch.rows, loaded.range.topic_partition), loaded.rows
+        removed = _removed_of(batch, loaded)
         if written is not None and count.count != written - removed:
             wrong = "rows are missing" if count.count < written - removed else "there are too many"
             wrong = f", which wrote {written:,}{_less(removed)}: {wrong}{self._elsewhere(batch)}"

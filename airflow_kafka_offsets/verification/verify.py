@@ -67,11 +67,7 @@ def verify(
             )
         positions = stored_positions(conn, tables, group_id)
         findings = prove(
-            batch_records(shared),
-            positions,
-            target=sink.name,
-            detail=detail,
-            replaces_rows=sink.replaces_rows,
+            batch_records(shared), positions, target=sink.name, detail=detail, replaces_rows=sink.replaces_rows
         )
         violations = [*findings.violations, *_loaded_dead_letters(shared, findings)]
         if findings.violations and not rows.exists:
