@@ -18,6 +18,7 @@ from airflow_kafka_offsets.ledger.tables import Tables
 # Databases limit the bound values of a statement.
 _GROUPS_PER_QUERY = 500
 
+_COLUMNS = ("topic", "partition", "offset_value", "topic_id", "leader_epoch", "record_timestamp", "updated_at")
 
 _Stored = tuple[str, int, int, str | None, int | None, datetime | None, datetime | None]
 """A position as it is stored. The garbage collector does not track plain tuples of plain values: objects for thousands of
@@ -69,16 +70,7 @@ def group_states(conn: Connection, tables: Tables, group_ids: Collection[str]) -
     if installed_version(conn, tables) is None:
         return {group_id: GroupState(now, installed=False) for group_id in wanted}
     groups, offsets = tables.consumer_groups.c, tables.consumed_offsets.c
-    positions = sa.select(
-        offsets.consumer_group,
-        offsets.topic,
-        offsets.partition,
-        offsets.offset_value,
-        offsets.topic_id,
-        offsets.leader_epoch,
-        offsets.record_timestamp,
-        offsets.updated_at,
-    )
+    positions = sa.select(offsets.consumer_group, *(offsets[name] for name in _COLUMNS))
     leases = sa.select(groups.group_id, groups.cluster_id, groups.lease_owner, groups.lease_expires_at)
     stored: dict[str, list[_Stored]] = {group_id: [] for group_id in wanted}
     states = {group_id: GroupState(now) for group_id in wanted}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple, TypeVar
 
 from sqlalchemy.engine import Engine
 
@@ -21,6 +22,8 @@ from airflow_kafka_offsets.lag.group_states import GroupState, group_states
 from airflow_kafka_offsets.lag.report import Committed, LagReport, evaluate
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.tables import Tables
+
+T = TypeVar("T")
 
 _NO_TABLES = (
     "the state tables do not exist: nothing was loaded yet, or offsets_schema or offsets_prefix is not that of the load"
@@ -45,10 +48,6 @@ class LagQuestion:
     scope: Scope = field(default_factory=dict)
     start: Start = "earliest"
     times: bool = False
-
-    def topics(self, state: GroupState) -> frozenset[str]:
-        """Return the topics to measure."""
-        return frozenset(self.scope) or state.topics
 
 
 def measure_lag(
@@ -101,13 +100,14 @@ class LagPolls:
         :param questions: with the states of their groups, which are read before
         :raises KafkaUnavailableError: the cluster did not answer in time
         """
-        scoped = [(question, state, question.topics(state)) for question, state in questions]
+        scoped = [(question, state, frozenset(question.scope) or state.topics) for question, state in questions]
         cluster_id = self._cluster.cluster_id()
         topics = frozenset[str]().union(*(topics for _, _, topics in scoped))
         logs = self._cluster.partial_logs(sorted(topics)) if topics else PartialLogs({}, {}, {})
         timed = frozenset[str]().union(*(topics for question, _, topics in scoped if question.times))
         retention = self._cluster.retention(sorted(timed - logs.topic_errors.keys())) if timed else {}
-        snapshot = _Snapshot.of(cluster_id, logs, retention)
+        errors = _by_topic({tp: str(error) for tp, error in logs.partition_errors.items()})
+        snapshot = _Snapshot(cluster_id, _by_topic(logs.logs), logs.topic_errors, errors, retention)
         self._unread, self._unread_now = self._unread_now, {}
         for question, state, topics in scoped:
             try:
@@ -125,11 +125,11 @@ class LagPolls:
                 raise ConfigurationError(f"Nothing is stored of group {question.group_id!r} yet: name its topics")
             return LagReport(())
         stored = state.committed()
-        committed = {tp: position for tp, position in stored.items() if tp.topic in topics}
-        logs, errors = snapshot.of_topics(topics, committed)
-        scope = frozenset(partitions_in(question.scope, {*committed, *errors}, logs))
-        committed = {tp: position for tp, position in committed.items() if tp in scope}
-        logs = {tp: log for tp, log in logs.items() if tp in scope}
+        logs, errors = snapshot.of_topics(topics, stored)
+        scope = partitions_in(question.scope, {*stored, *errors}, logs)
+        committed = {tp: stored[tp] for tp in scope if tp in stored}
+        logs = {tp: logs[tp] for tp in scope if tp in logs}
+        errors = {tp: errors[tp] for tp in scope if tp in errors}
         positions = {tp: each.position for tp, each in stored.items()}
         start = first_offsets(self._cluster, question.start, lambda: state.now, logs, positions)
         new = {tp: first_offset(tp, log, start, state.topics) for tp, log in logs.items() if tp not in committed}
@@ -138,7 +138,7 @@ class LagPolls:
             logs,
             now=state.now,
             start=start,
-            errors={tp: error for tp, error in errors.items() if tp in scope},
+            errors=errors,
             waiting=self._oldest_unread(committed, new, logs) if question.times else None,
             retention=snapshot.retention,
             known_topics=state.topics,
@@ -162,15 +162,16 @@ class LagPolls:
         searched: dict[TopicPartition, tuple[int, int]] = {}
         oldest: dict[TopicPartition, datetime] = {}
         for tp, log in logs.items():
-            stored = committed.get(tp)
-            position = stored.position.offset if stored is not None else new[tp].offset
+            if tp in committed:
+                position, newest, timestamp_ms = committed[tp].position.offset, committed[tp].record_timestamp, None
+            else:
+                (position, _, timestamp_ms), newest = new[tp], None
             if position >= log.end:
                 continue
-            if stored is None and (timestamp_ms := new[tp].timestamp_ms) is not None:
+            if timestamp_ms is not None:
                 oldest[tp] = from_milliseconds(timestamp_ms)
-                continue
-            newest = stored.record_timestamp if stored is not None else None
-            searched[tp] = (position, milliseconds(newest) + 1 if newest is not None else 0)
+            else:
+                searched[tp] = (position, milliseconds(newest) + 1 if newest is not None else 0)
         known = {tp: self._unread[*tp, *key] for tp, key in searched.items() if (*tp, *key) in self._unread}
         unknown = {tp: key for tp, key in searched.items() if tp not in known}
         if unknown:
@@ -183,25 +184,14 @@ class LagPolls:
         return known | oldest
 
 
-@dataclass(frozen=True, slots=True)
-class _Snapshot:
+class _Snapshot(NamedTuple):
     """What the cluster answered about the topics of all groups, by topic."""
 
     cluster_id: str
-    logs: Mapping[str, Mapping[TopicPartition, PartitionLog]]
+    logs: Mapping[str, dict[TopicPartition, PartitionLog]]
     topic_errors: Mapping[str, KafkaOffsetsError]
-    partition_errors: Mapping[str, Mapping[TopicPartition, str]]
+    partition_errors: Mapping[str, dict[TopicPartition, str]]
     retention: Mapping[str, timedelta]
-
-    @classmethod
-    def of(cls, cluster_id: str, answer: PartialLogs, retention: Mapping[str, timedelta]) -> _Snapshot:
-        logs: dict[str, dict[TopicPartition, PartitionLog]] = {}
-        for tp, log in answer.logs.items():
-            logs.setdefault(tp.topic, {})[tp] = log
-        errors: dict[str, dict[TopicPartition, str]] = {}
-        for tp, error in answer.partition_errors.items():
-            errors.setdefault(tp.topic, {})[tp] = str(error)
-        return cls(cluster_id, logs, answer.topic_errors, errors, retention)
 
     def of_topics(
         self, topics: Iterable[str], committed: Mapping[TopicPartition, Committed]
@@ -221,3 +211,10 @@ class _Snapshot:
                     raise error
                 errors |= dict.fromkeys(partitions, str(error))
         return logs, errors
+
+
+def _by_topic(values: Mapping[TopicPartition, T]) -> dict[str, dict[TopicPartition, T]]:
+    topics: dict[str, dict[TopicPartition, T]] = {}
+    for tp, value in values.items():
+        topics.setdefault(tp.topic, {})[tp] = value
+    return topics

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Literal
 
 from airflow_kafka_offsets.core.log_identity import topic_mismatch
@@ -87,11 +89,11 @@ class LagReport:
 
     @property
     def lag(self) -> int:
-        return sum(partition.lag or 0 for partition in self.partitions)
+        return sum(self._known("lag"))
 
     @property
     def lost(self) -> int:
-        return sum(partition.lost or 0 for partition in self.partitions)
+        return sum(self._known("lost"))
 
     @property
     def complete(self) -> bool:
@@ -106,27 +108,26 @@ class LagReport:
     @property
     def time_lag(self) -> timedelta | None:
         """Return the longest known time lag; None if none is known."""
-        return max(
-            (partition.time_lag for partition in self.partitions if partition.time_lag is not None), default=None
-        )
+        return max(self._known("time_lag"), default=None)
 
     @property
     def delay(self) -> timedelta | None:
         """Return the longest known delay; None if none is known."""
-        return max((partition.delay for partition in self.partitions if partition.delay is not None), default=None)
+        return max(self._known("delay"), default=None)
 
     @property
     def headroom(self) -> int | None:
         """Return the smallest known headroom; None if none is known."""
-        return min(
-            (partition.headroom for partition in self.partitions if partition.headroom is not None), default=None
-        )
+        return min(self._known("headroom"), default=None)
 
     @property
     def headroom_time(self) -> timedelta | None:
         """Return the shortest known time until records are lost; None if none is known."""
-        known = (partition.headroom_time for partition in self.partitions)
-        return min((left for left in known if left is not None), default=None)
+        return min(self._known("headroom_time"), default=None)
+
+    def _known(self, measure: str) -> list[Any]:
+        values = (getattr(partition, measure) for partition in self.partitions)
+        return [value for value in values if value is not None]
 
     def __str__(self) -> str:
         parts = [f"lag {self.lag:,} in {len(self.partitions)} partitions"]
@@ -140,10 +141,8 @@ class LagReport:
 
     def by_topic(self) -> dict[str, LagReport]:
         """Return a report for each topic."""
-        topics: dict[str, list[PartitionLag]] = {}
-        for partition in self.partitions:
-            topics.setdefault(partition.topic, []).append(partition)
-        return {topic: LagReport(tuple(topics[topic])) for topic in sorted(topics)}
+        topics = groupby(self.partitions, attrgetter("topic"))
+        return {topic: LagReport(tuple(partitions)) for topic, partitions in topics}
 
     def summary(self, most: int = 100) -> dict[str, Any]:
         """Return the totals, in all and by topic, and the partitions with the largest lag, for XCom and events.
@@ -158,15 +157,8 @@ class LagReport:
             **_totals(self),
             "topics": {topic: _totals(report) for topic, report in self.by_topic().items()},
             "partitions": [
-                {
-                    "topic": partition.topic,
-                    "partition": partition.partition,
-                    "position": partition.position,
-                    "beginning": partition.beginning,
-                    "end": partition.end,
-                    "flags": list(partition.flags),
-                    **numbers(partition),
-                }
+                {name: getattr(partition, name) for name in ("topic", "partition", "position", "beginning", "end")}
+                | {"flags": list(partition.flags), **numbers(partition)}
                 for partition in worst_first[:most]
                 if partition.error is None
             ],
@@ -227,51 +219,38 @@ def evaluate(
     partitions: list[PartitionLag] = []
     for tp in sorted({*committed, *logs, *errors}):
         stored, log = committed.get(tp), logs.get(tp)
+        position = stored.position.offset if stored is not None else None
         error = errors.get(tp)
         if error is None and stored is not None and (mismatch := topic_mismatch(tp, stored.position, log)):
             error = f"{mismatch}: the topic was deleted and created again"
         if error is not None or log is None:
-            partitions.append(PartitionLag(*tp, position=stored.position.offset if stored else None, error=error))
+            partitions.append(PartitionLag(*tp, position=position, error=error))
             continue
+        begin = position if position is not None else first_offset(tp, log, start, known).offset
+        lag, lost = max(0, log.end - max(begin, log.beginning)), max(0, log.beginning - begin)
         oldest = waiting.get(tp) if waiting is not None else None
         since = oldest or (stored.updated_at if stored is not None and waiting is not None else None)
-        # Not the instant at which it ends: a timestamp may be the largest that a datetime can hold.
-        left = retention[tp.topic] - (now - oldest) if oldest and retention and tp.topic in retention else None
-        begin = stored.position.offset if stored is not None else first_offset(tp, log, start, known).offset
-        partitions.append(_partition_lag(tp, stored, begin, log, now, since, left))
+        headroom_time = _ZERO if lost else None
+        if lag and not lost and oldest is not None and retention is not None and tp.topic in retention:
+            # Not the instant at which it ends: a timestamp may be the largest that a datetime can hold.
+            headroom_time = max(_ZERO, retention[tp.topic] - (now - oldest))
+        unusual: dict[Flag, bool] = {"no position": stored is None, "beyond the end": begin > log.end}
+        partitions.append(
+            PartitionLag(
+                *tp,
+                position=position,
+                beginning=log.beginning,
+                end=log.end,
+                lag=lag,
+                lost=lost,
+                time_lag=_age(stored.record_timestamp if stored is not None else None, now) if lag else _ZERO,
+                delay=_age(since, now) if lag else _ZERO,
+                headroom=position - log.beginning if position is not None else None,
+                headroom_time=headroom_time,
+                flags=tuple(flag for flag, applies in unusual.items() if applies),
+            )
+        )
     return LagReport(tuple(partitions))
-
-
-def _partition_lag(
-    tp: TopicPartition,
-    stored: Committed | None,
-    begin: int,
-    log: PartitionLog,
-    now: datetime,
-    since: datetime | None,
-    left: timedelta | None,
-) -> PartitionLag:
-    lag = max(0, log.end - max(begin, log.beginning))
-    lost = max(0, log.beginning - begin)
-    newest = stored.record_timestamp if stored is not None else None
-    flags: list[Flag] = []
-    if stored is None:
-        flags.append("no position")
-    if begin > log.end:
-        flags.append("beyond the end")
-    return PartitionLag(
-        *tp,
-        position=begin if stored is not None else None,
-        beginning=log.beginning,
-        end=log.end,
-        lag=lag,
-        lost=lost,
-        time_lag=_age(newest, now) if lag else _ZERO,
-        delay=_age(since, now) if lag else _ZERO,
-        headroom=begin - log.beginning if stored is not None else None,
-        headroom_time=_ZERO if lost else max(_ZERO, left) if left is not None and lag else None,
-        flags=tuple(flags),
-    )
 
 
 def _age(instant: datetime | None, now: datetime) -> timedelta | None:

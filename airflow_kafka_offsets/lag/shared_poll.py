@@ -76,9 +76,63 @@ class _Ended(NamedTuple):
     error: BaseException
 
 
+def _thread() -> ThreadPoolExecutor:
+    """Return an executor of one thread, which starts with its first task."""
+    return ThreadPoolExecutor(1, thread_name_prefix="kafka-offsets-watch")
+
+
+@dataclass(eq=False)
+class _Database:
+    """Reads the state tables of a database, in a thread of its own: one that does not answer leaves the others alone."""
+
+    tables: StateTables
+    open_engine: Callable[[str], Engine]
+    engine: Engine | None = None
+    reading: Future[dict[str, GroupState]] | None = None
+    thread: ThreadPoolExecutor = field(default_factory=_thread)
+
+    async def states(self, group_ids: set[str]) -> _States:
+        """Read the states of groups. A database that does not answer is not asked again before it does."""
+        database = f"The database of connection {self.tables.conn_id!r}"
+        if self.reading is not None and not self.reading.done():
+            return DatabaseUnavailableError(f"{database} still does not answer")
+        self.reading = self.thread.submit(self._read, group_ids)
+        answer = asyncio.wrap_future(self.reading)
+        # An error that comes after the time limit is retrieved too, or asyncio would log it.
+        answer.add_done_callback(lambda future: future.cancelled() or future.exception())
+        await asyncio.wait([answer], timeout=_DATABASE_SECONDS)
+        if not answer.done():
+            return DatabaseUnavailableError(f"{database} did not answer within {_DATABASE_SECONDS:.0f} s")
+        error = answer.exception()
+        return error if isinstance(error, Exception) else answer.result()
+
+    def close(self) -> None:
+        """Close the connections, in the thread and after any request in flight."""
+        self.thread.submit(self._close_engine)
+        self.thread.shutdown(wait=False)
+
+    def _read(self, group_ids: set[str]) -> dict[str, GroupState]:
+        conn_id, schema, prefix = self.tables
+        try:
+            if self.engine is None:
+                self.engine = self.open_engine(conn_id)
+            failed = f"The database of connection {conn_id!r} could not be read"
+            with translated_errors(failed, ""), self.engine.connect() as conn:
+                return group_states(conn, Tables(schema, prefix), group_ids)
+        except Exception:
+            # The connection may be edited before the next poll.
+            self._close_engine()
+            raise
+
+    def _close_engine(self) -> None:
+        engine, self.engine = self.engine, None
+        if engine is not None:
+            engine.dispose()
+
+
 @dataclass(eq=False, slots=True)
 class _Watcher:
-    tables: StateTables
+    database: _Database
     question: LagQuestion
     judge: Callable[[LagReport], Any]
     interval: float
@@ -103,6 +157,7 @@ class _Watcher:
         self.results.put_nowait(result)
 
 
+@dataclass(eq=False)
 class SharedPoll:
     """The polls of one cluster in one event loop. They begin with the first watcher and end with the last.
 
@@ -112,26 +167,16 @@ class SharedPoll:
     :param polled: called after each poll with the number of watchers and the seconds it took
     """
 
-    def __init__(
-        self,
-        open_cluster: Callable[[], Cluster],
-        open_engine: Callable[[str], Engine],
-        ended: Callable[[], object],
-        polled: Callable[[int, float], None],
-    ) -> None:
-        self._open_cluster = open_cluster
-        self._open_engine = open_engine
-        self._ended = ended
-        self._polled = polled
-        self._watchers: set[_Watcher] = set()
-        self._joined = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._polling = _thread()
-        self._polls: LagPolls | None = None
-        # A thread for each database, so that those that do not answer leave the others alone.
-        self._readers: dict[StateTables, ThreadPoolExecutor] = {}
-        self._engines: dict[StateTables, Engine] = {}
-        self._reading: dict[StateTables, Future[dict[str, GroupState]]] = {}
+    open_cluster: Callable[[], Cluster]
+    open_engine: Callable[[str], Engine]
+    ended: Callable[[], object]
+    polled: Callable[[int, float], None]
+    _watchers: set[_Watcher] = field(default_factory=set, init=False)
+    _databases: dict[StateTables, _Database] = field(default_factory=dict, init=False)
+    _joined: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    _polling: ThreadPoolExecutor = field(default_factory=_thread, init=False)
+    _polls: LagPolls | None = field(default=None, init=False)
 
     async def results(
         self, tables: StateTables, question: LagQuestion, judge: Callable[[LagReport], T], interval: float
@@ -145,7 +190,8 @@ class SharedPoll:
         :raises RuntimeError: the polls ended with an error that neither Kafka nor a database caused
         """
         now = asyncio.get_running_loop().time()
-        watcher = _Watcher(tables, question, judge, interval, now + min(_GATHER_SECONDS, interval))
+        database = self._databases.setdefault(tables, _Database(tables, self.open_engine))
+        watcher = _Watcher(database, question, judge, interval, now + min(_GATHER_SECONDS, interval))
         self._watchers.add(watcher)
         self._joined.set()
         if self._task is None or self._task.done():
@@ -163,23 +209,17 @@ class SharedPoll:
                 self._end()
 
     def _end(self) -> None:
-        self._ended()
+        self.ended()
         if self._task is not None:
             self._task.cancel()
-        # Clients are closed in their own threads, after any request in flight: closing blocks on the network.
+        # In its thread, after any request in flight: closing blocks on the network.
         self._polling.submit(self._close_cluster)
         self._polling.shutdown(wait=False)
-        for tables, reader in self._readers.items():
-            reader.submit(self._close_engine, tables)
-            reader.shutdown(wait=False)
+        for database in self._databases.values():
+            database.close()
 
     def _close_cluster(self) -> None:
         self._polls = None
-
-    def _close_engine(self, tables: StateTables) -> None:
-        engine = self._engines.pop(tables, None)
-        if engine is not None:
-            engine.dispose()
 
     def _failed(self, task: asyncio.Task[None]) -> None:
         """End all watchers with the error that ended the polls: they would wait forever. The next watcher polls again."""
@@ -201,17 +241,17 @@ class SharedPoll:
                 continue
             due = [watcher for watcher in self._watchers if watcher.due <= now + watcher.interval * _EARLY]
             results = await self._poll(due)
-            self._polled(len(due), loop.time() - now)
+            self.polled(len(due), loop.time() - now)
             for number, (watcher, result) in enumerate(zip(due, results, strict=True), start=1):
                 watcher.offer(result, loop.time())
                 if number % _RESULTS_AT_ONCE == 0:
                     await asyncio.sleep(0)
 
     async def _poll(self, due: Sequence[_Watcher]) -> list[PollResult[Any] | Exception]:
-        groups: dict[StateTables, set[str]] = {}
+        groups: dict[_Database, set[str]] = {}
         for watcher in due:
-            groups.setdefault(watcher.tables, set()).add(watcher.question.group_id)
-        read = await asyncio.gather(*(self._states(tables, group_ids) for tables, group_ids in groups.items()))
+            groups.setdefault(watcher.database, set()).add(watcher.question.group_id)
+        read = await asyncio.gather(*(database.states(group_ids) for database, group_ids in groups.items()))
         states = dict(zip(groups, read, strict=True))
         try:
             return await asyncio.wrap_future(self._polling.submit(self._measure, due, states))
@@ -219,61 +259,21 @@ class SharedPoll:
             # The watchers decide what the error means to them.
             return [error] * len(due)
 
-    async def _states(self, tables: StateTables, group_ids: set[str]) -> _States:
-        """Read the states of groups. A database that does not answer is not asked again before it does."""
-        before = self._reading.get(tables)
-        if before is not None and not before.done():
-            return DatabaseUnavailableError(f"The database of connection {tables.conn_id!r} still does not answer")
-        if tables not in self._readers:
-            self._readers[tables] = _thread()
-        self._reading[tables] = reading = self._readers[tables].submit(self._read, tables, group_ids)
-        answer = asyncio.wrap_future(reading)
-        # An error that comes after the time limit is retrieved too, or asyncio would log it.
-        answer.add_done_callback(lambda future: future.cancelled() or future.exception())
-        await asyncio.wait([answer], timeout=_DATABASE_SECONDS)
-        if not answer.done():
-            return DatabaseUnavailableError(
-                f"The database of connection {tables.conn_id!r} did not answer within {_DATABASE_SECONDS:.0f} s"
-            )
-        error = answer.exception()
-        return error if isinstance(error, Exception) else answer.result()
-
-    def _read(self, tables: StateTables, group_ids: set[str]) -> dict[str, GroupState]:
-        try:
-            if tables not in self._engines:
-                self._engines[tables] = self._open_engine(tables.conn_id)
-            with (
-                translated_errors(f"The database of connection {tables.conn_id!r} could not be read", ""),
-                self._engines[tables].connect() as conn,
-            ):
-                return group_states(conn, Tables(tables.schema, tables.prefix), group_ids)
-        except Exception:
-            # The connection may be edited before the next poll.
-            self._close_engine(tables)
-            raise
-
-    def _measure(
-        self, due: Sequence[_Watcher], states: dict[StateTables, _States]
-    ) -> list[PollResult[Any] | Exception]:
+    def _measure(self, due: Sequence[_Watcher], states: dict[_Database, _States]) -> list[PollResult[Any] | Exception]:
         try:
             if self._polls is None:
-                self._polls = LagPolls(self._open_cluster())
+                self._polls = LagPolls(self.open_cluster())
             # Kafka is asked when the first report is taken: not at all if no database answered.
             reports = self._polls.reports(
                 (watcher.question, read[watcher.question.group_id])
                 for watcher in due
-                if not isinstance(read := states[watcher.tables], Exception)
+                if not isinstance(read := states[watcher.database], Exception)
             )
-            return [_result(watcher, states[watcher.tables], reports) for watcher in due]
+            return [_result(watcher, states[watcher.database], reports) for watcher in due]
         except Exception:
             # The connection may be edited before the next poll.
             self._close_cluster()
             raise
-
-
-def _thread() -> ThreadPoolExecutor:
-    """Return an executor of one thread, which starts with its first task."""
-    return ThreadPoolExecutor(1, thread_name_prefix="kafka-offsets-watch")
 
 
 def _result(

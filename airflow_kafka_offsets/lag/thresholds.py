@@ -1,8 +1,11 @@
-"""Compare a lag with thresholds: the one place where this is done is `Thresholds._conditions`. No I/O."""
+"""When a lag is worth acting upon: `Thresholds` compares it with thresholds, and `Edge` decides whether thresholds that stay met
+are worth another event. No I/O.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass
 from datetime import timedelta
 from operator import ge, le
 from typing import Any, Literal, NamedTuple
@@ -14,16 +17,15 @@ from airflow_kafka_offsets.lag.report import LagReport
 
 Require = Literal["any", "all"]
 
+_HEADROOM = Rule(
+    "a whole number of offsets, or a positive timedelta", lambda value: is_unsigned(value) or DURATION.fits(value)
+)
+
 _RULES = {
     "min_lag": or_none(Rule("a whole number of offsets of at least 1 (0 would always be met)", COUNT.fits)),
     "max_lag": or_none(Rule("a whole number of offsets", is_unsigned)),
     "max_delay": or_none(DURATION),
-    "min_headroom": or_none(
-        Rule(
-            "a whole number of offsets, or a positive timedelta",
-            lambda value: is_unsigned(value) or DURATION.fits(value),
-        )
-    ),
+    "min_headroom": or_none(_HEADROOM),
     "require": one_of("any", "all"),
 }
 
@@ -58,7 +60,8 @@ class Verdict(NamedTuple):
         return "; ".join(map(str, self.conditions))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen: a trigger is a subclass, and Airflow sets attributes of triggers.
+@dataclass(kw_only=True, eq=False, repr=False)
 class Thresholds:
     """Thresholds of a lag, all inclusive, which `KafkaLagSensor` describes.
 
@@ -76,7 +79,7 @@ class Thresholds:
     def __post_init__(self) -> None:
         if (self.min_lag, self.max_lag, self.max_delay, self.min_headroom) == (None,) * 4:
             raise ConfigurationError("Give at least one of min_lag, max_lag, max_delay and min_headroom; got none")
-        check(asdict(self), _RULES)
+        check(vars(self), _RULES)
         if self.min_lag is None or self.max_lag is None:
             return
         both = f"min_lag={self.min_lag!r} and max_lag={self.max_lag!r}"
@@ -122,6 +125,39 @@ class Thresholds:
             for name, threshold, value, reaches in compared
             if threshold is not None
         ]
+
+
+class Edge:
+    """Fires when a condition becomes true, and again if the load that followed was not enough, or did not follow.
+
+    An event asks for a load. So it fires again if the condition is still true after positions have moved, and if no position
+    has moved for an interval: the run may have failed. It does not fire while a run loads the group.
+
+    :param rearm_after: how long after an event it fires again though no position has moved
+    """
+
+    def __init__(self, rearm_after: timedelta) -> None:
+        self._rearm_after = rearm_after.total_seconds()
+        self._fired_at: float | None = None  # None is armed
+        self._positions: Hashable = None
+
+    def fires(self, met: bool | None, positions: Hashable, *, busy: bool, now: float) -> bool:
+        """Decide whether to fire after a poll.
+
+        :param met: whether the condition is true; None is not known, and changes nothing
+        :param positions: any value that changes when a position moves
+        :param busy: whether a run loads the group
+        :param now: seconds of a monotonic clock
+        """
+        if met is False:
+            self._fired_at = None
+        if not met or busy:
+            return False
+        fired = self._fired_at is not None and now - self._fired_at < self._rearm_after
+        if fired and positions == self._positions:
+            return False
+        self._fired_at, self._positions = now, positions
+        return True
 
 
 def _lags(report: LagReport) -> list[int]:

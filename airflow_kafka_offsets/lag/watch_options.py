@@ -18,11 +18,10 @@ from airflow_kafka_offsets.core.parameters import (
     Rule,
     are_texts,
     check_untemplated,
-    from_attributes,
     one_of,
     or_none,
 )
-from airflow_kafka_offsets.lag.thresholds import Require, Thresholds
+from airflow_kafka_offsets.lag.thresholds import Thresholds
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.core.start import Start
@@ -60,9 +59,8 @@ class Judgement(NamedTuple):
     payload: dict[str, Any] | None
 
 
-# Not frozen: a trigger is a LagWatch, and Airflow sets attributes of triggers.
 @dataclass(kw_only=True, eq=False, repr=False)
-class LagWatch:
+class LagWatch(Thresholds):
     """A group whose lag is watched. Connections are named, and read by the process that polls.
 
     As for `KafkaLagSensor`: `group_id`, `topics`, `offsets_conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`, `require`,
@@ -77,13 +75,6 @@ class LagWatch:
     group_id: str
     topics: str | Sequence[str] = ()
     offsets_conn_id: str
-    min_lag: int | None = None
-    max_lag: int | None = None
-    max_delay: timedelta | None = None
-    min_headroom: timedelta | int | None = None
-    require: Require = "any"
-    per_partition: bool = False
-    allow_incomplete: bool = False
     poll_interval: timedelta = timedelta(seconds=60)
     start: Start = "earliest"
     isolation_level: str = "read_committed"
@@ -94,7 +85,7 @@ class LagWatch:
     def __post_init__(self) -> None:
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in self.templated}
         check_untemplated(given, LAG_RULES, self.templated)
-        from_attributes(Thresholds, self)  # raises for thresholds that cannot work
+        super().__post_init__()
 
     def as_kwargs(self) -> dict[str, Any]:
         """Return the options as values that Airflow can store."""
@@ -118,12 +109,11 @@ class LagWatch:
         if isinstance(start, str) and start.startswith(_COMMITTED_BY):
             start = CommittedBy(start.removeprefix(_COMMITTED_BY))
         check_start(start)
-        times = from_attributes(Thresholds, self).needs_times
-        return LagQuestion(self.group_id, parse_scope(self.topics), start, times)
+        return LagQuestion(self.group_id, parse_scope(self.topics), start, self.needs_times)
 
     def judge(self, report: LagReport) -> Judgement:
-        """Compare a report with the thresholds; the comparison itself is in `Thresholds`."""
-        verdict = from_attributes(Thresholds, self).of(report)
+        """Compare a report with the thresholds, for the log and an event."""
+        verdict = self.of(report)
         text = f"Group {self.group_id!r}: {report}; {verdict}"
         if not verdict.met:
             return Judgement(verdict.met, text, None)

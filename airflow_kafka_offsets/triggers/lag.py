@@ -19,7 +19,7 @@ from airflow.observability import stats
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from airflow_kafka_offsets.hooks.metrics import emit_lag, emit_poll
-from airflow_kafka_offsets.lag.rearming import Edge
+from airflow_kafka_offsets.lag.thresholds import Edge
 from airflow_kafka_offsets.lag.watch_options import Judgement, LagWatch
 
 if TYPE_CHECKING:

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
-from airflow_kafka_offsets.core.offsets import Position, TopicPartition
-from airflow_kafka_offsets.verification.facts import BatchRecord, LoadedRange
-from airflow_kafka_offsets.verification.findings import Findings, Span
-from airflow_kafka_offsets.verification.position_moves import PositionMove
+from airflow_kafka_offsets.core.offsets import OffsetRange, Position, TopicPartition
+from airflow_kafka_offsets.verification.facts import CONTINUED, BatchRecord, Findings, Span
 
 
 @dataclass(slots=True)
@@ -28,6 +26,14 @@ class _PositionHistory:
     highest: int = -1
     spans: list[Span] = field(default_factory=list)
 
+    def extend(self, batch_id: int, range_: OffsetRange) -> None:
+        """Add what a batch loaded to the spans."""
+        last = self.spans[-1] if self.spans else None
+        if last is not None and last.end == range_.start and last.last_batch < batch_id:
+            self.spans[-1] = replace(last, end=range_.end, last_batch=batch_id)
+        else:
+            self.spans.append(Span(*range_.topic_partition, range_.start, range_.end, batch_id, batch_id))
+
 
 class PositionHistories:
     """The histories of all partitions, followed move by move.
@@ -40,68 +46,69 @@ class PositionHistories:
         self._target = target
         self._histories: dict[TopicPartition, _PositionHistory] = {}
 
-    def follow(self, move: PositionMove) -> None:
-        """Check that a move starts where the one before ended."""
-        tp, add_violation = move.topic_partition, self._findings.add_violation
+    def follow(self, batch: BatchRecord, range_: OffsetRange) -> None:
+        """Check that the moves that a committed batch makes in a partition start where the one before ended."""
+        tp = range_.topic_partition
+        if not batch.is_rewind:
+            for gap in sorted(batch.gaps, key=lambda gap: gap.start):
+                if (gap.topic, gap.partition) == tp:
+                    skipped = replace(range_, start=gap.start, end=gap.end)
+                    self._move(batch, skipped, f"skips offsets {gap.start}..{gap.end}")
+        self._move(batch, range_, f"begins at offset {range_.start}")
+        if range_.how == "removed":
+            del self._histories[tp]
+
+    def _move(self, batch: BatchRecord, move: OffsetRange, does: str) -> None:
+        tp, begins = move.topic_partition, move.how not in CONTINUED
         history = self._histories.get(tp)
         other_topic = history is not None and is_other_topic(history.topic_id, move.topic_id)
-        if history is None or (other_topic and move.begins):
+        offset, wrong = move.start, ""
+        if history is None or (other_topic and begins):
             # A recreated topic begins a history of its own, once its old position was deleted on purpose.
-            history = self._histories[tp] = _PositionHistory(move.topic_id, move.start, move.batch_id)
-            if not move.begins:
-                add_violation(
-                    f"the history begins with batch {move.batch_id} at offset {move.start}, which was a stored position by "
-                    "then: the batches that moved it there were removed",
-                    tp,
-                    move.start,
-                    move.batch_id,
+            history = self._histories[tp] = _PositionHistory(move.topic_id, move.start, batch.batch_id)
+            if not begins:
+                wrong = (
+                    f"the history begins with batch {batch.batch_id} at offset {move.start}, which was a stored position by "
+                    "then: the batches that moved it there were removed"
                 )
         elif other_topic:
-            add_violation(
-                f"batch {move.batch_id} carries on at offset {move.start} in topic id {move.topic_id}, where batch "
-                f"{history.batch_id} stopped in topic id {history.topic_id}: another topic of the same name",
-                tp,
-                move.start,
-                move.batch_id,
+            wrong = (
+                f"batch {batch.batch_id} carries on at offset {move.start} in topic id {move.topic_id}, where batch "
+                f"{history.batch_id} stopped in topic id {history.topic_id}: another topic of the same name"
             )
         elif move.start != history.at:
-            add_violation(_describe_break(history, move), tp, min(move.start, history.at), move.batch_id)
-        if move.removed:
-            del self._histories[tp]
-            return
-        if move.jump and move.end < history.at:
-            # The rewind decided about the rows after the position: they stay, or were removed.
-            history.highest = -1
-        elif move.end < move.start and not move.jump:
-            add_violation(
-                f"batch {move.batch_id} goes from offset {move.start} back to {move.end}", tp, move.end, move.batch_id
+            offset, last = sorted((move.start, history.at))
+            why = "are in no batch and in no recorded gap" if offset == history.at else "were loaded already"
+            wrong = (
+                f"batch {batch.batch_id} {does}, but the history is at offset {history.at} with batch "
+                f"{history.batch_id}: offsets {offset}..{last} {why}"
             )
-        history.at, history.batch_id = move.end, move.batch_id
+        if wrong:
+            self._findings.add_violation(wrong, tp, offset, batch.batch_id)
+        if batch.is_rewind:
+            if move.end < history.at:
+                # The rewind decided about the rows after the position: they stay, or were removed.
+                history.highest = -1
+        elif move.end < move.start:
+            wrong = f"batch {batch.batch_id} goes from offset {move.start} back to {move.end}"
+            self._findings.add_violation(wrong, tp, move.end, batch.batch_id)
+        history.at, history.batch_id = move.end, batch.batch_id
         history.topic_id = move.topic_id or history.topic_id
 
-    def cut(self, loaded: LoadedRange) -> None:
-        """Leave out of the comparison with Kafka what a batch removed from the target."""
-        history = self._histories.get(loaded.range.topic_partition)
-        if loaded.replaced is not None and history is not None:
-            history.spans = [piece for span in history.spans for piece in span.without(*loaded.replaced)]
+    def note_output(self, batch: BatchRecord, wrote_rows: bool) -> None:
+        """Note what a committed batch removed from the target, and what it left there, for the comparison with Kafka.
 
-    def remember(self, batch: BatchRecord, loaded: LoadedRange) -> None:
-        """Note a range for the comparison with Kafka."""
-        range_ = loaded.range
-        history = self._histories.get(range_.topic_partition)
-        if not batch.names_offsets or range_.end <= range_.start or history is None:
-            return
-        last = history.spans[-1] if history.spans else None
-        if last is not None and last.end == range_.start and last.last_batch < batch.batch_id:
-            history.spans[-1] = replace(last, end=range_.end, last_batch=batch.batch_id)
-        else:
-            history.spans.append(
-                Span(*range_.topic_partition, range_.start, range_.end, batch.batch_id, batch.batch_id)
-            )
-
-    def note_highest(self, batch: BatchRecord) -> None:
-        """Note the highest offsets of a batch's rows."""
-        for count in batch.rows:
+        :param wrote_rows: whether it wrote rows into the target
+        """
+        for loaded in batch.ranges:
+            history = self._histories.get(loaded.range.topic_partition)
+            if history is None:
+                continue
+            if loaded.replaced is not None:
+                history.spans = [piece for span in history.spans for piece in span.without(*loaded.replaced)]
+            if wrote_rows and batch.names_offsets and loaded.range.start < loaded.range.end:
+                history.extend(batch.batch_id, loaded.range)
+        for count in batch.rows if wrote_rows else ():
             history = self._histories.get(count.topic_partition) if count.topic_partition is not None else None
             if history is not None and count.last is not None:
                 history.highest = max(history.highest, count.last)
@@ -115,54 +122,33 @@ class PositionHistories:
                 self._findings.partitions += 1
                 self._findings.spans += history.spans
             elif position is not None:
-                self._findings.add_violation(
+                wrong = (
                     f"position {position.offset} is stored, but no committed batch ever moved it there: the history was "
-                    "removed, or the position was stored without this package",
-                    tp,
-                    position.offset,
+                    "removed, or the position was stored without this package"
                 )
+                self._findings.add_violation(wrong, tp, position.offset)
             elif history is not None:
-                self._findings.add_violation(
+                wrong = (
                     f"the history ends at offset {history.at} with batch {history.batch_id}, but no position is stored: the "
-                    "next load would begin anew, and load records again. Put the position back",
-                    tp,
-                    history.at,
-                    history.batch_id,
+                    "next load would begin anew, and load records again. Put the position back"
                 )
+                self._findings.add_violation(wrong, tp, history.at, history.batch_id)
 
     def _check_position(self, tp: TopicPartition, history: _PositionHistory, position: Position) -> None:
+        offset, wrong = min(position.offset, history.at), ""
         if position.offset != history.at:
-            effect = (
-                "the records before it would be loaded again"
-                if position.offset < history.at
-                else "the records in between were never loaded"
-            )
-            self._findings.add_violation(
+            effect = "before it would be loaded again" if offset < history.at else "in between were never loaded"
+            wrong = (
                 f"position {position.offset} is stored, but the history ends at offset {history.at} with batch "
-                f"{history.batch_id}: {effect}. The position was changed without this package",
-                tp,
-                min(position.offset, history.at),
-                history.batch_id,
+                f"{history.batch_id}: the records {effect}. The position was changed without this package"
             )
         elif is_other_topic(position.topic_id, history.topic_id):
-            self._findings.add_violation(
-                f"the position belongs to topic id {position.topic_id}, the history to topic id {history.topic_id}",
-                tp,
-                position.offset,
-                history.batch_id,
-            )
+            wrong = f"the position belongs to topic id {position.topic_id}, the history to topic id {history.topic_id}"
+        if wrong:
+            self._findings.add_violation(wrong, tp, offset, history.batch_id)
         if history.highest >= position.offset:
-            self._findings.add_violation(
+            wrong = (
                 f"table {self._target!r} holds a row of offset {history.highest}, which is not before position "
-                f"{position.offset}: its record would be loaded again",
-                tp,
-                history.highest,
+                f"{position.offset}: its record would be loaded again"
             )
-
-
-def _describe_break(history: _PositionHistory, move: PositionMove) -> str:
-    start = f"skips offsets {move.start}..{move.end}" if move.gap else f"begins at offset {move.start}"
-    text = f"batch {move.batch_id} {start}, but the history is at offset {history.at} with batch {history.batch_id}"
-    if move.start > history.at:
-        return f"{text}: offsets {history.at}..{move.start} are in no batch and in no recorded gap"
-    return f"{text}: offsets {move.start}..{history.at} were loaded already"
+            self._findings.add_violation(wrong, tp, history.highest)

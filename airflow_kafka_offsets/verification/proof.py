@@ -1,24 +1,21 @@
 """Whether history, positions, rows and dead letters of a group prove that every record was loaded exactly once. Pure.
 
-A partition's history is a sequence of moves of its position. `position_moves` says which moves a batch makes,
-`position_history` whether each move starts where the one before ended, and `row_counts` whether the rows that batches wrote are
-there.
+A partition's history is a sequence of moves of its position. `position_history` says whether each move starts where the one before
+ended, `loaded_offsets` whether gaps are recorded and nothing is appended twice, and `row_counts` whether the rows that batches
+wrote are there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.sinks.sink import Detail
-from airflow_kafka_offsets.verification.facts import BatchRecord
-from airflow_kafka_offsets.verification.findings import Findings
+from airflow_kafka_offsets.verification.facts import BatchRecord, Findings
+from airflow_kafka_offsets.verification.loaded_offsets import LoadedOffsets
 from airflow_kafka_offsets.verification.position_history import PositionHistories
-from airflow_kafka_offsets.verification.position_moves import REWINDS, as_committed, moves
-from airflow_kafka_offsets.verification.replay_duplicates import ReplayDuplicates
 from airflow_kafka_offsets.verification.row_counts import RowCounts
-from airflow_kafka_offsets.verification.unrecorded_gaps import UnrecordedGaps
 
 
 def prove(
@@ -39,69 +36,58 @@ def prove(
     :param detail: what the rows say of their origin
     :param replaces_rows: whether a record that is written again replaces its row, as with an upsert key
     """
-    proof = _Proof(target, detail, replaces_rows)
-    for batch in as_committed(batches):
-        proof.add(batch)
-    return proof.finish(positions)
-
-
-class _Proof:
-    """Goes through the batches once; holds state of every partition, and of no batch."""
-
-    def __init__(self, target: str, detail: Detail, replaces_rows: bool) -> None:
-        self._target = target
-        self._detail = detail
-        self._findings = Findings()
-        self._histories = PositionHistories(self._findings, target)
-        self._counts = RowCounts(self._findings, target, detail)
-        self._gaps = UnrecordedGaps()
-        self._duplicates = None if replaces_rows else ReplayDuplicates(self._findings, target)
-
-    def add(self, batch: BatchRecord) -> None:
+    findings = Findings()
+    histories = PositionHistories(findings, target)
+    offsets = LoadedOffsets(findings, target, replaces_rows)
+    counts = RowCounts(findings, target, detail)
+    for batch in _as_committed(batches):
         if batch.state != "committed":
             if batch.kind == "load" and batch.state in ("planned", "staged"):
-                self._findings.open_batch = batch.batch_id
-            self._counts.refuse_leftovers(batch)
-            return
-        self._findings.batches += 1
-        self._follow_positions(batch)
-        self._gaps.follow(batch)
-        if self._duplicates is not None and batch.target_table in (None, self._target):
-            self._duplicates.follow(batch)
-        self._findings.gaps += sum(gap.end - gap.start for gap in batch.gaps)
+                findings.open_batch = batch.batch_id
+            counts.refuse_leftovers(batch)
+            continue
+        findings.batches += 1
+        findings.gaps += sum(gap.end - gap.start for gap in batch.gaps)
         for loaded in batch.ranges:
-            self._histories.cut(loaded)
-        if batch.kind in REWINDS:
-            self._counts.refuse_leftovers(batch)
-            return
-        if batch.kind == "replay" and batch.target_table != self._target:
-            self._counts.refuse_leftovers(replace(batch, dead_letters=()))
+            if batch.kind != "replay":
+                histories.follow(batch, loaded.range)
+            if batch.is_rewind:
+                offsets.check_gaps(batch, loaded.range)
+        offsets.follow(batch)
+        wrote_rows = not batch.is_rewind and (batch.kind != "replay" or batch.target_table == target)
+        histories.note_output(batch, wrote_rows)
+        if batch.is_rewind:
+            counts.refuse_leftovers(batch)
+            continue
+        if wrote_rows:
+            findings.records += sum(loaded.records or 0 for loaded in batch.ranges)
+            counts.check_rows(batch)
         else:
-            self._add_rows(batch)
-        self._counts.check_dead_letters(batch)
+            counts.refuse_leftovers(replace(batch, dead_letters=()))
+        counts.check_dead_letters(batch)
+    histories.finish(positions)
+    offsets.finish()
+    return findings
 
-    def _follow_positions(self, batch: BatchRecord) -> None:
-        for move in moves(batch):
-            self._histories.follow(move)
-            for start, end in self._gaps.find(move, batch.gaps) if batch.kind in REWINDS else ():
-                self._findings.add_violation(
-                    f"batch {move.batch_id} moved the position from offset {move.start} to {move.end}, and offsets "
-                    f"{start}..{end}, which were never loaded, are in no recorded gap: the gap was removed",
-                    move.topic_partition,
-                    start,
-                    move.batch_id,
-                )
 
-    def _add_rows(self, batch: BatchRecord) -> None:
-        for loaded in batch.ranges:
-            self._findings.records += loaded.records or 0
-            self._histories.remember(batch, loaded)
-        self._counts.check_rows(batch)
-        if self._detail == "offsets":
-            self._histories.note_highest(batch)
+def _as_committed(batches: Iterable[BatchRecord]) -> Iterator[BatchRecord]:
+    """Return batches in the order in which they were committed, as far as that matters.
 
-    def finish(self, positions: Mapping[TopicPartition, Position]) -> Findings:
-        self._histories.finish(positions)
-        if self._duplicates is not None:
-            self._duplicates.finish()
-        return self._findings
+    Batches that move positions are committed in the order of their ids. A replay may be committed after batches with higher
+    ids, and has to follow those whose output it removed.
+
+    :param batches: in the order of their ids
+    """
+    waiting: list[tuple[BatchRecord, set[int]]] = []
+    for batch in batches:
+        if batch.after:
+            waiting.append((batch, set(batch.after)))
+            continue
+        ready = [batch]
+        for committed in ready:  # grows meanwhile: a replay may be what another one waits for
+            yield committed
+            for _, others in waiting:
+                others.discard(committed.batch_id)
+            ready += [replay for replay, others in waiting if not others]
+            waiting = [(replay, others) for replay, others in waiting if others]
+    yield from (batch for batch, _ in waiting)

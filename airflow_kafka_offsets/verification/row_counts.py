@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.sinks.sink import Detail, RowCount
-from airflow_kafka_offsets.verification.facts import BatchRecord, LoadedRange
-from airflow_kafka_offsets.verification.findings import Findings
-from airflow_kafka_offsets.verification.position_moves import REWINDS
+from airflow_kafka_offsets.verification.facts import BatchRecord, Findings, LoadedRange
 
 
 class RowCounts:
@@ -25,26 +23,22 @@ class RowCounts:
 
     def refuse_leftovers(self, batch: BatchRecord) -> None:
         """Report rows and dead letters of a batch that is not committed, or that wrote none."""
+        not_ours = ": this package did not write them"
         if batch.state is None:
             why = "which the state tables do not know: these are older than the rows, or not those that the rows were loaded with"
         elif batch.state != "committed":
-            why = f"which is {batch.state} and not committed: this package did not write them"
-        elif batch.kind in REWINDS:
-            why = "which moved positions and loaded nothing: this package did not write them"
+            why = f"which is {batch.state} and not committed{not_ours}"
+        elif batch.is_rewind:
+            why = f"which moved positions and loaded nothing{not_ours}"
         else:
-            why = f"a replay into table {batch.target_table!r}: this package did not write them"
+            why = f"a replay into table {batch.target_table!r}{not_ours}"
         for counts, what, where in (
             (batch.rows, "rows", f"table {self._target!r}"),
             (batch.dead_letters, "dead letters", "dead_letters"),
         ):
             if counts:
-                total = sum(count.count for count in counts)
-                self._findings.add_violation(
-                    f"{where} holds {total:,} {what} of batch {batch.batch_id}, {why}. Their records may be loaded again",
-                    counts[0].topic_partition,
-                    counts[0].first,
-                    batch.batch_id,
-                )
+                wrong = f"{where} holds {_total(counts):,} {what} of batch {batch.batch_id}, {why}. Their records may be loaded again"
+                self._findings.add_violation(wrong, counts[0].topic_partition, counts[0].first, batch.batch_id)
 
     def check_rows(self, batch: BatchRecord) -> None:
         """Check that the target holds exactly the rows that a committed batch wrote, and no later batch replaced."""
@@ -53,84 +47,77 @@ class RowCounts:
         if self._detail == "nothing":
             self._findings.rows += expected
             return
-        total, before = sum(count.count for count in batch.rows), len(self._findings.violations)
+        total, before = _total(batch.rows), len(self._findings.violations)
         self._findings.rows += total
         if self._detail == "offsets":
-            if batch.names_offsets:
-                self._check_ranges(batch)
+            for loaded in batch.ranges if batch.names_offsets else ():
+                self._check_range(batch, loaded)
             self._check_places(batch, batch.rows, f"table {self._target!r} holds rows of")
         # Where the rows of a partition are wrong, their sum is too.
         if total != expected and len(self._findings.violations) == before:
-            self._findings.add_violation(
+            wrong = (
                 f"table {self._target!r} holds {total:,} rows of batch {batch.batch_id}, which wrote {batch.row_count or 0:,}"
-                f"{_less(removed)}{self._elsewhere(batch)}",
-                batch_id=batch.batch_id,
+                f"{_less(removed)}{self._elsewhere(batch)}"
             )
+            self._findings.add_violation(wrong, batch_id=batch.batch_id)
 
-    def _check_ranges(self, batch: BatchRecord) -> None:
+    def _check_range(self, batch: BatchRecord, loaded: LoadedRange) -> None:
         """Check that each record that is no dead letter is one row, as it is without a transform."""
-        for loaded in batch.ranges:
-            range_, count = loaded.range, _count_of(batch.rows, loaded.range.topic_partition)
-            removed = _removed_of(batch, loaded)
-            expected = None if loaded.rows is None else loaded.rows - removed
-            if expected is not None and count.count != expected:
-                wrong = "rows are missing" if count.count < expected else "there are too many"
-                problem = f", which wrote {expected + removed:,}{_less(removed)}: {wrong}{self._elsewhere(batch)}"
-            elif count.distinct != count.count:
-                problem = f", but only {count.distinct:,} different offsets: records are duplicated, or do not say their offset"
-            else:
-                continue
-            self._findings.add_violation(
-                f"table {self._target!r} holds {count.count:,} rows of batch {batch.batch_id}, offsets "
-                f"{range_.start}..{range_.end}{problem}",
-                range_.topic_partition,
-                range_.start,
-                batch.batch_id,
+        count, written = _count_of(batch.rows, loaded.range.topic_partition), loaded.rows
+        removed = _removed_of(batch, loaded)
+        if written is not None and count.count != written - removed:
+            wrong = "rows are missing" if count.count < written - removed else "there are too many"
+            wrong = f", which wrote {written:,}{_less(removed)}: {wrong}{self._elsewhere(batch)}"
+        elif count.distinct != count.count:
+            wrong = (
+                f", but only {count.distinct:,} different offsets: records are duplicated, or do not say their offset"
             )
+        else:
+            return
+        self._add_violation(f"table {self._target!r} holds {count.count:,} rows of", batch, loaded.range, wrong)
 
     def check_dead_letters(self, batch: BatchRecord) -> None:
         """Check that exactly the dead letters of a committed batch are there that no later batch replaced."""
         for loaded in batch.ranges:
-            range_, tp = loaded.range, loaded.range.topic_partition
+            written, tp = loaded.dead_letters, loaded.range.topic_partition
             count = _count_of(batch.dead_letters, tp).count
             self._findings.dead_letters += count
-            removed = loaded.dead_letters if loaded.is_replaced else batch.replaced_of(tp).dead_letters
-            if count != loaded.dead_letters - removed:
-                self._findings.add_violation(
-                    f"dead_letters holds {count:,} records of batch {batch.batch_id}, offsets {range_.start}..{range_.end}, "
-                    f"which dead-lettered {loaded.dead_letters:,}{_less(removed)}",
-                    tp,
-                    range_.start,
-                    batch.batch_id,
-                )
+            removed = written if loaded.is_replaced else batch.replaced_of(tp).dead_letters
+            if count != written - removed:
+                wrong = f", which dead-lettered {written:,}{_less(removed)}"
+                self._add_violation(f"dead_letters holds {count:,} records of", batch, loaded.range, wrong)
         self._check_places(batch, batch.dead_letters, "dead_letters holds records of")
 
     def _check_places(self, batch: BatchRecord, counts: Sequence[RowCount], what: str) -> None:
         """Check that nothing of a batch is from outside of its ranges. A transform may drop where rows are from."""
         ranges = {loaded.range.topic_partition: loaded.range for loaded in batch.ranges}
         for count in counts:
-            tp, first, last = count.topic_partition, count.first or 0, count.last or 0
-            if tp is None:
-                if batch.names_offsets:
-                    self._findings.add_violation(
-                        f"{what} batch {batch.batch_id} that do not say their topic, partition or offset ({count.count:,})",
-                        batch_id=batch.batch_id,
-                    )
-                continue
-            range_ = ranges.get(tp)
-            if range_ is None:
-                offset, problem = first, f", which loaded nothing of this partition by the history ({count.count:,})"
-            elif first < range_.start or last >= range_.end:
-                offset = first if first < range_.start else last
-                problem = f" at offset {offset}, outside of what it loaded, {range_.start}..{range_.end}"
+            tp, offset, last = count.topic_partition, count.first, count.last
+            if tp is None or offset is None or last is None:
+                if not batch.names_offsets:
+                    continue
+                offset, wrong = None, f" that do not say their topic, partition or offset ({count.count:,})"
+            elif (range_ := ranges.get(tp)) is None:
+                wrong = f", which loaded nothing of this partition by the history ({count.count:,})"
+            elif offset < range_.start or last >= range_.end:
+                offset = offset if offset < range_.start else last
+                wrong = f" at offset {offset}, outside of what it loaded, {range_.start}..{range_.end}"
             else:
                 continue
-            self._findings.add_violation(f"{what} batch {batch.batch_id}{problem}", tp, offset, batch.batch_id)
+            self._findings.add_violation(f"{what} batch {batch.batch_id}{wrong}", tp, offset, batch.batch_id)
+
+    def _add_violation(self, what: str, batch: BatchRecord, range_: OffsetRange, wrong: str) -> None:
+        text = f"{what} batch {batch.batch_id}, offsets {range_.start}..{range_.end}{wrong}"
+        self._findings.add_violation(text, range_.topic_partition, range_.start, batch.batch_id)
 
     def _elsewhere(self, batch: BatchRecord) -> str:
         if batch.target_table in (None, self._target):
             return ""
         return f" (into table {batch.target_table!r}, by the history)"
+
+
+def _total(counts: Sequence[RowCount]) -> int:
+    return sum(count.count for count in counts)
 
 
 def _count_of(counts: Sequence[RowCount], tp: TopicPartition) -> RowCount:
@@ -139,7 +126,7 @@ def _count_of(counts: Sequence[RowCount], tp: TopicPartition) -> RowCount:
 
 def _removed(batch: BatchRecord) -> int:
     """Return how many rows of a batch later batches removed."""
-    replaced = [loaded.is_replaced for loaded in batch.ranges if loaded.range.end > loaded.range.start]
+    replaced = [loaded.is_replaced for loaded in batch.ranges if loaded.range.start < loaded.range.end]
     if replaced and all(replaced):
         return batch.row_count or 0
     return sum(_removed_of(batch, loaded) for loaded in batch.ranges)

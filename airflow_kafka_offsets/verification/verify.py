@@ -10,17 +10,17 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.parameters import from_attributes
 from airflow_kafka_offsets.database.transactions import snapshot
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError, Violation
-from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.group_table import group_table, same_table_names
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.sink import Sink
-from airflow_kafka_offsets.verification.batch_records import batch_records
-from airflow_kafka_offsets.verification.findings import Coverage, Findings
-from airflow_kafka_offsets.verification.kafka_comparison import KafkaComparison, Snapshot, without_transform
+from airflow_kafka_offsets.verification.batch_records import Snapshot, batch_records
+from airflow_kafka_offsets.verification.facts import Coverage, Findings
+from airflow_kafka_offsets.verification.kafka_comparison import KafkaComparison, without_transform
 from airflow_kafka_offsets.verification.proof import prove
 
 log = logging.getLogger(__name__)
@@ -54,48 +54,39 @@ def verify(
     :raises DatabaseUnavailableError: the database could not be read to the end
     """
     tables = tables or Tables()
-    cluster = Cluster(kafka_config, isolation_level=isolation_level) if kafka_config is not None else None
-    reread = None
+    comparison = KafkaComparison(kafka_config, group_id, isolation_level) if kafka_config is not None else None
     with snapshot(engine) as conn:
         cluster_of(conn, tables, group_id)  # raises where there is no such group, and names those that there are
         rows = sink.rows(conn)
         detail, limit = rows.detail, rows.limit
         shared = Snapshot(conn, tables, group_id, sink.name, rows)
         _check_target(shared)
-        if cluster is not None and rows.exists and limit:
+        if comparison is not None and rows.exists and limit:
             raise ConfigurationError(
                 f"{limit}: records of Kafka cannot be looked for in it. Verify without the Kafka connection."
             )
         positions = stored_positions(conn, tables, group_id)
         findings = prove(
-            batch_records(conn, tables, group_id, sink.name, rows),
-            positions,
-            target=sink.name,
-            detail=detail,
-            replaces_rows=sink.replaces_rows,
+            batch_records(shared), positions, target=sink.name, detail=detail, replaces_rows=sink.replaces_rows
         )
-        violations = [*_missing_target(shared, findings), *findings.violations, *_loaded_dead_letters(shared, findings)]
+        violations = [*findings.violations, *_loaded_dead_letters(shared, findings)]
+        if findings.violations and not rows.exists:
+            text = (
+                f"database {engine.url.database!r} has no table {sink.name!r}: it was dropped with the rows of the group, or "
+                "the group loads into another one"
+            )
+            violations.insert(0, Violation(text))
         # Reading Kafka again takes as long as loading did; it adds nothing where the database is proof enough.
-        if cluster is not None and kafka_config is not None and not violations:
-            # Imported where Kafka is read.
-            from airflow_kafka_offsets.kafka.reader import consumer_config
-
-            comparison = KafkaComparison(shared, cluster, consumer_config(kafka_config, group_id, isolation_level))
-            violations = comparison.run(positions, findings)
-            reread = comparison.records
+        if comparison is not None and not violations:
+            violations = comparison.run(shared, positions, findings.spans)
     if violations:
         raise VerificationError(group_id, tuple(violations))
-    coverage = Coverage(
+    coverage = from_attributes(
+        Coverage,
+        findings,
         group_id=group_id,
-        partitions=findings.partitions,
-        batches=findings.batches,
-        records=findings.records,
-        rows=findings.rows,
-        dead_letters=findings.dead_letters,
-        gaps=findings.gaps,
-        open_batch=findings.open_batch,
         output_checked=detail != "nothing",
-        reread=reread,
+        reread=comparison.records if comparison is not None else None,
     )
     if coverage.output_checked:
         log.info("The coverage of group %r is proved: %s", group_id, coverage)
@@ -127,32 +118,18 @@ def _check_target(snapshot: Snapshot) -> None:
         )
 
 
-def _missing_target(snapshot: Snapshot, findings: Findings) -> Iterator[Violation]:
-    if not snapshot.rows.exists and findings.violations:
-        yield Violation(
-            f"database {snapshot.conn.engine.url.database!r} has no table {snapshot.target!r}: it was dropped with the "
-            "rows of the group, or the group loads into another one"
-        )
-
-
 def _loaded_dead_letters(snapshot: Snapshot, findings: Findings) -> Iterator[Violation]:
     """Return offsets that a batch loaded as row and as dead letter, which the sums of a batch cannot show."""
     _, tables, group_id, _, rows = snapshot
     if not rows.exists or rows.detail != "offsets" or not findings.dead_letters:
         return
-    letters, batches = tables.dead_letters.c, tables.offset_batches
-    query = (
-        sa.select(letters.batch_id, letters.topic, letters.partition, letters.offset_value)
-        .join(batches, batches.c.batch_id == letters.batch_id)
-        .where(*without_transform(tables, group_id))
-    )
+    letters = tables.dead_letters.c
+    query = sa.select(letters.batch_id, letters.topic, letters.partition, letters.offset_value)
+    query = query.where(letters.batch_id.in_(without_transform(tables, group_id)))
     for topic, partition, batch_id, offset, count in rows.duplicates(query):
         others = f", and so were {count - 1:,} others" if count > 1 else ""
-        yield Violation(
+        text = (
             f"{TopicPartition(topic, partition)}: offset {offset} was loaded twice, batch {batch_id} has it as a row and as a "
-            f"dead letter{others}",
-            topic,
-            partition,
-            offset,
-            batch_id,
+            f"dead letter{others}"
         )
+        yield Violation(text, topic, partition, offset, batch_id)

@@ -7,7 +7,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.lag.rearming import Edge
+from airflow_kafka_offsets.lag.thresholds import Edge
 
 
 def edge() -> Edge:

@@ -1,0 +1,55 @@
+"""Groups and tables of which nothing can be proved."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.verification.verify import verify
+from tests.support.clients import produce
+from tests.support.loads import Loader, TopicFactory, names
+from tests.support.verifying import ON_ONE, do
+
+pytestmark = pytest.mark.server
+
+
+@ON_ONE
+@pytest.mark.parametrize("key", [(), ("id",)], ids=["no-batch-column", "upsert-key"])
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_table_that_the_group_does_not_load_into_proves_nothing(
+    inline_loader: Loader, topic: TopicFactory, key: tuple[str, ...], start: str
+) -> None:
+    name, sink = topic(), SqlTable("target", upsert_key=key)
+    produce(inline_loader.kafka, name, names(0, 10))
+    with inline_loader.engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE other (id BIGINT NOT NULL)"))
+    inline_loader(name, sink=sink, start=start)
+
+    with pytest.raises(ConfigurationError, match=r"'loader' loads into table 'target', as batch 1 .* named is 'other'"):
+        verify("loader", sink=SqlTable("other", upsert_key=key), engine=inline_loader.engine)
+    # Another spelling is no other table.
+    verify("loader", sink=SqlTable("target", "main", upsert_key=key), engine=inline_loader.engine)
+
+
+@ON_ONE
+def test_a_group_that_nobody_knows_is_told_with_those_that_are_known(inline_loader: Loader, two_batches: str) -> None:
+    with pytest.raises(ConfigurationError, match="know no group 'laoder'; they know 'loader'"):
+        verify("laoder", sink=SqlTable("target"), engine=inline_loader.engine)
+
+
+def test_state_tables_are_needed_and_not_made(engine: Engine) -> None:
+    with pytest.raises(ConfigurationError, match="has no table 'offsets_schema_version'"):
+        verify("loader", sink=SqlTable("target"), engine=engine)
+    assert sa.inspect(engine).get_table_names() == []
+
+    initialize(engine, Tables())
+    with pytest.raises(ConfigurationError, match="know no group 'loader'; they know none"):
+        verify("loader", sink=SqlTable("target"), engine=engine)
+    do(engine, "UPDATE offsets_schema_version SET version = 99")
+    with pytest.raises(LedgerError, match="schema version 99"):
+        verify("loader", sink=SqlTable("target"), engine=engine)
