@@ -20,20 +20,8 @@ from airflow_kafka_offsets.sinks.sql.column_types import without_placeholders
 from airflow_kafka_offsets.staging.rows import Column, StagedRows
 
 # Types whose binary form is what pgpq makes of the Arrow type that `column_types.wire_type` chose.
-_BINARY = (
-    sa.Boolean,
-    sa.SmallInteger,
-    sa.Integer,
-    sa.BigInteger,
-    sa.Float,
-    sa.Numeric,
-    sa.Text,
-    sa.VARCHAR,
-    sa.CHAR,
-    sa.Date,
-    sa.DateTime,
-    sa.LargeBinary,
-)
+_TEXTS = (sa.Text, sa.VARCHAR, sa.CHAR)
+_BINARY = (sa.Boolean, sa.Integer, sa.Float, sa.Numeric, *_TEXTS, sa.Date, sa.DateTime, sa.LargeBinary)
 
 
 def copy_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows: StagedRows) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -18,7 +19,8 @@ from airflow_kafka_offsets.core.origin import RECORD
 from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
-from airflow_kafka_offsets.sinks.sql.column_types import add_column, without_placeholders
+from airflow_kafka_offsets.sinks.sql.column_types import add_column, check_rights, without_placeholders
+from airflow_kafka_offsets.sinks.sql.insert import first_refused
 from airflow_kafka_offsets.staging.rows import Column, StagedRows
 
 _TOPIC, _PARTITION, _OFFSET = RECORD
@@ -85,7 +87,15 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
             f"Table {table.fullname!r} has no primary key and no unique index of exactly the columns of upsert_key, "
             f"{_quoted(key)}: {statement}"
         )
-    _check_rights(conn, table)
+    check_rights(conn, table, ("SELECT", "UPDATE"), "{lacking} in table {table!r}, as upsert_key needs")
+    if conn.dialect.name != "postgresql":
+        return
+    if not conn.scalar(sa.select(sa.func.has_database_privilege(sa.func.current_database(), "TEMPORARY"))):
+        url, preparer = conn.engine.url, without_placeholders(conn.dialect).identifier_preparer
+        raise TargetError(
+            f"User {url.username!r} may not make temporary tables in database {url.database!r}, as upsert_key needs; "
+            f"GRANT TEMPORARY ON DATABASE {preparer.quote(url.database or '')} TO the user"
+        )
 
 
 def upsert_rows(
@@ -170,7 +180,9 @@ class _Upsert:
                 f"The transform returns a row whose {_quoted(null)} is null: which row of its key is the newest cannot be "
                 f"known. Nothing was written into {self.table.fullname!r}"
             )
-        raise _at(row, f"{_quoted(null)} is null, and a row without its key can replace no other (upsert_key)")
+        topic, partition, offset = (row._mapping[name] for name in RECORD)
+        reason = f"{_quoted(null)} is null, and a row without its key can replace no other (upsert_key)"
+        raise RecordError(reason, topic=topic, partition=partition, offset=offset)
 
     def newest(self, staged: sa.FromClause) -> sa.Select[Any]:
         """Return the query for the newest row of each key: that of the highest offset in each partition, and of these the newest by timestamp."""
@@ -213,9 +225,6 @@ class _Upsert:
     def refused(self, newest: sa.Table, error: DBAPIError) -> RecordError | TargetError:
         """Return the error for a row that the database refuses; it names the record.
 
-        Databases do not say which of many rows it was: halves of the offsets are tried, in a transaction that is rolled back
-        anyway.
-
         :param newest: the rows to merge, none of which is merged yet
         """
         offset = newest.c[_OFFSET]
@@ -225,27 +234,14 @@ class _Upsert:
         )
         for topic, partition, first, last in self.conn.execute(spans.order_by(of_topic, of_partition)).all():
             rows = sa.select(*self.of(newest)).where(of_topic == topic, of_partition == partition)
-            refused = self._refusal(rows)
-            while refused is not None and first < last:
-                middle = (first + last) // 2
-                # What is not refused stays: a later row may be refused because of it.
-                refusal = self._refusal(rows.where(offset >= first, offset <= middle))
-                if refusal is None:
-                    first = middle + 1
-                else:
-                    refused, last = refusal, middle
+            refused = first_refused(self.conn, partial(self._merge_offsets, rows, offset), first, last + 1)
             if refused is not None:
-                reason = f"the database refuses its row: {database_message(refused)}"
-                return RecordError(reason, topic=topic, partition=partition, offset=first)
+                reason = f"the database refuses its row: {database_message(refused[1])}"
+                return RecordError(reason, topic=topic, partition=partition, offset=refused[0])
         return TargetError(f"Nothing was written into {self.table.fullname!r}: {database_message(error)}")
 
-    def _refusal(self, rows: sa.Select[Any]) -> DBAPIError | None:
-        try:
-            with self.conn.begin_nested():
-                self.merge(rows)
-        except (DataError, IntegrityError) as error:
-            return error
-        return None
+    def _merge_offsets(self, rows: sa.Select[Any], offset: sa.ColumnElement[int], first: int, end: int) -> None:
+        self.merge(rows.where(offset >= first, offset < end))
 
 
 def _is_unique(conn: Connection, table: sa.Table, key: Sequence[str]) -> bool:
@@ -262,31 +258,6 @@ def _is_unique(conn: Connection, table: sa.Table, key: Sequence[str]) -> bool:
         ),
     ]
     return any(sorted(names, key=str) == sorted(key) for names in unique)
-
-
-def _check_rights(conn: Connection, table: sa.Table) -> None:
-    if conn.dialect.name != "postgresql":
-        return
-    preparer = without_placeholders(conn.dialect).identifier_preparer
-    name, user, database = preparer.format_table(table), conn.engine.url.username, conn.engine.url.database
-    lacking = [
-        right for right in ("SELECT", "UPDATE") if not conn.scalar(sa.select(sa.func.has_table_privilege(name, right)))
-    ]
-    if lacking:
-        raise TargetError(
-            f"User {user!r} may not {' and '.join(lacking)} in table {table.fullname!r}, as upsert_key needs; "
-            f"GRANT {', '.join(lacking)} ON {name} TO the user"
-        )
-    if not conn.scalar(sa.select(sa.func.has_database_privilege(sa.func.current_database(), "TEMPORARY"))):
-        raise TargetError(
-            f"User {user!r} may not make temporary tables in database {database!r}, as upsert_key needs; "
-            f"GRANT TEMPORARY ON DATABASE {preparer.quote(database or '')} TO the user"
-        )
-
-
-def _at(row: sa.Row[Any], reason: str) -> RecordError:
-    topic, partition, offset = (row._mapping[name] for name in RECORD)
-    return RecordError(reason, topic=topic, partition=partition, offset=offset)
 
 
 def _quoted(names: Sequence[str]) -> str:
