@@ -23,6 +23,7 @@ from airflow_kafka_offsets.exceptions import (
     UnknownTopicError,
 )
 from airflow_kafka_offsets.kafka.config import check_config, client_log
+from airflow_kafka_offsets.kafka.read_errors import REFUSED, UNKNOWN
 
 Key = TypeVar("Key")
 
@@ -54,15 +55,8 @@ RETRIABLE = frozenset(
     }
 )
 
-_UNKNOWN = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        # No topic can have such a name.
-        KafkaError.TOPIC_EXCEPTION,
-    }
-)
+# The last: no topic can have such a name.
+_UNKNOWN = UNKNOWN | {KafkaError.TOPIC_EXCEPTION}
 
 # A new topic is unknown to some brokers for a moment; a topic that stays unknown this long does not exist.
 _UNKNOWN_GRACE_SECONDS = 3.0
@@ -178,7 +172,7 @@ class RetryingAdmin:
             wait([future], timeout=_POLL_SECONDS)
             self._client.poll(0)
             for reason in self._reasons:
-                if reason.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+                if reason.code() in REFUSED:
                     raise ConfigurationError(f"Kafka at {self._servers} refuses the connection: {reason.str()}")
 
     def _unknown(self, keys: Collection[object]) -> UnknownTopicError:

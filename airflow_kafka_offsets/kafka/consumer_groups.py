@@ -15,6 +15,18 @@ from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.kafka.admin import RETRIABLE
 
+_ACTIVE = "the group has active members, and only these may commit; stop them, or choose another name"
+
+_REFUSALS = {
+    KafkaError.NON_EMPTY_GROUP: _ACTIVE,
+    # The broker takes the commit for that of a member without a name, which does not exist.
+    KafkaError.UNKNOWN_MEMBER_ID: _ACTIVE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "the cluster has no such partition",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "this user may not commit offsets of the topic (ACL: Read on the topic)",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "this user may not commit for the group (ACL: Read on the group)",
+}
+"""Why a commit on behalf of a group is refused, and what to do."""
+
 
 class ConsumerGroup(NamedTuple):
     """A consumer group as Kafka shows it.
@@ -67,19 +79,4 @@ def read_refused(asked: Collection[TopicPartition], answer: Future[Any]) -> dict
     for error in errors.values():
         if error.code() in RETRIABLE:
             raise KafkaException(error)
-    return {tp: _refusal(error) for tp, error in errors.items()}
-
-
-def _refusal(error: KafkaError) -> str:
-    """Return why a commit on behalf of a group is refused, and what to do."""
-    code = error.code()
-    if code in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP):
-        # The broker takes the commit for that of a member without a name, which does not exist.
-        return "the group has active members, and only these may commit; stop them, or choose another name"
-    if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
-        return "the cluster has no such partition"
-    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-        return "this user may not commit offsets of the topic (ACL: Read on the topic)"
-    if code == KafkaError.GROUP_AUTHORIZATION_FAILED:
-        return "this user may not commit for the group (ACL: Read on the group)"
-    return str(error.str())
+    return {tp: _REFUSALS.get(error.code(), error.str()) for tp, error in errors.items()}

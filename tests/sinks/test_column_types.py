@@ -11,7 +11,6 @@ from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.sinks.sql.column_types import created_table, is_added, match, required, wire_type
-from airflow_kafka_offsets.staging.rows import Column
 
 POSTGRES = postgresql.dialect()  # type: ignore[no-untyped-call]
 SQLITE = sqlite.dialect()
@@ -241,10 +240,8 @@ class TestIsAdded:
 class TestMatch:
     def test_columns_are_matched_by_name_and_not_by_place(self) -> None:
         target = table(sa.Column("b", sa.Text), sa.Column("a", sa.Integer))
-        assert match(target, rows(a=pa.int64(), b=pa.string()), POSTGRES) == [
-            Column("a", pa.int32()),
-            Column("b", pa.string()),
-        ]
+        matched = match(target, rows(a=pa.int64(), b=pa.string()), POSTGRES)
+        assert matched == pa.schema([("a", pa.int32()), ("b", pa.string())])
 
     def test_added_columns_are_written_where_the_table_has_them(self) -> None:
         target = table(
@@ -255,7 +252,7 @@ class TestMatch:
 
     def test_a_nullable_column_that_the_rows_do_not_hold_is_left_to_the_database(self) -> None:
         target = table(sa.Column("a", sa.Integer), sa.Column("loaded_at", sa.DateTime))
-        assert match(target, rows(a=pa.int32()), POSTGRES) == [Column("a", pa.int32())]
+        assert match(target, rows(a=pa.int32()), POSTGRES) == pa.schema([("a", pa.int32())])
 
     def test_a_column_that_the_table_lacks_is_refused_with_the_statement_that_adds_it(self) -> None:
         with pytest.raises(TargetError) as raised:

@@ -35,7 +35,7 @@ from airflow_kafka_offsets.sinks.sink import (
     Sink,
 )
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.staging.rows import Column, StagedRows
+from airflow_kafka_offsets.staging.rows import StagedRows
 from airflow_kafka_offsets.staging.target_columns import TargetColumns
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import Kafka, produce
@@ -82,7 +82,7 @@ class Archive:
         schema = rows.schema()
         if schema is None:
             return 0
-        columns = [Column(field.name, field.type) for field in (*schema, pa.field(BATCH_ID, pa.int64()))]
+        columns = schema.append(pa.field(BATCH_ID, pa.int64()))
         records = [record for batch in rows.batches(columns) for record in batch.to_pylist()]
         for number, record in enumerate(records):
             if record["name"] == self.refused:

@@ -14,7 +14,6 @@ from sqlalchemy.types import TypeEngine
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RESERVED_PREFIX
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.staging.rows import Column
 
 # What SQLite's binary fractions keep of a decimal, always.
 EXACT_DIGITS = 15
@@ -58,8 +57,8 @@ def required(table: sa.Table) -> list[str]:
     ]
 
 
-def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> list[Column]:
-    """Match columns by name, and return them with the type in which each is handed to the database.
+def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> pa.Schema:
+    """Match columns by name, and return them with the types in which they are handed to the database.
 
     :param columns: the columns of the rows
     :param dialect: of the database that the table is in
@@ -67,7 +66,7 @@ def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> list[Column]
     :raises TargetError: naming every column that does not fit, and the statement that would add a missing one
     """
     rows = pa.schema([*columns, pa.field(BATCH_ID, pa.int64(), nullable=False)])
-    matched: list[Column] = []
+    matched: list[pa.Field] = []
     faults: list[str] = []
     for field in rows:
         column = table.columns.get(field.name)
@@ -81,13 +80,13 @@ def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> list[Column]
         elif wire is None:
             faults.append(f"column {field.name!r} is {column.type}, the rows hold {field.type}")
         else:
-            matched.append(Column(field.name, wire))
+            matched.append(pa.field(field.name, wire))
     missing = [name for name in required(table) if name not in rows.names]
     if missing:
         faults.append(f"it needs a value for {', '.join(map(repr, missing))}, which the rows do not hold")
     if faults:
         raise TargetError(f"Table {table.fullname!r} does not fit the rows: {'; '.join(faults)}")
-    return matched
+    return pa.schema(matched)
 
 
 def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> pa.DataType | None:

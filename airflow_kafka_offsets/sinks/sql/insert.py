@@ -16,12 +16,12 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingErr
 from airflow_kafka_offsets.database.errors import database_message
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.column_types import EXACT_DIGITS
-from airflow_kafka_offsets.staging.rows import Column, StagedRows
+from airflow_kafka_offsets.staging.rows import StagedRows
 
 Insert = Callable[[Sequence[Any]], object]
 
 
-def insert_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows: StagedRows) -> int:
+def insert_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:
     """INSERT all rows, a record batch at a time, as the table's own types; text for other types is read by the database.
 
     :raises RecordError: the database refuses a row; names the record
@@ -35,7 +35,7 @@ def insert_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], ro
     return count
 
 
-def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: Sequence[Column], rows: StagedRows) -> int:
+def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:
     """INSERT all rows into SQLite, whose driver takes tuples of plain values several times faster.
 
     Dates and times are stored as SQLAlchemy stores them. Decimals go as text, of which a column of a number's type makes a number.
@@ -92,7 +92,7 @@ def _savepoint(conn: Connection) -> Iterator[None]:
     nested.commit()
 
 
-def _target(table: sa.Table, columns: Sequence[Column]) -> sa.TableClause:
+def _target(table: sa.Table, columns: pa.Schema) -> sa.TableClause:
     """Return the table with the columns to write.
 
     A column that takes text without having a text type gets no type: SQLAlchemy would encode JSON again, and make an array of
@@ -146,7 +146,7 @@ def _plain(column: pa.Array) -> list[Any]:
     return values
 
 
-def _refuse_rounded(rows: StagedRows, count: int, column: Column, texts: Sequence[str | None]) -> None:
+def _refuse_rounded(rows: StagedRows, count: int, column: pa.Field, texts: Sequence[str | None]) -> None:
     for index, text in enumerate(texts):
         if text is None or len(text.replace(".", "").strip("-0")) <= EXACT_DIGITS:
             continue

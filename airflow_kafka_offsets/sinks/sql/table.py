@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.sinks.sink import Removed, ReplacedOffsets
     from airflow_kafka_offsets.sinks.sql.rows import SqlRows
-    from airflow_kafka_offsets.staging.rows import Column, StagedRows
+    from airflow_kafka_offsets.staging.rows import StagedRows
 
-    Writer = Callable[[Connection, sa.Table, Sequence[Column], StagedRows], int]
+    Writer = Callable[[Connection, sa.Table, pa.Schema, StagedRows], int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,17 +15,15 @@ from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.schema import CreateIndex
 
-from airflow_kafka_offsets.core.origin import RECORD
+from airflow_kafka_offsets.core.origin import RECORD, TIMESTAMP
 from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.sql.column_types import add_column, check_rights, without_placeholders
 from airflow_kafka_offsets.sinks.sql.insert import first_refused
-from airflow_kafka_offsets.staging.rows import Column, StagedRows
+from airflow_kafka_offsets.staging.rows import StagedRows
 
 _TOPIC, _PARTITION, _OFFSET = RECORD
-
-_TIMESTAMP = "_kafka_timestamp"
 
 _RANK = "_kafka_rank"
 
@@ -101,10 +99,10 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
 def upsert_rows(
     conn: Connection,
     table: sa.Table,
-    columns: Sequence[Column],
+    columns: pa.Schema,
     rows: StagedRows,
     key: Sequence[str],
-    append: Callable[[Connection, sa.Table, Sequence[Column], StagedRows], int],
+    append: Callable[[Connection, sa.Table, pa.Schema, StagedRows], int],
 ) -> int:
     """Insert the newest row of each key, or replace the row that is there by it, unless that is newer.
 
@@ -113,7 +111,7 @@ def upsert_rows(
     :raises RecordError: a key is null, or the database refuses a row; names the record
     :raises TargetError: the database refuses the statement
     """
-    upsert = _Upsert(conn, table, tuple(column.name for column in columns), tuple(key))
+    upsert = _Upsert(conn, table, tuple(columns.names), tuple(key))
     # The types of the target, without its constraints and defaults.
     staged = upsert.temporary(sa.select(*upsert.of(table)).where(sa.false()))
     append(conn, staged, columns, rows)
@@ -187,22 +185,17 @@ class _Upsert:
     def newest(self, staged: sa.FromClause) -> sa.Select[Any]:
         """Return the query for the newest row of each key: that of the highest offset in each partition, and of these the newest by timestamp."""
         place: sa.ColumnElement[Any] = sa.literal_column(_PLACE[self.conn.dialect.name])
-        first: sa.ColumnElement[int] = sa.literal_column("1")
         # Rows of one record, as a transform may make, have the same offset: of these the last one.
-        by_offset = sa.func.row_number().over(
-            partition_by=[staged.c[name] for name in (*self.key, _TOPIC, _PARTITION)],
-            order_by=[staged.c[_OFFSET].desc(), place.desc()],
-        )
-        last = sa.select(*self.of(staged), by_offset.label(_RANK)).subquery("by_offset")
-        timestamp = [last.c[_TIMESTAMP].desc().nulls_last()] if _TIMESTAMP in self.names else []
-        by_timestamp = sa.func.row_number().over(
-            partition_by=[last.c[name] for name in self.key],
-            order_by=[*timestamp, last.c[_TOPIC].desc(), last.c[_PARTITION].desc()],
-        )
-        newest = (
-            sa.select(*self.of(last), by_timestamp.label(_RANK)).where(last.c[_RANK] == first).subquery("by_timestamp")
-        )
-        return sa.select(*self.of(newest)).where(newest.c[_RANK] == first)
+        by_offset = [staged.c[_OFFSET].desc(), place.desc()]
+        last = self._first(staged, (*self.key, _TOPIC, _PARTITION), by_offset).subquery("by_offset")
+        timestamp = [last.c[TIMESTAMP].desc().nulls_last()] if TIMESTAMP in self.names else []
+        return self._first(last, self.key, [*timestamp, last.c[_TOPIC].desc(), last.c[_PARTITION].desc()])
+
+    def _first(self, rows: sa.FromClause, key: Sequence[str], order: Sequence[Any]) -> sa.Select[Any]:
+        """Return the query for the first row of each key in an order."""
+        rank = sa.func.row_number().over(partition_by=[rows.c[name] for name in key], order_by=order)
+        ranked = sa.select(*self.of(rows), rank.label(_RANK)).subquery("ranked")
+        return sa.select(*self.of(ranked)).where(ranked.c[_RANK] == sa.literal_column("1"))
 
     def merge(self, newest: sa.Select[Any]) -> int:
         """Insert rows of different keys, or replace the rows of these keys that are not newer; return how many."""
