@@ -185,6 +185,8 @@ class Cluster:
         :return: the partitions that were refused, with the reason; the others are committed
         :raises KafkaUnavailableError: the group's coordinator did not answer in time; some may be committed
         """
+        if not positions:
+            return {}
         commits = [
             ClientPartition(*tp, at.offset, leader_epoch=-1 if at.leader_epoch is None else at.leader_epoch)
             for tp, at in positions.items()
