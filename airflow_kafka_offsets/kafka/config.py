@@ -115,12 +115,8 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
             "connection; remove it from the connection's extra (ssl.providers may name only "
             "base, default, fips, legacy; a principal or a keytab may not contain spaces or characters that a shell interprets)"
         )
-    callbacks = sorted(
-        key
-        for key, value in config.items()
-        if key.endswith("_cb") or key == "on_commit" or not isinstance(value, (str, int, float, bool))
-    )
-    if callbacks:
+    data = {key for key, value in config.items() if isinstance(value, (str, int, float, bool))}
+    if callbacks := sorted(key for key in config if key not in data or key.endswith("_cb") or key == "on_commit"):
         raise ConfigurationError(
             f"The Kafka configuration sets {', '.join(callbacks)}: callbacks, and values that are neither text nor a number, "
             "cannot travel to Spark. For OAUTHBEARER use librdkafka's own 'sasl.oauthbearer.method=oidc'."

@@ -81,8 +81,7 @@ def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> pa.Schema:
             faults.append(f"column {field.name!r} is {column.type}, the rows hold {field.type}")
         else:
             matched.append(pa.field(field.name, wire))
-    missing = [name for name in required(table) if name not in rows.names]
-    if missing:
+    if missing := [name for name in required(table) if name not in rows.names]:
         faults.append(f"it needs a value for {', '.join(map(repr, missing))}, which the rows do not hold")
     if faults:
         raise TargetError(f"Table {table.fullname!r} does not fit the rows: {'; '.join(faults)}")
@@ -102,6 +101,7 @@ def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> p
         if isinstance(column, (sa.Integer, sa.Float)):
             column = sa.BigInteger() if isinstance(column, sa.Integer) else sa.Double()
     numbers = pa.types.is_integer(rows) or pa.types.is_decimal(rows)
+    zone = "UTC" if getattr(column, "timezone", False) else None
     for kind, fits, wire in (
         (sa.Boolean, pa.types.is_boolean(rows), pa.bool_()),
         (sa.SmallInteger, pa.types.is_integer(rows), pa.int16()),
@@ -112,11 +112,7 @@ def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> p
         (sa.Numeric, numbers, _decimal(rows, column)),
         (sa.String, pa.types.is_string(rows) or pa.types.is_large_string(rows), pa.string()),
         (sa.Date, pa.types.is_date(rows), pa.date32()),
-        (
-            sa.DateTime,
-            pa.types.is_timestamp(rows),
-            pa.timestamp("us", "UTC" if getattr(column, "timezone", 0) else None),
-        ),
+        (sa.DateTime, pa.types.is_timestamp(rows), pa.timestamp("us", zone)),
         (sa.LargeBinary, pa.types.is_binary(rows) or pa.types.is_large_binary(rows), pa.binary()),
     ):
         if isinstance(column, kind):
@@ -142,8 +138,7 @@ def check_rights(conn: Connection, table: sa.Table, rights: Sequence[str], what:
     if conn.dialect.name != "postgresql":
         return
     name = without_placeholders(conn.dialect).identifier_preparer.format_table(table)
-    lacking = [right for right in rights if not conn.scalar(sa.select(sa.func.has_table_privilege(name, right)))]
-    if lacking:
+    if lacking := [right for right in rights if not conn.scalar(sa.select(sa.func.has_table_privilege(name, right)))]:
         raise TargetError(
             f"User {conn.engine.url.username!r} may not {what.format(lacking=' and '.join(lacking), table=table.fullname)}; "
             f"GRANT {', '.join(lacking)} ON {name} TO the user"

@@ -98,14 +98,13 @@ def _target(table: sa.Table, columns: pa.Schema) -> sa.TableClause:
     A column that takes text without having a text type gets no type: SQLAlchemy would encode JSON again, and make an array of
     the letters of a text.
     """
-    types = {column.name: table.columns[column.name].type for column in columns}
-    plain = [
-        sa.column(column.name)
-        if pa.types.is_string(column.type) and not isinstance(types[column.name], sa.String)
-        else sa.column(column.name, types[column.name])
-        for column in columns
-    ]
-    return sa.table(table.name, *plain, schema=table.schema)
+
+    def typed(column: pa.Field) -> sa.ColumnClause[Any]:
+        kind = table.columns[column.name].type
+        is_read = pa.types.is_string(column.type) and not isinstance(kind, sa.String)
+        return sa.column(column.name, None if is_read else kind)
+
+    return sa.table(table.name, *map(typed, columns), schema=table.schema)
 
 
 def first_refused(

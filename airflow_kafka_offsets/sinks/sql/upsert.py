@@ -49,13 +49,11 @@ def check_key(dialect: Dialect, key: Sequence[str], columns: pa.Schema | None) -
         raise ConfigurationError(f"upsert_key must be a tuple of different column names; got upsert_key={key!r}")
     if columns is None:
         return
-    unknown = [name for name in key if name not in columns.names]
-    if unknown:
+    if unknown := [name for name in key if name not in columns.names]:
         raise ConfigurationError(
             f"upsert_key names {_quoted(unknown)}, which the rows do not hold; they hold {_quoted(columns.names)}"
         )
-    dropped = [name for name in RECORD if name not in columns.names]
-    if dropped:
+    if dropped := [name for name in RECORD if name not in columns.names]:
         raise TargetError(
             f"The transform drops {_quoted(dropped)}: which row of a key is the newest could not be known. Keep these "
             "columns, or append, without upsert_key"
@@ -68,11 +66,9 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
     :raises TargetError: it lacks the columns that say which row is newer, or the key is not unique in it, or the user may
         not; names the statement that helps
     """
-    unknown = [name for name in key if name not in table.columns]
-    if unknown:
+    if unknown := [name for name in key if name not in table.columns]:
         raise TargetError(f"Table {table.fullname!r} has no column {_quoted(unknown)}, which upsert_key names: add it")
-    lacking = [name for name in RECORD if name not in table.columns]
-    if lacking:
+    if lacking := [name for name in RECORD if name not in table.columns]:
         raise TargetError(
             f"Table {table.fullname!r} has no column {_quoted(lacking)}: whether a row of it is newer than one with the same "
             f"key could not be known. {'; '.join(add_column(table, ORIGIN_COLUMNS.field(name), conn.dialect) for name in lacking)}; or append, "
