@@ -92,7 +92,7 @@ def test_a_rewind_and_the_load_after_it_leave_the_same_rows(
 # Names that its statements could use themselves.
 @pytest.mark.parametrize(
     "table",
-    ["loaded", "again", "by_offset", "by_timestamp", "offset_ranges_1", "offset_batches_1", "anon_1"],
+    ["loaded", "again", "by_offset", "ranked", "offset_ranges_1", "offset_batches_1", "anon_1"],
 )
 def test_a_target_may_have_any_name(inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, table: str) -> None:
     name, sink = topic(), SqlTable(table, upsert_key=("id",))
