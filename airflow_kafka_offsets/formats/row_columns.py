@@ -13,12 +13,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.formats.record_format import RecordFormat
 
 ORIGIN_COLUMNS = pa.schema(
-    [
-        pa.field(TOPIC, pa.string()),
-        pa.field(PARTITION, pa.int32()),
-        pa.field(OFFSET, pa.int64()),
-        pa.field(TIMESTAMP, pa.timestamp("us", "UTC")),
-    ]
+    [(TOPIC, pa.string()), (PARTITION, pa.int32()), (OFFSET, pa.int64()), (TIMESTAMP, pa.timestamp("us", "UTC"))]
 )
 """The columns that say which record a row came from."""
 

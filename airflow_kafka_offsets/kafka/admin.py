@@ -23,11 +23,15 @@ from airflow_kafka_offsets.exceptions import (
     UnknownTopicError,
 )
 from airflow_kafka_offsets.kafka.config import check_config, client_log
+from airflow_kafka_offsets.kafka.read_errors import REFUSED, UNKNOWN
 
 Key = TypeVar("Key")
 
 Request = Callable[[AdminClient, Collection[Key], float], Mapping[Key, "Future[Any]"]]
 """Sends a request about keys: takes the client, the keys and the seconds that it may take, and returns a future of each key."""
+
+Read = Callable[["Future[Any]"], Any]
+"""Reads the answer from a future; raises KafkaException for an answer that is an error."""
 
 # Kafka's answers while a leader moves, or right after a topic was created. librdkafka returns these instead of retrying.
 RETRIABLE = frozenset(
@@ -51,15 +55,8 @@ RETRIABLE = frozenset(
     }
 )
 
-_UNKNOWN = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        # No topic can have such a name.
-        KafkaError.TOPIC_EXCEPTION,
-    }
-)
+# The last: no topic can have such a name.
+_UNKNOWN = UNKNOWN | {KafkaError.TOPIC_EXCEPTION}
 
 # A new topic is unknown to some brokers for a moment; a topic that stays unknown this long does not exist.
 _UNKNOWN_GRACE_SECONDS = 3.0
@@ -67,9 +64,6 @@ _UNKNOWN_GRACE_SECONDS = 3.0
 # A client goes on asking a dead leader, or a dead "controller" (in KRaft any broker), for as long as it lives: each retry has a
 # client of its own, and the first requests are short.
 _FIRST_REQUEST_SECONDS = 3.0
-
-# The client returns no error for the partitions of a leader that did not answer, but this offset.
-_OFFSET_INVALID = -1001
 
 _POLL_SECONDS = 0.05
 
@@ -101,6 +95,7 @@ class RetryingAdmin:
         what: str,
         keys: Collection[Key],
         request: Request[Key],
+        read: Read = Future.result,
         *,
         timeout: float | None = None,
         failed: dict[Key, KafkaOffsetsError] | None = None,
@@ -135,18 +130,14 @@ class RetryingAdmin:
                 break
             for key, future in request(self._client, list(waiting), min(left, request_seconds)).items():
                 self._await(future)
-                error = future.exception()
-                if error is None:
-                    answer = future.result()
-                    if getattr(answer, "offset", None) == _OFFSET_INVALID:
-                        waiting[key] = KafkaError(KafkaError._TRANSPORT, "the partition's leader did not answer")
+                try:
+                    answers[key] = read(future)
+                    del waiting[key]
+                except Exception as error:
+                    if isinstance(error, KafkaException) and error.args[0].code() in RETRIABLE | _UNKNOWN:
+                        waiting[key] = error.args[0]
                     else:
-                        answers[key] = answer
-                        del waiting[key]
-                elif isinstance(error, KafkaException) and error.args[0].code() in RETRIABLE | _UNKNOWN:
-                    waiting[key] = error.args[0]
-                else:
-                    fail([key], partial(self._refused, what, error))
+                        fail([key], partial(self._refused, what, error))
             if time.monotonic() - started > _UNKNOWN_GRACE_SECONDS:
                 unknown = [key for key, code in waiting.items() if code is not None and code.code() in _UNKNOWN]
                 fail(unknown, self._unknown)
@@ -156,6 +147,20 @@ class RetryingAdmin:
                 request_seconds *= 2
                 self._client = AdminClient(self._config, logger=client_log)
         return answers
+
+    def ask_once(
+        self,
+        what: str,
+        request: Callable[[AdminClient, float], Future[Any]],
+        read: Read = Future.result,
+        *,
+        timeout: float | None = None,
+    ) -> Any:
+        """Request one answer, which is of no topic or partition; raises what `ask` raises."""
+        asked = self.ask(
+            what, [None], lambda client, _, seconds: {None: request(client, seconds)}, read, timeout=timeout
+        )
+        return asked[None]
 
     def _await(self, future: Future[Any]) -> None:
         """Wait for an answer.
@@ -167,7 +172,7 @@ class RetryingAdmin:
             wait([future], timeout=_POLL_SECONDS)
             self._client.poll(0)
             for reason in self._reasons:
-                if reason.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+                if reason.code() in REFUSED:
                     raise ConfigurationError(f"Kafka at {self._servers} refuses the connection: {reason.str()}")
 
     def _unknown(self, keys: Collection[object]) -> UnknownTopicError:

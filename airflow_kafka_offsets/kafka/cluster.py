@@ -10,9 +10,17 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
-from confluent_kafka import IsolationLevel, TopicCollection
+from confluent_kafka import (
+    OFFSET_INVALID,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
@@ -69,12 +77,10 @@ class Cluster:
 
     def cluster_id(self) -> str:
         """Return the id that the cluster was formatted with."""
-        answer = self._admin.ask(
-            "its cluster id",
-            [None],
-            lambda client, _, timeout: {None: client.describe_cluster(request_timeout=timeout)},
+        answer = self._admin.ask_once(
+            "its cluster id", lambda client, seconds: client.describe_cluster(request_timeout=seconds)
         )
-        return str(answer[None].cluster_id)
+        return str(answer.cluster_id)
 
     def logs(self, topics: Sequence[str]) -> dict[TopicPartition, PartitionLog]:
         """Return the ends of every partition of the topics, with the topics' ids: three requests for any number of partitions.
@@ -142,12 +148,12 @@ class Cluster:
 
         :raises KafkaUnavailableError: the group's coordinator did not answer in time, or refuses this user
         """
-        answer = self._admin.ask(
+        group: ConsumerGroup | None = self._admin.ask_once(
             f"the state of consumer group {group_id!r}",
-            [group_id],
-            lambda client, groups, timeout: client.describe_consumer_groups(list(groups), request_timeout=timeout),
+            lambda client, seconds: client.describe_consumer_groups([group_id], request_timeout=seconds)[group_id],
+            consumer_groups.read_group,
         )
-        return consumer_groups.read_group(answer[group_id])
+        return group
 
     def committed(
         self, group_id: str, partitions: Collection[TopicPartition] | None, *, timeout: float | None = None
@@ -158,13 +164,14 @@ class Cluster:
         :param timeout: seconds, instead of the cluster's own
         :raises KafkaUnavailableError: the group's coordinator did not answer in time, or refuses this user; says why
         """
-        answer = self._admin.ask(
+        scope = None if partitions is None else [ClientPartition(*tp) for tp in partitions]
+        asked = [ConsumerGroupTopicPartitions(group_id, scope)]
+        committed: dict[TopicPartition, int] = self._admin.ask_once(
             f"what consumer group {group_id!r} committed",
-            [group_id],
-            lambda client, _, timeout: consumer_groups.ask_committed(client, group_id, partitions, timeout),
+            lambda client, seconds: client.list_consumer_group_offsets(asked, request_timeout=seconds)[group_id],
+            consumer_groups.read_committed,
             timeout=timeout,
         )
-        committed: dict[TopicPartition, int] = answer[group_id]
         return committed
 
     def commit(
@@ -178,15 +185,20 @@ class Cluster:
         :return: the partitions that were refused, with the reason; the others are committed
         :raises KafkaUnavailableError: the group's coordinator did not answer in time; some may be committed
         """
-        answers = self._admin.ask(
+        if not positions:
+            return {}
+        commits = [
+            ClientPartition(*tp, at.offset, leader_epoch=-1 if at.leader_epoch is None else at.leader_epoch)
+            for tp, at in positions.items()
+        ]
+        asked = [ConsumerGroupTopicPartitions(group_id, commits)]
+        refused: dict[TopicPartition, str] = self._admin.ask_once(
             f"whether it took the positions for consumer group {group_id!r}",
-            list(positions),
-            lambda client, partitions, timeout: consumer_groups.commit(
-                client, group_id, {tp: positions[tp] for tp in partitions}, timeout
-            ),
+            lambda client, seconds: client.alter_consumer_group_offsets(asked, request_timeout=seconds)[group_id],
+            partial(consumer_groups.read_refused, positions),
             timeout=timeout,
         )
-        return {tp: reason for tp, reason in answers.items() if reason is not None}
+        return refused
 
     def _logs(
         self,
@@ -241,7 +253,15 @@ class Cluster:
             )
             return {TopicPartition(key.topic, key.partition): future for key, future in futures.items()}
 
-        return self._admin.ask("the offsets of its logs", list(specs), request, failed=failed)
+        return self._admin.ask("the offsets of its logs", list(specs), request, _read_offset, failed=failed)
+
+
+def _read_offset(answer: Future[Any]) -> Any:
+    info = answer.result()
+    # The client returns no error for the partitions of a leader that did not answer, but this offset.
+    if info.offset == OFFSET_INVALID:
+        raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the partition's leader did not answer"))
+    return info
 
 
 def _retention(settings: Mapping[str, Any]) -> timedelta | None:

@@ -84,12 +84,17 @@ _REFUSED = {
 """Reasons for keys that users may miss; a key that ends with a dot is the prefix of several."""
 
 # OpenSSL's own providers; any other name is that of a library to load.
-_PROVIDERS = {"default", "base", "legacy", "fips"}
+_PROVIDER = r"\s*(base|default|fips|legacy)\s*"
 
-# The client puts these into a command line of kinit, which a shell runs. An argument that begins with a hyphen is an option there.
-_KINIT_ARGUMENTS = ("sasl.kerberos.principal", "sasl.kerberos.keytab")
-
+# The client puts it into a command line of kinit, which a shell runs. An argument that begins with a hyphen is an option there.
 _KINIT_ARGUMENT = re.compile(r"(?!-)[\w./@+=:,%~-]*", re.ASCII)
+
+_SAFE_VALUES = {
+    "ssl.providers": re.compile(rf"{_PROVIDER}(,{_PROVIDER})*"),
+    "sasl.kerberos.principal": _KINIT_ARGUMENT,
+    "sasl.kerberos.keytab": _KINIT_ARGUMENT,
+}
+"""The values that make the client neither load nor run code, for the keys of which others do."""
 
 
 def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,30 +104,24 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
         nor a number
     """
     # The client reads up to the NUL: it would take another key or value than the one checked here.
-    cut = sorted(key for key, value in config.items() if "\0" in key or "\0" in str(value))
-    if cut:
+    if cut := sorted(key for key, value in config.items() if "\0" in key or "\0" in str(value)):
         raise ConfigurationError(
             f"The Kafka configuration has a NUL character in {', '.join(map(repr, cut))}; remove it"
         )
-    harmful = sorted(key for key, value in config.items() if _runs_code(key, value))
-    if harmful:
+    safe = [(key, value) for key, value in _SAFE_VALUES.items() if key in config]
+    if harmful := sorted(key for key, value in safe if not value.fullmatch(str(config[key]))):
         raise ConfigurationError(
             f"The Kafka configuration sets {', '.join(harmful)} to a value that makes the client load or run code named by a "
             "connection; remove it from the connection's extra (ssl.providers may name only "
-            f"{', '.join(sorted(_PROVIDERS))}; a principal or a keytab may not contain spaces or characters that a shell interprets)"
+            "base, default, fips, legacy; a principal or a keytab may not contain spaces or characters that a shell interprets)"
         )
-    callbacks = sorted(
-        key
-        for key, value in config.items()
-        if key.endswith("_cb") or key == "on_commit" or not isinstance(value, (str, int, float, bool))
-    )
-    if callbacks:
+    data = {key for key, value in config.items() if isinstance(value, (str, int, float, bool))}
+    if callbacks := sorted(key for key in config if key not in data or key.endswith("_cb") or key == "on_commit"):
         raise ConfigurationError(
             f"The Kafka configuration sets {', '.join(callbacks)}: callbacks, and values that are neither text nor a number, "
             "cannot travel to Spark. For OAUTHBEARER use librdkafka's own 'sasl.oauthbearer.method=oidc'."
         )
-    unknown = sorted(config.keys() - _ALLOWED)
-    if unknown:
+    if unknown := sorted(config.keys() - _ALLOWED):
         why = [f"{key} ({_why_refused(key)})" for key in unknown]
         raise ConfigurationError(
             f"The Kafka configuration sets {', '.join(why)}; remove it from the connection's extra"
@@ -132,14 +131,6 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if str(config.get("enable.ssl.certificate.verification", "true")).lower() in ("false", "f", "0"):
         log.warning("TLS certificates of the Kafka brokers are not verified: the connection turns it off")
     return dict(config)
-
-
-def _runs_code(key: str, value: Any) -> bool:
-    if key == "ssl.providers":
-        return not {name.strip() for name in str(value).split(",")} <= _PROVIDERS
-    if key in _KINIT_ARGUMENTS:
-        return not _KINIT_ARGUMENT.fullmatch(str(value))
-    return False
 
 
 def _why_refused(key: str) -> str:

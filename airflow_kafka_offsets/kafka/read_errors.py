@@ -21,16 +21,13 @@ _UNKNOWN_SECONDS = 10.0
 
 _REQUEST_SECONDS = 5.0
 
-_FATAL = frozenset(
-    {
-        KafkaError._AUTHENTICATION,
-        KafkaError._SSL,
-        KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    }
-)
+REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
+"""The credentials are wrong, or the certificates do not fit."""
 
-_UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+_FATAL = REFUSED | {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED}
+
+UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+"""The cluster, or a broker of it, does not know the topic or the partition."""
 
 # With `auto.offset.reset=error` the client reports every position that it cannot read from with the first code. The text of the
 # error contains that of a truncation if there was one.
@@ -70,7 +67,7 @@ class ReadWatch:
                 )
             if error.code() in _NO_POSITION:
                 raise self._no_position(position, error)
-            if error.code() in _UNKNOWN and self._unknown_since is None:
+            if error.code() in UNKNOWN and self._unknown_since is None:
                 self._unknown_since = time.monotonic()
             self._reported.append(error)
 

@@ -14,7 +14,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.sink import Batches, Origin, Removed, ReplacedOffsets, Sink
-from airflow_kafka_offsets.sinks.sql.deletion import delete_rows
+from airflow_kafka_offsets.sinks.sql.rows import delete_rows
 
 # A statement has a limited number of parameters: 999 in older SQLite.
 _MOST_BOUND = 500

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,13 +12,6 @@ from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
-
-
-class Column(NamedTuple):
-    """A column to write, with the type in which the writer wants it."""
-
-    name: str
-    type: pa.DataType
 
 
 class StagedRows:
@@ -39,13 +31,12 @@ class StagedRows:
         """Return the columns, without the batch's id; None if there are no rows."""
         return next((batch.schema for batch in self._batches()), None)
 
-    def batches(self, columns: Sequence[Column]) -> Iterator[pa.RecordBatch]:
+    def batches(self, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows, cast to the types of the target.
 
-        :param columns: the columns to write, and their types
+        :param columns: the columns to write, with the types in which the writer wants them
         :raises RecordError: a value is outside the range of its column; the error names the record
         """
-        schema = pa.schema([(column.name, column.type) for column in columns])
         for batch in self._batches():
             arrays = [
                 _repeated(self._manifest.batch_id, batch.num_rows).cast(column.type)
@@ -53,7 +44,7 @@ class StagedRows:
                 else self._cast(batch, column)
                 for column in columns
             ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+            yield pa.RecordBatch.from_arrays(arrays, schema=columns)
 
     def rejected(self, row: int, reason: str) -> RecordError | TargetError:
         """Return the error for a row that the database refuses. It names the record, if the rows have its columns.
@@ -70,7 +61,7 @@ class StagedRows:
         for file in self._manifest.files:
             yield from self._staging.record_batches(file.name, file.rows, "{rows} rows, its manifest says {expected}")
 
-    def _cast(self, batch: pa.RecordBatch, column: Column) -> pa.Array:
+    def _cast(self, batch: pa.RecordBatch, column: pa.Field) -> pa.Array:
         values = batch.column(column.name)
         if values.type == column.type:
             return values

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ from airflow_kafka_offsets.sinks.sql import insert, postgres_copy
 from airflow_kafka_offsets.sinks.sql import table as sql_table
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.staging.rows import Column, StagedRows
+from airflow_kafka_offsets.staging.rows import StagedRows
 from airflow_kafka_offsets.staging.target_columns import TargetColumns
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
@@ -318,7 +318,7 @@ class TestRestart:
     ) -> None:
         encode, restart = postgres_copy._binary, once(lambda: self.restart(server))
 
-        def interrupted(batches: Iterator[pa.RecordBatch], columns: Sequence[Column]) -> Iterator[bytes]:
+        def interrupted(batches: Iterator[pa.RecordBatch], columns: pa.Schema) -> Iterator[bytes]:
             header, *chunks = encode(batches, columns)
             yield header
             restart()
@@ -438,7 +438,7 @@ class TestAlteredTarget:
         # Without an index on _batch_id: where there is one, the commit has read the table by then, and ALTER has to wait.
         change(engine, f"CREATE TABLE target (id BIGINT, name TEXT, {ADDED})")
 
-        def alter_and_write(conn: Connection, table: sa.Table, columns: Sequence[Column], rows: StagedRows) -> int:
+        def alter_and_write(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:
             change(engine, "ALTER TABLE target RENAME name TO label")
             return writer(conn, table, columns, rows)
 

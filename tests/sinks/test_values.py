@@ -15,7 +15,7 @@ from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.sinks.sql import insert, table
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.kafka import KafkaBroker
-from tests.support.clients import Kafka, produce
+from tests.support.clients import produce
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, positions, rows
 
@@ -23,12 +23,6 @@ pytestmark = pytest.mark.server
 
 POSTGRES = pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
 SQLITE = pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
-
-
-@pytest.fixture
-def kafka(log: Kafka) -> Kafka:
-    """A log in memory; the real broker where a test is marked `broker`."""
-    return log
 
 
 def record(**fields: object) -> bytes:

@@ -50,11 +50,11 @@ def test_staged_rows_are_read_without_it(tmp_path: Path) -> None:
     (file,) = write_rows(str(tmp_path), [rows])
     code = (
         "import pyarrow as pa; "
-        "from airflow_kafka_offsets.staging.rows import Column, StagedRows; "
+        "from airflow_kafka_offsets.staging.rows import StagedRows; "
         "from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile; "
         "from airflow_kafka_offsets.staging.directory import StagingDirectory; "
         f"manifest = Manifest(7, 'x', (StagedFile({file.name!r}, 3, {file.bytes}),), ()); "
-        "columns = [Column('id', pa.int64()), Column('_batch_id', pa.int32())]; "
+        "columns = pa.schema([('id', pa.int64()), ('_batch_id', pa.int32())]); "
         f"(batch,) = StagedRows(StagingDirectory({str(tmp_path)!r}), manifest).batches(columns); "
         "print(batch.column(1).to_pylist(), batch.column(1).type)"
     )

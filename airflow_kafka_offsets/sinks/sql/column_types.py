@@ -7,14 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy.engine import Dialect
+from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.schema import CreateColumn
 from sqlalchemy.types import TypeEngine
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RESERVED_PREFIX
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.staging.rows import Column
 
 # What SQLite's binary fractions keep of a decimal, always.
 EXACT_DIGITS = 15
@@ -58,8 +57,8 @@ def required(table: sa.Table) -> list[str]:
     ]
 
 
-def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> list[Column]:
-    """Match columns by name, and return them with the type in which each is handed to the database.
+def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> pa.Schema:
+    """Match columns by name, and return them with the types in which they are handed to the database.
 
     :param columns: the columns of the rows
     :param dialect: of the database that the table is in
@@ -67,7 +66,7 @@ def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> list[Column]
     :raises TargetError: naming every column that does not fit, and the statement that would add a missing one
     """
     rows = pa.schema([*columns, pa.field(BATCH_ID, pa.int64(), nullable=False)])
-    matched: list[Column] = []
+    matched: list[pa.Field] = []
     faults: list[str] = []
     for field in rows:
         column = table.columns.get(field.name)
@@ -81,13 +80,12 @@ def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> list[Column]
         elif wire is None:
             faults.append(f"column {field.name!r} is {column.type}, the rows hold {field.type}")
         else:
-            matched.append(Column(field.name, wire))
-    missing = [name for name in required(table) if name not in rows.names]
-    if missing:
+            matched.append(pa.field(field.name, wire))
+    if missing := [name for name in required(table) if name not in rows.names]:
         faults.append(f"it needs a value for {', '.join(map(repr, missing))}, which the rows do not hold")
     if faults:
         raise TargetError(f"Table {table.fullname!r} does not fit the rows: {'; '.join(faults)}")
-    return matched
+    return pa.schema(matched)
 
 
 def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> pa.DataType | None:
@@ -103,6 +101,7 @@ def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> p
         if isinstance(column, (sa.Integer, sa.Float)):
             column = sa.BigInteger() if isinstance(column, sa.Integer) else sa.Double()
     numbers = pa.types.is_integer(rows) or pa.types.is_decimal(rows)
+    zone = "UTC" if getattr(column, "timezone", False) else None
     for kind, fits, wire in (
         (sa.Boolean, pa.types.is_boolean(rows), pa.bool_()),
         (sa.SmallInteger, pa.types.is_integer(rows), pa.int16()),
@@ -113,11 +112,7 @@ def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> p
         (sa.Numeric, numbers, _decimal(rows, column)),
         (sa.String, pa.types.is_string(rows) or pa.types.is_large_string(rows), pa.string()),
         (sa.Date, pa.types.is_date(rows), pa.date32()),
-        (
-            sa.DateTime,
-            pa.types.is_timestamp(rows),
-            pa.timestamp("us", "UTC" if getattr(column, "timezone", 0) else None),
-        ),
+        (sa.DateTime, pa.types.is_timestamp(rows), pa.timestamp("us", zone)),
         (sa.LargeBinary, pa.types.is_binary(rows) or pa.types.is_large_binary(rows), pa.binary()),
     ):
         if isinstance(column, kind):
@@ -132,6 +127,22 @@ def add_column(table: sa.Table, field: pa.Field, dialect: Dialect) -> str:
     plain = without_placeholders(dialect)
     name, added = plain.identifier_preparer.format_table(table), CreateColumn(column).compile(dialect=plain)
     return f"ALTER TABLE {name} ADD COLUMN {added}"
+
+
+def check_rights(conn: Connection, table: sa.Table, rights: Sequence[str], what: str) -> None:
+    """Check that the user has some rights to a table.
+
+    :param what: what the user may not do without them, for the message; may name `{lacking}` and `{table}`
+    :raises TargetError: names the statement that grants what is lacking
+    """
+    if conn.dialect.name != "postgresql":
+        return
+    name = without_placeholders(conn.dialect).identifier_preparer.format_table(table)
+    if lacking := [right for right in rights if not conn.scalar(sa.select(sa.func.has_table_privilege(name, right)))]:
+        raise TargetError(
+            f"User {conn.engine.url.username!r} may not {what.format(lacking=' and '.join(lacking), table=table.fullname)}; "
+            f"GRANT {', '.join(lacking)} ON {name} TO the user"
+        )
 
 
 def without_placeholders(dialect: Dialect) -> Dialect:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -15,31 +16,26 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingErr
 from airflow_kafka_offsets.database.errors import database_message
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.column_types import EXACT_DIGITS
-from airflow_kafka_offsets.staging.rows import Column, StagedRows
+from airflow_kafka_offsets.staging.rows import StagedRows
 
-T = TypeVar("T")
+Insert = Callable[[Sequence[Any]], object]
 
 
-def insert_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows: StagedRows) -> int:
+def insert_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:
     """INSERT all rows, a record batch at a time, as the table's own types; text for other types is read by the database.
 
     :raises RecordError: the database refuses a row; names the record
     :raises TargetError: it refuses the statement: the table is not what it was a moment ago, for example
     """
-    statement = _target(table, columns).insert()
-
-    def insert(values: Sequence[dict[str, object]]) -> None:
-        conn.execute(statement, values)
-
+    insert = partial(conn.execute, _target(table, columns).insert())
     count = 0
     for batch in rows.batches(columns):
-        values = batch.to_pylist()
-        _insert(conn, table, rows, count, insert, values)
-        count += len(values)
+        _insert(conn, table, rows, count, insert, batch.to_pylist())
+        count += batch.num_rows
     return count
 
 
-def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: Sequence[Column], rows: StagedRows) -> int:
+def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:
     """INSERT all rows into SQLite, whose driver takes tuples of plain values several times faster.
 
     Dates and times are stored as SQLAlchemy stores them. Decimals go as text, of which a column of a number's type makes a number.
@@ -50,29 +46,20 @@ def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: Sequence[Colu
     names = ", ".join(preparer.quote(column.name) for column in columns)
     holders = ", ".join("?" for _ in columns)
     statement = f"INSERT INTO {preparer.format_table(table)} ({names}) VALUES ({holders})"  # noqa: S608 - quoted by the dialect
-
-    def insert(values: Sequence[tuple[object, ...]]) -> None:
-        conn.exec_driver_sql(statement, list(values))
-
+    insert = partial(conn.exec_driver_sql, statement)
     count = 0
     for batch in rows.batches(columns):
         plain = [_plain(column) for column in batch.columns]
         for column, texts in zip(columns, plain, strict=True):
             if pa.types.is_decimal(column.type) and isinstance(table.columns[column.name].type, sa.Numeric):
                 _refuse_rounded(rows, count, column, texts)
-        values = list(zip(*plain, strict=True))
-        _insert(conn, table, rows, count, insert, values)
-        count += len(values)
+        _insert(conn, table, rows, count, insert, list(zip(*plain, strict=True)))
+        count += batch.num_rows
     return count
 
 
 def _insert(
-    conn: Connection,
-    table: sa.Table,
-    rows: StagedRows,
-    count: int,
-    insert: Callable[[Sequence[T]], None],
-    values: Sequence[T],
+    conn: Connection, table: sa.Table, rows: StagedRows, count: int, insert: Insert, values: Sequence[Any]
 ) -> None:
     """Insert the rows of a record batch, or raise with the row that is refused.
 
@@ -81,12 +68,13 @@ def _insert(
     try:
         with _savepoint(conn):
             insert(values)
-    except (DataError, IntegrityError) as error:
-        row = _first_refused(conn, insert, values)
-        if row is None:
-            raise TargetError(f"Nothing was written into {table.fullname!r}: {database_message(error)}") from None
-        raise rows.rejected(count + row, f"the database refuses its row: {database_message(error)}") from None
-    except ProgrammingError as error:
+    except (DataError, IntegrityError, ProgrammingError) as error:
+        if not isinstance(error, ProgrammingError):
+            refused = first_refused(conn, lambda first, end: insert(values[first:end]), 0, len(values))
+            if refused is not None:
+                raise rows.rejected(
+                    count + refused[0], f"the database refuses its row: {database_message(error)}"
+                ) from None
         raise TargetError(f"Nothing was written into {table.fullname!r}: {database_message(error)}") from None
 
 
@@ -104,37 +92,43 @@ def _savepoint(conn: Connection) -> Iterator[None]:
     nested.commit()
 
 
-def _target(table: sa.Table, columns: Sequence[Column]) -> sa.TableClause:
+def _target(table: sa.Table, columns: pa.Schema) -> sa.TableClause:
     """Return the table with the columns to write.
 
     A column that takes text without having a text type gets no type: SQLAlchemy would encode JSON again, and make an array of
     the letters of a text.
     """
-    types = {column.name: table.columns[column.name].type for column in columns}
-    plain = [
-        sa.column(column.name)
-        if pa.types.is_string(column.type) and not isinstance(types[column.name], sa.String)
-        else sa.column(column.name, types[column.name])
-        for column in columns
-    ]
-    return sa.table(table.name, *plain, schema=table.schema)
+
+    def typed(column: pa.Field) -> sa.ColumnClause[Any]:
+        kind = table.columns[column.name].type
+        is_read = pa.types.is_string(column.type) and not isinstance(kind, sa.String)
+        return sa.column(column.name, None if is_read else kind)
+
+    return sa.table(table.name, *map(typed, columns), schema=table.schema)
 
 
-def _first_refused(conn: Connection, insert: Callable[[Sequence[T]], None], values: Sequence[T]) -> int | None:
-    """Return which row is refused. Drivers do not say which: halves are tried, in a transaction that is rolled back anyway."""
-    first, last = 0, len(values)
-    while first < last:
-        middle = (first + last + 1) // 2
+def first_refused(
+    conn: Connection, write: Callable[[int, int], object], first: int, end: int
+) -> tuple[int, DBAPIError] | None:
+    """Return the number of the first row that is refused, and the error; None if none is.
+
+    Databases do not say which of many rows it was: halves are tried, in a transaction that is rolled back anyway.
+
+    :param write: writes the rows whose numbers are in [first, end)
+    """
+    middle = end
+    while first < end:
         try:
             with _savepoint(conn):
-                insert(values[first:middle])
-        except (DataError, IntegrityError):
+                write(first, middle)
+        except (DataError, IntegrityError) as error:
             if middle - first == 1:
-                return first
-            last = middle
+                return first, error
+            end = middle
         else:
             # What is not refused stays: a later row may be refused because of it.
             first = middle
+        middle = (first + end + 1) // 2
     return None
 
 
@@ -151,7 +145,7 @@ def _plain(column: pa.Array) -> list[Any]:
     return values
 
 
-def _refuse_rounded(rows: StagedRows, count: int, column: Column, texts: Sequence[str | None]) -> None:
+def _refuse_rounded(rows: StagedRows, count: int, column: pa.Field, texts: Sequence[str | None]) -> None:
     for index, text in enumerate(texts):
         if text is None or len(text.replace(".", "").strip("-0")) <= EXACT_DIGITS:
             continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import repeat
 
 import pgpq
@@ -17,26 +17,14 @@ from sqlalchemy.exc import DBAPIError
 from airflow_kafka_offsets.database.errors import is_outage
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.column_types import without_placeholders
-from airflow_kafka_offsets.staging.rows import Column, StagedRows
+from airflow_kafka_offsets.staging.rows import StagedRows
 
 # Types whose binary form is what pgpq makes of the Arrow type that `column_types.wire_type` chose.
-_BINARY = (
-    sa.Boolean,
-    sa.SmallInteger,
-    sa.Integer,
-    sa.BigInteger,
-    sa.Float,
-    sa.Numeric,
-    sa.Text,
-    sa.VARCHAR,
-    sa.CHAR,
-    sa.Date,
-    sa.DateTime,
-    sa.LargeBinary,
-)
+_TEXTS = (sa.Text, sa.VARCHAR, sa.CHAR)
+_BINARY = (sa.Boolean, sa.Integer, sa.Float, sa.Numeric, *_TEXTS, sa.Date, sa.DateTime, sa.LargeBinary)
 
 
-def copy_rows(conn: Connection, table: sa.Table, columns: Sequence[Column], rows: StagedRows) -> int:
+def copy_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:
     """COPY all rows into a table.
 
     Binary where every column has a type with a known binary form, else CSV, which the server parses for any type.
@@ -97,8 +85,8 @@ def _without_details(error: psycopg.Error) -> psycopg.Error:
     return plain
 
 
-def _binary(batches: Iterable[pa.RecordBatch], columns: Sequence[Column]) -> Iterator[bytes]:
-    encoder = pgpq.ArrowToPostgresBinaryEncoder(pa.schema([(column.name, column.type) for column in columns]))
+def _binary(batches: Iterable[pa.RecordBatch], columns: pa.Schema) -> Iterator[bytes]:
+    encoder = pgpq.ArrowToPostgresBinaryEncoder(columns)
     yield encoder.write_header()
     for batch in batches:
         yield encoder.write_batch(batch)

@@ -1,4 +1,7 @@
-"""Reads of a table's rows for `verify`: by grouped queries, whatever the table's size, and offset by offset where Kafka is read too."""
+"""The rows of a table by where they are from: read for `verify`, and deleted where their offsets are loaded again.
+
+Reads are grouped queries, whatever the table's size, and offset by offset where Kafka is read too.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,19 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.database.streaming import stream
-from airflow_kafka_offsets.sinks.sink import Batches, Detail, DuplicatedOffsets, Origin, RowCount
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.sinks.sink import (
+    Batches,
+    Detail,
+    DuplicatedOffsets,
+    Origin,
+    Removed,
+    ReplacedOffsets,
+    RowCount,
+)
 
 
 class SqlRows(NamedTuple):
@@ -35,7 +47,7 @@ class SqlRows(NamedTuple):
         missing = self._missing()
         if self.table is not None and (self.replaced or BATCH_ID in missing):
             return "nothing"
-        return "batches" if self.table is None or missing else "offsets"
+        return "batches" if missing else "offsets"
 
     @property
     def limit(self) -> str:
@@ -55,23 +67,16 @@ class SqlRows(NamedTuple):
         if self.table is None:
             return
         batch_id = self.table.columns[BATCH_ID]
-        keys: list[sa.ColumnElement[Any]] = [batch_id]
-        values: list[sa.ColumnElement[Any]] = [sa.null(), sa.null(), sa.func.count()]
+        partition: list[Any] = []
+        values: list[Any] = [sa.null(), sa.null(), sa.func.count()]
         if self.detail == "offsets":
-            _, topic, partition, offset = self._origin()
-            keys += [topic, partition]
-            values = [
-                topic,
-                partition,
-                sa.func.count(),
-                sa.func.count(sa.distinct(offset)),
-                sa.func.min(offset),
-                sa.func.max(offset),
-            ]
+            _, *partition, offset = self._origin()
+            distinct = sa.func.count(sa.distinct(offset))
+            values = [*partition, sa.func.count(), distinct, sa.func.min(offset), sa.func.max(offset)]
         others = other_groups.subquery("_kafka_other_groups")
         of_others = others.select().where(others.c.batch_id == batch_id).exists()
-        query = sa.select(batch_id, *values).where(batch_id.is_not(None), ~of_others).group_by(*keys).order_by(batch_id)
-        for row in stream(self.conn, query):
+        query = sa.select(batch_id, *values).where(batch_id.is_not(None), ~of_others)
+        for row in stream(self.conn, query.group_by(batch_id, *partition).order_by(batch_id)):
             yield int(row[0]), RowCount(*row[1:])
 
     def duplicates(self, dead_letters: sa.Select[int, str, int, int]) -> Iterator[DuplicatedOffsets]:
@@ -95,3 +100,33 @@ class SqlRows(NamedTuple):
         )
         for (offset,) in stream(self.conn, query.order_by(origin.offset)):
             yield int(offset)
+
+    def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
+        """Delete the rows of replaced offsets; see `Sink.remove`."""
+        if self.table is None:  # a table that was dropped holds no duplicates
+            return []
+        if missing := self._missing():
+            raise ConfigurationError(
+                f"Table {self.name!r} has no column {', '.join(missing)}: which of its rows are of the offsets that are to be "
+                "replaced is not known. Nothing was changed; delete the rows yourself and rewind without replacing, or load "
+                "into a new table."
+            )
+        origin = self._origin()
+        silent = sa.or_(*(column.is_(None) for column in origin[1:]))
+        of_batch = replaced.batches.include(origin.batch_id)
+        batch = self.conn.scalar(sa.select(sa.func.min(origin.batch_id)).where(of_batch, silent))
+        if batch is not None:
+            raise ConfigurationError(
+                f"Table {self.name!r} holds rows of batch {batch} that do not say their topic, partition and offset: which of "
+                "them are of the offsets that are to be replaced is not known. Nothing was changed; have the transform keep "
+                "the columns _kafka_topic, _kafka_partition and _kafka_offset, and delete these rows yourself."
+            )
+        return delete_rows(self.conn, self.table, origin, replaced)
+
+
+def delete_rows(conn: Connection, table: sa.Table, origin: Origin, replaced: ReplacedOffsets) -> list[Removed]:
+    """Delete the rows of replaced offsets, and return how many of each batch and partition these were."""
+    condition, keys = replaced.include(origin), origin[:3]
+    counts = conn.execute(sa.select(*keys, sa.func.count()).where(condition).group_by(*keys)).all()
+    conn.execute(table.delete().where(condition))
+    return [Removed(batch, TopicPartition(topic, partition), count) for batch, topic, partition, count in counts]

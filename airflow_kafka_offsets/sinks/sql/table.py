@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.sinks.sink import Removed, ReplacedOffsets
     from airflow_kafka_offsets.sinks.sql.rows import SqlRows
-    from airflow_kafka_offsets.staging.rows import Column, StagedRows
+    from airflow_kafka_offsets.staging.rows import StagedRows
 
-    Writer = Callable[[Connection, sa.Table, Sequence[Column], StagedRows], int]
+    Writer = Callable[[Connection, sa.Table, pa.Schema, StagedRows], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class SqlTable:
         """
         from airflow_kafka_offsets.core.origin import RECORD
         from airflow_kafka_offsets.sinks.sql import upsert
-        from airflow_kafka_offsets.sinks.sql.column_types import match, required
+        from airflow_kafka_offsets.sinks.sql.column_types import check_rights, match, required
         from airflow_kafka_offsets.staging.target_columns import TargetColumns
 
         if not isinstance(self.table, str) or not self.table.strip():
@@ -86,7 +86,7 @@ class SqlTable:
         with engine.connect() as conn:
             table = self._reflect(conn)
             if table is not None:
-                self._check_rights(conn, table)
+                check_rights(conn, table, ("INSERT",), "insert into table {table!r}")
         if table is None:
             if columns is None:
                 return TargetColumns(self.name, None)
@@ -154,9 +154,7 @@ class SqlTable:
 
     def remove(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
         """Delete the rows of replaced offsets; see `Sink.remove`."""
-        from airflow_kafka_offsets.sinks.sql.deletion import remove
-
-        return remove(conn, self._reflect(conn), self.name, replaced)
+        return self.rows(conn).remove(replaced)
 
     def rows(self, conn: Connection) -> SqlRows:
         """Return the rows as `verify` reads them: nothing is known of those that later batches replace by key."""
@@ -201,20 +199,6 @@ class SqlTable:
                 "schema."
             ) from error
         return table
-
-    def _check_rights(self, conn: Connection, table: sa.Table) -> None:
-        if conn.dialect.name != "postgresql":
-            return
-        import sqlalchemy as sa
-
-        from airflow_kafka_offsets.sinks.sql.column_types import without_placeholders
-
-        name = without_placeholders(conn.dialect).identifier_preparer.format_table(table)
-        if not conn.scalar(sa.select(sa.func.has_table_privilege(name, "INSERT"))):
-            raise TargetError(
-                f"User {conn.engine.url.username!r} may not insert into table {self.name!r}; "
-                f"GRANT INSERT ON {name} TO the user"
-            )
 
 
 def _leads_an_index(table: sa.Table, name: str) -> bool:

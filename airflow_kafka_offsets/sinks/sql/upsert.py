@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from secrets import token_hex
 from typing import Any
 
@@ -14,16 +15,15 @@ from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.schema import CreateIndex
 
-from airflow_kafka_offsets.core.origin import RECORD
+from airflow_kafka_offsets.core.origin import RECORD, TIMESTAMP
 from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
-from airflow_kafka_offsets.sinks.sql.column_types import add_column, without_placeholders
-from airflow_kafka_offsets.staging.rows import Column, StagedRows
+from airflow_kafka_offsets.sinks.sql.column_types import add_column, check_rights, without_placeholders
+from airflow_kafka_offsets.sinks.sql.insert import first_refused
+from airflow_kafka_offsets.staging.rows import StagedRows
 
 _TOPIC, _PARTITION, _OFFSET = RECORD
-
-_TIMESTAMP = "_kafka_timestamp"
 
 _RANK = "_kafka_rank"
 
@@ -49,13 +49,11 @@ def check_key(dialect: Dialect, key: Sequence[str], columns: pa.Schema | None) -
         raise ConfigurationError(f"upsert_key must be a tuple of different column names; got upsert_key={key!r}")
     if columns is None:
         return
-    unknown = [name for name in key if name not in columns.names]
-    if unknown:
+    if unknown := [name for name in key if name not in columns.names]:
         raise ConfigurationError(
             f"upsert_key names {_quoted(unknown)}, which the rows do not hold; they hold {_quoted(columns.names)}"
         )
-    dropped = [name for name in RECORD if name not in columns.names]
-    if dropped:
+    if dropped := [name for name in RECORD if name not in columns.names]:
         raise TargetError(
             f"The transform drops {_quoted(dropped)}: which row of a key is the newest could not be known. Keep these "
             "columns, or append, without upsert_key"
@@ -68,11 +66,9 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
     :raises TargetError: it lacks the columns that say which row is newer, or the key is not unique in it, or the user may
         not; names the statement that helps
     """
-    unknown = [name for name in key if name not in table.columns]
-    if unknown:
+    if unknown := [name for name in key if name not in table.columns]:
         raise TargetError(f"Table {table.fullname!r} has no column {_quoted(unknown)}, which upsert_key names: add it")
-    lacking = [name for name in RECORD if name not in table.columns]
-    if lacking:
+    if lacking := [name for name in RECORD if name not in table.columns]:
         raise TargetError(
             f"Table {table.fullname!r} has no column {_quoted(lacking)}: whether a row of it is newer than one with the same "
             f"key could not be known. {'; '.join(add_column(table, ORIGIN_COLUMNS.field(name), conn.dialect) for name in lacking)}; or append, "
@@ -85,16 +81,24 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
             f"Table {table.fullname!r} has no primary key and no unique index of exactly the columns of upsert_key, "
             f"{_quoted(key)}: {statement}"
         )
-    _check_rights(conn, table)
+    check_rights(conn, table, ("SELECT", "UPDATE"), "{lacking} in table {table!r}, as upsert_key needs")
+    if conn.dialect.name != "postgresql":
+        return
+    if not conn.scalar(sa.select(sa.func.has_database_privilege(sa.func.current_database(), "TEMPORARY"))):
+        url, preparer = conn.engine.url, without_placeholders(conn.dialect).identifier_preparer
+        raise TargetError(
+            f"User {url.username!r} may not make temporary tables in database {url.database!r}, as upsert_key needs; "
+            f"GRANT TEMPORARY ON DATABASE {preparer.quote(url.database or '')} TO the user"
+        )
 
 
 def upsert_rows(
     conn: Connection,
     table: sa.Table,
-    columns: Sequence[Column],
+    columns: pa.Schema,
     rows: StagedRows,
     key: Sequence[str],
-    append: Callable[[Connection, sa.Table, Sequence[Column], StagedRows], int],
+    append: Callable[[Connection, sa.Table, pa.Schema, StagedRows], int],
 ) -> int:
     """Insert the newest row of each key, or replace the row that is there by it, unless that is newer.
 
@@ -103,7 +107,7 @@ def upsert_rows(
     :raises RecordError: a key is null, or the database refuses a row; names the record
     :raises TargetError: the database refuses the statement
     """
-    upsert = _Upsert(conn, table, tuple(column.name for column in columns), tuple(key))
+    upsert = _Upsert(conn, table, tuple(columns.names), tuple(key))
     # The types of the target, without its constraints and defaults.
     staged = upsert.temporary(sa.select(*upsert.of(table)).where(sa.false()))
     append(conn, staged, columns, rows)
@@ -170,27 +174,24 @@ class _Upsert:
                 f"The transform returns a row whose {_quoted(null)} is null: which row of its key is the newest cannot be "
                 f"known. Nothing was written into {self.table.fullname!r}"
             )
-        raise _at(row, f"{_quoted(null)} is null, and a row without its key can replace no other (upsert_key)")
+        topic, partition, offset = (row._mapping[name] for name in RECORD)
+        reason = f"{_quoted(null)} is null, and a row without its key can replace no other (upsert_key)"
+        raise RecordError(reason, topic=topic, partition=partition, offset=offset)
 
     def newest(self, staged: sa.FromClause) -> sa.Select[Any]:
         """Return the query for the newest row of each key: that of the highest offset in each partition, and of these the newest by timestamp."""
         place: sa.ColumnElement[Any] = sa.literal_column(_PLACE[self.conn.dialect.name])
-        first: sa.ColumnElement[int] = sa.literal_column("1")
         # Rows of one record, as a transform may make, have the same offset: of these the last one.
-        by_offset = sa.func.row_number().over(
-            partition_by=[staged.c[name] for name in (*self.key, _TOPIC, _PARTITION)],
-            order_by=[staged.c[_OFFSET].desc(), place.desc()],
-        )
-        last = sa.select(*self.of(staged), by_offset.label(_RANK)).subquery("by_offset")
-        timestamp = [last.c[_TIMESTAMP].desc().nulls_last()] if _TIMESTAMP in self.names else []
-        by_timestamp = sa.func.row_number().over(
-            partition_by=[last.c[name] for name in self.key],
-            order_by=[*timestamp, last.c[_TOPIC].desc(), last.c[_PARTITION].desc()],
-        )
-        newest = (
-            sa.select(*self.of(last), by_timestamp.label(_RANK)).where(last.c[_RANK] == first).subquery("by_timestamp")
-        )
-        return sa.select(*self.of(newest)).where(newest.c[_RANK] == first)
+        by_offset = [staged.c[_OFFSET].desc(), place.desc()]
+        last = self._first(staged, (*self.key, _TOPIC, _PARTITION), by_offset).subquery("by_offset")
+        timestamp = [last.c[TIMESTAMP].desc().nulls_last()] if TIMESTAMP in self.names else []
+        return self._first(last, self.key, [*timestamp, last.c[_TOPIC].desc(), last.c[_PARTITION].desc()])
+
+    def _first(self, rows: sa.FromClause, key: Sequence[str], order: Sequence[Any]) -> sa.Select[Any]:
+        """Return the query for the first row of each key in an order."""
+        rank = sa.func.row_number().over(partition_by=[rows.c[name] for name in key], order_by=order)
+        ranked = sa.select(*self.of(rows), rank.label(_RANK)).subquery("ranked")
+        return sa.select(*self.of(ranked)).where(ranked.c[_RANK] == sa.literal_column("1"))
 
     def merge(self, newest: sa.Select[Any]) -> int:
         """Insert rows of different keys, or replace the rows of these keys that are not newer; return how many."""
@@ -213,9 +214,6 @@ class _Upsert:
     def refused(self, newest: sa.Table, error: DBAPIError) -> RecordError | TargetError:
         """Return the error for a row that the database refuses; it names the record.
 
-        Databases do not say which of many rows it was: halves of the offsets are tried, in a transaction that is rolled back
-        anyway.
-
         :param newest: the rows to merge, none of which is merged yet
         """
         offset = newest.c[_OFFSET]
@@ -225,27 +223,14 @@ class _Upsert:
         )
         for topic, partition, first, last in self.conn.execute(spans.order_by(of_topic, of_partition)).all():
             rows = sa.select(*self.of(newest)).where(of_topic == topic, of_partition == partition)
-            refused = self._refusal(rows)
-            while refused is not None and first < last:
-                middle = (first + last) // 2
-                # What is not refused stays: a later row may be refused because of it.
-                refusal = self._refusal(rows.where(offset >= first, offset <= middle))
-                if refusal is None:
-                    first = middle + 1
-                else:
-                    refused, last = refusal, middle
+            refused = first_refused(self.conn, partial(self._merge_offsets, rows, offset), first, last + 1)
             if refused is not None:
-                reason = f"the database refuses its row: {database_message(refused)}"
-                return RecordError(reason, topic=topic, partition=partition, offset=first)
+                reason = f"the database refuses its row: {database_message(refused[1])}"
+                return RecordError(reason, topic=topic, partition=partition, offset=refused[0])
         return TargetError(f"Nothing was written into {self.table.fullname!r}: {database_message(error)}")
 
-    def _refusal(self, rows: sa.Select[Any]) -> DBAPIError | None:
-        try:
-            with self.conn.begin_nested():
-                self.merge(rows)
-        except (DataError, IntegrityError) as error:
-            return error
-        return None
+    def _merge_offsets(self, rows: sa.Select[Any], offset: sa.ColumnElement[int], first: int, end: int) -> None:
+        self.merge(rows.where(offset >= first, offset < end))
 
 
 def _is_unique(conn: Connection, table: sa.Table, key: Sequence[str]) -> bool:
@@ -262,31 +247,6 @@ def _is_unique(conn: Connection, table: sa.Table, key: Sequence[str]) -> bool:
         ),
     ]
     return any(sorted(names, key=str) == sorted(key) for names in unique)
-
-
-def _check_rights(conn: Connection, table: sa.Table) -> None:
-    if conn.dialect.name != "postgresql":
-        return
-    preparer = without_placeholders(conn.dialect).identifier_preparer
-    name, user, database = preparer.format_table(table), conn.engine.url.username, conn.engine.url.database
-    lacking = [
-        right for right in ("SELECT", "UPDATE") if not conn.scalar(sa.select(sa.func.has_table_privilege(name, right)))
-    ]
-    if lacking:
-        raise TargetError(
-            f"User {user!r} may not {' and '.join(lacking)} in table {table.fullname!r}, as upsert_key needs; "
-            f"GRANT {', '.join(lacking)} ON {name} TO the user"
-        )
-    if not conn.scalar(sa.select(sa.func.has_database_privilege(sa.func.current_database(), "TEMPORARY"))):
-        raise TargetError(
-            f"User {user!r} may not make temporary tables in database {database!r}, as upsert_key needs; "
-            f"GRANT TEMPORARY ON DATABASE {preparer.quote(database or '')} TO the user"
-        )
-
-
-def _at(row: sa.Row[Any], reason: str) -> RecordError:
-    topic, partition, offset = (row._mapping[name] for name in RECORD)
-    return RecordError(reason, topic=topic, partition=partition, offset=offset)
 
 
 def _quoted(names: Sequence[str]) -> str:

@@ -1,0 +1,225 @@
+"""Records that are no JSON of the declared columns: each is named, or set aside, and none harms its neighbours."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json as pj
+import pytest
+
+from airflow_kafka_offsets.exceptions import RecordError
+from tests.support.decoding import BEGUN, FIRST_OFFSET, STEP, declared, decode, refused_at, sifted
+
+
+class TestNotJson:
+    @pytest.mark.parametrize(
+        "value",
+        [
+            b"",
+            b" ",
+            b"{",
+            b"}",
+            b'{"a": 1',
+            b'{"a": 1}}',
+            b'{"a": 1,}',
+            b'{"a"}',
+            b"{'a': 1}",
+            b"{a: 1}",
+            b'{"a": 01}',
+            b'{"a": .5}',
+            b'{"a": 1} // note',
+            b'{"a": 1} /* note */',
+            b'{"b": "\n"}',
+            b'{"b": "\x00"}',
+            b'{"a": 1}\x00',
+            b"\x00",
+            b'{"b": "\\x"}',
+            b'{"b": "\\ud800"}',
+            b"hello",
+            b"\xff\xfe{\x00}\x00",
+        ],
+    )
+    def test_what_is_not_json_is_refused(self, value: bytes) -> None:
+        assert refused_at("a INT", b'{"a": 1}', value, b'{"a": 2}') == 1
+
+    @pytest.mark.parametrize("value", [b"5", b'"text"', b"true", b"[]", b'[{"a": 1}]'])
+    def test_json_that_is_not_an_object_is_refused(self, value: bytes) -> None:
+        assert refused_at("a INT", b'{"a": 1}', value, b'{"a": 2}') == 1
+
+    def test_a_byte_order_mark_is_refused(self) -> None:
+        """RFC 8259, 8.1: a parser may refuse it, and writers must not add it."""
+        assert refused_at("a INT", b'{"a": 1}', b'\xef\xbb\xbf{"a": 2}') == 1
+
+    def test_text_that_is_not_utf_8_is_refused(self) -> None:
+        assert refused_at("a STRING", b'{"a": "x"}', b'{"a": "\xff"}', b'{"a": "y"}') == 1
+
+    def test_nested_text_that_is_not_utf_8_is_refused(self) -> None:
+        assert refused_at("a ARRAY<STRUCT<b: STRING>>", b'{"a": [{"b": "\xc3\x28"}]}') == 0
+
+    def test_a_declared_field_that_comes_twice_is_refused(self) -> None:
+        assert refused_at("a INT", b'{"a": 1, "a": 2}') == 0
+
+    def test_space_around_the_object_is_fine(self) -> None:
+        assert declared(decode("a INT", b' \r\n\t{\n"a" :\n1 }\n\n', b'{"a": 2}')) == [{"a": 1}, {"a": 2}]
+
+    @pytest.mark.parametrize("depth", [1_000, 200_000])
+    @pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"x":', b"}")])
+    def test_deep_nesting_in_an_ignored_field_is_ignored(self, depth: int, opening: bytes, closing: bytes) -> None:
+        value = b'{"x": ' + opening * depth + b"1" + closing * depth + b', "a": 7}'
+        assert declared(decode("a INT", value, b'{"a": 8}')) == [{"a": 7}, {"a": 8}]
+
+    @pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"x":'])
+    def test_deep_nesting_that_never_closes_is_refused(self, opening: bytes) -> None:
+        assert refused_at("a INT", b'{"a": 1}', opening * 200_000, b'{"a": 2}') == 1
+
+
+class TestNeighbours:
+    """A record is bytes of somebody else's: it must not count as two, nor take a neighbour's place."""
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            b'{"a": 1}}\n{"v":{"a": 2}',
+            b'{"a": 1}}{"v":{"a": 2}',
+            b'{"a": 1}\n{"a": 2}',
+            b'{"a": 1} {"a": 2}',
+            b'{"a": 1}{"a": 2}',
+            b'{"a": 1}, {"a": 2}',
+            b'{"a": 1}}\n',
+            b'}\n{"v":{"a": 2}',
+            b'null}\n{"v":null',
+            b'{"a": 1}}\n{"v":{"a": 2}}\x00',
+            b'{"a": 1}}\n{"v":{"a": 2}}\n\x00',
+            b'{"a": 1}}\n{"v":{"a": 2}}\n{"v":"',
+            b'{"a": 1, "b": "',
+            b'{"a": 1, "b": "\\',
+            b'{"a": 1, "b": [',
+            b'{"a": 1, "b": {"v":',
+            b'{"a": 1, "b": ',
+            b'{"a": 1},',
+            b'{"a": 1}, "v": {"a": 2}',
+        ],
+    )
+    def test_a_value_that_is_not_exactly_one_json_value_is_refused(self, value: bytes) -> None:
+        assert refused_at("a INT, b STRING", b'{"a": 7}', value, b'{"a": 8}', b'", "b": "x"}') == 1
+
+    def test_text_that_looks_like_the_end_of_a_record_stays_text(self) -> None:
+        texts = ['}}\n{"v":', '"}}\n{"v":{"a":2}}', "}\n", "\\", '"', "\n", "\u2028"]
+        rows = decode("a STRING", *(json.dumps({"a": text}).encode() for text in texts))
+        assert [row["a"] for row in rows] == texts
+
+    @pytest.mark.parametrize("between", [b"", b"\n"])
+    def test_a_record_that_counts_as_two_does_not_make_up_for_two_that_count_as_one(self, between: bytes) -> None:
+        two = b'{"a": 1}}' + between + b'{"v":{"a": 2}'
+        assert refused_at("a INT, b STRING", two, b'{"a": 3, "b": "', b'"}') == 0
+        assert refused_at("a INT, b STRING", b'{"a": 3, "b": "', b'"}', two) == 0
+
+    def test_the_halves_of_an_object_in_two_records_are_both_refused(self) -> None:
+        assert refused_at("a INT, b STRING", b'{"a": 1, "b": "', b'"}') == 0
+
+
+class TestFirstBadRecord:
+    @pytest.mark.parametrize("count", [1, 2, 3, 7, 100])
+    def test_the_first_of_several_bad_records_is_named(self, count: int) -> None:
+        for place in range(count):
+            values = [b'{"a": %d}' % i for i in range(count)]
+            values[place] = b'{"a": "bad"}'
+            values[place + 1 :: 2] = [b"worse"] * len(values[place + 1 :: 2])
+            assert refused_at("a INT", *values) == place
+
+    def test_the_reason_is_that_of_the_named_record(self) -> None:
+        with pytest.raises(RecordError, match="field 'a' is declared as number, but holds string") as raised:
+            decode("a INT", b'{"a": 1}', b'{"a": "x"}', b"{")
+        assert raised.value.offset == FIRST_OFFSET + STEP
+
+    @pytest.mark.parametrize(
+        ("ddl", "value", "told"),
+        [
+            ("a INT", b"5", "the value is declared as object, but holds number"),
+            ("a STRUCT<b: INT>", b'{"a": {"b": "x"}}', "field 'a/b' is declared as number, but holds string"),
+            ("a INT", b'{"a": 2147483648}', "2147483648"),
+            ("a DATE", b'{"a": "29.02.2024"}', "'29.02.2024'"),
+            ("a TIMESTAMP", b'{"a": "yesterday"}', "yesterday"),
+            ("a STRING", b'{"a": "\xff"}', "UTF-8"),
+            ("a INT", b'{"a": 1}}\n{"v":{}', "it is not exactly one JSON value"),
+        ],
+    )
+    def test_the_reason_shows_what_the_record_holds(self, ddl: str, value: bytes, told: str) -> None:
+        with pytest.raises(RecordError, match=told):
+            decode(ddl, value)
+
+    @pytest.mark.parametrize(
+        ("ddl", "value"),
+        [
+            ("a INT", b"5"),
+            ("a INT", b'{"a": "x"}'),
+            ("a INT", b'{"a": 1, "a": 2}'),
+            ("a INT", b"{"),
+            ("a STRING", b'{"a": "\xff"}'),
+            ("a DECIMAL(3,2)", b'{"a": 10}'),
+        ],
+    )
+    def test_the_reason_does_not_show_what_only_the_decoder_knows(self, ddl: str, value: bytes) -> None:
+        with pytest.raises(RecordError) as raised:
+            decode(ddl, value)
+        assert "/v" not in raised.value.reason
+        assert "chunk 0" not in raised.value.reason
+        assert " in row " not in raised.value.reason
+
+
+@pytest.mark.parametrize("ddl_type", ["DATE", "DECIMAL(38,2)"])
+def test_a_reason_shows_the_beginning_of_a_long_value(ddl_type: str) -> None:
+    with pytest.raises(RecordError) as refused:
+        decode(f"a {ddl_type}", b'{"a": "%s"}' % (b"secret" * 10_000))
+    assert "secret" in refused.value.reason
+    assert len(refused.value.reason) == 201
+
+
+class TestSettingBadRecordsAside:
+    def test_good_records_come_out_and_bad_ones_are_told_with_their_reasons(self) -> None:
+        rows, bad = sifted("a INT NOT NULL", b'{"a": 1}', b"{", b'{"a": 2}', None, b'{"a": "x"}', b'{"a": 3}')
+        assert declared(rows) == [{"a": 1}, {"a": 2}, {"a": 3}]
+        assert [row["_kafka_offset"] for row in rows] == [1000, 1004, 1010]
+        assert [row["_kafka_timestamp"] for row in rows] == [BEGUN + timedelta(seconds=i) for i in (0, 2, 5)]
+        assert [one.row for one in bad] == [1, 3, 4]
+        assert "column 'a' is declared NOT NULL, and is missing or null" in bad[1].reason
+        assert "field 'a' is declared as number, but holds string" in bad[2].reason
+
+    def test_a_batch_without_a_good_record_has_no_rows(self) -> None:
+        rows, bad = sifted("a STRUCT<b: ARRAY<INT>>, c DECIMAL(3,2)", b"{", b"[", b"")
+        assert rows == []
+        assert [one.row for one in bad] == [0, 1, 2]
+
+    def test_a_batch_without_a_bad_record_is_one_pass(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert self.passes(monkeypatch, [b'{"a": 1}'] * 1000) == 1
+
+    @pytest.mark.parametrize(
+        ("values", "most"),
+        [
+            pytest.param([b"{"] * 1000, 1300, id="all bad"),
+            pytest.param([b"{", b'{"a": 1}'] * 500, 1300, id="every second"),
+            pytest.param([b'{"a": "2024-13-45"}'] * 1000, 1300, id="all with a wrong date"),
+            pytest.param(
+                [b'{"a": "2024-01-02"}'] * 777 + [b"{"] + [b'{"a": "2024-01-02"}'] * 222, 24, id="a single one"
+            ),
+        ],
+    )
+    def test_many_bad_records_take_hardly_more_passes_than_there_are_records(
+        self, monkeypatch: pytest.MonkeyPatch, values: list[bytes], most: int
+    ) -> None:
+        assert self.passes(monkeypatch, values) <= most
+
+    def passes(self, monkeypatch: pytest.MonkeyPatch, values: list[bytes]) -> int:
+        """How often Arrow's reader is called."""
+        calls = 0
+        read_json = pj.read_json
+
+        def counted(*args: Any, **options: Any) -> pa.Table:
+            nonlocal calls
+            calls += 1
+            return read_json(*args, **options)
+
+        monkeypatch.setattr(pj, "read_json", counted)
+        sifted("a DATE" if b"-" in values[0] else "a INT, b TIMESTAMP", *values)
+        return calls

@@ -1,0 +1,157 @@
+"""A sink that is no table: an archive of compressed rows."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
+from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
+from airflow_kafka_offsets.exceptions import OlderLedgerError
+from airflow_kafka_offsets.sinks.sink import Batches, Detail, DuplicatedOffsets, Removed, ReplacedOffsets, RowCount
+from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Keeps the rows of each batch as compressed JSON lines in a BLOB, which no query can look into."""
+
+    archive: str
+    conn_id: str | None = None
+    refused: str = "refused"
+
+    @property
+    def name(self) -> str:
+        return f"archive://{self.archive}"
+
+    @property
+    def replaces_rows(self) -> bool:
+        return False
+
+    @property
+    def blobs(self) -> sa.Table:
+        metadata = sa.MetaData()
+        return sa.Table(self.archive, metadata, sa.Column("batch", sa.BigInteger), sa.Column("lines", sa.LargeBinary))
+
+    def prepare(self, engine: Engine, columns: pa.Schema | None) -> TargetColumns:
+        self.blobs.create(engine, checkfirst=True)
+        return TargetColumns(self.name, None)
+
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
+        known = set(conn.scalars(sa.select(batches.c.batch_id))) - {batch_id}
+        unknown = [batch for batch, _ in self.read(conn) if batch >= batch_id and batch not in known]
+        if unknown:
+            raise OlderLedgerError(
+                f"{self.name} holds rows of batch {min(unknown)}, which the state tables do not know"
+            )
+
+    def write(self, conn: Connection, rows: StagedRows) -> int:
+        schema = rows.schema()
+        if schema is None:
+            return 0
+        columns = schema.append(pa.field(BATCH_ID, pa.int64()))
+        records = [record for batch in rows.batches(columns) for record in batch.to_pylist()]
+        for number, record in enumerate(records):
+            if record["name"] == self.refused:
+                raise rows.rejected(number, "the archive takes no such name")
+        self.put(conn, records[0][BATCH_ID], records)
+        return len(records)
+
+    def remove(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
+        ranges = conn.execute(replaced.ranges).all()
+        wanted = replaced.batches.read_ids(conn)
+        assert {row.batch_id for row in ranges} >= wanted
+        removed = []
+        for batch, records in list(self.read(conn)):
+            kept, counts = [], Counter[TopicPartition]()
+            for record in records:
+                topic, partition, offset = (record[name] for name in RECORD)
+                if batch in wanted and any(
+                    (row.batch_id, row.topic, row.partition) == (batch, topic, partition)
+                    and row.start_offset <= offset < row.end_offset
+                    for row in ranges
+                ):
+                    counts[TopicPartition(topic, partition)] += 1
+                else:
+                    kept.append(record)
+            if counts:
+                self.put(conn, batch, kept)
+            removed += [Removed(batch, tp, count) for tp, count in counts.items()]
+        return removed
+
+    def rows(self, conn: Connection) -> ArchivedRows:
+        return ArchivedRows(self, conn)
+
+    def put(self, conn: Connection, batch: int, records: list[Record]) -> None:
+        lines = "\n".join(json.dumps(record, default=str) for record in records)
+        blobs = self.blobs
+        conn.execute(blobs.delete().where(blobs.c.batch == batch))
+        if records:
+            conn.execute(blobs.insert(), {"batch": batch, "lines": zlib.compress(lines.encode())})
+
+    def read(self, conn: Connection) -> Iterator[tuple[int, list[Record]]]:
+        for batch, lines in conn.execute(sa.select(self.blobs).order_by("batch")).all():
+            yield batch, [json.loads(line) for line in zlib.decompress(lines).splitlines()]
+
+
+@dataclass(frozen=True)
+class ArchivedRows:
+    """The rows of an archive, read by unpacking it."""
+
+    sink: Archive
+    conn: Connection
+
+    @property
+    def exists(self) -> bool:
+        return sa.inspect(self.conn).has_table(self.sink.archive)
+
+    @property
+    def detail(self) -> Detail:
+        return "offsets" if self.exists else "batches"
+
+    @property
+    def limit(self) -> str:
+        return "" if self.exists else f"There is no {self.sink.name}"
+
+    def places(self) -> Iterator[tuple[int, TopicPartition, int]]:
+        for batch, records in self.sink.read(self.conn) if self.exists else ():
+            for record in records:
+                yield batch, TopicPartition(record["_kafka_topic"], record["_kafka_partition"]), record["_kafka_offset"]
+
+    def counts(self, other_groups: sa.Select[int]) -> Iterator[tuple[int, RowCount]]:
+        others = set(self.conn.scalars(other_groups))
+        offsets: dict[tuple[int, TopicPartition], list[int]] = defaultdict(list)
+        for batch, tp, offset in self.places():
+            if batch not in others:
+                offsets[batch, tp].append(offset)
+        for (batch, tp), found in sorted(offsets.items()):
+            yield batch, RowCount(*tp, len(found), len(set(found)), min(found), max(found))
+
+    def duplicates(self, dead_letters: sa.Select[int, str, int, int]) -> Iterator[DuplicatedOffsets]:
+        rows = set(self.places())
+        for batch, topic, partition, offset in self.conn.execute(dead_letters):
+            if (batch, TopicPartition(topic, partition), offset) in rows:
+                yield DuplicatedOffsets(topic, partition, batch, offset, 1)
+
+    def offsets(self, of_batches: Batches, within: Slice) -> Iterator[int]:
+        ids, wanted = of_batches.read_ids(self.conn), TopicPartition(within.topic, within.partition)
+        yield from sorted(
+            offset
+            for batch, tp, offset in self.places()
+            if batch in ids and of_batches.first <= batch <= of_batches.last and tp == wanted
+            if within.start <= offset < within.end
+        )
+
+
+ARCHIVE = Archive("orders_archive")
