@@ -1,6 +1,6 @@
 """Where a scenario becomes an offset: `decide` turns a scenario, stored positions and log ends into moves. No I/O.
 
-The rules are those of `docs/semantics.md`; the case ids in tests (R01, R12, …) refer to it. `lookups` asks the history,
+The rules are those of `docs/semantics.md`; the case ids in tests (R01, R12, …) refer to it. `previewing` asks the history,
 other groups and Kafka for the offsets that some scenarios need.
 """
 
@@ -132,7 +132,7 @@ def decide(
     """Decide where the positions of partitions move.
 
     :param partitions: those in the scope
-    :param looked_up: the positions that the scenario means, as `lookups` returns them; None where there was no position
+    :param looked_up: the positions that the scenario means, as `previewing` looks them up; None where there was no position
     :raises NoPositionError: the scenario counts from positions that are not stored; names every partition
     :raises TopicRecreatedError: the scenario means, or counts from, positions of an earlier topic of the same name
     """

@@ -23,7 +23,7 @@ from airflow_kafka_offsets.exceptions import (
 from airflow_kafka_offsets.kafka import read_errors
 from airflow_kafka_offsets.kafka.cluster import Cluster, TimedOffset
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
-from airflow_kafka_offsets.rewinding.lookups import import_offsets
+from airflow_kafka_offsets.rewinding.previewing import import_offsets
 from devstack.process import wait_until
 from devstack.topics import create_topic, delete_records, delete_topic, end_offsets
 from tests.support import clients

@@ -46,13 +46,14 @@ from airflow_kafka_offsets.rewinding.execution import execute_rewind, executed_b
 from airflow_kafka_offsets.rewinding.history import (
     LastRewind,
     count_removed,
-    current_state,
     executed_preview,
     last_rewind,
+    loaded_within,
     state_before,
+    with_loaded_ranges,
 )
-from airflow_kafka_offsets.rewinding.loaded_ranges import loaded_within, with_loaded_ranges
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.previewing import CurrentState, current_state
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
@@ -171,8 +172,8 @@ class Warehouse:
     ) -> RewindPreview:
         """As `preview_rewind` makes it, of logs with the offsets 0 to 1000."""
         scenario = Scenario.of(name, value)
-        stand = current_state(self.engine, self.tables, group)
-        stored = stand.positions if stand is not None else {}
+        stand = current_state(self.engine, self.tables, group, may_be_new=True)
+        stored = stand.positions
         found: Mapping[TopicPartition, Position | None] = {}
         if name == "to-batch":
             assert isinstance(scenario.value, int)
@@ -189,11 +190,11 @@ class Warehouse:
         return RewindPreview(
             group,
             CLUSTER,
-            stand.generation if stand is not None else None,
+            stand.generation,
             scenario.text,
             name if name in ("undo", "import") else "rewind",
             with_loaded_ranges(self.engine, self.tables, group, decided, logs),
-            open_batch=stand.open_batch if stand is not None else None,
+            open_batch=stand.open_batch,
         )
 
     def execute(self, preview: RewindPreview, **options: Any) -> int:
@@ -770,7 +771,7 @@ class TestLostConnection:
         with pytest.raises(DatabaseUnavailableError, match="nothing was changed"):
             db.execute(preview)
         assert db.dump() == before
-        assert current_state(db.engine, db.tables, GROUP) is None, (
+        assert current_state(db.engine, db.tables, GROUP, may_be_new=True) == CurrentState(), (
             "the next preview would take the group for a known one"
         )
 
@@ -1107,21 +1108,23 @@ class TestLastRewind:
 
 
 class TestCovered:
-    def spans(self, db: Warehouse, start: int, end: int, topic_id: str | None = ID) -> list[tuple[int, int]]:
-        found = loaded_within(db.engine, db.tables, GROUP, {T0: (start, end)}, {T0.topic: topic_id})
+    def spans(self, db: Warehouse, topic_id: str | None = ID) -> list[tuple[int, int]]:
+        with db.engine.connect() as conn:
+            found = loaded_within(conn, db.tables, GROUP, {T0: topic_id})
         return sorted(found.get(T0, []))
 
     def test_it_is_what_loads_loaded(self, loaded: Warehouse) -> None:
-        assert self.spans(loaded, 0, 30) == [(0, 10), (10, 20)]
+        assert self.spans(loaded) == [(0, 10), (10, 20)]
 
     def test_nothing_is_asked_for_nothing(self, loaded: Warehouse) -> None:
-        assert loaded_within(loaded.engine, loaded.tables, GROUP, {}, {}) == {}
+        with loaded.engine.connect() as conn:
+            assert loaded_within(conn, loaded.tables, GROUP, {}) == {}
 
     def test_what_was_replaced_since_is_not(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 5, replace=TARGET)
-        assert self.spans(loaded, 0, 30) == [(0, 5)]
+        assert self.spans(loaded) == [(0, 5)]
         loaded.load({T0: 7})
-        assert self.spans(loaded, 0, 30) == [(0, 5), (5, 7)]
+        assert self.spans(loaded) == [(0, 5), (5, 7)]
 
     def test_going_forward_over_what_was_replaced_leaves_gaps(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 5, of=[T0], replace=TARGET)
@@ -1135,18 +1138,18 @@ class TestCovered:
     def test_a_batch_that_was_abandoned_loaded_nothing(self, loaded: Warehouse) -> None:
         _, batch = loaded.plan({T0: 30})
         abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
-        assert self.spans(loaded, 20, 30) == [(0, 10), (10, 20)]
+        assert self.spans(loaded) == [(0, 10), (10, 20)]
 
     def test_an_earlier_topic_of_the_same_name_does_not_count(self, loaded: Warehouse) -> None:
-        assert self.spans(loaded, 0, 30, OTHER_ID) == []
+        assert self.spans(loaded, OTHER_ID) == []
 
     def test_a_topic_id_that_was_not_told_is_no_other_topic(self, loaded: Warehouse) -> None:
-        assert self.spans(loaded, 0, 30, None) == [(0, 10), (10, 20)]
+        assert self.spans(loaded, None) == [(0, 10), (10, 20)]
 
     def test_other_groups_and_partitions_do_not_count(self, db: Warehouse) -> None:
         db.load({T0: 10}, group="other")
         db.load({T1: 10})
-        assert self.spans(db, 0, 30) == []
+        assert self.spans(db) == []
 
 
 def _offsets(found: Mapping[TopicPartition, Position | None]) -> dict[TopicPartition, int | None]:
