@@ -1,6 +1,6 @@
 """The transaction that commits a batch, and what happens when its connection breaks before COMMIT is answered.
 
-What a load checks and writes besides rows (positions, lease) is in `ledger.group_claim`; a replay's in `replaying.replay_claim`.
+What a load checks and writes besides rows (positions, lease) is in `ledger.group_claim`; a replay's in `replaying.replay_batches`.
 """
 
 from __future__ import annotations

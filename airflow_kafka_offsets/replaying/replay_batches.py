@@ -1,10 +1,14 @@
-"""Batches of replays in the state tables: planned all at once, taken over by later tries, planned again where records expired."""
+"""Batches of replays in the state tables: planned all at once, taken over by later tries, planned again where records expired.
+
+A replay claims single batches, and not the group, which its loads go on with.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, ClassVar, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -13,10 +17,11 @@ from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.spans import Span, intersect
 from airflow_kafka_offsets.database.transactions import database_now, transact
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.exceptions import ConfigurationError, FencedError
 from airflow_kafka_offsets.ledger.batch_rows import (
     OPEN_STATES,
     Batch,
+    Recipe,
     as_batch,
     insert_batch,
     insert_gaps,
@@ -24,12 +29,129 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     of_task_instance,
 )
 from airflow_kafka_offsets.ledger.claims import transact_claimed
-from airflow_kafka_offsets.ledger.group_table import same_table_names
-from airflow_kafka_offsets.ledger.groups import lock_group
+from airflow_kafka_offsets.ledger.group_table import loads_into, same_table_names
+from airflow_kafka_offsets.ledger.groups import lock, lock_group
+from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.loading.result import LoadResult
 from airflow_kafka_offsets.replaying.double_loads import refuse_double, refuse_overlap
-from airflow_kafka_offsets.replaying.replay_claim import ReplayClaim
-from airflow_kafka_offsets.replaying.request import Replay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A replay, as a task instance asks for it.
+
+    :param scenario: the bounds that the user gave, as text: tries with the same text carry on with the same batches
+    :param replace: remove what batches of the group wrote of the offsets, in the same transaction
+    :param upsert: whether the sink identifies a row by a key, so that loading it again does not duplicate it
+    :param reason: for the history
+    :param who: for the history
+    """
+
+    group_id: str
+    owner: TaskRun
+    scenario: str
+    recipe: Recipe
+    replace: bool = False
+    upsert: bool = False
+    reason: str | None = None
+    who: str | None = None
+
+    @property
+    def target(self) -> str:
+        return self.recipe.target_table
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayClaim:
+    """An open batch of a replay, and the right to write it until a later try takes it over with a higher epoch."""
+
+    kind: ClassVar[str] = "replay"
+
+    replay: Replay
+    batch: Batch
+    epoch: int
+
+    @property
+    def group_id(self) -> str:
+        return self.replay.group_id
+
+    @property
+    def owner(self) -> TaskRun:
+        return self.replay.owner
+
+    @property
+    def batch_id(self) -> int:
+        return self.batch.batch_id
+
+    def lock(self, conn: Connection, tables: Tables) -> None:
+        """Lock the batch's row, and check that no later try has taken the batch over.
+
+        :raises FencedError: one has
+        """
+        batches = tables.offset_batches
+        claimed = (batches.c.batch_id == self.batch_id) & (batches.c.epoch == self.epoch)
+        if conn.execute(batches.update().where(claimed).values(epoch=self.epoch)).rowcount != 1:
+            raise self._fenced(conn, tables)
+
+    def wait(self, conn: Connection, tables: Tables) -> None:
+        """Lock the batch's row under any epoch."""
+        batches = tables.offset_batches
+        conn.execute(batches.update().where(batches.c.batch_id == self.batch_id).values(epoch=batches.c.epoch))
+
+    def check(self, engine: Engine, tables: Tables) -> None:
+        """Check, without a lock, that no later try has taken the batch over.
+
+        :raises FencedError: one has
+        """
+        batches = tables.offset_batches.c
+        with engine.connect() as conn:
+            if conn.scalar(sa.select(batches.epoch).where(batches.batch_id == self.batch_id)) != self.epoch:
+                raise self._fenced(conn, tables)
+
+    def begin_commit(self, conn: Connection, tables: Tables, batch: Batch) -> None:
+        """Lock the batch, and check that its records will not be duplicated.
+
+        Where it writes into the group's own table, the group's row is locked too: no position moves meanwhile, and no load
+        writes to the same offsets.
+
+        :raises FencedError: a later try has taken the batch over
+        :raises DoubleLoadError: a stored position was moved back since the batch was planned
+        """
+        # The group before the batch, as `abandon_batch` locks them: two locks in two orders are a deadlock.
+        if self.replay.replace or loads_into(conn, tables, self.group_id, self.replay.target):
+            lock(conn, tables, self.group_id)
+        self.lock(conn, tables)
+        refuse_double(conn, tables, self.replay, batch.ranges)
+
+    def finish_commit(
+        self, conn: Connection, tables: Tables, batch: Batch, reads: Mapping[TopicPartition, RangeRead], now: datetime
+    ) -> None:
+        """Do nothing: a replay neither moves positions nor holds a lease."""
+
+    def _fenced(self, conn: Connection, tables: Tables) -> FencedError:
+        batches = tables.offset_batches.c
+        row = conn.execute(
+            sa.select(batches.epoch, batches.try_number).where(batches.batch_id == self.batch_id)
+        ).one_or_none()
+        current = f"try {row.try_number}, epoch {row.epoch}" if row is not None else "its row is gone"
+        return FencedError(
+            f"Batch {self.batch_id}, a replay of group {self.group_id!r}, was taken over by a later attempt of {self.owner} "
+            f"({current}) while this one (try {self.owner.try_number}, epoch {self.epoch}) was running. Nothing of this attempt "
+            "was written; the later attempt carries on with the same batch."
+        )
+
+
+class ReplayedBatch(NamedTuple):
+    """A committed batch of a replay, and what it did."""
+
+    batch: Batch
+    result: LoadResult
+
+
+ReplayBatch = ReplayClaim | ReplayedBatch
+"""A batch of a replay that is open, or committed."""
 
 
 def missing_parts(planned: Iterable[Batch], abandoned: Iterable[Batch]) -> list[Batch]:
@@ -57,21 +179,6 @@ def _spans(batch: Batch) -> Iterator[tuple[TopicPartition, Span]]:
         yield range_.topic_partition, (range_.start, range_.end)
     for gap in batch.gaps:
         yield TopicPartition(gap.topic, gap.partition), (gap.start, gap.end)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayBatch:
-    """A batch of a replay.
-
-    :param claim: None where the batch is committed
-    :param records: of a committed batch, as are rows and dead letters
-    """
-
-    batch: Batch
-    claim: ReplayClaim | None
-    records: int = 0
-    rows: int = 0
-    dead_letters: int = 0
 
 
 def batch_of(engine: Engine, tables: Tables, group_id: str, batch_id: int) -> Batch:
@@ -129,7 +236,7 @@ def record_replay(
     return transact(engine, work)
 
 
-def plan_again(engine: Engine, tables: Tables, claim: ReplayClaim, plan: Plan, reason: str) -> ReplayBatch:
+def plan_again(engine: Engine, tables: Tables, claim: ReplayClaim, plan: Plan, reason: str) -> ReplayClaim:
     """Abandon an open batch and plan another one for its offsets, in one transaction: a replay never lacks a part.
 
     :param reason: for the history
@@ -137,7 +244,7 @@ def plan_again(engine: Engine, tables: Tables, claim: ReplayClaim, plan: Plan, r
     """
     batches = tables.offset_batches
 
-    def work(conn: Connection) -> ReplayBatch:
+    def work(conn: Connection) -> ReplayClaim:
         generation = conn.scalar(sa.select(batches.c.generation).where(batches.c.batch_id == claim.batch_id))
         conn.execute(
             batches.update()
@@ -175,11 +282,11 @@ def _take_over(conn: Connection, tables: Tables, replay: Replay, generation: int
 def _replay_batch(conn: Connection, tables: Tables, replay: Replay, row: Any) -> ReplayBatch:
     batch = as_batch(conn, tables, row)
     if row.state in OPEN_STATES:
-        return ReplayBatch(batch, ReplayClaim(replay, row.batch_id, row.epoch))
-    return ReplayBatch(batch, None, row.records, row.row_count, row.dead_letters)
+        return ReplayClaim(replay, batch, row.epoch)
+    return ReplayedBatch(batch, LoadResult((row.batch_id,), row.records, row.row_count, row.dead_letters))
 
 
-def _insert(conn: Connection, tables: Tables, replay: Replay, plan: Plan, generation: int) -> ReplayBatch:
+def _insert(conn: Connection, tables: Tables, replay: Replay, plan: Plan, generation: int) -> ReplayClaim:
     values = {
         "state": "planned",
         "epoch": 1,
@@ -195,4 +302,4 @@ def _insert(conn: Connection, tables: Tables, replay: Replay, plan: Plan, genera
     insert_gaps(conn, tables, batch_id, plan.gaps)
     fingerprint = replay.recipe.fingerprint
     batch = Batch(batch_id, replay.group_id, "planned", plan.ranges, plan.gaps, replay.target, fingerprint=fingerprint)
-    return ReplayBatch(batch, ReplayClaim(replay, batch_id, 1))
+    return ReplayClaim(replay, batch, 1)

@@ -15,6 +15,12 @@ from airflow_kafka_offsets.core.spans import Span
 from airflow_kafka_offsets.exceptions import NoPositionError, TopicRecreatedError
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
+# Why another group names no offset of a partition.
+_MISSING = {
+    "to-group": "group {!r} has no position of this partition",
+    "import": "consumer group {!r} in Kafka has committed no offset of this partition",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionRewind:
@@ -156,10 +162,8 @@ def _decide_partition(
 ) -> PartitionRewind:
     stays = scenario.name == "to-current"
     if log is None:
-        note = "the topic has no such partition any more"
-        if stays:
-            return PartitionRewind(*tp, None, None, old, old, note=note)
-        return PartitionRewind(*tp, None, None, old, None, note=f"{note}: its position is removed")
+        note = "the topic has no such partition any more" + ("" if stays else ": its position is removed")
+        return PartitionRewind(*tp, None, None, old, old if stays else None, note=note)
     unchanged = PartitionRewind(*tp, log.beginning, log.end, old, old)
     if stays:
         return replace(unchanged, note="" if old is not None else "no position is stored")
@@ -172,17 +176,15 @@ def _decide_partition(
     clamped = offset != wanted
     if clamped:
         note = f"clamped: {wanted} is {'beyond the end' if offset < wanted else 'before the beginning'} offset"
-    recreated = old is not None and is_other_topic(old.topic_id, log.topic_id)
-    if recreated:
-        note = "; ".join(filter(None, [note, "the old position belongs to an earlier topic of this name"]))
-    if old is not None and old.offset == offset and not recreated:
-        return replace(unchanged, clamped=clamped, note=note)
-    skipped: tuple[Span, ...] = ()
-    if old is not None and not recreated and offset > old.offset:
-        skipped = ((old.offset, offset),)
     # The leader's epoch holds for any offset up to the end of its log.
-    new = Position(offset, log.topic_id, log.leader_epoch)
-    return replace(unchanged, new=new, clamped=clamped, note=note, skipped=skipped)
+    moved = replace(unchanged, new=Position(offset, log.topic_id, log.leader_epoch), clamped=clamped)
+    if moved.other_topic:
+        note = "; ".join(filter(None, [note, "the old position belongs to an earlier topic of this name"]))
+    elif moved.difference == 0:
+        return replace(unchanged, clamped=clamped, note=note)
+    elif old is not None and offset > old.offset:
+        moved = replace(moved, skipped=((old.offset, offset),))
+    return replace(moved, note=note)
 
 
 def _wanted_offset(
@@ -206,18 +208,10 @@ def _wanted_offset(
     if tp in looked_up:
         wanted = looked_up[tp]
         return (wanted.offset if wanted is not None else None), ""
-    match scenario.name:
-        case "to-datetime" | "by-duration":
-            return log.end, "no record at or after that instant: the end offset"
-        case "to-group":
-            missing = f"group {scenario.value!r} has no position of this partition"
-        case "import":
-            missing = f"consumer group {scenario.value!r} in Kafka has committed no offset of this partition"
-        case "to-batch" | "undo" | "to-current" | "from-file":
-            missing = "the history has no position of this partition"
-        case unknown:
-            raise AssertionError(f"no offset is decided for the scenario {unknown!r}")
-    return None, f"{missing}: left as it is"
+    if scenario.name in ("to-datetime", "by-duration"):
+        return log.end, "no record at or after that instant: the end offset"
+    missing = _MISSING.get(scenario.name, "the history has no position of this partition")
+    return None, f"{missing.format(scenario.value)}: left as it is"
 
 
 def _check_shift(

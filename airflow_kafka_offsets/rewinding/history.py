@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,8 +13,14 @@ from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.core.scope import Scope, in_scope
 from airflow_kafka_offsets.core.spans import Span, subtract
-from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.ledger.batch_rows import as_range
+from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.exceptions import (
+    ConfigurationError,
+    NoPositionError,
+    RewindConflictError,
+    TopicRecreatedError,
+)
+from airflow_kafka_offsets.ledger.batch_rows import as_batch, as_range
 from airflow_kafka_offsets.ledger.group_table import group_table, same_table_names
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.rewinding.decision import PartitionRewind
@@ -23,24 +29,6 @@ from airflow_kafka_offsets.rewinding.preview import RewindPreview
 REWIND_KINDS = ("rewind", "undo", "import")
 
 _MOVING_KINDS = ("load", "start", *REWIND_KINDS)
-
-
-@dataclass(frozen=True, slots=True)
-class LastRewind:
-    """The rewind that an undo takes back.
-
-    :param before: the old positions of the partitions that it moved; None where there was none
-    :param other_topic: partitions whose old position belongs to an earlier topic of the same name
-    :param replaced: whether it deleted output, which moving positions cannot bring back
-    :param moved_since: partitions that a later batch has moved
-    """
-
-    batch_id: int
-    scenario: str
-    before: Mapping[TopicPartition, Position | None]
-    other_topic: tuple[TopicPartition, ...]
-    replaced: bool
-    moved_since: tuple[TopicPartition, ...]
 
 
 def state_before(engine: Engine, tables: Tables, group_id: str, batch_id: int) -> dict[TopicPartition, Position]:
@@ -74,12 +62,17 @@ def state_before(engine: Engine, tables: Tables, group_id: str, batch_id: int) -
     return positions
 
 
-def last_rewind(engine: Engine, tables: Tables, group_id: str, scope: Scope | None = None) -> LastRewind | None:
-    """Return the latest rewind of a group, which may be an undo or an import; None if there is none.
+def state_before_last_rewind(
+    engine: Engine, tables: Tables, group_id: str, scope: Scope
+) -> dict[TopicPartition, Position | None]:
+    """Return the positions before the latest rewind of a group, which may be an undo or an import; None where there was none.
 
-    :param scope: leaves out other partitions; None is all
+    :param scope: leaves out other partitions
+    :raises NoPositionError: there is no rewind to undo
+    :raises RewindConflictError: it removed output, which moving positions cannot bring back, or later batches moved on
+    :raises TopicRecreatedError: it moved positions of an earlier topic of the same name
     """
-    batches, offsets = tables.offset_batches.c, tables.consumed_offsets.c
+    batches, ranges, offsets = tables.offset_batches.c, tables.offset_ranges, tables.consumed_offsets.c
     with engine.connect() as conn:
         batch = conn.execute(
             sa.select(batches.batch_id, batches.scenario)
@@ -88,25 +81,37 @@ def last_rewind(engine: Engine, tables: Tables, group_id: str, scope: Scope | No
             .limit(1)
         ).one_or_none()
         if batch is None:
-            return None
-        rows = _ranges_of(conn, tables, batch.batch_id)
+            raise NoPositionError(f"The history of group {group_id!r} has no rewind that could be undone")
+        of_batch = sa.select(ranges).where(ranges.c.batch_id == batch.batch_id)
+        rows = conn.execute(of_batch.order_by(ranges.c.topic, ranges.c.partition)).all()
         stored = conn.execute(
             sa.select(offsets.topic, offsets.partition, offsets.batch_id).where(offsets.consumer_group == group_id)
         )
         moved_by = {TopicPartition(row.topic, row.partition): row.batch_id for row in stored}
-    rows = [row for row in rows if in_scope(scope or {}, TopicPartition(row.topic, row.partition))]
+    rows = [row for row in rows if in_scope(scope, TopicPartition(row.topic, row.partition))]
     moves = {move.topic_partition: move for move in map(as_range, rows)}
-    return LastRewind(
-        batch.batch_id,
-        batch.scenario,
-        {tp: PartitionRewind.from_range(move).old for tp, move in moves.items()},
-        # The topic of a position that was removed is known: it may be the current one.
-        tuple(tp for tp, move in moves.items() if move.how == "recreated"),
-        any(row.replaced_from is not None for row in rows),
-        tuple(
-            tp for tp, move in moves.items() if moved_by.get(tp) != (batch.batch_id if move.how != "removed" else None)
-        ),
-    )
+    rewind = f"Rewind {batch.batch_id} of group {group_id!r} ({batch.scenario})"
+    if any(row.replaced_from is not None for row in rows):
+        raise RewindConflictError(
+            f"{rewind} removed the rows that are to be loaded again: moving the positions back would leave them out for good. "
+            "Run the load, which brings them back."
+        )
+    # The topic of a position that was removed is known: it may be the current one.
+    recreated = [tp for tp, move in moves.items() if move.how == "recreated"]
+    if recreated:
+        raise TopicRecreatedError(
+            f"{rewind} left positions of an earlier topic of the same name, which mean nothing in the current one: "
+            f"{first_few(recreated)}. Nothing was changed; name an offset or a time instead."
+        )
+    moved_since = [
+        tp for tp, move in moves.items() if moved_by.get(tp) != (batch.batch_id if move.how != "removed" else None)
+    ]
+    if moved_since:
+        raise RewindConflictError(
+            f"{rewind} cannot be undone any more: batches have moved {first_few(moved_since)} since. "
+            f"Nothing was changed; to go back to the state before it anyway, rewind to-batch {batch.batch_id}."
+        )
+    return {tp: PartitionRewind.from_range(move).old for tp, move in moves.items()}
 
 
 def executed_preview(engine: Engine, tables: Tables, batch_id: int) -> RewindPreview:
@@ -118,7 +123,7 @@ def executed_preview(engine: Engine, tables: Tables, batch_id: int) -> RewindPre
             .join(tables.consumer_groups, groups.group_id == batches.consumer_group)
             .where(batches.batch_id == batch_id)
         ).one()
-        moves = tuple(PartitionRewind.from_range(as_range(moved)) for moved in _ranges_of(conn, tables, batch_id))
+        moves = tuple(map(PartitionRewind.from_range, as_batch(conn, tables, row).ranges))
     return RewindPreview(row.consumer_group, row.cluster_id or "", row.generation - 1, row.scenario, row.kind, moves)
 
 
@@ -254,14 +259,6 @@ def _committed_ranges(tables: Tables, group_id: str) -> sa.Select[Any]:
         .join(tables.offset_batches, batches.batch_id == ranges.c.batch_id)
         .where(batches.consumer_group == group_id, batches.state == "committed")
     )
-
-
-def _ranges_of(conn: Connection, tables: Tables, batch_id: int) -> Sequence[sa.Row[Any]]:
-    """Return the ranges of a batch, in the order of their partitions."""
-    ranges = tables.offset_ranges
-    return conn.execute(
-        sa.select(ranges).where(ranges.c.batch_id == batch_id).order_by(ranges.c.topic, ranges.c.partition)
-    ).all()
 
 
 def _check_batch(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> None:

@@ -14,14 +14,8 @@ from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.core.scope import Scope, partitions_in
-from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.transactions import now
-from airflow_kafka_offsets.exceptions import (
-    ConfigurationError,
-    NoPositionError,
-    RewindConflictError,
-    TopicRecreatedError,
-)
+from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.batches import open_batch_of
 from airflow_kafka_offsets.ledger.groups import cluster_of
@@ -29,7 +23,7 @@ from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.rewinding.decision import decide
-from airflow_kafka_offsets.rewinding.history import last_rewind, state_before, with_loaded_ranges
+from airflow_kafka_offsets.rewinding.history import state_before, state_before_last_rewind, with_loaded_ranges
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
@@ -92,7 +86,13 @@ def preview_rewind(
     instant = now(engine) - scenario.value if isinstance(scenario.value, timedelta) else scenario.value
     instant = instant if isinstance(instant, datetime) else None
 
-    named = looked_up = _named_positions(engine, tables, group_id, scenario, scope)
+    # A file and an undo name their partitions themselves.
+    named: LookedUp | None = None
+    if isinstance(scenario.value, Mapping):
+        named = _as_positions(scenario.value)
+    elif scenario.name == "undo":
+        named = state_before_last_rewind(engine, tables, group_id, scope)
+    looked_up = named
     topics = sorted(scope or {tp.topic for tp in (state.positions if named is None else named)})
     if not topics and scenario.name == "import":
         looked_up = _as_positions(import_offsets(cluster, str(scenario.value)))
@@ -196,36 +196,6 @@ def _check_new_cluster(
         raise ConfigurationError(
             "A group belongs to one cluster: with a change of the cluster all its positions are moved; leave out the scope"
         )
-
-
-def _named_positions(
-    engine: Engine, tables: Tables, group_id: str, scenario: Scenario, scope: Scope
-) -> LookedUp | None:
-    """Return the positions of a scenario that names its partitions itself; None if it is meant for all in the scope."""
-    if isinstance(scenario.value, Mapping):
-        return _as_positions(scenario.value)
-    if scenario.name != "undo":
-        return None
-    last = last_rewind(engine, tables, group_id, scope)
-    if last is None:
-        raise NoPositionError(f"The history of group {group_id!r} has no rewind that could be undone")
-    rewind = f"Rewind {last.batch_id} of group {group_id!r} ({last.scenario})"
-    if last.replaced:
-        raise RewindConflictError(
-            f"{rewind} removed the rows that are to be loaded again: moving the positions back would leave them out for good. "
-            "Run the load, which brings them back."
-        )
-    if last.other_topic:
-        raise TopicRecreatedError(
-            f"{rewind} left positions of an earlier topic of the same name, which mean nothing in the current one: "
-            f"{first_few(last.other_topic)}. Nothing was changed; name an offset or a time instead."
-        )
-    if last.moved_since:
-        raise RewindConflictError(
-            f"{rewind} cannot be undone any more: batches have moved {first_few(last.moved_since)} since. "
-            f"Nothing was changed; to go back to the state before it anyway, rewind to-batch {last.batch_id}."
-        )
-    return last.before
 
 
 def _look_up(

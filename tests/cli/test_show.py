@@ -20,7 +20,7 @@ from airflow_kafka_offsets.ledger.group_claim import claim_group
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.rewinding.offsets_file import read_offsets
+from airflow_kafka_offsets.rewinding.scenarios import read_offsets
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import KafkaBroker

@@ -23,8 +23,7 @@ from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.replaying.replay_batches import record_replay
-from airflow_kafka_offsets.replaying.request import Replay
+from airflow_kafka_offsets.replaying.replay_batches import Replay, record_replay
 
 GROUP, CLUSTER, TOPIC_ID = "loader", "MkU3OEVBNTcwNTJENDM2Qg", "vVZ4aDWLQP2NkY0pxyHJYA"
 RUN = TaskRun("run-1", "dag", "load", -1, 1)
@@ -79,7 +78,7 @@ class Warehouse:
             replace=replace,
         )
         (planned,) = record_replay(self.engine, self.tables, wanted, [Plan((offsets(start, end),))], cluster_id=CLUSTER)
-        self.commit(planned.claim, planned.batch, {TopicPartition("orders", 0): RangeRead(end - start)})
+        self.commit(planned, planned.batch, {TopicPartition("orders", 0): RangeRead(end - start)})
         return planned.batch.batch_id
 
     def known(self) -> GroupTable | None:

@@ -11,8 +11,7 @@ from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPart
 from airflow_kafka_offsets.core.scope import Scope, partitions_in
 from airflow_kafka_offsets.exceptions import NoPositionError, TopicRecreatedError, UnknownTopicError
 from airflow_kafka_offsets.rewinding.decision import PartitionRewind, decide
-from airflow_kafka_offsets.rewinding.offsets_file import read_offsets, write_offsets
-from airflow_kafka_offsets.rewinding.scenarios import Scenario
+from airflow_kafka_offsets.rewinding.scenarios import Scenario, read_offsets, write_offsets
 
 ID, OTHER_ID = "vVZ4aDWLQP2NkY0pxyHJYA", "Xw-aDWLQP2NkY0pxyHJYBQ"
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

@@ -24,10 +24,9 @@ from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.measure import LagQuestion, measure_lag
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.rewinding.execution import execute_rewind
-from airflow_kafka_offsets.rewinding.offsets_file import write_offsets
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
-from airflow_kafka_offsets.rewinding.scenarios import Scenario
+from airflow_kafka_offsets.rewinding.scenarios import Scenario, write_offsets
 from devstack.kafka import QUICK_START, KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.process import wait_until

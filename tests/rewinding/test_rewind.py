@@ -31,9 +31,8 @@ from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.rewinding import previewing
 from airflow_kafka_offsets.rewinding.execution import abandon_batch, executed_by
-from airflow_kafka_offsets.rewinding.offsets_file import write_offsets
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
-from airflow_kafka_offsets.rewinding.scenarios import Scenario
+from airflow_kafka_offsets.rewinding.scenarios import Scenario, write_offsets
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import KafkaBroker

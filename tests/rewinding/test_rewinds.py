@@ -23,10 +23,12 @@ from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DatabaseUnavailableError,
     FencedError,
+    NoPositionError,
     OpenBatchError,
     PositionConflictError,
     PositionsMovedError,
     RewindConflictError,
+    TopicRecreatedError,
 )
 from airflow_kafka_offsets.ledger.abandoning import abandon_batch
 from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
@@ -39,17 +41,15 @@ from airflow_kafka_offsets.ledger.positions import RangeRead, read_positions
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.replaying.replay_batches import record_replay
-from airflow_kafka_offsets.replaying.request import Replay
+from airflow_kafka_offsets.replaying.replay_batches import Replay, ReplayClaim, record_replay
 from airflow_kafka_offsets.rewinding.decision import PartitionRewind, decide
 from airflow_kafka_offsets.rewinding.execution import execute_rewind, executed_by
 from airflow_kafka_offsets.rewinding.history import (
-    LastRewind,
     count_removed,
     executed_preview,
-    last_rewind,
     loaded_within,
     state_before,
+    state_before_last_rewind,
     with_loaded_ranges,
 )
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
@@ -181,9 +181,7 @@ class Warehouse:
         if isinstance(scenario.value, Mapping):
             found = {tp: Position(offset) for tp, offset in scenario.value.items()}
         if name == "undo":
-            last = last_rewind(self.engine, self.tables, group)
-            assert last is not None
-            found = last.before
+            found = state_before_last_rewind(self.engine, self.tables, group, {})
         partitions = sorted(of or found or stored)
         logs = logs if logs is not None else {tp: PartitionLog(0, 1000, self.topic_id) for tp in partitions}
         decided = decide(scenario, partitions, stored, logs, found)
@@ -597,9 +595,9 @@ class TestOpenBatch:
         abandon_batch(loaded.engine, loaded.tables, GROUP, planned.batch.batch_id, who="ana@host")
 
         loaded.commit(held, batch)
-        assert planned.claim is not None
+        assert isinstance(planned, ReplayClaim)
         with pytest.raises(PositionConflictError, match="not open any more"):
-            commit_batch(loaded.engine, loaded.tables, planned.claim, planned.batch, {}, lambda conn: 0)
+            commit_batch(loaded.engine, loaded.tables, planned, planned.batch, {}, lambda conn: 0)
         assert loaded.positions()[T0] == 30
 
 
@@ -940,8 +938,8 @@ class TestReplace:
                 conn.exec_driver_sql("INSERT INTO output VALUES (1, 'orders', 0, ?, ?)", (offset, batch_id))
             return 10
 
-        assert planned.claim is not None
-        commit_batch(loaded.engine, loaded.tables, planned.claim, planned.batch, {T0: RangeRead(10)}, write)
+        assert isinstance(planned, ReplayClaim)
+        commit_batch(loaded.engine, loaded.tables, planned, planned.batch, {T0: RangeRead(10)}, write)
 
         assert loaded.output() == sorted([*range(20), *range(15, 20)])
         loaded.verify()
@@ -1005,8 +1003,13 @@ class TestStateBefore:
 
 
 class TestLastRewind:
+    @staticmethod
+    def before(db: Warehouse, scope: Scope | None = None) -> dict[TopicPartition, int | None]:
+        return _offsets(state_before_last_rewind(db.engine, db.tables, GROUP, scope or {}))
+
     def test_there_is_none_before_the_first(self, loaded: Warehouse) -> None:
-        assert last_rewind(loaded.engine, loaded.tables, GROUP) is None
+        with pytest.raises(NoPositionError, match="has no rewind that could be undone"):
+            self.before(loaded)
 
     def test_an_undo_brings_everything_back(self, db: Warehouse) -> None:
         db.load({T0: 10, T1: 5})
@@ -1032,48 +1035,41 @@ class TestLastRewind:
     def test_only_what_was_moved_is_brought_back(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 3, of=[T1])
         loaded.load({T0: 30})
-        last = last_rewind(loaded.engine, loaded.tables, GROUP)
 
-        assert last is not None
-        assert _offsets(last.before) == {T1: 5}
-        assert (last.scenario, last.replaced, last.moved_since, last.other_topic) == ("to-offset 3", False, (), ())
+        assert self.before(loaded) == {T1: 5}, "nothing of it was replaced, recreated or moved since"
 
     def test_what_was_loaded_since_is_named(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 3)
         loaded.load({T1: 4})
-        last = last_rewind(loaded.engine, loaded.tables, GROUP)
 
-        assert last is not None
-        assert last.moved_since == (T1,)
+        with pytest.raises(
+            RewindConflictError, match=r"\(to-offset 3\) cannot be undone .* have moved orders\[1\] since"
+        ):
+            self.before(loaded)
 
     def test_only_partitions_in_the_scope_are_looked_at(self, db: Warehouse) -> None:
         db.load({T0: 10, T1: 5, U0: 7})
         db.rewind("to-offset", 3)
         db.load({T1: 4})
 
-        def found(scope: Scope) -> LastRewind:
-            last = last_rewind(db.engine, db.tables, GROUP, scope)
-            assert last is not None
-            return last
-
-        assert (found({"orders": frozenset({0})}).moved_since, found({"returns": None}).moved_since) == ((), ())
-        assert (found({"orders": None}).moved_since, found({}).moved_since) == ((T1,), (T1,))
-        assert _offsets(found({"orders": frozenset({0})}).before) == {T0: 10}
+        assert self.before(db, {"orders": frozenset({0})}) == {T0: 10}
+        assert self.before(db, {"returns": None}) == {U0: 7}
+        for scope in ({"orders": None}, {}):
+            with pytest.raises(RewindConflictError, match=r"have moved orders\[1\] since"):
+                self.before(db, scope)
 
     def test_only_what_was_replaced_in_the_scope_is_told(self, loaded: Warehouse) -> None:
         loaded.rewind("from-file", {T0: 30, T1: 2}, replace=TARGET)
 
-        for partition, replaced in ((0, False), (1, True)):
-            last = last_rewind(loaded.engine, loaded.tables, GROUP, {"orders": frozenset({partition})})
-            assert last is not None
-            assert last.replaced == replaced
+        assert self.before(loaded, {"orders": frozenset({0})}) == {T0: 20}
+        with pytest.raises(RewindConflictError, match="removed the rows that are to be loaded again"):
+            self.before(loaded, {"orders": frozenset({1})})
 
     def test_what_was_replaced_is_told(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 3, replace=TARGET)
-        last = last_rewind(loaded.engine, loaded.tables, GROUP)
 
-        assert last is not None
-        assert last.replaced
+        with pytest.raises(RewindConflictError, match="removed the rows that are to be loaded again"):
+            self.before(loaded)
 
     def test_a_chosen_position_is_taken_away_again(self, db: Warehouse) -> None:
         db.rewind("to-offset", 50, of=[T0])
@@ -1086,10 +1082,8 @@ class TestLastRewind:
         """The topic is still the same one: only the position was removed."""
         db.rewind("to-offset", 50, of=[T0])
         db.rewind("undo")
-        last = last_rewind(db.engine, db.tables, GROUP)
 
-        assert last is not None
-        assert last.other_topic == ()
+        assert self.before(db) == {T0: 50}, "no position of an earlier topic"
         db.rewind("undo")
         assert db.positions() == {T0: 50}
         db.verify()
@@ -1097,14 +1091,16 @@ class TestLastRewind:
     def test_positions_of_an_earlier_topic_are_named(self, loaded: Warehouse) -> None:
         loaded.topic_id = OTHER_ID
         loaded.rewind("to-offset", 2)
-        last = last_rewind(loaded.engine, loaded.tables, GROUP)
 
-        assert last is not None
-        assert last.other_topic == (T0, T1)
+        with pytest.raises(
+            TopicRecreatedError, match=r"an earlier topic of the same name.*: orders\[0\], orders\[1\]\."
+        ):
+            self.before(loaded)
 
     def test_rewinds_of_other_groups_are_not_meant(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 3)
-        assert last_rewind(loaded.engine, loaded.tables, "other") is None
+        with pytest.raises(NoPositionError, match="'other' has no rewind"):
+            state_before_last_rewind(loaded.engine, loaded.tables, "other", {})
 
 
 class TestCovered:

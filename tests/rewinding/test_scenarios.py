@@ -12,8 +12,7 @@ from airflow_kafka_offsets.core.instants import format_instant, instant, millise
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.scope import parse_scope
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.rewinding.offsets_file import read_offsets, write_offsets
-from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario
+from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario, read_offsets, write_offsets
 
 T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 MOST = 2**63 - 1
