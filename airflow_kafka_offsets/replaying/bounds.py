@@ -223,13 +223,8 @@ def bounds_as_json(ranges: Iterable[OffsetRange], logs: Logs) -> list[dict[str, 
             f"Offsets that are to be replayed are not in Kafka, the topic has no such partition: {first_few(missing)}"
         )
     return [
-        {
-            "topic": range_.topic,
-            "partition": range_.partition,
-            "start": range_.start,
-            "end": range_.end,
-            "topic_id": range_.topic_id or logs[range_.topic_partition].topic_id,
-        }
+        {name: getattr(range_, name) for name in ("topic", "partition", "start", "end")}
+        | {"topic_id": range_.topic_id or logs[range_.topic_partition].topic_id}
         for range_ in ranges
     ]
 

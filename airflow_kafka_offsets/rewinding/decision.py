@@ -15,6 +15,13 @@ from airflow_kafka_offsets.core.spans import Span
 from airflow_kafka_offsets.exceptions import NoPositionError, TopicRecreatedError
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
+Positions = Mapping[TopicPartition, Position]
+
+Logs = Mapping[TopicPartition, PartitionLog]
+
+LookedUp = Mapping[TopicPartition, Position | None]
+"""The positions that a scenario means; None where there was no position."""
+
 # Why another group names no offset of a partition.
 _MISSING = {
     "to-group": "group {!r} has no position of this partition",
@@ -129,11 +136,7 @@ class PartitionRewind:
 
 
 def decide(
-    scenario: Scenario,
-    partitions: Sequence[TopicPartition],
-    positions: Mapping[TopicPartition, Position],
-    logs: Mapping[TopicPartition, PartitionLog],
-    looked_up: Mapping[TopicPartition, Position | None],
+    scenario: Scenario, partitions: Sequence[TopicPartition], positions: Positions, logs: Logs, looked_up: LookedUp
 ) -> tuple[PartitionRewind, ...]:
     """Decide where the positions of partitions move.
 
@@ -154,11 +157,7 @@ def decide(
 
 
 def _decide_partition(
-    scenario: Scenario,
-    tp: TopicPartition,
-    old: Position | None,
-    log: PartitionLog | None,
-    looked_up: Mapping[TopicPartition, Position | None],
+    scenario: Scenario, tp: TopicPartition, old: Position | None, log: PartitionLog | None, looked_up: LookedUp
 ) -> PartitionRewind:
     stays = scenario.name == "to-current"
     if log is None:
@@ -188,11 +187,7 @@ def _decide_partition(
 
 
 def _wanted_offset(
-    scenario: Scenario,
-    tp: TopicPartition,
-    old: Position | None,
-    log: PartitionLog,
-    looked_up: Mapping[TopicPartition, Position | None],
+    scenario: Scenario, tp: TopicPartition, old: Position | None, log: PartitionLog, looked_up: LookedUp
 ) -> tuple[int | None, str]:
     """Return the offset that the scenario means, and a note; None if it means no position, or names none."""
     match scenario.name, scenario.value:
@@ -214,11 +209,7 @@ def _wanted_offset(
     return None, f"{missing.format(scenario.value)}: left as it is"
 
 
-def _check_shift(
-    partitions: Sequence[TopicPartition],
-    positions: Mapping[TopicPartition, Position],
-    logs: Mapping[TopicPartition, PartitionLog],
-) -> None:
+def _check_shift(partitions: Sequence[TopicPartition], positions: Positions, logs: Logs) -> None:
     missing = [tp for tp in partitions if tp not in positions]
     if missing:
         raise NoPositionError(
@@ -233,11 +224,7 @@ def _check_shift(
         )
 
 
-def _of_earlier_topic(
-    partitions: Sequence[TopicPartition],
-    positions: Mapping[TopicPartition, Position | None],
-    logs: Mapping[TopicPartition, PartitionLog],
-) -> list[str]:
+def _of_earlier_topic(partitions: Sequence[TopicPartition], positions: LookedUp, logs: Logs) -> list[str]:
     """Return the partitions whose position belongs to an earlier topic of the same name, with its offset."""
     return [
         f"{tp}: offset {position.offset}"

@@ -113,6 +113,7 @@ def execute_rewind(
         if abandon is not None:
             moved = None if preview.moves_cluster else {move.topic_partition for move in preview.changed}
             abandon_locked(conn, tables, group_id, abandon, who, reason, moved=moved)
+        replaced = {move.topic_partition: move.reread for move in moves if replace is not None and move.reread}
         decision = f"moved forward by {who} ({preview.scenario})"
         return move_positions(
             conn,
@@ -125,9 +126,7 @@ def execute_rewind(
             generation=(preview.generation or 0) + 1,
             cluster_id=preview.cluster_id,
             target=replace,
-            replaced={move.topic_partition: move.reread for move in moves if move.reread}
-            if replace is not None
-            else None,
+            replaced=replaced,
             scenario=preview.scenario,
             reason=reason,
             who=who,

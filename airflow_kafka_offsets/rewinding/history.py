@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
-from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.core.scope import Scope, in_scope
 from airflow_kafka_offsets.core.spans import Span, subtract
 from airflow_kafka_offsets.core.text import first_few
@@ -22,9 +22,12 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.ledger.batch_rows import as_batch, as_range
 from airflow_kafka_offsets.ledger.group_table import group_table, same_table_names
+from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.rewinding.decision import PartitionRewind
+from airflow_kafka_offsets.rewinding.decision import Logs, PartitionRewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
+
+TopicIds = Mapping[TopicPartition, str | None]
 
 REWIND_KINDS = ("rewind", "undo", "import")
 
@@ -116,15 +119,12 @@ def state_before_last_rewind(
 
 def executed_preview(engine: Engine, tables: Tables, batch_id: int) -> RewindPreview:
     """Return the preview of a rewind in the history, without what is not recorded: the ends of the logs."""
-    batches, groups = tables.offset_batches.c, tables.consumer_groups.c
+    batches = tables.offset_batches.c
     with engine.connect() as conn:
-        row = conn.execute(
-            sa.select(tables.offset_batches, groups.cluster_id)
-            .join(tables.consumer_groups, groups.group_id == batches.consumer_group)
-            .where(batches.batch_id == batch_id)
-        ).one()
+        row = conn.execute(sa.select(tables.offset_batches).where(batches.batch_id == batch_id)).one()
+        cluster_id = cluster_of(conn, tables, row.consumer_group) or ""
         moves = tuple(map(PartitionRewind.from_range, as_batch(conn, tables, row).ranges))
-    return RewindPreview(row.consumer_group, row.cluster_id or "", row.generation - 1, row.scenario, row.kind, moves)
+    return RewindPreview(row.consumer_group, cluster_id, row.generation - 1, row.scenario, row.kind, moves)
 
 
 def count_removed(engine: Engine, tables: Tables, batch_id: int) -> tuple[int, int]:
@@ -141,7 +141,7 @@ def with_loaded_ranges(
     tables: Tables,
     group_id: str,
     partitions: Iterable[PartitionRewind],
-    logs: Mapping[TopicPartition, PartitionLog],
+    logs: Logs,
 ) -> tuple[PartitionRewind, ...]:
     """Return moves with what only the history knows: after a rewind, offsets beyond the old position may be loaded.
 
@@ -169,7 +169,7 @@ def with_loaded_ranges(
 
 
 def loaded_within(
-    conn: Connection, tables: Tables, group_id: str, topic_ids: Mapping[TopicPartition, str | None]
+    conn: Connection, tables: Tables, group_id: str, topic_ids: TopicIds
 ) -> dict[TopicPartition, list[Span]]:
     """Return the offsets of partitions that loads passed, and that no rewind removed since.
 
@@ -179,9 +179,7 @@ def loaded_within(
     return _remaining(conn, query, topic_ids, lambda row: bool(row.kind == "load"))
 
 
-def _loaded_ends(
-    conn: Connection, tables: Tables, group_id: str, topic_ids: Mapping[TopicPartition, str | None]
-) -> dict[TopicPartition, int]:
+def _loaded_ends(conn: Connection, tables: Tables, group_id: str, topic_ids: TopicIds) -> dict[TopicPartition, int]:
     """Return the end of the offsets that were loaded into the group's table, and not removed since.
 
     Ranges without a topic id are left out: they may belong to an earlier topic of the same name.
@@ -200,10 +198,7 @@ def _loaded_ends(
     of_topic = (ranges.topic, ranges.partition, ranges.topic_id)
     furthest = query.with_only_columns(*of_topic, sa.func.max(ranges.end_offset).label("end_offset"))
     remaining = _remaining(
-        conn,
-        query.where(sa.not_(later)),
-        topic_ids,
-        lambda row: row.kind in ("load", "replay") and same_topic(row),
+        conn, query.where(sa.not_(later)), topic_ids, lambda row: row.kind in ("load", "replay") and same_topic(row)
     )
     ends = {tp: max((end for _, end in spans), default=0) for tp, spans in remaining.items()}
     nonempty = ranges.end_offset > ranges.start_offset
@@ -214,10 +209,7 @@ def _loaded_ends(
 
 
 def _remaining(
-    conn: Connection,
-    query: sa.Select[Any],
-    topic_ids: Mapping[TopicPartition, str | None],
-    is_load: Callable[[Any], bool],
+    conn: Connection, query: sa.Select[Any], topic_ids: TopicIds, is_load: Callable[[Any], bool]
 ) -> dict[TopicPartition, list[Span]]:
     """Return the spans of ranges, less what later rewinds removed.
 

@@ -22,16 +22,13 @@ from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.rewinding.decision import decide
+from airflow_kafka_offsets.rewinding.decision import LookedUp, Positions, decide
 from airflow_kafka_offsets.rewinding.history import state_before, state_before_last_rewind, with_loaded_ranges
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
 # Their offsets belong to the cluster that the group was loaded from.
 _OF_OLD_CLUSTER = ("to-batch", "to-group", "undo", "shift-by", "to-current")
-
-LookedUp = Mapping[TopicPartition, Position | None]
-"""The positions that a scenario means; None where there was no position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ class CurrentState:
 
     cluster_id: str | None = None
     generation: int | None = None
-    positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
+    positions: Positions = field(default_factory=dict)
     open_batch: int | None = None
 
 
@@ -108,9 +105,12 @@ def preview_rewind(
     if not partitions:
         raise ConfigurationError(f"Nothing of {scenario.text} is in the scope {', '.join(topics)}")
 
-    if looked_up is None:
-        in_log = [tp for tp in partitions if tp in logs]
-        looked_up = _look_up(engine, tables, group_id, scenario, cluster, in_log, instant)
+    in_log = [tp for tp in partitions if tp in logs]
+    if instant is not None:
+        records = cluster.offsets_for_times(dict.fromkeys(in_log, milliseconds(instant)))
+        looked_up = _as_positions({tp: record.offset for tp, record in records.items()})
+    elif looked_up is None:
+        looked_up = _look_up(engine, tables, group_id, scenario, cluster, in_log)
     decided = decide(scenario, partitions, state.positions, logs, looked_up)
     if state.generation:
         decided = with_loaded_ranges(engine, tables, group_id, decided, logs)
@@ -204,17 +204,12 @@ def _look_up(
     group_id: str,
     scenario: Scenario,
     cluster: Cluster,
-    partitions: Collection[TopicPartition],
-    instant: datetime | None,
+    partitions: list[TopicPartition],
 ) -> LookedUp:
     """Return the positions that a scenario means, as far as the history, another group or Kafka has to be asked for them.
 
     :param partitions: those in the scope that the cluster has
-    :param instant: that a scenario of time means
     """
-    if instant is not None:
-        records = cluster.offsets_for_times(dict.fromkeys(partitions, milliseconds(instant)))
-        return _as_positions({tp: record.offset for tp, record in records.items()})
     match scenario.name, scenario.value:
         case "import", str(consumer_group):
             return _as_positions(import_offsets(cluster, consumer_group, partitions))
