@@ -19,9 +19,8 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     Batch,
     as_batch,
     insert_batch,
-    insert_gaps,
-    insert_ranges,
     of_task_instance,
+    update_open,
 )
 from airflow_kafka_offsets.ledger.claims import transact_claimed
 from airflow_kafka_offsets.ledger.group_table import same_table_names
@@ -139,11 +138,7 @@ def plan_again(engine: Engine, tables: Tables, claim: ReplayClaim, plan: Plan, r
 
     def work(conn: Connection) -> ReplayBatch:
         generation = conn.scalar(sa.select(batches.c.generation).where(batches.c.batch_id == claim.batch_id))
-        conn.execute(
-            batches.update()
-            .where(batches.c.batch_id == claim.batch_id, batches.c.state.in_(OPEN_STATES))
-            .values(state="abandoned", reason=reason)
-        )
+        update_open(conn, tables, claim.batch_id, state="abandoned", reason=reason)
         return _insert(conn, tables, claim.replay, plan, generation or 0)
 
     return transact_claimed(engine, tables, claim, work)
@@ -175,7 +170,7 @@ def _take_over(conn: Connection, tables: Tables, replay: Replay, generation: int
 def _replay_batch(conn: Connection, tables: Tables, replay: Replay, row: Any) -> ReplayBatch:
     batch = as_batch(conn, tables, row)
     if row.state in OPEN_STATES:
-        return ReplayBatch(batch, ReplayClaim(replay, row.batch_id, row.epoch))
+        return ReplayBatch(batch, _claim(replay, row.batch_id, row.epoch))
     return ReplayBatch(batch, None, row.records, row.row_count, row.dead_letters)
 
 
@@ -188,11 +183,14 @@ def _insert(conn: Connection, tables: Tables, replay: Replay, plan: Plan, genera
         "reason": replay.reason,
         "who": replay.who,
     } | asdict(replay.recipe)
-    batch_id = insert_batch(conn, tables, replay.group_id, replay.owner, "replay", generation, **values)
     # Only offsets that are read are replaced: rows of records that expired in Kafka stay.
-    replaced = {range_.topic_partition: (range_.start, range_.end) for range_ in plan.ranges if len(range_)}
-    insert_ranges(conn, tables, batch_id, plan.ranges, replaced if replay.replace else None)
-    insert_gaps(conn, tables, batch_id, plan.gaps)
-    fingerprint = replay.recipe.fingerprint
-    batch = Batch(batch_id, replay.group_id, "planned", plan.ranges, plan.gaps, replay.target, fingerprint=fingerprint)
-    return ReplayBatch(batch, ReplayClaim(replay, batch_id, 1))
+    read = {range_.topic_partition: (range_.start, range_.end) for range_ in plan.ranges if len(range_)}
+    replaced = read if replay.replace else None
+    batch = insert_batch(
+        conn, tables, replay.group_id, replay.owner, "replay", generation, plan.ranges, plan.gaps, replaced, **values
+    )
+    return ReplayBatch(batch, _claim(replay, batch.batch_id, 1))
+
+
+def _claim(replay: Replay, batch_id: int, epoch: int) -> ReplayClaim:
+    return ReplayClaim(replay.group_id, epoch, replay.owner, replay, batch_id)

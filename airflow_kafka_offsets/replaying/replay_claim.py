@@ -8,62 +8,32 @@ from datetime import datetime
 from typing import ClassVar
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import FencedError
 from airflow_kafka_offsets.ledger.batch_rows import Batch
+from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.group_table import loads_into
 from airflow_kafka_offsets.ledger.groups import lock
 from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.replaying.double_loads import refuse_double
 from airflow_kafka_offsets.replaying.request import Replay
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayClaim:
+class ReplayClaim(Claim):
     """The right to write a batch of a replay, until a later try takes the batch over with a higher epoch."""
 
     kind: ClassVar[str] = "replay"
 
     replay: Replay
     batch_id: int
-    epoch: int
 
-    @property
-    def group_id(self) -> str:
-        return self.replay.group_id
-
-    @property
-    def owner(self) -> TaskRun:
-        return self.replay.owner
-
-    def lock(self, conn: Connection, tables: Tables) -> None:
-        """Lock the batch's row, and check that no later try has taken the batch over.
-
-        :raises FencedError: one has
-        """
-        batches = tables.offset_batches
-        claimed = (batches.c.batch_id == self.batch_id) & (batches.c.epoch == self.epoch)
-        if conn.execute(batches.update().where(claimed).values(epoch=self.epoch)).rowcount != 1:
-            raise self._fenced(conn, tables)
-
-    def wait(self, conn: Connection, tables: Tables) -> None:
-        """Lock the batch's row under any epoch."""
-        batches = tables.offset_batches
-        conn.execute(batches.update().where(batches.c.batch_id == self.batch_id).values(epoch=batches.c.epoch))
-
-    def check(self, engine: Engine, tables: Tables) -> None:
-        """Check, without a lock, that no later try has taken the batch over.
-
-        :raises FencedError: one has
-        """
-        batches = tables.offset_batches.c
-        with engine.connect() as conn:
-            if conn.scalar(sa.select(batches.epoch).where(batches.batch_id == self.batch_id)) != self.epoch:
-                raise self._fenced(conn, tables)
+    def row(self, tables: Tables) -> tuple[sa.Table, sa.ColumnElement[bool]]:
+        """Return the table of the batches, and the condition for the batch's row."""
+        return tables.offset_batches, tables.offset_batches.c.batch_id == self.batch_id
 
     def begin_commit(self, conn: Connection, tables: Tables, batch: Batch) -> None:
         """Lock the batch, and check that its records will not be duplicated.
@@ -85,7 +55,8 @@ class ReplayClaim:
     ) -> None:
         """Do nothing: a replay neither moves positions nor holds a lease."""
 
-    def _fenced(self, conn: Connection, tables: Tables) -> FencedError:
+    def fenced(self, conn: Connection, tables: Tables) -> FencedError:
+        """Return the error that says which try has the batch now."""
         batches = tables.offset_batches.c
         row = conn.execute(
             sa.select(batches.epoch, batches.try_number).where(batches.batch_id == self.batch_id)

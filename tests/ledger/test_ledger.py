@@ -38,8 +38,8 @@ from airflow_kafka_offsets.ledger.batches import (
     open_batch,
     record_plan,
 )
+from airflow_kafka_offsets.ledger.claims import GroupClaim, claim_group, heartbeat
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
-from airflow_kafka_offsets.ledger.group_claim import GroupClaim, Heartbeat, claim_group
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.positions import RangeRead, read_positions
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
@@ -306,13 +306,13 @@ class TestLease:
     def test_a_heartbeat_renews_it_while_the_attempt_works(self, db: Database) -> None:
         held = db.claim(lease=timedelta(milliseconds=30))
         db.change("UPDATE consumer_groups SET lease_expires_at = '2000-01-01 00:00:00.000000'")
-        with Heartbeat(db.engine, db.tables, held):
+        with heartbeat(db.engine, db.tables, held):
             until(lambda: (db.lease_ends() or "") > "2001")
 
     def test_a_heartbeat_ends_with_its_block(self, db: Database) -> None:
-        with Heartbeat(db.engine, db.tables, db.claim(lease=timedelta(milliseconds=3))) as heartbeat:
+        with heartbeat(db.engine, db.tables, db.claim(lease=timedelta(milliseconds=3))) as thread:
             pass
-        assert not heartbeat._thread.is_alive()
+        assert not thread.is_alive()
 
     def test_a_heartbeat_gives_up_when_the_group_was_taken_over(
         self, db: Database, caplog: pytest.LogCaptureFixture
@@ -321,9 +321,9 @@ class TestLease:
         db.claim(SECOND_TRY)
         with (
             caplog.at_level(logging.WARNING),
-            Heartbeat(db.engine, db.tables, replace(first, lease=timedelta(milliseconds=3))) as beat,
+            heartbeat(db.engine, db.tables, replace(first, lease=timedelta(milliseconds=3))) as thread,
         ):
-            until(lambda: not beat._thread.is_alive())
+            until(lambda: not thread.is_alive())
         assert f"Group '{GROUP}' was taken over by a later attempt" in caplog.text
 
     @pytest.mark.usefixtures("impatient")
@@ -332,7 +332,7 @@ class TestLease:
         with (
             caplog.at_level(logging.WARNING),
             closing(sqlite3.connect(db.path, isolation_level=None)) as writer,
-            Heartbeat(db.engine, db.tables, held),
+            heartbeat(db.engine, db.tables, held),
         ):
             writer.execute("BEGIN IMMEDIATE")
             until(lambda: "could not be renewed" in caplog.text)
