@@ -192,10 +192,7 @@ def plan_parts(ranges: Ranges, logs: Logs, max_records: int | None, on_data_loss
 
 def requested_ranges(batch: Batch) -> Ranges:
     """Return the ranges that a batch of a replay was planned for, gaps included."""
-    skipped_from = {TopicPartition(gap.topic, gap.partition): gap.start for gap in batch.gaps}
-    return tuple(
-        replace(range_, start=skipped_from.get(range_.topic_partition, range_.start)) for range_ in batch.ranges
-    )
+    return tuple(replace(range_, start=batch.starts[range_.topic_partition]) for range_ in batch.ranges)
 
 
 def cut_into_parts(ranges: Sequence[OffsetRange], parts: int) -> list[Ranges]:

@@ -24,11 +24,10 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     Recipe,
     as_batch,
     insert_batch,
-    insert_gaps,
-    insert_ranges,
     of_task_instance,
+    update_open,
 )
-from airflow_kafka_offsets.ledger.claims import transact_claimed
+from airflow_kafka_offsets.ledger.claims import Claim, transact_claimed
 from airflow_kafka_offsets.ledger.group_table import loads_into, same_table_names
 from airflow_kafka_offsets.ledger.groups import lock, lock_group
 from airflow_kafka_offsets.ledger.positions import RangeRead
@@ -64,51 +63,21 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayClaim:
+class ReplayClaim(Claim):
     """An open batch of a replay, and the right to write it until a later try takes it over with a higher epoch."""
 
     kind: ClassVar[str] = "replay"
 
     replay: Replay
     batch: Batch
-    epoch: int
-
-    @property
-    def group_id(self) -> str:
-        return self.replay.group_id
-
-    @property
-    def owner(self) -> TaskRun:
-        return self.replay.owner
 
     @property
     def batch_id(self) -> int:
         return self.batch.batch_id
 
-    def lock(self, conn: Connection, tables: Tables) -> None:
-        """Lock the batch's row, and check that no later try has taken the batch over.
-
-        :raises FencedError: one has
-        """
-        batches = tables.offset_batches
-        claimed = (batches.c.batch_id == self.batch_id) & (batches.c.epoch == self.epoch)
-        if conn.execute(batches.update().where(claimed).values(epoch=self.epoch)).rowcount != 1:
-            raise self._fenced(conn, tables)
-
-    def wait(self, conn: Connection, tables: Tables) -> None:
-        """Lock the batch's row under any epoch."""
-        batches = tables.offset_batches
-        conn.execute(batches.update().where(batches.c.batch_id == self.batch_id).values(epoch=batches.c.epoch))
-
-    def check(self, engine: Engine, tables: Tables) -> None:
-        """Check, without a lock, that no later try has taken the batch over.
-
-        :raises FencedError: one has
-        """
-        batches = tables.offset_batches.c
-        with engine.connect() as conn:
-            if conn.scalar(sa.select(batches.epoch).where(batches.batch_id == self.batch_id)) != self.epoch:
-                raise self._fenced(conn, tables)
+    def row(self, tables: Tables) -> tuple[sa.Table, sa.ColumnElement[bool]]:
+        """Return the table of the batches, and the condition for the batch's row."""
+        return tables.offset_batches, tables.offset_batches.c.batch_id == self.batch_id
 
     def begin_commit(self, conn: Connection, tables: Tables, batch: Batch) -> None:
         """Lock the batch, and check that its records will not be duplicated.
@@ -130,7 +99,8 @@ class ReplayClaim:
     ) -> None:
         """Do nothing: a replay neither moves positions nor holds a lease."""
 
-    def _fenced(self, conn: Connection, tables: Tables) -> FencedError:
+    def fenced(self, conn: Connection, tables: Tables) -> FencedError:
+        """Return the error that says which try has the batch now."""
         batches = tables.offset_batches.c
         row = conn.execute(
             sa.select(batches.epoch, batches.try_number).where(batches.batch_id == self.batch_id)
@@ -246,11 +216,7 @@ def plan_again(engine: Engine, tables: Tables, claim: ReplayClaim, plan: Plan, r
 
     def work(conn: Connection) -> ReplayClaim:
         generation = conn.scalar(sa.select(batches.c.generation).where(batches.c.batch_id == claim.batch_id))
-        conn.execute(
-            batches.update()
-            .where(batches.c.batch_id == claim.batch_id, batches.c.state.in_(OPEN_STATES))
-            .values(state="abandoned", reason=reason)
-        )
+        update_open(conn, tables, claim.batch_id, state="abandoned", reason=reason)
         return _insert(conn, tables, claim.replay, plan, generation or 0)
 
     return transact_claimed(engine, tables, claim, work)
@@ -282,7 +248,7 @@ def _take_over(conn: Connection, tables: Tables, replay: Replay, generation: int
 def _replay_batch(conn: Connection, tables: Tables, replay: Replay, row: Any) -> ReplayBatch:
     batch = as_batch(conn, tables, row)
     if row.state in OPEN_STATES:
-        return ReplayClaim(replay, batch, row.epoch)
+        return _claim(replay, batch, row.epoch)
     return ReplayedBatch(batch, LoadResult((row.batch_id,), row.records, row.row_count, row.dead_letters))
 
 
@@ -295,11 +261,14 @@ def _insert(conn: Connection, tables: Tables, replay: Replay, plan: Plan, genera
         "reason": replay.reason,
         "who": replay.who,
     } | asdict(replay.recipe)
-    batch_id = insert_batch(conn, tables, replay.group_id, replay.owner, "replay", generation, **values)
     # Only offsets that are read are replaced: rows of records that expired in Kafka stay.
-    replaced = {range_.topic_partition: (range_.start, range_.end) for range_ in plan.ranges if len(range_)}
-    insert_ranges(conn, tables, batch_id, plan.ranges, replaced if replay.replace else None)
-    insert_gaps(conn, tables, batch_id, plan.gaps)
-    fingerprint = replay.recipe.fingerprint
-    batch = Batch(batch_id, replay.group_id, "planned", plan.ranges, plan.gaps, replay.target, fingerprint=fingerprint)
-    return ReplayClaim(replay, batch, 1)
+    read = {range_.topic_partition: (range_.start, range_.end) for range_ in plan.ranges if len(range_)}
+    replaced = read if replay.replace else None
+    batch = insert_batch(
+        conn, tables, replay.group_id, replay.owner, "replay", generation, plan.ranges, plan.gaps, replaced, **values
+    )
+    return _claim(replay, batch, 1)
+
+
+def _claim(replay: Replay, batch: Batch, epoch: int) -> ReplayClaim:
+    return ReplayClaim(replay.group_id, epoch, replay.owner, replay, batch)

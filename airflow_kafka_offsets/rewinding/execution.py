@@ -25,10 +25,9 @@ from airflow_kafka_offsets.exceptions import (
     OpenBatchError,
     RewindConflictError,
 )
-from airflow_kafka_offsets.ledger import abandoning
-from airflow_kafka_offsets.ledger.abandoning import abandon_locked
 from airflow_kafka_offsets.ledger.batch_rows import of_task_instance
-from airflow_kafka_offsets.ledger.batches import open_batch_of
+from airflow_kafka_offsets.ledger.batches import abandon_batch as abandon_open_batch
+from airflow_kafka_offsets.ledger.batches import abandon_locked, open_batch_of
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock, lock_group, wait_for_group
 from airflow_kafka_offsets.ledger.install import create_missing, installed_version
 from airflow_kafka_offsets.ledger.moved_positions import move_positions
@@ -199,7 +198,7 @@ def abandon_batch(
     tables = tables or Tables()
     with engine.connect() as conn:
         cluster_of(conn, tables, group_id)  # raises if there is no such group
-    abandoning.abandon_batch(engine, tables, group_id, batch_id, who=who or current_user(), reason=reason)
+    abandon_open_batch(engine, tables, group_id, batch_id, who=who or current_user(), reason=reason)
 
 
 def current_user() -> str:

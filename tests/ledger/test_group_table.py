@@ -16,8 +16,8 @@ from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.exceptions import DoubleLoadError, FencedError, ForeignBatchError
 from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
 from airflow_kafka_offsets.ledger.batches import abandon, record_plan
+from airflow_kafka_offsets.ledger.claims import GroupClaim, claim_group
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
-from airflow_kafka_offsets.ledger.group_claim import GroupClaim, claim_group
 from airflow_kafka_offsets.ledger.group_table import GroupTable, group_table, keep_to_table, loads_into
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.positions import RangeRead

@@ -13,9 +13,8 @@ from airflow_kafka_offsets.exceptions import (
     RewindConflictError,
     TopicRecreatedError,
 )
-from airflow_kafka_offsets.ledger.abandoning import abandon_batch
 from airflow_kafka_offsets.ledger.batch_rows import Recipe
-from airflow_kafka_offsets.ledger.batches import record_plan
+from airflow_kafka_offsets.ledger.batches import abandon_batch, record_plan
 from airflow_kafka_offsets.ledger.positions import read_positions
 from airflow_kafka_offsets.rewinding.decision import PartitionRewind
 from airflow_kafka_offsets.rewinding.history import (

@@ -18,9 +18,8 @@ from airflow_kafka_offsets.exceptions import (
     PositionsMovedError,
     RewindConflictError,
 )
-from airflow_kafka_offsets.ledger.abandoning import abandon_batch
 from airflow_kafka_offsets.ledger.batch_rows import Recipe
-from airflow_kafka_offsets.ledger.batches import open_batch, record_plan
+from airflow_kafka_offsets.ledger.batches import abandon_batch, open_batch, record_plan
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.ledger.groups import read_generation
 from airflow_kafka_offsets.replaying.replay_batches import Replay, ReplayClaim, record_replay

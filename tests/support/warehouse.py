@@ -16,8 +16,8 @@ from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog, Positi
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
 from airflow_kafka_offsets.ledger.batches import record_plan
+from airflow_kafka_offsets.ledger.claims import GroupClaim, claim_group
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
-from airflow_kafka_offsets.ledger.group_claim import GroupClaim, claim_group
 from airflow_kafka_offsets.ledger.groups import read_generation
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.positions import RangeRead, read_positions

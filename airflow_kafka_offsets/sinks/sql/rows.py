@@ -10,7 +10,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
-from airflow_kafka_offsets.database.streaming import stream
+from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.sinks.sink import Batches, Detail, DuplicatedOffsets, Origin, RowCount
 
 
