@@ -11,7 +11,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger import overview
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
-from airflow_kafka_offsets.rewinding.offsets_file import write_offsets
+from airflow_kafka_offsets.rewinding.scenarios import write_offsets
 
 
 @command("groups")

@@ -10,9 +10,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, Operationa
 from airflow_kafka_offsets.exceptions import DatabaseUnavailableError, LedgerError
 
 # serialization_failure and deadlock_detected. Not all of class 40: after 40003 it is not known whether a statement was completed.
-ROLLED_BACK_STATES = ("40001", "40P01")
+_ROLLED_BACK_STATES = ("40001", "40P01")
 
-MYSQL_DEADLOCK = 1213
+_MYSQL_DEADLOCK = 1213
 
 # Connection, transaction state (read-only, idle for too long), rollback, resources, lock, operator intervention, system. The class
 # of the driver's error does not tell: it is the same for a value that is too long for an index.
@@ -67,7 +67,14 @@ def sqlstate(error: DBAPIError) -> str | None:
     return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
 
 
-def mysql_number(error: DBAPIError) -> object:
-    """Return the number of a MySQL error, or None."""
-    arguments = getattr(error.orig, "args", ())
-    return arguments[0] if arguments else None
+def rolled_back_by(error: DBAPIError) -> DBAPIError | None:
+    """Return the deadlock or serialization failure that caused an error; None where something else did."""
+    cause: BaseException | None = None if error.connection_invalidated else error
+    while cause is not None:
+        if isinstance(cause, DBAPIError) and (
+            sqlstate(cause) in _ROLLED_BACK_STATES or getattr(cause.orig, "args", ())[:1] == (_MYSQL_DEADLOCK,)
+        ):
+            return cause
+        # MySQL drops savepoints with the transaction: the failed ROLLBACK TO SAVEPOINT then hides the deadlock.
+        cause = cause.__context__
+    return None

@@ -1,4 +1,4 @@
-"""Transactions, and the clock of the database.
+"""Transactions, results of any size, and the clock of the database.
 
 `transact` decides what happens after a deadlock, and when a connection breaks before COMMIT is answered.
 """
@@ -11,20 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from time import sleep
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from airflow_kafka_offsets.database.errors import (
-    MYSQL_DEADLOCK,
-    ROLLED_BACK_STATES,
-    database_message,
-    mysql_number,
-    sqlstate,
-    translated_errors,
-)
+from airflow_kafka_offsets.database.errors import database_message, rolled_back_by, translated_errors
 from airflow_kafka_offsets.exceptions import CommitUnknownError, ConfigurationError, DatabaseBusyError
 
 log = logging.getLogger(__name__)
@@ -32,6 +25,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _SQLITE_PATIENCE_MS = 30_000
+
+_ROWS_AT_ONCE = 5_000
 
 _ATTEMPTS = 5
 
@@ -65,7 +60,7 @@ def transact(
             if error.connection_invalidated and outcome is not None:
                 broken = error
                 break
-            cause = _rolled_back_by(error)
+            cause = rolled_back_by(error)
             if cause is None:
                 raise
             if attempt == _ATTEMPTS:
@@ -103,12 +98,23 @@ def transaction(engine: Engine) -> Iterator[Connection]:
     :raises DatabaseBusyError: another program held SQLite's lock for half a minute
     """
     with engine.connect() as conn:
-        if conn.dialect.name == "sqlite":
-            with _immediate(conn) as locked:
-                yield locked
-        else:
+        if conn.dialect.name != "sqlite":
             with conn.begin():
                 yield conn
+            return
+        try:
+            # At once with the write lock. The driver begins a transaction at the first write: two processes could read the same
+            # position, and then both write.
+            with _explicit(conn, "BEGIN IMMEDIATE") as locked:
+                yield locked
+        except OperationalError as error:
+            # Not only at BEGIN: a reader blocks COMMIT, and writes that exceed the cache.
+            if "locked" in database_message(error):
+                raise DatabaseBusyError(
+                    f"The SQLite database {conn.engine.url.database!r} is locked by another program; SQLite has one writer at "
+                    "a time, and none while another program reads"
+                ) from error
+            raise
 
 
 @contextmanager
@@ -123,36 +129,14 @@ def snapshot(engine: Engine) -> Iterator[Connection]:
     with translated_errors(what, "Nothing was proved; run the verification again."), engine.connect() as conn:
         if conn.dialect.name == "sqlite":
             # The driver begins no transaction for statements that only read.
-            conn = _without_driver_transactions(conn)
-            conn.exec_driver_sql("BEGIN")
-            try:
-                yield conn
-            finally:
-                _roll_back(conn)
+            with _explicit(conn, "BEGIN") as reading:
+                yield reading
             return
-        if conn.dialect.name in (
-            "postgresql",
-            "mysql",
-            "mariadb",
-        ):  # in other databases it would lock the rows it reads
+        # In other databases it would lock the rows it reads.
+        if conn.dialect.name in ("postgresql", "mysql", "mariadb"):
             conn.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         with conn.begin():
             yield conn
-
-
-def _rolled_back_by(error: DBAPIError) -> DBAPIError | None:
-    """Return the deadlock or serialization failure that caused an error; None where something else did."""
-    if error.connection_invalidated:
-        return None
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, DBAPIError) and (
-            sqlstate(cause) in ROLLED_BACK_STATES or mysql_number(cause) == MYSQL_DEADLOCK
-        ):
-            return cause
-        # MySQL drops savepoints with the transaction: the failed ROLLBACK TO SAVEPOINT then hides the deadlock.
-        cause = cause.__context__
-    return None
 
 
 def _pause(attempt: int) -> None:
@@ -164,42 +148,28 @@ def _pause(attempt: int) -> None:
 
 
 @contextmanager
-def _immediate(conn: Connection) -> Iterator[Connection]:
-    """Open a transaction of SQLite that takes the write lock at its beginning.
-
-    The driver begins a transaction at the first write: two processes could read the same position, and then both write.
-    """
-    conn = _without_driver_transactions(conn)
-    try:
-        conn.exec_driver_sql("BEGIN IMMEDIATE")
-        try:
-            yield conn
-            conn.exec_driver_sql("COMMIT")
-        except BaseException:
-            _roll_back(conn)
-            raise
-    except OperationalError as error:
-        # Not only at BEGIN: a reader blocks COMMIT, and writes that exceed the cache.
-        if "locked" in database_message(error):
-            raise DatabaseBusyError(
-                f"The SQLite database {conn.engine.url.database!r} is locked by another program; SQLite has one writer at "
-                "a time, and none while another program reads"
-            ) from error
-        raise
-
-
-def _without_driver_transactions(conn: Connection) -> Connection:
-    """Keep SQLite's driver from opening transactions around the explicit one."""
+def _explicit(conn: Connection, begin: str) -> Iterator[Connection]:
+    """Open a transaction of SQLite that its driver neither begins nor ends."""
     conn = conn.execution_options(isolation_level="AUTOCOMMIT")
     # The commit of another group may write millions of rows.
     conn.exec_driver_sql(f"PRAGMA busy_timeout = {_SQLITE_PATIENCE_MS}")
-    return conn
+    conn.exec_driver_sql(begin)
+    try:
+        yield conn
+        conn.exec_driver_sql("COMMIT")
+    except BaseException:
+        # SQLite itself rolls back after some errors (a full disk); the error of a second ROLLBACK would hide that one.
+        if conn.connection.dbapi_connection.in_transaction:  # type: ignore[union-attr]
+            conn.exec_driver_sql("ROLLBACK")
+        raise
 
 
-def _roll_back(conn: Connection) -> None:
-    # SQLite itself rolls back after some errors (a full disk); the error of a second ROLLBACK would hide that one.
-    if conn.connection.dbapi_connection.in_transaction:  # type: ignore[union-attr]
-        conn.exec_driver_sql("ROLLBACK")
+def stream(conn: Connection, query: sa.Select[Any]) -> Iterator[Any]:
+    """Return the rows of a query as they are read; several results may be open side by side."""
+    # Other drivers have one result at a time, unless the client holds all of its rows.
+    options = {"yield_per": _ROWS_AT_ONCE} if conn.dialect.name in ("postgresql", "sqlite") else {}
+    with conn.execute(query, execution_options=options) as result:
+        yield from result
 
 
 def now(engine: Engine) -> datetime:

@@ -53,6 +53,12 @@ class Batch:
         """The number of offsets in the ranges."""
         return sum(map(len, self.ranges))
 
+    @property
+    def starts(self) -> dict[TopicPartition, int]:
+        """The offset at which the batch starts each partition: its gap comes before its range."""
+        starts = {range_.topic_partition: range_.start for range_ in self.ranges}
+        return starts | {TopicPartition(gap.topic, gap.partition): gap.start for gap in self.gaps}
+
 
 def of_task(tables: Tables, group_id: str, owner: TaskRun) -> sa.ColumnElement[bool]:
     """Return the condition for batches of the same task and run, in any of its mapped task instances."""
@@ -70,11 +76,34 @@ def of_task_instance(tables: Tables, group_id: str, owner: TaskRun) -> sa.Column
     return of_task(tables, group_id, owner) & tables.offset_batches.c.map_index.is_not_distinct_from(owner.map_index)
 
 
-def insert_batch(
-    conn: Connection, tables: Tables, group_id: str, owner: TaskRun, kind: str, generation: int, **values: object
-) -> int:
-    """Insert a batch, and return its number.
+# Columns, with the attributes of `OffsetRange` and `Gap` that they hold.
+_GAP_COLUMNS = {name: name for name in ("topic", "partition", "cause", "decision")} | {
+    "start_offset": "start",
+    "end_offset": "end",
+}
+_RANGE_COLUMNS = {name: name for name in ("topic", "partition", "topic_id", "how", "leader_epoch", "end_epoch")} | {
+    "start_offset": "start",
+    "end_offset": "end",
+    "target_offset": "target",
+}
 
+
+def insert_batch(
+    conn: Connection,
+    tables: Tables,
+    group_id: str,
+    owner: TaskRun,
+    kind: str,
+    generation: int,
+    ranges: Sequence[OffsetRange],
+    gaps: Sequence[Gap] = (),
+    replaced: Mapping[TopicPartition, tuple[int, int]] | None = None,
+    **values: Any,
+) -> Batch:
+    """Insert a batch with its ranges and gaps, and return it.
+
+    :param gaps: the offsets that it skips
+    :param replaced: the offsets whose earlier output it replaces
     :param values: of the other columns
     """
     result = conn.execute(
@@ -82,63 +111,38 @@ def insert_batch(
             consumer_group=group_id,
             generation=generation,
             kind=kind,
+            attempt=0,
             dag_id=owner.dag_id,
             task_id=owner.task_id,
             run_id=owner.run_id,
             map_index=owner.map_index,
             try_number=owner.try_number,
-            **({"attempt": 0} | values),
+            **values,
         )
     )
     key = result.inserted_primary_key
     assert key is not None  # every supported database returns the generated number
-    return int(key[0])
-
-
-# Columns, with the attributes of `OffsetRange` and `Gap` that they hold.
-_RANGE_COLUMNS = {
-    "topic": "topic",
-    "partition": "partition",
-    "start_offset": "start",
-    "end_offset": "end",
-    "target_offset": "target",
-    "topic_id": "topic_id",
-    "how": "how",
-    "leader_epoch": "leader_epoch",
-    "end_epoch": "end_epoch",
-}
-_GAP_COLUMNS = {name: _RANGE_COLUMNS[name] for name in ("topic", "partition", "start_offset", "end_offset")} | {
-    "cause": "cause",
-    "decision": "decision",
-}
-
-
-def insert_ranges(
-    conn: Connection,
-    tables: Tables,
-    batch_id: int,
-    ranges: Sequence[OffsetRange],
-    replaced: Mapping[TopicPartition, tuple[int, int]] | None = None,
-) -> None:
-    """Insert the ranges of a new batch.
-
-    :param replaced: the offsets whose earlier output the batch replaces
-    """
-    rows = []
+    of_batch = {"batch_id": int(key[0])}
+    range_rows = []
     for range_ in ranges:
         replaced_from, replaced_to = (replaced or {}).get(range_.topic_partition, (None, None))
-        rows.append(_values(range_, _RANGE_COLUMNS) | {"replaced_from": replaced_from, "replaced_to": replaced_to})
-    _insert_parts(conn, tables.offset_ranges, batch_id, rows)
+        of_range = of_batch | {"replaced_from": replaced_from, "replaced_to": replaced_to}
+        range_rows.append(of_range | _values(range_, _RANGE_COLUMNS))
+    if range_rows:
+        conn.execute(tables.offset_ranges.insert(), range_rows)
+    if gaps:
+        conn.execute(tables.offset_gaps.insert(), [of_batch | _values(gap, _GAP_COLUMNS) for gap in gaps])
+    target, fingerprint = values.get("target_table"), values.get("fingerprint")
+    return Batch(key[0], group_id, values["state"], tuple(ranges), tuple(gaps), target, fingerprint=fingerprint)
 
 
-def insert_gaps(conn: Connection, tables: Tables, batch_id: int, gaps: Sequence[Gap]) -> None:
-    """Insert the offsets that a new batch skips."""
-    _insert_parts(conn, tables.offset_gaps, batch_id, [_values(gap, _GAP_COLUMNS) for gap in gaps])
-
-
-def _insert_parts(conn: Connection, table: sa.Table, batch_id: int, rows: list[dict[str, Any]]) -> None:
-    if rows:
-        conn.execute(table.insert(), [{"batch_id": batch_id} | row for row in rows])
+def update_open(
+    conn: Connection, tables: Tables, batch_id: int, *, states: Sequence[str] = OPEN_STATES, **values: object
+) -> bool:
+    """Update a batch that is open; return False where it was committed or abandoned meanwhile."""
+    batches = tables.offset_batches
+    still_open = batches.update().where(batches.c.batch_id == batch_id, batches.c.state.in_(states))
+    return conn.execute(still_open.values(**values)).rowcount == 1
 
 
 def _values(part: OffsetRange | Gap, columns: Mapping[str, str]) -> dict[str, Any]:

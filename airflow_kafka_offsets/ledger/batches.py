@@ -1,36 +1,40 @@
-"""The life of a load's batch before its commit: planned, written ahead, staged, or abandoned by its own attempt.
+"""The life of a batch before its commit: planned, written ahead, staged, or abandoned by its own attempt or by a user.
 
-Every function that writes is one transaction that begins by locking the claim. Abandoning a batch of another attempt is in
-`ledger.abandoning`, the commit in `ledger.commit_transaction`.
+Every function that writes for a load is one transaction that begins by locking the claim. The commit is in
+`ledger.commit_transaction`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection
 from dataclasses import asdict
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.offsets import MAX_INT64, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
-from airflow_kafka_offsets.database.transactions import database_now
-from airflow_kafka_offsets.exceptions import PositionsMovedError
+from airflow_kafka_offsets.database.errors import translated_errors
+from airflow_kafka_offsets.database.transactions import database_now, transact
+from airflow_kafka_offsets.exceptions import OpenBatchError, PositionsMovedError
 from airflow_kafka_offsets.ledger.batch_rows import (
     OPEN_STATES,
     Batch,
     Recipe,
     as_batch,
     insert_batch,
-    insert_gaps,
-    insert_ranges,
     of_task_instance,
+    update_open,
 )
 from airflow_kafka_offsets.ledger.claims import Claim, transact_claimed
-from airflow_kafka_offsets.ledger.first_positions import keep_first_positions, store_first_positions
-from airflow_kafka_offsets.ledger.groups import stored_generation
-from airflow_kafka_offsets.ledger.replayed_offsets import refuse_replayed
+from airflow_kafka_offsets.ledger.group_table import refuse_replayed
+from airflow_kafka_offsets.ledger.groups import lock, stored_generation
+from airflow_kafka_offsets.ledger.moved_positions import keep_first_positions, store_first_positions
 from airflow_kafka_offsets.ledger.tables import Tables
+
+# Batches whose records are measured.
+_RECENT_BATCHES = 5
 
 
 def open_batch(engine: Engine, tables: Tables, group_id: str) -> Batch | None:
@@ -58,22 +62,38 @@ def captured_targets(engine: Engine, tables: Tables, claim: Claim) -> dict[Topic
     batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
     own = of_task_instance(tables, claim.group_id, claim.owner)
     with engine.connect() as conn:
-        first = conn.scalar(sa.select(sa.func.min(batches.batch_id)).where(own, batches.kind == "load"))
-        if first is None:
-            return None
+        first = sa.select(sa.func.min(batches.batch_id)).where(own, batches.kind == "load").scalar_subquery()
         rows = conn.execute(sa.select(tables.offset_ranges).where(ranges.batch_id == first))
-        return {TopicPartition(row.topic, row.partition): row.target_offset for row in rows}
+        return {TopicPartition(row.topic, row.partition): row.target_offset for row in rows} or None
+
+
+def bytes_per_offset(engine: Engine, tables: Tables, group_id: str) -> dict[str, float]:
+    """Return the average bytes of keys and values for each offset, by topic, in the latest loads of a group.
+
+    :return: topics of which at least one offset was read
+    """
+    batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
+    recent = (
+        sa.select(batches.batch_id)
+        .where(batches.consumer_group == group_id, batches.kind == "load", batches.state == "committed")
+        .order_by(batches.batch_id.desc())
+        .limit(_RECENT_BATCHES)
+        .subquery()
+    )
+    offsets = sa.func.sum(ranges.end_offset - ranges.start_offset)
+    query = (
+        sa.select(ranges.topic, sa.func.sum(ranges.bytes), offsets)
+        .join(recent, recent.c.batch_id == ranges.batch_id)
+        .where(ranges.records.is_not(None))
+        .group_by(ranges.topic)
+        .having(offsets > 0)
+    )
+    with engine.connect() as conn:
+        return {topic: float(size) / float(count) for topic, size, count in conn.execute(query)}
 
 
 def record_plan(
-    engine: Engine,
-    tables: Tables,
-    claim: Claim,
-    plan: Plan,
-    recipe: Recipe,
-    generation: int,
-    *,
-    upsert: bool = False,
+    engine: Engine, tables: Tables, claim: Claim, plan: Plan, recipe: Recipe, generation: int, *, upsert: bool = False
 ) -> Batch | None:
     """Write a plan ahead of its load: from now on a retry, or the next run, loads exactly these ranges.
 
@@ -87,7 +107,7 @@ def record_plan(
     """
     group_id, owner = claim.group_id, claim.owner
 
-    def write(conn: Connection) -> int | None:
+    def write(conn: Connection) -> Batch | None:
         if stored_generation(conn, tables, group_id) != generation:
             raise PositionsMovedError(
                 f"The positions of group {group_id!r} were rewound while a batch was planned from the old ones. Nothing was "
@@ -100,17 +120,10 @@ def record_plan(
             store_first_positions(conn, tables, group_id, owner, generation, recipe, plan.initial, now)
         if not plan.ranges:
             return None
-        values = {"state": "planned", "planned_at": now} | asdict(recipe)
-        batch_id = insert_batch(conn, tables, group_id, owner, "load", generation, **values)
-        insert_ranges(conn, tables, batch_id, plan.ranges)
-        insert_gaps(conn, tables, batch_id, plan.gaps)
-        return batch_id
+        values: dict[str, Any] = {"state": "planned", "planned_at": now} | asdict(recipe)
+        return insert_batch(conn, tables, group_id, owner, "load", generation, plan.ranges, plan.gaps, **values)
 
-    batch_id = transact_claimed(engine, tables, claim, write)
-    if batch_id is None:
-        return None
-    fingerprint = recipe.fingerprint
-    return Batch(batch_id, group_id, "planned", plan.ranges, plan.gaps, recipe.target_table, fingerprint=fingerprint)
+    return transact_claimed(engine, tables, claim, write)
 
 
 def abandon(engine: Engine, tables: Tables, claim: Claim, batch: Batch, reason: str) -> None:
@@ -119,48 +132,84 @@ def abandon(engine: Engine, tables: Tables, claim: Claim, batch: Batch, reason: 
     :param reason: for the history
     """
 
-    def values(conn: Connection) -> dict[str, object]:
+    def work(conn: Connection) -> None:
         keep_first_positions(conn, tables, claim.group_id, batch.batch_id)
-        return {"state": "abandoned", "reason": reason}
+        update_open(conn, tables, batch.batch_id, state="abandoned", reason=reason)
 
-    _update_open(engine, tables, claim, batch, values)
+    transact_claimed(engine, tables, claim, work)
+
+
+def abandon_batch(
+    engine: Engine, tables: Tables, group_id: str, batch_id: int, *, who: str, reason: str | None = None
+) -> None:
+    """Abandon an open batch, a load or a replay: the positions stay where they are, or where the batch began.
+
+    :param who: for the history, as is the reason
+    :raises OpenBatchError: the batch is not open, or of another group
+    """
+
+    def work(conn: Connection) -> None:
+        lock(conn, tables, group_id)
+        abandon_locked(conn, tables, group_id, batch_id, who, reason)
+
+    with translated_errors(f"Batch {batch_id} of group {group_id!r} was not abandoned", "Try again."):
+        transact(engine, work)
+
+
+def abandon_locked(
+    conn: Connection,
+    tables: Tables,
+    group_id: str,
+    batch_id: int,
+    who: str,
+    reason: str | None,
+    *,
+    moved: Collection[TopicPartition] | None = (),
+) -> None:
+    """Abandon an open batch within a transaction that has locked the group's row.
+
+    :param moved: partitions whose position is set in the same transaction; None where all positions become those of another
+        cluster
+    """
+    batches, groups = tables.offset_batches, tables.consumer_groups
+    recorded = f"abandoned by {who}" + (f": {reason}" if reason else "")
+    of_batch = (batches.c.batch_id == batch_id) & (batches.c.consumer_group == group_id)
+    row = None
+    if abs(batch_id) <= MAX_INT64:  # the range of the database's integers
+        row = conn.execute(sa.select(batches.c.kind, batches.c.state).where(of_batch)).one_or_none()
+    if row is None or not update_open(conn, tables, batch_id, state="abandoned", reason=recorded):
+        refusal = "the group has no such batch" if row is None else f"it is {row.state}"
+        raise OpenBatchError(
+            f"Batch {batch_id} of group {group_id!r} cannot be abandoned: {refusal}. Nothing was changed."
+        )
+    if row.kind == "load":
+        if moved is not None:
+            keep_first_positions(conn, tables, group_id, batch_id, but=moved)
+        # The attempt that holds the group is fenced, and the next run does not wait for its lease.
+        conn.execute(
+            groups.update()
+            .where(groups.c.group_id == group_id)
+            .values(epoch=groups.c.epoch + 1, lease_owner=None, lease_expires_at=None)
+        )
 
 
 def begin_staging(engine: Engine, tables: Tables, claim: Claim, batch: Batch, staging_uri: str, recipe: Recipe) -> None:
     """Record where and how this attempt stages, before it does: a later attempt can remove the files that it leaves."""
-    values = {
+    values: dict[str, Any] = {
         "state": "planned",
         "staging_uri": staging_uri,
         "attempt": tables.offset_batches.c.attempt + 1,
         "transform": recipe.transform,
         "fingerprint": recipe.fingerprint,
     }
-    _update_open(engine, tables, claim, batch, lambda conn: values)
+    transact_claimed(engine, tables, claim, lambda conn: update_open(conn, tables, batch.batch_id, **values))
 
 
 def mark_staged(engine: Engine, tables: Tables, claim: Claim, batch: Batch, records: int) -> None:
     """Record that the manifest is complete: a later try commits the files without reading Kafka again."""
 
-    def values(conn: Connection) -> dict[str, object]:
-        return {"state": "staged", "records": records, "staged_at": database_now(conn)}
+    def work(conn: Connection) -> None:
+        values = {"state": "staged", "records": records, "staged_at": database_now(conn)}
+        update_open(conn, tables, batch.batch_id, states=("planned",), **values)
 
-    _update_open(engine, tables, claim, batch, values, states=("planned",))
-
-
-def _update_open(
-    engine: Engine,
-    tables: Tables,
-    claim: Claim,
-    batch: Batch,
-    values: Callable[[Connection], Mapping[str, object]],
-    *,
-    states: Sequence[str] = OPEN_STATES,
-) -> None:
-    """Update a batch in a transaction of its own; a batch that was closed meanwhile is left as it is."""
-    batches = tables.offset_batches
-
-    def update(conn: Connection) -> None:
-        still_open = batches.c.state.in_(states)
-        conn.execute(batches.update().where(batches.c.batch_id == batch.batch_id, still_open).values(**values(conn)))
-
-    transact_claimed(engine, tables, claim, update)
+    transact_claimed(engine, tables, claim, work)

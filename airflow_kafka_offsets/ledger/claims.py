@@ -1,28 +1,45 @@
-"""What a claim is: the right to write a batch, which a later attempt can take away.
+"""Claims: the right of an attempt to write batches, which a later attempt can take away.
 
-Claims on a group (loads) are in `ledger.group_claim`. Each kind of claim decides what a commit checks and writes besides rows.
+A load claims its group. The claim is a lease, which is renewed while the attempt runs, and an epoch, which fences it. The lease
+only tells other runs that the attempt is alive, so that they do not redo its work. The epoch makes two attempts safe: every claim
+raises it, and nothing is written under an older one. A replay claims its batches (`replaying.replay_batches`), without a lease.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import ClassVar, Protocol, TypeVar
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import ClassVar, TypeVar
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
+from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.database.errors import translated_errors
-from airflow_kafka_offsets.database.transactions import transact
+from airflow_kafka_offsets.database.errors import database_message, sqlstate, translated_errors
+from airflow_kafka_offsets.database.transactions import database_now, transact
+from airflow_kafka_offsets.exceptions import DatabaseBusyError, FencedError, GroupBusyError, LedgerError
 from airflow_kafka_offsets.ledger.batch_rows import Batch
-from airflow_kafka_offsets.ledger.positions import RangeRead
+from airflow_kafka_offsets.ledger.groups import OTHER_CLUSTER, group_row, insert_if_missing
+from airflow_kafka_offsets.ledger.positions import RangeRead, check_positions, positions_after, set_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
+_INSUFFICIENT_PRIVILEGE, _LOCK_NOT_AVAILABLE = "42501", "55P03"
 
-class Claim(Protocol):
+
+@dataclass(frozen=True, slots=True)
+class Claim(ABC):
     """A row that every writer locks, and the epoch that this attempt wrote to it: a later attempt raises the epoch.
 
     :param kind: of the batches that are written under it, `load` or `replay`
@@ -30,30 +47,23 @@ class Claim(Protocol):
 
     kind: ClassVar[str]
 
-    @property
-    def group_id(self) -> str: ...
+    group_id: str
+    epoch: int
+    owner: TaskRun
 
-    @property
-    def owner(self) -> TaskRun: ...
+    @abstractmethod
+    def row(self, tables: Tables) -> tuple[sa.Table, sa.ColumnElement[bool]]:
+        """Return the table of the row, and the condition for it."""
 
-    def lock(self, conn: Connection, tables: Tables) -> None:
-        """Lock the row, as every writer does first, and check that it still has this claim's epoch.
+    @abstractmethod
+    def fenced(self, conn: Connection, tables: Tables) -> FencedError:
+        """Return the error that says which later attempt has raised the epoch."""
 
-        :raises FencedError: a later attempt has raised it
-        """
-
-    def wait(self, conn: Connection, tables: Tables) -> None:
-        """Lock the row under any epoch: no other transaction of this or another attempt is open on it afterwards."""
-
-    def check(self, engine: Engine, tables: Tables) -> None:
-        """Check, without a lock, that the row still has this claim's epoch; that may change a moment later.
-
-        :raises FencedError: a later attempt has raised it
-        """
-
+    @abstractmethod
     def begin_commit(self, conn: Connection, tables: Tables, batch: Batch) -> None:
         """Lock the row, and check that the batch may be committed, before its rows are written."""
 
+    @abstractmethod
     def finish_commit(
         self, conn: Connection, tables: Tables, batch: Batch, reads: Mapping[TopicPartition, RangeRead], now: datetime
     ) -> None:
@@ -61,6 +71,35 @@ class Claim(Protocol):
 
         :param now: the time of the commit, by the database's clock
         """
+
+    def lock(self, conn: Connection, tables: Tables) -> None:
+        """Lock the row, as every writer does first, and check that it still has this claim's epoch.
+
+        :raises FencedError: a later attempt has raised it
+        """
+        if not self.update(conn, tables, epoch=self.epoch):
+            raise self.fenced(conn, tables)
+
+    def update(self, conn: Connection, tables: Tables, **values: object) -> bool:
+        """Write to the row; return False where it has another epoch."""
+        table, of_row = self.row(tables)
+        claimed = table.update().where(of_row, table.c.epoch == self.epoch)
+        return conn.execute(claimed.values(**values)).rowcount == 1
+
+    def wait(self, conn: Connection, tables: Tables) -> None:
+        """Lock the row under any epoch: no other transaction of this or another attempt is open on it afterwards."""
+        table, of_row = self.row(tables)
+        conn.execute(table.update().where(of_row).values(epoch=table.c.epoch))
+
+    def check(self, engine: Engine, tables: Tables) -> None:
+        """Check, without a lock, that the row still has this claim's epoch; that may change a moment later.
+
+        :raises FencedError: a later attempt has raised it
+        """
+        table, of_row = self.row(tables)
+        with engine.connect() as conn:
+            if conn.scalar(sa.select(table.c.epoch).where(of_row)) != self.epoch:
+                raise self.fenced(conn, tables)
 
 
 def transact_claimed(engine: Engine, tables: Tables, claim: Claim, work: Callable[[Connection], T]) -> T:
@@ -77,3 +116,159 @@ def transact_claimed(engine: Engine, tables: Tables, claim: Claim, work: Callabl
 
     with translated_errors(f"The state of group {claim.group_id!r} could not be written"):
         return transact(engine, claimed)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupClaim(Claim):
+    """The right to load for a group, until a later attempt claims it with a higher epoch.
+
+    :param lease: how long other runs take this attempt for alive after a renewal, by the database's clock
+    """
+
+    kind: ClassVar[str] = "load"
+
+    lease: timedelta
+
+    def row(self, tables: Tables) -> tuple[sa.Table, sa.ColumnElement[bool]]:
+        """Return the table of the groups, and the condition for the group's row."""
+        return tables.consumer_groups, tables.consumer_groups.c.group_id == self.group_id
+
+    def begin_commit(self, conn: Connection, tables: Tables, batch: Batch) -> None:
+        """Lock the group, and check that the stored positions are where the batch starts.
+
+        :raises FencedError: a later attempt has claimed the group
+        :raises PositionConflictError: a stored position is another one
+        """
+        self.lock(conn, tables)
+        check_positions(conn, tables, batch)
+
+    def finish_commit(
+        self, conn: Connection, tables: Tables, batch: Batch, reads: Mapping[TopicPartition, RangeRead], now: datetime
+    ) -> None:
+        """Move the positions to the ends of the batch's ranges."""
+        set_positions(conn, tables, self.group_id, batch.batch_id, positions_after(batch.ranges), now, reads)
+        # The heartbeat could not renew the lease while this transaction had the group's row locked.
+        self.update(conn, tables, lease_expires_at=now + self.lease)
+
+    def renew(self, engine: Engine, tables: Tables) -> bool:
+        """Renew the lease; return False where a later attempt has claimed the group."""
+        return transact(
+            engine, lambda conn: self.update(conn, tables, lease_expires_at=database_now(conn) + self.lease)
+        )
+
+    def release(self, engine: Engine, tables: Tables) -> None:
+        """End the lease, so that the next run does not wait for it to expire."""
+        transact(engine, lambda conn: self.update(conn, tables, lease_owner=None, lease_expires_at=None))
+
+    def fenced(self, conn: Connection, tables: Tables) -> FencedError:
+        """Return the error that says who has the group now, or that the batch was abandoned."""
+        row = group_row(conn, tables, self.group_id)
+        batches = tables.offset_batches.c
+        loads = sa.select(batches.batch_id, batches.state, batches.reason).where(
+            batches.consumer_group == self.group_id, batches.kind == "load"
+        )
+        last = conn.execute(loads.order_by(batches.batch_id.desc()).limit(1)).one_or_none()
+        # Abandoning a batch takes the group from its attempt, and leaves it without a holder.
+        if row.lease_owner is None and last is not None and last.state == "abandoned":
+            return FencedError(
+                f"Batch {last.batch_id} of group {self.group_id!r} was abandoned while this attempt ({self.owner}, epoch "
+                f"{self.epoch}) was running: {last.reason}. Nothing of this attempt was written; the next load plans a new batch."
+            )
+        return FencedError(
+            f"Group {self.group_id!r} was taken over by {row.lease_owner or 'a later attempt'} (epoch {row.epoch}) while "
+            f"this attempt ({self.owner}, epoch {self.epoch}) was running. Nothing of this attempt was written; the later "
+            "attempt carries on with the same batch."
+        )
+
+
+@contextmanager
+def heartbeat(engine: Engine, tables: Tables, claim: GroupClaim) -> Iterator[threading.Thread]:
+    """Renew the lease of a claim three times a lease, in a thread, from the beginning to the end of the block.
+
+    A renewal that fails does not end the attempt: when the lease expires, the epoch still keeps the data safe. The renewals
+    stop only where a later attempt has claimed the group.
+    """
+    stop = threading.Event()
+
+    def renew() -> None:
+        while not stop.wait(claim.lease.total_seconds() / 3):
+            try:
+                if not claim.renew(engine, tables):
+                    log.warning(
+                        "Group %r was taken over by a later attempt; this one will not be able to commit",
+                        claim.group_id,
+                    )
+                    return
+            except (SQLAlchemyError, LedgerError) as error:
+                log.warning("The lease of group %r could not be renewed: %s", claim.group_id, error)
+
+    thread = threading.Thread(target=renew, name=f"lease-{claim.group_id}", daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        stop.set()
+        thread.join()
+
+
+def claim_group(
+    engine: Engine, tables: Tables, group_id: str, owner: TaskRun, *, cluster_id: str, lease: timedelta
+) -> GroupClaim:
+    """Claim a group for this attempt.
+
+    :param cluster_id: the id of the Kafka cluster; stored by the first claim, compared by every later one
+    :param lease: of the claim
+    :raises GroupBusyError: another run holds an unexpired lease, or is committing
+    :raises ClusterChangedError: the group's positions belong to another cluster
+    :raises LedgerError: the user may not write to the state tables
+    """
+    groups = tables.consumer_groups
+
+    def work(conn: Connection) -> GroupClaim:
+        insert_if_missing(conn, tables, group_id, cluster_id)
+        row = _lock_at_once(conn, tables, group_id)
+        check_cluster(group_id, row.cluster_id, cluster_id, OTHER_CLUSTER)
+        now = database_now(conn)
+        if row.lease_owner not in (None, str(owner)) and row.lease_expires_at > now:
+            raise GroupBusyError(
+                f"Group {group_id!r} is being loaded by {row.lease_owner}; its lease, unless renewed, ends at "
+                f"{row.lease_expires_at:%Y-%m-%d %H:%M:%S} UTC"
+            )
+        claimed = conn.execute(
+            groups.update()
+            .where(groups.c.group_id == group_id, groups.c.epoch == row.epoch)
+            .values(epoch=row.epoch + 1, lease_owner=str(owner), lease_expires_at=now + lease)
+        )
+        if claimed.rowcount != 1:  # only in databases without FOR UPDATE
+            raise GroupBusyError(f"Group {group_id!r} was claimed by another run at the same moment")
+        return GroupClaim(group_id, row.epoch + 1, owner, lease)
+
+    try:
+        return transact(engine, work)
+    except DatabaseBusyError as error:
+        raise GroupBusyError(f"Group {group_id!r} cannot be claimed: {error}") from error
+    except DBAPIError as error:
+        if sqlstate(error) == _INSUFFICIENT_PRIVILEGE or "readonly database" in database_message(error):
+            raise LedgerError(
+                f"User {engine.url.username!r} of database {engine.url.database!r} may not write to the state tables: "
+                f"{database_message(error)}. GRANT SELECT, INSERT, UPDATE and DELETE on them, and USAGE on their sequence."
+            ) from error
+        raise
+
+
+def _lock_at_once(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tuple[object, ...]]:
+    """Lock the group's row and return it, without waiting for a commit that has it locked.
+
+    :raises GroupBusyError: it is locked, or this transaction's snapshot is older than the row
+    """
+    groups = tables.consumer_groups
+    select = sa.select(groups).where(groups.c.group_id == group_id).with_for_update(nowait=True)
+    try:
+        row = conn.execute(select).one_or_none()
+    except OperationalError as error:
+        if sqlstate(error) == _LOCK_NOT_AVAILABLE or "NOWAIT" in database_message(error):
+            raise GroupBusyError(f"Group {group_id!r} is being committed by another run right now") from error
+        raise
+    if row is None:  # Under REPEATABLE READ, a row that another run has just inserted is not visible yet.
+        raise GroupBusyError(f"Group {group_id!r} was claimed by another run at the same moment")
+    return row

@@ -1,13 +1,14 @@
 """The transaction that commits a batch, and what happens when its connection breaks before COMMIT is answered.
 
-What a load checks and writes besides rows (positions, lease) is in `ledger.group_claim`; a replay's in `replaying.replay_claim`.
+What a load checks and writes besides rows (positions, lease) is in `ledger.claims`; a replay's in `replaying.replay_batches`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -23,10 +24,13 @@ from airflow_kafka_offsets.exceptions import (
     PositionConflictError,
     TargetError,
 )
-from airflow_kafka_offsets.ledger.batch_rows import OPEN_STATES, Batch
+from airflow_kafka_offsets.ledger.batch_rows import Batch, update_open
 from airflow_kafka_offsets.ledger.claims import Claim
-from airflow_kafka_offsets.ledger.positions import RangeRead
+from airflow_kafka_offsets.ledger.positions import RangeRead, bound_partition, is_bound_partition
 from airflow_kafka_offsets.ledger.tables import Tables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def commit_batch(
@@ -83,6 +87,18 @@ def commit_batch(
         raise DatabaseBusyError(f"Batch {of_group} was not committed: {busy}") from busy
 
 
+def write_dead_letters(conn: Connection, tables: Tables, batch: Batch, letters: Iterable[pa.RecordBatch]) -> None:
+    """Insert the dead letters of a batch.
+
+    :param letters: record batches with the columns of `staging.dead_letters.SCHEMA`
+    """
+    of_batch = {"batch_id": batch.batch_id, "consumer_group": batch.group_id}
+    renamed = {"offset": "offset_value", "timestamp": "record_timestamp"}
+    for chunk in letters:
+        rows = [{renamed.get(name, name): value for name, value in letter.items()} for letter in chunk.to_pylist()]
+        conn.execute(tables.dead_letters.insert(), [of_batch | row for row in rows])
+
+
 def _rows_committed(conn: Connection, tables: Tables, claim: Claim, batch: Batch) -> int | None:
     """Return the number of rows that a batch was committed with; None where it was not committed."""
     # Until the server notices that the connection broke, the transaction is open and has the claim locked.
@@ -93,36 +109,25 @@ def _rows_committed(conn: Connection, tables: Tables, claim: Claim, batch: Batch
 
 
 def _close(
-    conn: Connection,
-    tables: Tables,
-    batch: Batch,
-    reads: Mapping[TopicPartition, RangeRead],
-    rows: int,
-    now: datetime,
+    conn: Connection, tables: Tables, batch: Batch, reads: Mapping[TopicPartition, RangeRead], rows: int, now: datetime
 ) -> None:
-    ranges, batches = tables.offset_ranges, tables.offset_batches
+    ranges = tables.offset_ranges
     if reads:
-        of_partition = (
-            (ranges.c.batch_id == batch.batch_id)
-            & (ranges.c.topic == sa.bindparam("of_topic"))
-            & (ranges.c.partition == sa.bindparam("of_partition"))
-        )
         conn.execute(
-            ranges.update().where(of_partition),
-            [{"of_topic": tp.topic, "of_partition": tp.partition} | asdict(read) for tp, read in reads.items()],
+            ranges.update().where(ranges.c.batch_id == batch.batch_id, is_bound_partition(ranges)),
+            [bound_partition(tp) | asdict(read) for tp, read in reads.items()],
         )
-    closed = conn.execute(
-        batches.update()
-        .where(batches.c.batch_id == batch.batch_id, batches.c.state.in_(OPEN_STATES))
-        .values(
-            state="committed",
-            records=sum(read.records or 0 for read in reads.values()),
-            row_count=rows,
-            dead_letters=sum(read.dead_letters for read in reads.values()),
-            committed_at=now,
-        )
+    closed = update_open(
+        conn,
+        tables,
+        batch.batch_id,
+        state="committed",
+        records=sum(read.records or 0 for read in reads.values()),
+        row_count=rows,
+        dead_letters=sum(read.dead_letters for read in reads.values()),
+        committed_at=now,
     )
-    if closed.rowcount != 1:
+    if not closed:
         raise PositionConflictError(
             f"Batch {batch.batch_id} of group {batch.group_id!r} is not open any more: it was committed or abandoned by "
             "another attempt or user. Nothing was written."

@@ -1,4 +1,7 @@
-"""Which table a group loads into: the answer for loads, replays, rewinds and `verify`."""
+"""Which table a group loads into: the answer for loads, replays, rewinds and `verify`; and what is refused because of it.
+
+What replays of a group are refused is in `replaying.double_loads`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.exceptions import ForeignBatchError
+from airflow_kafka_offsets.core.log_identity import is_other_topic
+from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
+from airflow_kafka_offsets.core.spans import subtract
+from airflow_kafka_offsets.exceptions import DoubleLoadError, ForeignBatchError
 from airflow_kafka_offsets.ledger.claims import Claim, transact_claimed
 from airflow_kafka_offsets.ledger.tables import Tables
 
@@ -94,12 +100,7 @@ def keep_to_table(engine: Engine, tables: Tables, claim: Claim, topics: Sequence
         .where(batches.c.consumer_group == group_id, batches.c.target_table.in_(old_names))
         .values(target_table=target)
     )
-    renamed = transact_claimed(
-        engine,
-        tables,
-        claim,
-        lambda conn: conn.execute(rename).rowcount,
-    )
+    renamed = transact_claimed(engine, tables, claim, lambda conn: conn.execute(rename).rowcount)
     log.warning(
         "Table %r of group %r does not exist any more: it is taken for renamed to %r, and %d batches of the history have the new "
         "name from now on. If it was dropped, its rows are missing: 'airflow kafka-offsets verify' shows which",
@@ -125,3 +126,52 @@ def _another_table(group_id: str, known: GroupTable, topics: Sequence[str], targ
         f"group_id of its own. To go on in {target!r} from the positions of this group, choose a new group_id, and copy the "
         f"positions to it: airflow kafka-offsets rewind NEW_GROUP {scope} --to-group {group_id} --new-group --conn-id CONN_ID --execute."
     )
+
+
+def refuse_replayed(
+    conn: Connection, tables: Tables, group_id: str, target: str, ranges: Sequence[OffsetRange]
+) -> None:
+    """Check that no replay has appended offsets to a load's table, before the group's first load into it, that it would load.
+
+    :param ranges: of the load; every offset from their starts on will be loaded, by this batch or a later one
+    :raises DoubleLoadError: a replay has appended such offsets, and they were not replaced since
+    """
+    batches, range_rows = tables.offset_batches.c, tables.offset_ranges
+    rows = conn.execute(
+        sa.select(range_rows, batches.committed_at)
+        .join(tables.offset_batches, range_rows.c.batch_id == batches.batch_id)
+        .where(
+            batches.consumer_group == group_id,
+            batches.state == "committed",
+            batches.target_table.in_(same_table_names(conn, target)),
+            range_rows.c.topic.in_({range_.topic for range_ in ranges}),
+            sa.or_(
+                range_rows.c.replaced_from.is_not(None), sa.and_(batches.kind == "replay", range_rows.c.records > 0)
+            ),
+        )
+        .order_by(range_rows.c.batch_id)
+    ).all()
+    starts = {range_.topic_partition: range_ for range_ in ranges}
+    for row in rows:
+        tp = TopicPartition(row.topic, row.partition)
+        planned = starts.get(tp)
+        if row.replaced_from is not None or planned is None or is_other_topic(row.topic_id, planned.topic_id):
+            continue
+        replaced = [
+            (later.replaced_from, later.replaced_to)
+            for later in rows
+            if later.replaced_from is not None
+            and (later.topic, later.partition) == tp
+            and later.committed_at >= row.committed_at
+            and not is_other_topic(later.topic_id, row.topic_id)
+        ]
+        appended = subtract([(max(row.start_offset, planned.start), row.end_offset)], replaced)
+        for start, end in appended:
+            if start < end:
+                raise DoubleLoadError(
+                    f"Batch {row.batch_id}, a replay of group {group_id!r}, has appended {tp} {start}..{end} to table "
+                    f"{target!r}. The group begins at offset {planned.start}, and would load these records into the same table "
+                    "again. Nothing was loaded. Load into another table, or into a sink with an upsert_key; or let the group "
+                    f"begin after them: airflow kafka-offsets rewind {group_id} --topic {tp.topic}:{tp.partition} "
+                    f"--to-offset {row.end_offset} --conn-id CONN_ID --execute."
+                )

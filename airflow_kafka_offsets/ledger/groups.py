@@ -1,4 +1,4 @@
-"""Rows of `consumer_groups`: how they are found, inserted and locked. Claims on them are in `ledger.group_claim`."""
+"""Rows of `consumer_groups`: how they are found, inserted and locked. Claims on them are in `ledger.claims`."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
@@ -9,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 from airflow_kafka_offsets.database.errors import database_message, is_outage, sqlstate
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
-from airflow_kafka_offsets.ledger.migrations import upgrade, upgrade_statements
+from airflow_kafka_offsets.ledger.migrations import upgrade_statements
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables, sql_text
 
 # In other databases each DDL statement is a transaction of its own.
@@ -45,18 +47,10 @@ def create_missing(engine: Engine, tables: Tables) -> bool:
     :raises DatabaseUnavailableError: the database is unavailable, or out of space for example
     """
     tables.check_names(engine.dialect)
-    if _is_installed(engine, tables):
-        return False
-    try:
-        transact(engine, lambda conn: _create(conn, tables))
-    except DBAPIError as error:
-        # Where two tasks create the tables at the same time, one of them gets an error.
-        if _is_installed(engine, tables):
+    with engine.connect() as conn:
+        if installed_version(conn, tables) is not None:
             return False
-        missing = sqlstate(error) == _NO_SUCH_SCHEMA
-        mended = f"CREATE SCHEMA {tables.metadata.schema}, and grant" if missing else "Grant"
-        raise _failed(engine, tables, error, "created", f"{mended} CREATE on the schema") from error
-    return True
+    return _change(engine, tables, lambda conn: _create(conn, tables), "created", "Grant CREATE on the schema")
 
 
 def statements(engine: Engine, tables: Tables) -> str:
@@ -80,39 +74,42 @@ def _upgrade(engine: Engine, tables: Tables) -> bool:
         version = stored_version(conn, tables)
         if version is None or version == SCHEMA_VERSION:
             return False
-        upgrade(conn, tables, version)
+        for statement in upgrade_statements(conn, tables, version):
+            conn.execute(statement)
         return True
 
+    return _change(engine, tables, work, "upgraded", "Run it as the owner of the tables")
+
+
+def _change(engine: Engine, tables: Tables, work: Callable[[Connection], bool], done: str, way_out: str) -> bool:
+    """Run a transaction that changes the tables; return False where another process has changed them meanwhile."""
     try:
         return transact(engine, work)
     except DBAPIError as error:
-        # Without transactional DDL, another process may have upgraded the tables meanwhile.
+        # Where two processes create the tables at the same time, one of them gets an error.
         with engine.connect() as conn:
             if stored_version(conn, tables) == SCHEMA_VERSION:
                 return False
-        raise _failed(engine, tables, error, "upgraded", "Run it as the owner of the tables") from error
+        if is_outage(error):
+            raise DatabaseUnavailableError(
+                f"The state tables could not be {done} in database {engine.url.database!r}: {database_message(error)}. Nothing "
+                "was written; run the task again when the database is back."
+            ) from error
+        if sqlstate(error) == _NO_SUCH_SCHEMA:
+            way_out = f"CREATE SCHEMA {tables.metadata.schema}, and grant CREATE on the schema"
+        where = f"schema {tables.metadata.schema!r}" if tables.metadata.schema else "the default schema"
+        raise LedgerError(
+            f"The state tables cannot be {done} in {where} of database {engine.url.database!r} as user "
+            f"{engine.url.username!r}: {database_message(error)}. {way_out}, or let an administrator apply the output of "
+            "'airflow kafka-offsets init --show-sql'."
+        ) from error
 
 
-def _failed(
-    engine: Engine, tables: Tables, error: DBAPIError, done: str, way_out: str
-) -> LedgerError | DatabaseUnavailableError:
-    if is_outage(error):
-        return DatabaseUnavailableError(
-            f"The state tables could not be {done} in database {engine.url.database!r}: {database_message(error)}. Nothing was "
-            "written; run the task again when the database is back."
-        )
-    where = f"schema {tables.metadata.schema!r}" if tables.metadata.schema else "the default schema"
-    return LedgerError(
-        f"The state tables cannot be {done} in {where} of database {engine.url.database!r} "
-        f"as user {engine.url.username!r}: {database_message(error)}. {way_out}, or let an "
-        f"administrator apply the output of 'airflow kafka-offsets init --show-sql'."
-    )
-
-
-def _create(conn: Connection, tables: Tables) -> None:
+def _create(conn: Connection, tables: Tables) -> bool:
     tables.metadata.create_all(conn)
-    if _version(conn, tables) is None:
+    if stored_version(conn, tables) is None:
         conn.execute(tables.schema_version.insert().values(version=SCHEMA_VERSION))
+    return True
 
 
 def stored_version(conn: Connection, tables: Tables) -> int | None:
@@ -122,7 +119,7 @@ def stored_version(conn: Connection, tables: Tables) -> int | None:
     """
     if not sa.inspect(conn).has_table(tables.schema_version.name, schema=tables.schema_version.schema):
         return None
-    version = _version(conn, tables)
+    version: int | None = conn.scalar(sa.select(sa.func.max(tables.schema_version.c.version)))
     if version is not None and version > SCHEMA_VERSION:
         raise LedgerError(
             f"The state tables have schema version {version}, this package works with {SCHEMA_VERSION}. "
@@ -157,13 +154,3 @@ def check_installed(conn: Connection, tables: Tables) -> None:
             "ever loaded into it, or the state tables are in another schema or have another prefix. The first load creates them, or "
             "'airflow kafka-offsets init'"
         )
-
-
-def _is_installed(engine: Engine, tables: Tables) -> bool:
-    with engine.connect() as conn:
-        return installed_version(conn, tables) is not None
-
-
-def _version(conn: Connection, tables: Tables) -> int | None:
-    version: int | None = conn.scalar(sa.select(sa.func.max(tables.schema_version.c.version)))
-    return version

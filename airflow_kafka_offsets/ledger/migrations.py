@@ -5,8 +5,7 @@ A migration names its columns itself, since `Tables` has the columns of the curr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -18,134 +17,75 @@ from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import LedgerError
 from airflow_kafka_offsets.ledger.tables import Tables
 
-_AHEAD = ("ahead_offset", "ahead_before_ms")
 
-_LOADED = ("loaded_offset", "loaded_before_ms")
-
-
-class DropColumn(ExecutableDDLElement):
-    """`ALTER TABLE … DROP COLUMN …`."""
+class TableStatement(ExecutableDDLElement):
+    """A statement about tables, whose quoted names replace `{}`."""
 
     inherit_cache = False
 
-    def __init__(self, table: sa.Table, column: str) -> None:
-        self.table = table
-        self.column = column
-
-
-class LockTables(ExecutableDDLElement):
-    """`LOCK TABLE …`: no other transaction reads or writes the tables until this one ends. Postgres only."""
-
-    inherit_cache = False
-
-    def __init__(self, *tables: sa.Table) -> None:
+    def __init__(self, text: str, *tables: sa.Table) -> None:
+        self.text = text
         self.tables = tables
 
 
-@compiles(DropColumn)
-def _drop_column(element: DropColumn, compiler: DDLCompiler, **_: object) -> str:
-    names = compiler.preparer
-    return f"ALTER TABLE {names.format_table(element.table)} DROP COLUMN {names.quote(element.column)}"
+@compiles(TableStatement)
+def _with_names(element: TableStatement, compiler: DDLCompiler, **_: object) -> str:
+    return element.text.format(", ".join(map(compiler.preparer.format_table, element.tables)))
 
 
-@compiles(LockTables)
-def _lock_tables(element: LockTables, compiler: DDLCompiler, **_: object) -> str:
-    return f"LOCK TABLE {', '.join(map(compiler.preparer.format_table, element.tables))} IN ACCESS EXCLUSIVE MODE"
-
-
-Statement = ExecutableDDLElement | sa.Update
-
-
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """A step from one schema version to the next.
-
-    :param to_version: the version of the tables after it
-    :param altered: returns the tables that it alters
-    :param check: raises LedgerError where the data do not allow it
-    :param statements: returns the statements to run, without those that an interrupted migration has run already
-    """
-
-    to_version: int
-    altered: Callable[[Tables], Sequence[sa.Table]]
-    check: Callable[[Connection, Tables], None]
-    statements: Callable[[Connection, Tables], Iterator[Statement]]
-
-
-def upgrade(conn: Connection, tables: Tables, version: int) -> None:
-    """Run the migrations from a version to the current one.
-
-    :raises LedgerError: the data do not allow a migration; nothing of it was run
-    """
-    for migration in _after(version):
-        # No load may commit between the check and the statements.
-        for lock in _locks(conn, tables, migration):
-            conn.execute(lock)
-        migration.check(conn, tables)
-        for statement in migration.statements(conn, tables):
-            conn.execute(statement)
-        conn.execute(_note_version(tables, migration))
+Statement = TableStatement | sa.Update
 
 
 def upgrade_statements(conn: Connection, tables: Tables, version: int) -> Iterator[Statement]:
-    """Yield the statements that `upgrade` would run, without running them.
+    """Yield the statements that upgrade the tables from a version to the current one.
+
+    To upgrade, run each statement before the next one is asked for: a migration locks tables before it checks their data.
 
     :raises LedgerError: the data do not allow a migration
     """
-    for migration in _after(version):
-        migration.check(conn, tables)
-        yield from _locks(conn, tables, migration)
-        yield from migration.statements(conn, tables)
-        yield _note_version(tables, migration)
+    stored = tables.schema_version
+    for to_version, migration in MIGRATIONS.items():
+        if to_version > version:
+            yield from migration(conn, tables)
+            yield stored.update().where(stored.c.version == to_version - 1).values(version=to_version)
 
 
-def _after(version: int) -> list[Migration]:
-    return [migration for migration in MIGRATIONS if migration.to_version > version]
-
-
-def _locks(conn: Connection, tables: Tables, migration: Migration) -> Iterator[LockTables]:
+def _drop_lateness(conn: Connection, tables: Tables) -> Iterator[Statement]:
+    """Drop the columns of records that were loaded after a position."""
+    offsets, ranges = tables.consumed_offsets, tables.offset_ranges
     # SQLite has one writer at a time; in other databases the first ALTER TABLE ends the lock.
     if conn.dialect.name == "postgresql":
-        yield LockTables(*migration.altered(tables))
+        # No load may commit between the check and the statements.
+        yield TableStatement("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", offsets, ranges)
+    _refuse_lateness(conn, tables)
+    ahead = ("ahead_offset", "ahead_before_ms")
+    for table, columns in ((offsets, ahead), (ranges, ("loaded_offset", "loaded_before_ms", *ahead))):
+        # A database without transactional DDL keeps the changes of an interrupted migration.
+        existing = _column_names(conn, table)
+        for column in columns:
+            if column in existing:
+                yield TableStatement(f"ALTER TABLE {{}} DROP COLUMN {column}", table)
 
 
-def _note_version(tables: Tables, migration: Migration) -> sa.Update:
-    version = tables.schema_version
-    before = version.c.version == migration.to_version - 1
-    return version.update().where(before).values(version=migration.to_version)
-
-
-def _drop(conn: Connection, table: sa.Table, *columns: str) -> Iterator[DropColumn]:
-    # A database without transactional DDL keeps the changes of an interrupted migration.
-    existing = {column["name"] for column in sa.inspect(conn).get_columns(table.name, schema=table.schema)}
-    return (DropColumn(table, column) for column in columns if column in existing)
-
-
-def _altered_by_2(tables: Tables) -> Sequence[sa.Table]:
-    return tables.consumed_offsets, tables.offset_ranges
-
-
-def _check_2(conn: Connection, tables: Tables) -> None:
-    """Refuse where records after a position are loaded already: without these columns they would be loaded again."""
-    inspector = sa.inspect(conn)
+def _refuse_lateness(conn: Connection, tables: Tables) -> None:
+    """Raise an error where records after a position are loaded already: without these columns they would be loaded again."""
     offsets, ranges, batches = tables.consumed_offsets, tables.offset_ranges, tables.offset_batches.c
     ahead: sa.ColumnClause[int] = sa.column("ahead_offset", sa.BigInteger)
-    groups: set[str] = set()
-    if "ahead_offset" in {column["name"] for column in inspector.get_columns(offsets.name, schema=offsets.schema)}:
-        groups |= set(conn.scalars(sa.select(offsets.c.consumer_group).where(ahead > offsets.c.offset_value)))
-    if "ahead_offset" in {column["name"] for column in inspector.get_columns(ranges.name, schema=ranges.schema)}:
-        # Staged files of an open batch may have such records, too.
-        groups |= set(
-            conn.scalars(
-                sa.select(batches.consumer_group)
-                .join(ranges, ranges.c.batch_id == batches.batch_id)
-                .where(
-                    batches.state.in_(("planned", "staged")),
-                    ranges.c.end_offset == ranges.c.target_offset,
-                    ahead > ranges.c.end_offset,
-                )
-            )
+    # Staged files of an open batch may have such records, too.
+    of_open_batches = (
+        sa.select(batches.consumer_group)
+        .join(ranges, ranges.c.batch_id == batches.batch_id)
+        .where(
+            batches.state.in_(("planned", "staged")),
+            ranges.c.end_offset == ranges.c.target_offset,
+            ahead > ranges.c.end_offset,
         )
+    )
+    of_positions = sa.select(offsets.c.consumer_group).where(ahead > offsets.c.offset_value)
+    groups: set[str] = set()
+    for table, query in ((offsets, of_positions), (ranges, of_open_batches)):
+        if "ahead_offset" in _column_names(conn, table):
+            groups |= set(conn.scalars(query))
     if groups:
         raise LedgerError(
             f"The state tables cannot be upgraded to schema version 2: records after the positions of group "
@@ -156,9 +96,9 @@ def _check_2(conn: Connection, tables: Tables) -> None:
         )
 
 
-def _statements_2(conn: Connection, tables: Tables) -> Iterator[Statement]:
-    yield from _drop(conn, tables.consumed_offsets, *_AHEAD)
-    yield from _drop(conn, tables.offset_ranges, *_LOADED, *_AHEAD)
+def _column_names(conn: Connection, table: sa.Table) -> set[str]:
+    return {column["name"] for column in sa.inspect(conn).get_columns(table.name, schema=table.schema)}
 
 
-MIGRATIONS = (Migration(2, _altered_by_2, _check_2, _statements_2),)
+MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {2: _drop_lateness}
+"""The migrations by the version to which they lead. A migration yields statements, without those that an interrupted one has run."""

@@ -1,23 +1,90 @@
-"""Positions that are moved without loading: a rewind, an undo or an import, as rows of the state tables.
+"""Positions that are set without loading, with a committed batch in the history: first ones, and those that a rewind moves.
 
 Nothing is decided or checked here: the caller has locked the group's row, and compared the stored positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, replace
+from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.core.spans import Span
 from airflow_kafka_offsets.database.transactions import database_now
-from airflow_kafka_offsets.ledger.batch_rows import insert_batch, insert_gaps, insert_ranges
+from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe, as_batch, insert_batch
+from airflow_kafka_offsets.ledger.groups import stored_generation
+from airflow_kafka_offsets.ledger.positions import (
+    bound_partition,
+    is_bound_partition,
+    positions_after,
+    set_positions,
+    stored_positions,
+)
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.sinks.sink import Sink
+
+
+def store_first_positions(
+    conn: Connection,
+    tables: Tables,
+    group_id: str,
+    owner: TaskRun,
+    generation: int,
+    recipe: Recipe,
+    starts: Sequence[OffsetRange],
+    now: datetime,
+    reason: str | None = None,
+) -> None:
+    """Store the positions of partitions that have none, as a batch of kind `start`: a later load begins there.
+
+    :param recipe: of the load; nothing is written to its table
+    :param starts: empty ranges, at the positions
+    :param reason: for the history
+    """
+    values = {"state": "committed", "reason": reason, "planned_at": now, "committed_at": now} | asdict(recipe)
+    batch = insert_batch(conn, tables, group_id, owner, "start", generation, starts, **values)
+    set_positions(conn, tables, group_id, batch.batch_id, positions_after(starts), now)
+
+
+def first_ranges(batch: Batch, stored: Collection[TopicPartition]) -> list[OffsetRange]:
+    """Return empty ranges at the offsets where a load began partitions without a position.
+
+    :param stored: the partitions of its group that have a position
+    """
+    starts = batch.starts
+    return [
+        replace(range_, start=starts[tp], end=starts[tp], target=starts[tp])
+        for range_ in batch.ranges
+        if (tp := range_.topic_partition) not in stored
+    ]
+
+
+def keep_first_positions(
+    conn: Connection, tables: Tables, group_id: str, batch_id: int, *, but: Collection[TopicPartition] = ()
+) -> None:
+    """Store the positions at which an abandoned load began partitions.
+
+    Without them, and with a position of another partition, the next load would take these for new partitions and begin at their
+    beginning offset.
+
+    :param but: partitions whose position is set in the same transaction
+    """
+    batches = tables.offset_batches
+    row = conn.execute(sa.select(batches).where(batches.c.batch_id == batch_id)).one()
+    stored = stored_positions(conn, tables, group_id)
+    starts = first_ranges(as_batch(conn, tables, row), {*stored, *but})
+    if starts:
+        owner = TaskRun(row.run_id, row.dag_id, row.task_id, row.map_index, row.try_number)
+        recipe = Recipe(row.target_table, row.transform, row.fingerprint)
+        generation, now = stored_generation(conn, tables, group_id), database_now(conn)
+        reason = f"where batch {batch_id} began"
+        store_first_positions(conn, tables, group_id, owner, generation, recipe, starts, now, reason)
 
 
 def move_positions(
@@ -35,7 +102,7 @@ def move_positions(
     replaced: Mapping[TopicPartition, Span] | None = None,
     **of_batch: object,
 ) -> int:
-    """Move positions of a group, with a committed batch in its history.
+    """Move positions of a group: a rewind, an undo or an import.
 
     :param moves: from `start`, the stored position, to `end`; `how` is "chosen" if none is stored, "removed" if none remains
     :param gaps: the offsets that are skipped
@@ -49,52 +116,25 @@ def move_positions(
     :raises ConfigurationError: the rows of the target do not say where they are from, or the group loads into another table
     """
     now = database_now(conn)
+    values = of_batch | {"state": "committed", "planned_at": now, "committed_at": now}
+    name = target.name if target is not None else None
     batch_id = insert_batch(
-        conn,
-        tables,
-        group_id,
-        owner,
-        kind,
-        generation,
-        state="committed",
-        planned_at=now,
-        committed_at=now,
-        target_table=target.name if target is not None else None,
-        **of_batch,
-    )
-    insert_ranges(conn, tables, batch_id, moves, replaced)
-    insert_gaps(conn, tables, batch_id, gaps)
+        conn, tables, group_id, owner, kind, generation, moves, gaps, replaced, target_table=name, **values
+    ).batch_id
     if target is not None:
         replace_output(conn, tables, group_id, batch_id, target)
     offsets, groups = tables.consumed_offsets, tables.consumer_groups
-    stored = [{"of_topic": move.topic, "of_partition": move.partition} for move in moves if move.how != "chosen"]
+    stored = [bound_partition(move.topic_partition) for move in moves if move.how != "chosen"]
     if stored:
-        conn.execute(
-            offsets.delete().where(
-                offsets.c.consumer_group == group_id,
-                offsets.c.topic == sa.bindparam("of_topic"),
-                offsets.c.partition == sa.bindparam("of_partition"),
-            ),
-            stored,
-        )
-    rows = [
-        {
-            "consumer_group": group_id,
-            "topic": move.topic,
-            "partition": move.partition,
-            "offset_value": move.end,
-            "topic_id": move.topic_id,
-            "leader_epoch": move.end_epoch,
-            # The timestamp is that of the last record loaded, which is not the one before this position.
-            "record_timestamp": None,
-            "batch_id": batch_id,
-            "updated_at": now,
-        }
+        of_group = offsets.c.consumer_group == group_id
+        conn.execute(offsets.delete().where(of_group, is_bound_partition(offsets)), stored)
+    # Deleted and inserted: the timestamp of the last record loaded is not that of the record before the new position.
+    positions = {
+        move.topic_partition: Position(move.end, move.topic_id, move.end_epoch)
         for move in moves
         if move.how != "removed"
-    ]
-    if rows:
-        conn.execute(offsets.insert(), rows)
+    }
+    set_positions(conn, tables, group_id, batch_id, positions, now)
     conn.execute(
         groups.update().where(groups.c.group_id == group_id).values(generation=generation, cluster_id=cluster_id)
     )

@@ -51,9 +51,7 @@ def groups(conn: Connection, tables: Tables) -> list[Row]:
     )
     committed, open_load = tables.offset_batches.alias(), tables.offset_batches.alias()
     still_open = sa.and_(
-        open_load.c.consumer_group == groups.group_id,
-        open_load.c.kind == "load",
-        open_load.c.state.in_(OPEN_STATES),
+        open_load.c.consumer_group == groups.group_id, open_load.c.kind == "load", open_load.c.state.in_(OPEN_STATES)
     )
     held = groups.lease_expires_at > database_now(conn)
     query = (

@@ -1,15 +1,14 @@
 """The positions of a group: for each partition, the next offset to read.
 
-A load moves them here, in the transaction of its commit (`ledger.group_claim`); so do first positions that are stored without a batch
-(`ledger.first_positions`). Rewinds move them in `ledger.moved_positions`.
+A load moves them here, in the transaction of its commit (`ledger.claims`). Those that are set without loading, first positions
+and rewinds, are in `ledger.moved_positions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -59,21 +58,24 @@ def check_positions(conn: Connection, tables: Tables, batch: Batch) -> None:
 
     :raises PositionConflictError: a position is another offset, or missing
     """
-    stored = stored_positions(conn, tables, batch.group_id)
-    skipped_from = {TopicPartition(gap.topic, gap.partition): gap.start for gap in batch.gaps}
+    stored, starts = stored_positions(conn, tables, batch.group_id), batch.starts
     for range_ in batch.ranges:
         tp = range_.topic_partition
         position = stored.get(tp)
-        expected = skipped_from.get(tp, range_.start)
         if position is None and range_.how not in ("stored", "skipped-gap"):
             continue  # the first batch of the partition
-        if position is None or position.offset != expected:
+        if position is None or position.offset != starts[tp]:
             raise PositionConflictError(
-                f"Batch {batch.batch_id} of group {batch.group_id!r} starts {tp} at offset {expected}, but the stored "
+                f"Batch {batch.batch_id} of group {batch.group_id!r} starts {tp} at offset {starts[tp]}, but the stored "
                 f"position is {position.offset if position else 'missing'}. The positions were changed by something other "
                 "than this package. Nothing was written; find out what changed them, and restore the position or abandon the "
                 "batch."
             )
+
+
+def positions_after(ranges: Iterable[OffsetRange]) -> dict[TopicPartition, Position]:
+    """Return the positions after ranges were loaded: not "last record + 1", since a range may end in offsets without a record."""
+    return {range_.topic_partition: Position(range_.end, range_.topic_id, range_.epoch_after) for range_ in ranges}
 
 
 def set_positions(
@@ -81,42 +83,46 @@ def set_positions(
     tables: Tables,
     group_id: str,
     batch_id: int,
-    ranges: Sequence[OffsetRange],
-    stored: Mapping[TopicPartition, Position],
-    reads: Mapping[TopicPartition, RangeRead],
+    positions: Mapping[TopicPartition, Position],
     now: datetime,
+    reads: Mapping[TopicPartition, RangeRead] | None = None,
 ) -> None:
-    """Set each position to the end of its range: not to "last record + 1", since a range may end in offsets without a record.
+    """Store positions of a group.
 
-    :param stored: the positions before
+    :param reads: what was loaded before them; without a record, the timestamp of an earlier batch stays
     """
-    offsets = tables.consumed_offsets
-    updated: list[dict[str, Any]] = []
-    inserted: list[dict[str, Any]] = []
-    for range_ in ranges:
-        tp = range_.topic_partition
-        read = reads.get(tp)
-        newest = read.last_timestamp if read is not None else None
-        values = {
-            "offset_value": range_.end,
-            "topic_id": range_.topic_id,
-            "leader_epoch": range_.epoch_after,
+    offsets, stored, reads = tables.consumed_offsets, stored_positions(conn, tables, group_id), reads or {}
+    rows = {
+        tp: bound_partition(tp)
+        | {
+            "offset_value": position.offset,
+            "topic_id": position.topic_id,
+            "leader_epoch": position.leader_epoch,
             "batch_id": batch_id,
             "updated_at": now,
+            "newest": reads[tp].last_timestamp if tp in reads else None,
         }
-        if tp in stored:
-            updated.append(values | {"of_topic": tp.topic, "of_partition": tp.partition, "newest": newest})
-        else:
-            key = {"consumer_group": group_id, "topic": tp.topic, "partition": tp.partition}
-            inserted.append(key | values | {"record_timestamp": newest})
-    if updated:
-        of_partition = (
-            (offsets.c.consumer_group == group_id)
-            & (offsets.c.topic == sa.bindparam("of_topic"))
-            & (offsets.c.partition == sa.bindparam("of_partition"))
-        )
-        # A batch without records leaves the timestamp of an earlier one.
-        newest_ever = sa.func.coalesce(sa.bindparam("newest", type_=UtcDateTime()), offsets.c.record_timestamp)
-        conn.execute(offsets.update().where(of_partition).values(record_timestamp=newest_ever), updated)
-    if inserted:
-        conn.execute(offsets.insert(), inserted)
+        for tp, position in positions.items()
+    }
+    timestamp = sa.bindparam("newest", type_=UtcDateTime())
+    update = offsets.update().where(offsets.c.consumer_group == group_id, is_bound_partition(offsets))
+    update = update.values(record_timestamp=sa.func.coalesce(timestamp, offsets.c.record_timestamp))
+    insert = offsets.insert().values(
+        consumer_group=group_id,
+        topic=sa.bindparam("of_topic"),
+        partition=sa.bindparam("of_partition"),
+        record_timestamp=timestamp,
+    )
+    for statement, kept in ((update, rows.keys() & stored.keys()), (insert, rows.keys() - stored.keys())):
+        if kept:
+            conn.execute(statement, [rows[tp] for tp in sorted(kept)])
+
+
+def bound_partition(partition: TopicPartition) -> dict[str, object]:
+    """Return a partition as the parameters of `is_bound_partition`."""
+    return {"of_topic": partition.topic, "of_partition": partition.partition}
+
+
+def is_bound_partition(table: sa.Table) -> sa.ColumnElement[bool]:
+    """Return the condition for rows of a partition that is a parameter of the statement."""
+    return (table.c.topic == sa.bindparam("of_topic")) & (table.c.partition == sa.bindparam("of_partition"))

@@ -61,9 +61,7 @@ def replace_output(conn: Connection, tables: Tables, group_id: str, batch_id: in
 
 
 def _remove(
-    conn: Connection,
-    ranges: _Ranges,
-    remove: Callable[[Connection, ReplacedOffsets], list[Removed]],
+    conn: Connection, ranges: _Ranges, remove: Callable[[Connection, ReplacedOffsets], list[Removed]]
 ) -> Counter[tuple[int, TopicPartition]]:
     """Remove output of some ranges, and return how much of each batch and partition was removed."""
     ids = sorted({row.batch_id for row in conn.execute(ranges)})
@@ -104,11 +102,7 @@ def _overlapping(tables: Tables, group_id: str, batch_id: int) -> _Ranges:
 def same_topic(loaded: sa.FromClause, again: sa.FromClause) -> sa.ColumnElement[bool]:
     """Return the condition that two ranges are of the same topic, and not of one that was recreated under its name."""
     # A broker may have reported no id.
-    return sa.or_(
-        loaded.c.topic_id == again.c.topic_id,
-        loaded.c.topic_id.is_(None),
-        again.c.topic_id.is_(None),
-    )
+    return sa.or_(loaded.c.topic_id == again.c.topic_id, loaded.c.topic_id.is_(None), again.c.topic_id.is_(None))
 
 
 def _check_target(conn: Connection, tables: Tables, group_id: str, elsewhere: _Ranges, name: str) -> None:

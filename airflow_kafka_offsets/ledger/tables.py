@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
@@ -43,6 +44,22 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC)
 
 
+def _columns(types: dict[str, Any], **options: Any) -> list[sa.Column[Any]]:
+    return [sa.Column(name, type_, **options) for name, type_ in types.items()]
+
+
+def _keys(**types: Any) -> list[sa.Column[Any]]:
+    return _columns(types, primary_key=True, autoincrement=False)
+
+
+def _required(**types: Any) -> list[sa.Column[Any]]:
+    return _columns(types, nullable=False)
+
+
+def _optional(**types: Any) -> list[sa.Column[Any]]:
+    return _columns(types, nullable=True)
+
+
 class Tables:
     """The state tables, in a schema or with a prefix before their names.
 
@@ -59,58 +76,33 @@ class Tables:
         # SQLite generates numbers only for a primary key of type INTEGER.
         serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
-        self.schema_version = self._table(
-            "offsets_schema_version",
-            sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
-        )
+        self.schema_version = self._table("offsets_schema_version", *_keys(version=sa.Integer))
         self.consumer_groups = self._table(
             "consumer_groups",
-            sa.Column("group_id", name, primary_key=True),
-            sa.Column("cluster_id", name),
-            sa.Column("generation", sa.BigInteger, nullable=False),
-            sa.Column("epoch", sa.BigInteger, nullable=False),
-            sa.Column("lease_owner", sa.Text),
-            sa.Column("lease_expires_at", UtcDateTime),
+            *_keys(group_id=name),
+            *_optional(cluster_id=name),
+            *_required(generation=sa.BigInteger, epoch=sa.BigInteger),
+            *_optional(lease_owner=sa.Text, lease_expires_at=UtcDateTime),
         )
         self.consumed_offsets = self._table(
             "consumed_offsets",
-            sa.Column("consumer_group", name, primary_key=True),
-            sa.Column("topic", topic, primary_key=True),
-            sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
-            sa.Column("offset_value", sa.BigInteger, nullable=False),
-            sa.Column("topic_id", sa.String(40)),
-            sa.Column("leader_epoch", sa.Integer),
-            sa.Column("record_timestamp", UtcDateTime),
-            sa.Column("batch_id", sa.BigInteger, nullable=False),
-            sa.Column("updated_at", UtcDateTime, nullable=False),
+            *_keys(consumer_group=name, topic=topic, partition=sa.Integer),
+            *_required(offset_value=sa.BigInteger),
+            *_optional(topic_id=sa.String(40), leader_epoch=sa.Integer, record_timestamp=UtcDateTime),
+            *_required(batch_id=sa.BigInteger, updated_at=UtcDateTime),
         )
         self.offset_batches = self._table(
             "offset_batches",
             sa.Column("batch_id", serial, primary_key=True, autoincrement=True),
-            sa.Column("consumer_group", name, nullable=False),
-            sa.Column("generation", sa.BigInteger, nullable=False),
-            sa.Column("kind", sa.String(20), nullable=False),
-            sa.Column("state", sa.String(20), nullable=False),
-            sa.Column("attempt", sa.Integer, nullable=False),
-            sa.Column("epoch", sa.BigInteger),
-            sa.Column("dag_id", name),
-            sa.Column("task_id", name),
-            sa.Column("run_id", name),
-            sa.Column("map_index", sa.Integer),
-            sa.Column("try_number", sa.Integer),
-            sa.Column("target_table", sa.Text),
-            sa.Column("staging_uri", sa.Text),
-            sa.Column("transform", sa.Text),
-            sa.Column("fingerprint", sa.String(64)),
-            sa.Column("records", sa.BigInteger),
-            sa.Column("row_count", sa.BigInteger),
-            sa.Column("dead_letters", sa.BigInteger),
-            sa.Column("scenario", sa.Text),
-            sa.Column("reason", sa.Text),
-            sa.Column("who", sa.Text),
-            sa.Column("planned_at", UtcDateTime, nullable=False),
-            sa.Column("staged_at", UtcDateTime),
-            sa.Column("committed_at", UtcDateTime),
+            *_required(consumer_group=name, generation=sa.BigInteger),
+            *_required(kind=sa.String(20), state=sa.String(20), attempt=sa.Integer),
+            *_optional(epoch=sa.BigInteger),
+            *_optional(dag_id=name, task_id=name, run_id=name, map_index=sa.Integer, try_number=sa.Integer),
+            *_optional(target_table=sa.Text, staging_uri=sa.Text, transform=sa.Text, fingerprint=sa.String(64)),
+            *_optional(records=sa.BigInteger, row_count=sa.BigInteger, dead_letters=sa.BigInteger),
+            *_optional(scenario=sa.Text, reason=sa.Text, who=sa.Text),
+            *_required(planned_at=UtcDateTime),
+            *_optional(staged_at=UtcDateTime, committed_at=UtcDateTime),
         )
         batches = self.offset_batches.c
         self._index("by_run", batches.consumer_group, batches.run_id, batches.task_id)
@@ -122,55 +114,31 @@ class Tables:
         self._one_open.ddl_if(callable_=lambda *_, dialect, **__: dialect.name in _PARTIAL_INDEX_DIALECTS)
         self.offset_ranges = self._table(
             "offset_ranges",
-            sa.Column("batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
-            sa.Column("topic", topic, primary_key=True),
-            sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
-            sa.Column("topic_id", sa.String(40)),
-            sa.Column("start_offset", sa.BigInteger, nullable=False),
-            sa.Column("end_offset", sa.BigInteger, nullable=False),
-            sa.Column("target_offset", sa.BigInteger, nullable=False),
-            sa.Column("leader_epoch", sa.Integer),
-            sa.Column("end_epoch", sa.Integer),
-            sa.Column("replaced_from", sa.BigInteger),
-            sa.Column("replaced_to", sa.BigInteger),
-            sa.Column("records", sa.BigInteger),
-            sa.Column("dead_letters", sa.BigInteger),
-            sa.Column("bytes", sa.BigInteger),
-            sa.Column("first_timestamp", UtcDateTime),
-            sa.Column("last_timestamp", UtcDateTime),
-            sa.Column("how", sa.String(20), nullable=False),
+            *_keys(batch_id=sa.BigInteger, topic=topic, partition=sa.Integer),
+            *_optional(topic_id=sa.String(40)),
+            *_required(start_offset=sa.BigInteger, end_offset=sa.BigInteger, target_offset=sa.BigInteger),
+            *_optional(leader_epoch=sa.Integer, end_epoch=sa.Integer),
+            *_optional(replaced_from=sa.BigInteger, replaced_to=sa.BigInteger),
+            *_optional(records=sa.BigInteger, dead_letters=sa.BigInteger, bytes=sa.BigInteger),
+            *_optional(first_timestamp=UtcDateTime, last_timestamp=UtcDateTime),
+            *_required(how=sa.String(20)),
         )
         self.offset_gaps = self._table(
             "offset_gaps",
-            sa.Column("batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
-            sa.Column("topic", topic, primary_key=True),
-            sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
-            sa.Column("start_offset", sa.BigInteger, primary_key=True, autoincrement=False),
-            sa.Column("end_offset", sa.BigInteger, nullable=False),
-            sa.Column("cause", sa.Text, nullable=False),
-            sa.Column("decision", sa.Text, nullable=False),
+            *_keys(batch_id=sa.BigInteger, topic=topic, partition=sa.Integer, start_offset=sa.BigInteger),
+            *_required(end_offset=sa.BigInteger, cause=sa.Text, decision=sa.Text),
         )
         self.replaced_output = self._table(
             "replaced_output",
-            sa.Column("batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
-            sa.Column("replaced_batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
-            sa.Column("topic", topic, primary_key=True),
-            sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
-            sa.Column("row_count", sa.BigInteger, nullable=False),
-            sa.Column("dead_letters", sa.BigInteger, nullable=False),
+            *_keys(batch_id=sa.BigInteger, replaced_batch_id=sa.BigInteger, topic=topic, partition=sa.Integer),
+            *_required(row_count=sa.BigInteger, dead_letters=sa.BigInteger),
         )
         self.dead_letters = self._table(
             "dead_letters",
-            sa.Column("batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
-            sa.Column("topic", topic, primary_key=True),
-            sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
-            sa.Column("offset_value", sa.BigInteger, primary_key=True, autoincrement=False),
-            sa.Column("consumer_group", name, nullable=False),
-            sa.Column("key", sa.LargeBinary),
-            sa.Column("value", sa.LargeBinary),
-            sa.Column("headers", sa.Text),
-            sa.Column("record_timestamp", UtcDateTime),
-            sa.Column("error", sa.Text, nullable=False),
+            *_keys(batch_id=sa.BigInteger, topic=topic, partition=sa.Integer, offset_value=sa.BigInteger),
+            *_required(consumer_group=name),
+            *_optional(key=sa.LargeBinary, value=sa.LargeBinary, headers=sa.Text, record_timestamp=UtcDateTime),
+            *_required(error=sa.Text),
         )
 
     def check_names(self, dialect: Dialect) -> None:

@@ -11,8 +11,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_kafka_offsets.exceptions import FencedError, GroupBusyError, LedgerError
-from airflow_kafka_offsets.ledger.claims import Claim
-from airflow_kafka_offsets.ledger.group_claim import GroupClaim, Heartbeat, claim_group
+from airflow_kafka_offsets.ledger.claims import Claim, GroupClaim, claim_group, heartbeat
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
@@ -52,7 +51,7 @@ def hold_group(
     try:
         # All the time: planning waits for Kafka, and writing rows may take longer than a lease.
         with (
-            Heartbeat(engine, pipeline.tables, claim),
+            heartbeat(engine, pipeline.tables, claim),
             prefer_fenced_error(claim, engine, pipeline.tables),
         ):
             yield claim

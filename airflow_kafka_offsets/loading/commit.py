@@ -10,8 +10,7 @@ from datetime import timedelta
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.ledger.batch_rows import Batch
-from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
-from airflow_kafka_offsets.ledger.dead_letters import write_dead_letters
+from airflow_kafka_offsets.ledger.commit_transaction import commit_batch, write_dead_letters
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
 from airflow_kafka_offsets.loading.context import LoadContext, format_ranges
 from airflow_kafka_offsets.loading.pipeline import Pipeline

@@ -16,9 +16,8 @@ from airflow_kafka_offsets.core.caps import UNKNOWN_RECORD_BYTES
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.batch_rows import Batch
-from airflow_kafka_offsets.ledger.batches import open_batch
+from airflow_kafka_offsets.ledger.batches import bytes_per_offset, open_batch
 from airflow_kafka_offsets.ledger.positions import read_positions
-from airflow_kafka_offsets.ledger.record_sizes import bytes_per_offset
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
 from airflow_kafka_offsets.loading.plan import decide_now

@@ -20,12 +20,11 @@ from airflow_kafka_offsets.exceptions import ForeignBatchError, PositionsMovedEr
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.start_offsets import extend_to_positions, first_offsets, targets_until
 from airflow_kafka_offsets.ledger.batch_rows import Batch
-from airflow_kafka_offsets.ledger.batches import abandon, captured_targets, open_batch, record_plan
-from airflow_kafka_offsets.ledger.first_positions import first_positions
+from airflow_kafka_offsets.ledger.batches import abandon, bytes_per_offset, captured_targets, open_batch, record_plan
 from airflow_kafka_offsets.ledger.group_table import keep_to_table, same_table_names
 from airflow_kafka_offsets.ledger.groups import read_generation
-from airflow_kafka_offsets.ledger.positions import read_positions
-from airflow_kafka_offsets.ledger.record_sizes import bytes_per_offset
+from airflow_kafka_offsets.ledger.moved_positions import first_ranges
+from airflow_kafka_offsets.ledger.positions import positions_after, read_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import LoadContext, format_first_positions, format_ranges
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
@@ -124,7 +123,7 @@ def decide_now(
     # Positions are read before the ends of the logs: the other way round, lag could be negative.
     positions = read_positions(engine, tables, group_id)
     if abandoned is not None:
-        positions |= first_positions(abandoned, positions)
+        positions |= positions_after(first_ranges(abandoned, positions))
     logs = cluster.logs(topics)
     if targets is None and options.until is not None:
         targets = targets_until(cluster, instant("until", options.until), logs)

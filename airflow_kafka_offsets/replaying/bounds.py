@@ -153,28 +153,26 @@ def fit_to_logs(ranges: Iterable[OffsetRange], logs: Logs, on_data_loss: OnDataL
     """
     ranges = tuple(ranges)
     log_identity.check_ranges([range_ for range_ in ranges if range_.topic_id is not None], logs)
-    wrong = [
-        f"{range_}: the log ends at offset {logs[range_.topic_partition].end}"
-        if range_.topic_partition in logs
-        else f"{range_}: the topic has no such partition"
-        for range_ in ranges
-        if range_.topic_partition not in logs or range_.end > logs[range_.topic_partition].end
-    ]
-    if wrong:
-        raise ConfigurationError(
-            f"Offsets that are to be replayed are not in Kafka: {first_few(wrong, between='; ')}. Nothing was loaded."
-        )
     fitted: list[OffsetRange] = []
     gaps: list[Gap] = []
+    wrong: list[str] = []
     lost: list[str] = []
     for range_ in ranges:
-        tp, log = range_.topic_partition, logs[range_.topic_partition]
+        tp, log = range_.topic_partition, logs.get(range_.topic_partition)
+        if log is None or range_.end > log.end:
+            why = "the topic has no such partition" if log is None else f"the log ends at offset {log.end}"
+            wrong.append(f"{range_}: {why}")
+            continue
         start = min(max(range_.start, log.beginning), range_.end)
         if start > range_.start:
             lost.append(f"{tp}: offsets {range_.start}..{start} are gone, the beginning offset is {log.beginning}")
             gaps.append(Gap(*tp, range_.start, start, "expired", "left out of a replay (on_data_loss='skip')"))
         cut = _with_bounds(range_, start, range_.end)
         fitted.append(replace(cut, topic_id=log.topic_id, how="replay", end_epoch=log.leader_epoch))
+    if wrong:
+        raise ConfigurationError(
+            f"Offsets that are to be replayed are not in Kafka: {first_few(wrong, between='; ')}. Nothing was loaded."
+        )
     if lost and on_data_loss == "fail":
         raise DataLossError(
             f"Records that are to be replayed are gone from the log (retention, or deleted records): "
@@ -184,12 +182,17 @@ def fit_to_logs(ranges: Iterable[OffsetRange], logs: Logs, on_data_loss: OnDataL
     return Plan(tuple(fitted), tuple(gaps))
 
 
+def plan_parts(ranges: Ranges, logs: Logs, max_records: int | None, on_data_loss: OnDataLoss) -> list[Plan]:
+    """Plan ranges as batches of at most `max_records` offsets; it raises what `fit_to_logs` raises."""
+    # All ranges at once first, so that an error names every partition.
+    fit_to_logs(ranges, logs, on_data_loss)
+    parts = -(-sum(map(len, ranges)) // max_records) if max_records is not None else 1
+    return [fit_to_logs(part, logs, on_data_loss) for part in cut_into_parts(ranges, parts)]
+
+
 def requested_ranges(batch: Batch) -> Ranges:
     """Return the ranges that a batch of a replay was planned for, gaps included."""
-    skipped_from = {TopicPartition(gap.topic, gap.partition): gap.start for gap in batch.gaps}
-    return tuple(
-        replace(range_, start=skipped_from.get(range_.topic_partition, range_.start)) for range_ in batch.ranges
-    )
+    return tuple(replace(range_, start=batch.starts[range_.topic_partition]) for range_ in batch.ranges)
 
 
 def cut_into_parts(ranges: Sequence[OffsetRange], parts: int) -> list[Ranges]:
@@ -217,13 +220,8 @@ def bounds_as_json(ranges: Iterable[OffsetRange], logs: Logs) -> list[dict[str, 
             f"Offsets that are to be replayed are not in Kafka, the topic has no such partition: {first_few(missing)}"
         )
     return [
-        {
-            "topic": range_.topic,
-            "partition": range_.partition,
-            "start": range_.start,
-            "end": range_.end,
-            "topic_id": range_.topic_id or logs[range_.topic_partition].topic_id,
-        }
+        {name: getattr(range_, name) for name in ("topic", "partition", "start", "end")}
+        | {"topic_id": range_.topic_id or logs[range_.topic_partition].topic_id}
         for range_ in ranges
     ]
 
@@ -257,10 +255,9 @@ def _between(bounds: TimeBounds, cluster: Cluster, logs: Logs) -> Ranges:
     ranges = []
     for tp, log in sorted(logs.items()):
         # Where no record is that new, the next one will be at the end. Records of open transactions are not read.
-        start = min(starts[tp].offset, log.end) if tp in starts else log.end
-        end = min(ends[tp].offset, log.end) if tp in ends else log.end
+        start, end = (min(found[tp].offset, log.end) if tp in found else log.end for found in (starts, ends))
         if start < end:
-            ranges.append(OffsetRange(*tp, start, end, end, log.topic_id, "replay"))
+            ranges.append(_range(*tp, start, end, log.topic_id))
     return tuple(ranges)
 
 

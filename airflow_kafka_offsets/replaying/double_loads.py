@@ -19,7 +19,7 @@ from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.replaying.request import Replay
+    from airflow_kafka_offsets.replaying.replay_batches import Replay
 
 _WAYS_OUT = (
     "Replay with replace=True, which removes the rows of these offsets in the same transaction, or into a sink with an "

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace as replaced
+from functools import partial
 from typing import Any
 
 from sqlalchemy.engine import Engine
@@ -30,22 +31,22 @@ from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.replaying.bounds import (
     Bounds,
     check_bounds,
-    cut_into_parts,
     describe_bounds,
     fit_to_logs,
+    plan_parts,
     requested_ranges,
     resolve_bounds,
 )
 from airflow_kafka_offsets.replaying.double_loads import refuse_double
 from airflow_kafka_offsets.replaying.replay_batches import (
-    ReplayBatch,
+    Replay,
+    ReplayClaim,
+    ReplayedBatch,
     batch_of,
     plan_again,
     record_replay,
     take_replay,
 )
-from airflow_kafka_offsets.replaying.replay_claim import ReplayClaim
-from airflow_kafka_offsets.replaying.request import Replay
 from airflow_kafka_offsets.spark.launcher import Launcher
 
 log = logging.getLogger(__name__)
@@ -116,100 +117,78 @@ def replay(
         batches = take_replay(engine, pipeline.tables, request, cluster_id=cluster_id)
         clean_up(engine, pipeline.tables, pipeline.staging_dir, older_than=pipeline.staging_retention)
         if not batches:
-            batches = _plan(pipeline, bounds, request, cluster, engine, cluster_id, max_records, on_data_loss)
+            ranges, logs = resolve_bounds(
+                bounds, pipeline.topics, cluster, partial(batch_of, engine, pipeline.tables, pipeline.group_id)
+            )
+            if not ranges:
+                log.info("Nothing to replay for group %r: no offsets within %s", pipeline.group_id, request.scenario)
+                return LoadResult()
+            plans = plan_parts(ranges, logs, max_records, on_data_loss)
+            batches = record_replay(engine, pipeline.tables, request, plans, cluster_id=cluster_id)
+            for planned in batches:
+                _log_planned(planned.batch)
         result = LoadResult()
         for planned in batches:
-            if planned.claim is None:
+            if isinstance(planned, ReplayedBatch):
                 result += _result_of_earlier_try(planned, fingerprint)
-            else:
-                result += _stage_and_commit(
-                    LoadContext(
-                        pipeline=pipeline,
-                        kafka_config=kafka_config,
-                        cluster=cluster,
-                        engine=engine,
-                        launcher=launcher,
-                        claim=planned.claim,
-                        columns=columns,
-                        target=target,
-                        fingerprint=fingerprint,
-                        on_commit=on_commit,
-                        replace=replace,
-                    ),
-                    planned.batch,
-                    planned.claim,
-                    on_data_loss,
-                )
+                continue
+            context = LoadContext(
+                pipeline=pipeline,
+                kafka_config=kafka_config,
+                cluster=cluster,
+                engine=engine,
+                launcher=launcher,
+                claim=planned,
+                columns=columns,
+                target=target,
+                fingerprint=fingerprint,
+                on_commit=on_commit,
+                replace=replace,
+            )
+            result += _stage_and_commit(context, planned, on_data_loss)
         return result
 
 
-def _plan(
-    pipeline: Pipeline,
-    bounds: Bounds,
-    request: Replay,
-    cluster: Cluster,
-    engine: Engine,
-    cluster_id: str,
-    max_records: int | None,
-    on_data_loss: OnDataLoss,
-) -> list[ReplayBatch]:
-    """Plan all batches of a replay, and write them to the state tables."""
-    ranges, logs = resolve_bounds(
-        bounds,
-        pipeline.topics,
-        cluster,
-        lambda batch_id: batch_of(engine, pipeline.tables, pipeline.group_id, batch_id),
+def _log_planned(batch: Batch) -> None:
+    log_gaps(batch.gaps)
+    log.info(
+        "Planned batch %d, a replay for group %r: %s offsets in %d partitions: %s",
+        batch.batch_id,
+        batch.group_id,
+        f"{batch.offsets:,}",
+        len(batch.ranges),
+        format_ranges(batch),
     )
-    if not ranges:
-        log.info("Nothing to replay for group %r: no offsets within %s", pipeline.group_id, request.scenario)
-        return []
-    # All ranges at once first, so that an error names every partition.
-    fit_to_logs(ranges, logs, on_data_loss)
-    parts = -(-sum(map(len, ranges)) // max_records) if max_records is not None else 1
-    plans = [fit_to_logs(part, logs, on_data_loss) for part in cut_into_parts(ranges, parts)]
-    batches = record_replay(engine, pipeline.tables, request, plans, cluster_id=cluster_id)
-    for batch in (planned.batch for planned in batches):
-        log_gaps(batch.gaps)
-        log.info(
-            "Planned batch %d, a replay for group %r: %s offsets in %d partitions: %s",
-            batch.batch_id,
-            pipeline.group_id,
-            f"{batch.offsets:,}",
-            len(batch.ranges),
-            format_ranges(batch),
-        )
-    return batches
 
 
-def _stage_and_commit(context: LoadContext, batch: Batch, claim: ReplayClaim, on_data_loss: OnDataLoss) -> LoadResult:
+def _stage_and_commit(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLoss) -> LoadResult:
     """Stage and commit an open batch of this or an earlier try."""
-    began = time.monotonic()
+    began, batch = time.monotonic(), claim.batch
     with prefer_fenced_error(claim, context.engine, context.pipeline.tables):
         work = find_staged(batch, context.fingerprint)
-        again = _plan_again(context, batch, claim, on_data_loss) if work is None else None
+        again = _plan_again(context, claim, on_data_loss) if work is None else None
         if work is None and again is None:
             try:
                 work = stage(context, batch)
             except DataLossError:
-                again = _plan_again(context, batch, claim, on_data_loss)
+                again = _plan_again(context, claim, on_data_loss)
                 if again is None:
                     raise
         if work is not None:
             rows = commit(context, batch, work, began)
             return LoadResult((batch.batch_id,), work.records, rows, work.dead_letters)
     assert again is not None
-    assert again.claim is not None
-    return _stage_and_commit(replaced(context, claim=again.claim), again.batch, again.claim, on_data_loss)
+    return _stage_and_commit(replaced(context, claim=again), again, on_data_loss)
 
 
-def _plan_again(context: LoadContext, batch: Batch, claim: ReplayClaim, on_data_loss: OnDataLoss) -> ReplayBatch | None:
+def _plan_again(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLoss) -> ReplayClaim | None:
     """Plan another batch instead of an open one that has expired records, if the user chose to skip these.
 
     :return: None where the log has all records
     :raises PlanningError: the log is another one, or records are gone and the user did not choose to skip
     :raises DoubleLoadError: records would be duplicated by now
     """
-    pipeline = context.pipeline
+    pipeline, batch = context.pipeline, claim.batch
     logs = context.cluster.logs(sorted({range_.topic for range_ in batch.ranges}))
     plan = fit_to_logs(batch.ranges, logs, on_data_loss)
     # The commit checks this again; here it saves a Spark application.
@@ -224,7 +203,7 @@ def _plan_again(context: LoadContext, batch: Batch, claim: ReplayClaim, on_data_
     return again
 
 
-def _result_of_earlier_try(committed: ReplayBatch, fingerprint: str) -> LoadResult:
+def _result_of_earlier_try(committed: ReplayedBatch, fingerprint: str) -> LoadResult:
     batch = committed.batch
     log.info("Nothing to do for %s: already replayed by batch %d", format_ranges(batch), batch.batch_id)
     if batch.fingerprint != fingerprint:
@@ -232,4 +211,4 @@ def _result_of_earlier_try(committed: ReplayBatch, fingerprint: str) -> LoadResu
             "Batch %d was replayed with other columns, another transform, or other code of it; a new run replays it with these",
             batch.batch_id,
         )
-    return LoadResult((batch.batch_id,), committed.records, committed.rows, committed.dead_letters)
+    return committed.result

@@ -1,10 +1,14 @@
-"""Batches of replays in the state tables: planned all at once, taken over by later tries, planned again where records expired."""
+"""Batches of replays in the state tables: planned all at once, taken over by later tries, planned again where records expired.
+
+A replay claims single batches, and not the group, which its loads go on with.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, ClassVar, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -13,23 +17,111 @@ from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.spans import Span, intersect
 from airflow_kafka_offsets.database.transactions import database_now, transact
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.exceptions import ConfigurationError, FencedError
 from airflow_kafka_offsets.ledger.batch_rows import (
     OPEN_STATES,
     Batch,
+    Recipe,
     as_batch,
     insert_batch,
-    insert_gaps,
-    insert_ranges,
     of_task_instance,
+    update_open,
 )
-from airflow_kafka_offsets.ledger.claims import transact_claimed
-from airflow_kafka_offsets.ledger.group_table import same_table_names
-from airflow_kafka_offsets.ledger.groups import lock_group
+from airflow_kafka_offsets.ledger.claims import Claim, transact_claimed
+from airflow_kafka_offsets.ledger.group_table import loads_into, same_table_names
+from airflow_kafka_offsets.ledger.groups import lock, lock_group
+from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.loading.result import LoadResult
 from airflow_kafka_offsets.replaying.double_loads import refuse_double, refuse_overlap
-from airflow_kafka_offsets.replaying.replay_claim import ReplayClaim
-from airflow_kafka_offsets.replaying.request import Replay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A replay, as a task instance asks for it.
+
+    :param scenario: the bounds that the user gave, as text: tries with the same text carry on with the same batches
+    :param replace: remove what batches of the group wrote of the offsets, in the same transaction
+    :param upsert: whether the sink identifies a row by a key, so that loading it again does not duplicate it
+    :param reason: for the history
+    :param who: for the history
+    """
+
+    group_id: str
+    owner: TaskRun
+    scenario: str
+    recipe: Recipe
+    replace: bool = False
+    upsert: bool = False
+    reason: str | None = None
+    who: str | None = None
+
+    @property
+    def target(self) -> str:
+        return self.recipe.target_table
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayClaim(Claim):
+    """An open batch of a replay, and the right to write it until a later try takes it over with a higher epoch."""
+
+    kind: ClassVar[str] = "replay"
+
+    replay: Replay
+    batch: Batch
+
+    @property
+    def batch_id(self) -> int:
+        return self.batch.batch_id
+
+    def row(self, tables: Tables) -> tuple[sa.Table, sa.ColumnElement[bool]]:
+        """Return the table of the batches, and the condition for the batch's row."""
+        return tables.offset_batches, tables.offset_batches.c.batch_id == self.batch_id
+
+    def begin_commit(self, conn: Connection, tables: Tables, batch: Batch) -> None:
+        """Lock the batch, and check that its records will not be duplicated.
+
+        Where it writes into the group's own table, the group's row is locked too: no position moves meanwhile, and no load
+        writes to the same offsets.
+
+        :raises FencedError: a later try has taken the batch over
+        :raises DoubleLoadError: a stored position was moved back since the batch was planned
+        """
+        # The group before the batch, as `abandon_batch` locks them: two locks in two orders are a deadlock.
+        if self.replay.replace or loads_into(conn, tables, self.group_id, self.replay.target):
+            lock(conn, tables, self.group_id)
+        self.lock(conn, tables)
+        refuse_double(conn, tables, self.replay, batch.ranges)
+
+    def finish_commit(
+        self, conn: Connection, tables: Tables, batch: Batch, reads: Mapping[TopicPartition, RangeRead], now: datetime
+    ) -> None:
+        """Do nothing: a replay neither moves positions nor holds a lease."""
+
+    def fenced(self, conn: Connection, tables: Tables) -> FencedError:
+        """Return the error that says which try has the batch now."""
+        batches = tables.offset_batches.c
+        row = conn.execute(
+            sa.select(batches.epoch, batches.try_number).where(batches.batch_id == self.batch_id)
+        ).one_or_none()
+        current = f"try {row.try_number}, epoch {row.epoch}" if row is not None else "its row is gone"
+        return FencedError(
+            f"Batch {self.batch_id}, a replay of group {self.group_id!r}, was taken over by a later attempt of {self.owner} "
+            f"({current}) while this one (try {self.owner.try_number}, epoch {self.epoch}) was running. Nothing of this attempt "
+            "was written; the later attempt carries on with the same batch."
+        )
+
+
+class ReplayedBatch(NamedTuple):
+    """A committed batch of a replay, and what it did."""
+
+    batch: Batch
+    result: LoadResult
+
+
+ReplayBatch = ReplayClaim | ReplayedBatch
+"""A batch of a replay that is open, or committed."""
 
 
 def missing_parts(planned: Iterable[Batch], abandoned: Iterable[Batch]) -> list[Batch]:
@@ -57,21 +149,6 @@ def _spans(batch: Batch) -> Iterator[tuple[TopicPartition, Span]]:
         yield range_.topic_partition, (range_.start, range_.end)
     for gap in batch.gaps:
         yield TopicPartition(gap.topic, gap.partition), (gap.start, gap.end)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayBatch:
-    """A batch of a replay.
-
-    :param claim: None where the batch is committed
-    :param records: of a committed batch, as are rows and dead letters
-    """
-
-    batch: Batch
-    claim: ReplayClaim | None
-    records: int = 0
-    rows: int = 0
-    dead_letters: int = 0
 
 
 def batch_of(engine: Engine, tables: Tables, group_id: str, batch_id: int) -> Batch:
@@ -129,7 +206,7 @@ def record_replay(
     return transact(engine, work)
 
 
-def plan_again(engine: Engine, tables: Tables, claim: ReplayClaim, plan: Plan, reason: str) -> ReplayBatch:
+def plan_again(engine: Engine, tables: Tables, claim: ReplayClaim, plan: Plan, reason: str) -> ReplayClaim:
     """Abandon an open batch and plan another one for its offsets, in one transaction: a replay never lacks a part.
 
     :param reason: for the history
@@ -137,13 +214,9 @@ def plan_again(engine: Engine, tables: Tables, claim: ReplayClaim, plan: Plan, r
     """
     batches = tables.offset_batches
 
-    def work(conn: Connection) -> ReplayBatch:
+    def work(conn: Connection) -> ReplayClaim:
         generation = conn.scalar(sa.select(batches.c.generation).where(batches.c.batch_id == claim.batch_id))
-        conn.execute(
-            batches.update()
-            .where(batches.c.batch_id == claim.batch_id, batches.c.state.in_(OPEN_STATES))
-            .values(state="abandoned", reason=reason)
-        )
+        update_open(conn, tables, claim.batch_id, state="abandoned", reason=reason)
         return _insert(conn, tables, claim.replay, plan, generation or 0)
 
     return transact_claimed(engine, tables, claim, work)
@@ -175,11 +248,11 @@ def _take_over(conn: Connection, tables: Tables, replay: Replay, generation: int
 def _replay_batch(conn: Connection, tables: Tables, replay: Replay, row: Any) -> ReplayBatch:
     batch = as_batch(conn, tables, row)
     if row.state in OPEN_STATES:
-        return ReplayBatch(batch, ReplayClaim(replay, row.batch_id, row.epoch))
-    return ReplayBatch(batch, None, row.records, row.row_count, row.dead_letters)
+        return _claim(replay, batch, row.epoch)
+    return ReplayedBatch(batch, LoadResult((row.batch_id,), row.records, row.row_count, row.dead_letters))
 
 
-def _insert(conn: Connection, tables: Tables, replay: Replay, plan: Plan, generation: int) -> ReplayBatch:
+def _insert(conn: Connection, tables: Tables, replay: Replay, plan: Plan, generation: int) -> ReplayClaim:
     values = {
         "state": "planned",
         "epoch": 1,
@@ -188,11 +261,14 @@ def _insert(conn: Connection, tables: Tables, replay: Replay, plan: Plan, genera
         "reason": replay.reason,
         "who": replay.who,
     } | asdict(replay.recipe)
-    batch_id = insert_batch(conn, tables, replay.group_id, replay.owner, "replay", generation, **values)
     # Only offsets that are read are replaced: rows of records that expired in Kafka stay.
-    replaced = {range_.topic_partition: (range_.start, range_.end) for range_ in plan.ranges if len(range_)}
-    insert_ranges(conn, tables, batch_id, plan.ranges, replaced if replay.replace else None)
-    insert_gaps(conn, tables, batch_id, plan.gaps)
-    fingerprint = replay.recipe.fingerprint
-    batch = Batch(batch_id, replay.group_id, "planned", plan.ranges, plan.gaps, replay.target, fingerprint=fingerprint)
-    return ReplayBatch(batch, ReplayClaim(replay, batch_id, 1))
+    read = {range_.topic_partition: (range_.start, range_.end) for range_ in plan.ranges if len(range_)}
+    replaced = read if replay.replace else None
+    batch = insert_batch(
+        conn, tables, replay.group_id, replay.owner, "replay", generation, plan.ranges, plan.gaps, replaced, **values
+    )
+    return _claim(replay, batch, 1)
+
+
+def _claim(replay: Replay, batch: Batch, epoch: int) -> ReplayClaim:
+    return ReplayClaim(replay.group_id, epoch, replay.owner, replay, batch)

@@ -1,6 +1,6 @@
 """Where a scenario becomes an offset: `decide` turns a scenario, stored positions and log ends into moves. No I/O.
 
-The rules are those of `docs/semantics.md`; the case ids in tests (R01, R12, …) refer to it. `lookups` asks the history,
+The rules are those of `docs/semantics.md`; the case ids in tests (R01, R12, …) refer to it. `previewing` asks the history,
 other groups and Kafka for the offsets that some scenarios need.
 """
 
@@ -14,6 +14,19 @@ from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog, Positi
 from airflow_kafka_offsets.core.spans import Span
 from airflow_kafka_offsets.exceptions import NoPositionError, TopicRecreatedError
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
+
+Positions = Mapping[TopicPartition, Position]
+
+Logs = Mapping[TopicPartition, PartitionLog]
+
+LookedUp = Mapping[TopicPartition, Position | None]
+"""The positions that a scenario means; None where there was no position."""
+
+# Why another group names no offset of a partition.
+_MISSING = {
+    "to-group": "group {!r} has no position of this partition",
+    "import": "consumer group {!r} in Kafka has committed no offset of this partition",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +136,12 @@ class PartitionRewind:
 
 
 def decide(
-    scenario: Scenario,
-    partitions: Sequence[TopicPartition],
-    positions: Mapping[TopicPartition, Position],
-    logs: Mapping[TopicPartition, PartitionLog],
-    looked_up: Mapping[TopicPartition, Position | None],
+    scenario: Scenario, partitions: Sequence[TopicPartition], positions: Positions, logs: Logs, looked_up: LookedUp
 ) -> tuple[PartitionRewind, ...]:
     """Decide where the positions of partitions move.
 
     :param partitions: those in the scope
-    :param looked_up: the positions that the scenario means, as `lookups` returns them; None where there was no position
+    :param looked_up: the positions that the scenario means, as `previewing` looks them up; None where there was no position
     :raises NoPositionError: the scenario counts from positions that are not stored; names every partition
     :raises TopicRecreatedError: the scenario means, or counts from, positions of an earlier topic of the same name
     """
@@ -148,18 +157,12 @@ def decide(
 
 
 def _decide_partition(
-    scenario: Scenario,
-    tp: TopicPartition,
-    old: Position | None,
-    log: PartitionLog | None,
-    looked_up: Mapping[TopicPartition, Position | None],
+    scenario: Scenario, tp: TopicPartition, old: Position | None, log: PartitionLog | None, looked_up: LookedUp
 ) -> PartitionRewind:
     stays = scenario.name == "to-current"
     if log is None:
-        note = "the topic has no such partition any more"
-        if stays:
-            return PartitionRewind(*tp, None, None, old, old, note=note)
-        return PartitionRewind(*tp, None, None, old, None, note=f"{note}: its position is removed")
+        note = "the topic has no such partition any more" + ("" if stays else ": its position is removed")
+        return PartitionRewind(*tp, None, None, old, old if stays else None, note=note)
     unchanged = PartitionRewind(*tp, log.beginning, log.end, old, old)
     if stays:
         return replace(unchanged, note="" if old is not None else "no position is stored")
@@ -172,25 +175,19 @@ def _decide_partition(
     clamped = offset != wanted
     if clamped:
         note = f"clamped: {wanted} is {'beyond the end' if offset < wanted else 'before the beginning'} offset"
-    recreated = old is not None and is_other_topic(old.topic_id, log.topic_id)
-    if recreated:
-        note = "; ".join(filter(None, [note, "the old position belongs to an earlier topic of this name"]))
-    if old is not None and old.offset == offset and not recreated:
-        return replace(unchanged, clamped=clamped, note=note)
-    skipped: tuple[Span, ...] = ()
-    if old is not None and not recreated and offset > old.offset:
-        skipped = ((old.offset, offset),)
     # The leader's epoch holds for any offset up to the end of its log.
-    new = Position(offset, log.topic_id, log.leader_epoch)
-    return replace(unchanged, new=new, clamped=clamped, note=note, skipped=skipped)
+    moved = replace(unchanged, new=Position(offset, log.topic_id, log.leader_epoch), clamped=clamped)
+    if moved.other_topic:
+        note = "; ".join(filter(None, [note, "the old position belongs to an earlier topic of this name"]))
+    elif moved.difference == 0:
+        return replace(unchanged, clamped=clamped, note=note)
+    elif old is not None and offset > old.offset:
+        moved = replace(moved, skipped=((old.offset, offset),))
+    return replace(moved, note=note)
 
 
 def _wanted_offset(
-    scenario: Scenario,
-    tp: TopicPartition,
-    old: Position | None,
-    log: PartitionLog,
-    looked_up: Mapping[TopicPartition, Position | None],
+    scenario: Scenario, tp: TopicPartition, old: Position | None, log: PartitionLog, looked_up: LookedUp
 ) -> tuple[int | None, str]:
     """Return the offset that the scenario means, and a note; None if it means no position, or names none."""
     match scenario.name, scenario.value:
@@ -206,25 +203,13 @@ def _wanted_offset(
     if tp in looked_up:
         wanted = looked_up[tp]
         return (wanted.offset if wanted is not None else None), ""
-    match scenario.name:
-        case "to-datetime" | "by-duration":
-            return log.end, "no record at or after that instant: the end offset"
-        case "to-group":
-            missing = f"group {scenario.value!r} has no position of this partition"
-        case "import":
-            missing = f"consumer group {scenario.value!r} in Kafka has committed no offset of this partition"
-        case "to-batch" | "undo" | "to-current" | "from-file":
-            missing = "the history has no position of this partition"
-        case unknown:
-            raise AssertionError(f"no offset is decided for the scenario {unknown!r}")
-    return None, f"{missing}: left as it is"
+    if scenario.name in ("to-datetime", "by-duration"):
+        return log.end, "no record at or after that instant: the end offset"
+    missing = _MISSING.get(scenario.name, "the history has no position of this partition")
+    return None, f"{missing.format(scenario.value)}: left as it is"
 
 
-def _check_shift(
-    partitions: Sequence[TopicPartition],
-    positions: Mapping[TopicPartition, Position],
-    logs: Mapping[TopicPartition, PartitionLog],
-) -> None:
+def _check_shift(partitions: Sequence[TopicPartition], positions: Positions, logs: Logs) -> None:
     missing = [tp for tp in partitions if tp not in positions]
     if missing:
         raise NoPositionError(
@@ -239,11 +224,7 @@ def _check_shift(
         )
 
 
-def _of_earlier_topic(
-    partitions: Sequence[TopicPartition],
-    positions: Mapping[TopicPartition, Position | None],
-    logs: Mapping[TopicPartition, PartitionLog],
-) -> list[str]:
+def _of_earlier_topic(partitions: Sequence[TopicPartition], positions: LookedUp, logs: Logs) -> list[str]:
     """Return the partitions whose position belongs to an earlier topic of the same name, with its offset."""
     return [
         f"{tp}: offset {position.offset}"

@@ -9,13 +9,12 @@ import getpass
 import logging
 import os
 import socket
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.core.offsets import Gap, Position, TopicPartition
+from airflow_kafka_offsets.core.offsets import Gap, Position
 from airflow_kafka_offsets.core.scope import Scope
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.errors import translated_errors
@@ -26,10 +25,9 @@ from airflow_kafka_offsets.exceptions import (
     OpenBatchError,
     RewindConflictError,
 )
-from airflow_kafka_offsets.ledger import abandoning
-from airflow_kafka_offsets.ledger.abandoning import abandon_locked
 from airflow_kafka_offsets.ledger.batch_rows import of_task_instance
-from airflow_kafka_offsets.ledger.batches import open_batch_of
+from airflow_kafka_offsets.ledger.batches import abandon_batch as abandon_open_batch
+from airflow_kafka_offsets.ledger.batches import abandon_locked, open_batch_of
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock, lock_group, wait_for_group
 from airflow_kafka_offsets.ledger.install import create_missing, installed_version
 from airflow_kafka_offsets.ledger.moved_positions import move_positions
@@ -88,7 +86,8 @@ def execute_rewind(
     :raises LedgerError: see `exceptions`
     """
     tables, who, group_id = tables or Tables(), who or current_user(), preview.group_id
-    if not (preview.changed if replace is None else preview.replacing):
+    moves = preview.changed if replace is None else preview.replacing
+    if not moves:
         log.info("Nothing to change: %s leaves the positions of group %r where they are", preview.scenario, group_id)
         if abandon is not None:
             abandon_batch(group_id, abandon, engine=engine, tables=tables, who=who, reason=reason)
@@ -98,13 +97,51 @@ def execute_rewind(
         preview.refuse_replace()
     if preview.generation is None:
         create_missing(engine, tables)
-    rewind = _Rewind(tables, preview, run or TaskRun.of_this_process(), who, reason, abandon, replace)
+    run = run or TaskRun.of_this_process()
+
+    def execute(conn: Connection) -> int:
+        if preview.generation is None:
+            lock_group(conn, tables, group_id, preview.cluster_id)
+        else:
+            lock(conn, tables, group_id)
+        # An earlier try may have held the lock, and have committed.
+        done = _executed_by(conn, tables, group_id, run, preview.scenario, replace)
+        if done is not None:
+            return done
+        _check_unchanged(conn, tables, preview, abandon)
+        if abandon is not None:
+            moved = None if preview.moves_cluster else {move.topic_partition for move in preview.changed}
+            abandon_locked(conn, tables, group_id, abandon, who, reason, moved=moved)
+        replaced = {move.topic_partition: move.reread for move in moves if replace is not None and move.reread}
+        decision = f"moved forward by {who} ({preview.scenario})"
+        return move_positions(
+            conn,
+            tables,
+            group_id,
+            [move.as_range() for move in moves],
+            [Gap(*move.topic_partition, *span, "passed over", decision) for move in moves for span in move.skipped],
+            owner=run,
+            kind=preview.kind,
+            generation=(preview.generation or 0) + 1,
+            cluster_id=preview.cluster_id,
+            target=replace,
+            replaced=replaced,
+            scenario=preview.scenario,
+            reason=reason,
+            who=who,
+        )
+
+    def look_up(conn: Connection) -> int | None:
+        # The server may not have noticed that the connection broke, and still hold the lock of the transaction.
+        wait_for_group(conn, tables, group_id, preview.cluster_id)
+        return _executed_by(conn, tables, group_id, run, preview.scenario, replace)
+
     try:
         with translated_errors(
             f"The positions of group {group_id!r} were not moved, and nothing was changed",
             "Do it again when the database is available.",
         ):
-            batch_id = transact(engine, rewind.execute, outcome=rewind.look_up)
+            batch_id = transact(engine, execute, outcome=look_up)
     except CommitUnknownError as unknown:
         raise CommitUnknownError(
             f"Whether the positions of group {group_id!r} were moved is not known. {unknown}. Look at the history of "
@@ -161,7 +198,7 @@ def abandon_batch(
     tables = tables or Tables()
     with engine.connect() as conn:
         cluster_of(conn, tables, group_id)  # raises if there is no such group
-    abandoning.abandon_batch(engine, tables, group_id, batch_id, who=who or current_user(), reason=reason)
+    abandon_open_batch(engine, tables, group_id, batch_id, who=who or current_user(), reason=reason)
 
 
 def current_user() -> str:
@@ -173,108 +210,47 @@ def current_user() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Rewind:
-    """A rewind that is executed: each method runs within a transaction of its own."""
-
-    tables: Tables
-    preview: RewindPreview
-    run: TaskRun
-    who: str
-    reason: str | None
-    abandon: int | None
-    target: Sink | None
-
-    def execute(self, conn: Connection) -> int:
-        """Move the positions, unless an earlier try has; return the id of the batch."""
-        tables, preview, group_id = self.tables, self.preview, self.preview.group_id
-        if preview.generation is None:
-            lock_group(conn, tables, group_id, preview.cluster_id)
-        else:
-            lock(conn, tables, group_id)
-        # An earlier try may have held the lock, and have committed.
-        done = self._done(conn)
-        if done is not None:
-            return done
-        self._check_group(conn)
-        stored = stored_positions(conn, tables, group_id)
-        self._check_positions(stored)
-        preview.refuse_left_behind(stored)
-        self._check_open_batch(open_batch_of(conn, tables, group_id))
-        if self.abandon is not None:
-            moved = None if preview.moves_cluster else {partition.topic_partition for partition in preview.changed}
-            abandon_locked(conn, tables, group_id, self.abandon, self.who, self.reason, moved=moved)
-        replacing = self.target is not None
-        changed = preview.replacing if replacing else preview.changed
-        decision = f"moved forward by {self.who} ({preview.scenario})"
-        return move_positions(
-            conn,
-            tables,
-            group_id,
-            [partition.as_range() for partition in changed],
-            [Gap(*at.topic_partition, *span, "passed over", decision) for at in changed for span in at.skipped],
-            owner=self.run,
-            kind=preview.kind,
-            generation=(preview.generation or 0) + 1,
-            cluster_id=preview.cluster_id,
-            target=self.target,
-            replaced={at.topic_partition: at.reread for at in changed if replacing and at.reread is not None},
-            scenario=preview.scenario,
-            reason=self.reason,
-            who=self.who,
+def _check_unchanged(conn: Connection, tables: Tables, preview: RewindPreview, abandon: int | None) -> None:
+    """Raise an error if the group is not what it was when the preview was made, or has an open batch."""
+    group_id, groups = preview.group_id, tables.consumer_groups
+    row = conn.execute(sa.select(groups).where(groups.c.group_id == group_id)).one_or_none()
+    if row is None or row.generation != (preview.generation or 0):
+        raise RewindConflictError(
+            f"The positions of group {group_id!r} were rewound since this preview was made: it is of generation "
+            f"{preview.generation or 0}, the group of {row.generation if row is not None else 'none'}. Nothing was changed; "
+            "make a new preview."
         )
-
-    def look_up(self, conn: Connection) -> int | None:
-        """Return the id of the batch if the rewind was committed, after the connection broke."""
-        # The server may not have noticed that, and still hold the lock of the transaction.
-        wait_for_group(conn, self.tables, self.preview.group_id, self.preview.cluster_id)
-        return self._done(conn)
-
-    def _done(self, conn: Connection) -> int | None:
-        return _executed_by(conn, self.tables, self.preview.group_id, self.run, self.preview.scenario, self.target)
-
-    def _check_group(self, conn: Connection) -> None:
-        """Raise an error if the group is not what it was when the preview was made."""
-        groups, preview = self.tables.consumer_groups, self.preview
-        row = conn.execute(sa.select(groups).where(groups.c.group_id == preview.group_id)).one_or_none()
-        if row is None or row.generation != (preview.generation or 0):
-            raise RewindConflictError(
-                f"The positions of group {preview.group_id!r} were rewound since this preview was made: it is of generation "
-                f"{preview.generation or 0}, the group of {row.generation if row is not None else 'none'}. Nothing was changed; "
-                "make a new preview."
-            )
-        if row.cluster_id not in (None, preview.cluster_id) and not preview.moves_cluster:
-            raise ClusterChangedError(
-                f"The positions of group {preview.group_id!r} belong to Kafka cluster {row.cluster_id!r}, the preview to "
-                f"{preview.cluster_id!r}. Nothing was changed."
-            )
-
-    def _check_positions(self, stored: Mapping[TopicPartition, Position]) -> None:
-        def text(position: Position | None) -> str:
-            return f"position {position.offset}" if position is not None else "no position"
-
-        moved = [
-            f"{partition.topic_partition}: {text(partition.old)} in the preview, {text(now)} now"
-            for partition in self.preview.partitions
-            if partition.old != (now := stored.get(partition.topic_partition))
-        ]
-        if moved:
-            raise RewindConflictError(
-                f"Positions of group {self.preview.group_id!r} have moved since this preview was made: "
-                f"{first_few(moved, between='; ')}. Nothing was changed; make a new preview."
-            )
-
-    def _check_open_batch(self, open_batch: int | None) -> None:
-        group_id, abandon = self.preview.group_id, self.abandon
-        if open_batch == abandon:
-            return
-        if open_batch is None:
-            raise OpenBatchError(f"Batch {abandon} of group {group_id!r} is not open. Nothing was changed.")
-        also = f", which is not batch {abandon}" if abandon is not None else ""
-        raise OpenBatchError(
-            f"Group {group_id!r} has the open batch {open_batch}{also}: it starts at the positions that would be moved. Nothing "
-            f"was changed; let a load finish it first, or abandon batch {open_batch} together with the rewind."
+    if row.cluster_id not in (None, preview.cluster_id) and not preview.moves_cluster:
+        raise ClusterChangedError(
+            f"The positions of group {group_id!r} belong to Kafka cluster {row.cluster_id!r}, the preview to "
+            f"{preview.cluster_id!r}. Nothing was changed."
         )
+    stored = stored_positions(conn, tables, group_id)
+    moved = [
+        f"{partition.topic_partition}: {_text(partition.old)} in the preview, {_text(now)} now"
+        for partition in preview.partitions
+        if partition.old != (now := stored.get(partition.topic_partition))
+    ]
+    if moved:
+        raise RewindConflictError(
+            f"Positions of group {group_id!r} have moved since this preview was made: "
+            f"{first_few(moved, between='; ')}. Nothing was changed; make a new preview."
+        )
+    preview.refuse_left_behind(stored)
+    open_batch = open_batch_of(conn, tables, group_id)
+    if open_batch == abandon:
+        return
+    if open_batch is None:
+        raise OpenBatchError(f"Batch {abandon} of group {group_id!r} is not open. Nothing was changed.")
+    also = f", which is not batch {abandon}" if abandon is not None else ""
+    raise OpenBatchError(
+        f"Group {group_id!r} has the open batch {open_batch}{also}: it starts at the positions that would be moved. Nothing "
+        f"was changed; let a load finish it first, or abandon batch {open_batch} together with the rewind."
+    )
+
+
+def _text(position: Position | None) -> str:
+    return f"position {position.offset}" if position is not None else "no position"
 
 
 def _executed_by(

@@ -1,74 +1,37 @@
-"""What the state tables say of a group's positions: now, before a batch, and around its last rewind. Reads only."""
+"""What the history says of a group's positions: before a batch, around the last rewind, and which offsets were loaded. Reads only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.core.offsets import OffsetRange, Position, TopicPartition
+from airflow_kafka_offsets.core.log_identity import is_other_topic
+from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.core.scope import Scope, in_scope
-from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.ledger.batch_rows import as_range
-from airflow_kafka_offsets.ledger.batches import open_batch_of
-from airflow_kafka_offsets.ledger.positions import stored_positions
+from airflow_kafka_offsets.core.spans import Span, subtract
+from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.exceptions import (
+    ConfigurationError,
+    NoPositionError,
+    RewindConflictError,
+    TopicRecreatedError,
+)
+from airflow_kafka_offsets.ledger.batch_rows import as_batch, as_range
+from airflow_kafka_offsets.ledger.group_table import group_table, same_table_names
+from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.rewinding.decision import PartitionRewind
+from airflow_kafka_offsets.rewinding.decision import Logs, PartitionRewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
+
+TopicIds = Mapping[TopicPartition, str | None]
 
 REWIND_KINDS = ("rewind", "undo", "import")
 
-MOVING_KINDS = ("load", "start", *REWIND_KINDS)
-
-
-@dataclass(frozen=True, slots=True)
-class CurrentState:
-    """The positions of a group, and what a rewind has to respect.
-
-    :param open_batch: the load that is planned or staged, or None
-    """
-
-    cluster_id: str | None
-    generation: int
-    positions: Mapping[TopicPartition, Position]
-    open_batch: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class LastRewind:
-    """The rewind that an undo takes back.
-
-    :param before: the old positions of the partitions that it moved; None where there was none
-    :param other_topic: partitions whose old position belongs to an earlier topic of the same name
-    :param replaced: whether it deleted output, which moving positions cannot bring back
-    :param moved_since: partitions that a later batch has moved
-    """
-
-    batch_id: int
-    scenario: str
-    before: Mapping[TopicPartition, Position | None]
-    other_topic: tuple[TopicPartition, ...]
-    replaced: bool
-    moved_since: tuple[TopicPartition, ...]
-
-
-def current_state(engine: Engine, tables: Tables, group_id: str) -> CurrentState | None:
-    """Return the current state of a group; None if nothing is stored of it.
-
-    The generation is read first: if the positions are rewound meanwhile, it is too old, and nothing is executed on them.
-    """
-    groups = tables.consumer_groups.c
-    with engine.connect() as conn:
-        row = conn.execute(
-            sa.select(groups.cluster_id, groups.generation).where(groups.group_id == group_id)
-        ).one_or_none()
-        if row is None:
-            return None
-        positions = stored_positions(conn, tables, group_id)
-        return CurrentState(row.cluster_id, row.generation, positions, open_batch_of(conn, tables, group_id))
+_MOVING_KINDS = ("load", "start", *REWIND_KINDS)
 
 
 def state_before(engine: Engine, tables: Tables, group_id: str, batch_id: int) -> dict[TopicPartition, Position]:
@@ -84,30 +47,35 @@ def state_before(engine: Engine, tables: Tables, group_id: str, batch_id: int) -
         _check_batch(conn, tables, group_id, batch_id)
         later = _first_moves(conn, tables, group_id, batch >= batch_id, batch)
         earlier = _first_moves(conn, tables, group_id, batch < batch_id, batch.desc())
-        skipping = {later_id for later_id, _, move in later.values() if move.how == "skipped-gap"}
+        skipping = {row.batch_id for row in later.values() if row.how == "skipped-gap"}
         rows = conn.execute(sa.select(tables.offset_gaps).where(gaps.batch_id.in_(skipping)))
         skipped = {(row.batch_id, row.topic, row.partition): row.start_offset for row in rows}
     # The old position of a topic that was recreated means nothing in the new one.
     positions = {
-        tp: Position(skipped.get((later_id, *tp), move.start), move.topic_id, move.leader_epoch)
-        for tp, (later_id, _, move) in later.items()
-        if move.how not in ("recreated", "removed")
+        tp: Position(skipped.get((row.batch_id, *tp), row.start_offset), row.topic_id, row.leader_epoch)
+        for tp, row in later.items()
+        if row.how not in ("recreated", "removed")
     }
-    for tp, (_, kind, move) in earlier.items():
-        if move.how == "removed":
+    for tp, row in earlier.items():
+        if row.how == "removed":
             positions.pop(tp, None)
         else:
-            epoch = move.end_epoch if kind in REWIND_KINDS else move.epoch_after
-            positions[tp] = Position(move.end, move.topic_id, epoch)
+            epoch = row.end_epoch if row.kind in REWIND_KINDS else as_range(row).epoch_after
+            positions[tp] = Position(row.end_offset, row.topic_id, epoch)
     return positions
 
 
-def last_rewind(engine: Engine, tables: Tables, group_id: str, scope: Scope | None = None) -> LastRewind | None:
-    """Return the latest rewind of a group, which may be an undo or an import; None if there is none.
+def state_before_last_rewind(
+    engine: Engine, tables: Tables, group_id: str, scope: Scope
+) -> dict[TopicPartition, Position | None]:
+    """Return the positions before the latest rewind of a group, which may be an undo or an import; None where there was none.
 
-    :param scope: leaves out other partitions; None is all
+    :param scope: leaves out other partitions
+    :raises NoPositionError: there is no rewind to undo
+    :raises RewindConflictError: it removed output, which moving positions cannot bring back, or later batches moved on
+    :raises TopicRecreatedError: it moved positions of an earlier topic of the same name
     """
-    batches, offsets = tables.offset_batches.c, tables.consumed_offsets.c
+    batches, ranges, offsets = tables.offset_batches.c, tables.offset_ranges, tables.consumed_offsets.c
     with engine.connect() as conn:
         batch = conn.execute(
             sa.select(batches.batch_id, batches.scenario)
@@ -116,38 +84,47 @@ def last_rewind(engine: Engine, tables: Tables, group_id: str, scope: Scope | No
             .limit(1)
         ).one_or_none()
         if batch is None:
-            return None
-        rows = _ranges_of(conn, tables, batch.batch_id)
+            raise NoPositionError(f"The history of group {group_id!r} has no rewind that could be undone")
+        of_batch = sa.select(ranges).where(ranges.c.batch_id == batch.batch_id)
+        rows = conn.execute(of_batch.order_by(ranges.c.topic, ranges.c.partition)).all()
         stored = conn.execute(
             sa.select(offsets.topic, offsets.partition, offsets.batch_id).where(offsets.consumer_group == group_id)
         )
         moved_by = {TopicPartition(row.topic, row.partition): row.batch_id for row in stored}
-    rows = [row for row in rows if in_scope(scope or {}, TopicPartition(row.topic, row.partition))]
+    rows = [row for row in rows if in_scope(scope, TopicPartition(row.topic, row.partition))]
     moves = {move.topic_partition: move for move in map(as_range, rows)}
-    return LastRewind(
-        batch.batch_id,
-        batch.scenario,
-        {tp: PartitionRewind.from_range(move).old for tp, move in moves.items()},
-        # The topic of a position that was removed is known: it may be the current one.
-        tuple(tp for tp, move in moves.items() if move.how == "recreated"),
-        any(row.replaced_from is not None for row in rows),
-        tuple(
-            tp for tp, move in moves.items() if moved_by.get(tp) != (batch.batch_id if move.how != "removed" else None)
-        ),
-    )
+    rewind = f"Rewind {batch.batch_id} of group {group_id!r} ({batch.scenario})"
+    if any(row.replaced_from is not None for row in rows):
+        raise RewindConflictError(
+            f"{rewind} removed the rows that are to be loaded again: moving the positions back would leave them out for good. "
+            "Run the load, which brings them back."
+        )
+    # The topic of a position that was removed is known: it may be the current one.
+    recreated = [tp for tp, move in moves.items() if move.how == "recreated"]
+    if recreated:
+        raise TopicRecreatedError(
+            f"{rewind} left positions of an earlier topic of the same name, which mean nothing in the current one: "
+            f"{first_few(recreated)}. Nothing was changed; name an offset or a time instead."
+        )
+    moved_since = [
+        tp for tp, move in moves.items() if moved_by.get(tp) != (batch.batch_id if move.how != "removed" else None)
+    ]
+    if moved_since:
+        raise RewindConflictError(
+            f"{rewind} cannot be undone any more: batches have moved {first_few(moved_since)} since. "
+            f"Nothing was changed; to go back to the state before it anyway, rewind to-batch {batch.batch_id}."
+        )
+    return {tp: PartitionRewind.from_range(move).old for tp, move in moves.items()}
 
 
 def executed_preview(engine: Engine, tables: Tables, batch_id: int) -> RewindPreview:
     """Return the preview of a rewind in the history, without what is not recorded: the ends of the logs."""
-    batches, groups = tables.offset_batches.c, tables.consumer_groups.c
+    batches = tables.offset_batches.c
     with engine.connect() as conn:
-        row = conn.execute(
-            sa.select(tables.offset_batches, groups.cluster_id)
-            .join(tables.consumer_groups, groups.group_id == batches.consumer_group)
-            .where(batches.batch_id == batch_id)
-        ).one()
-        moves = tuple(PartitionRewind.from_range(as_range(moved)) for moved in _ranges_of(conn, tables, batch_id))
-    return RewindPreview(row.consumer_group, row.cluster_id or "", row.generation - 1, row.scenario, row.kind, moves)
+        row = conn.execute(sa.select(tables.offset_batches).where(batches.batch_id == batch_id)).one()
+        cluster_id = cluster_of(conn, tables, row.consumer_group) or ""
+        moves = tuple(map(PartitionRewind.from_range, as_batch(conn, tables, row).ranges))
+    return RewindPreview(row.consumer_group, cluster_id, row.generation - 1, row.scenario, row.kind, moves)
 
 
 def count_removed(engine: Engine, tables: Tables, batch_id: int) -> tuple[int, int]:
@@ -159,12 +136,121 @@ def count_removed(engine: Engine, tables: Tables, batch_id: int) -> tuple[int, i
     return int(rows or 0), int(dead_letters or 0)
 
 
-def _ranges_of(conn: Connection, tables: Tables, batch_id: int) -> Sequence[sa.Row[Any]]:
-    """Return the ranges of a batch, in the order of their partitions."""
-    ranges = tables.offset_ranges
-    return conn.execute(
-        sa.select(ranges).where(ranges.c.batch_id == batch_id).order_by(ranges.c.topic, ranges.c.partition)
-    ).all()
+def with_loaded_ranges(
+    engine: Engine,
+    tables: Tables,
+    group_id: str,
+    partitions: Iterable[PartitionRewind],
+    logs: Logs,
+) -> tuple[PartitionRewind, ...]:
+    """Return moves with what only the history knows: after a rewind, offsets beyond the old position may be loaded.
+
+    Offsets that were loaded before are not skipped, and those loaded at the new position or after it are read again.
+    """
+    moves = {partition.topic_partition: partition for partition in partitions}
+    with engine.connect() as conn:
+        skipping = {tp: logs[tp].topic_id for tp, move in moves.items() if move.skipped}
+        loaded = loaded_within(conn, tables, group_id, skipping)
+        # A position of another topic is removed or left as it is: its offsets say nothing.
+        staying = {
+            tp: move.new.topic_id
+            for tp, move in moves.items()
+            if move.new is not None and tp in logs and move.new.topic_id == logs[tp].topic_id
+        }
+        ends = _loaded_ends(conn, tables, group_id, staying)
+    return tuple(
+        replace(
+            move,
+            skipped=tuple(subtract(move.skipped, loaded.get(tp, ()))),
+            loaded_to=end if move.new is not None and (end := ends.get(tp, 0)) > move.new.offset else None,
+        )
+        for tp, move in moves.items()
+    )
+
+
+def loaded_within(
+    conn: Connection, tables: Tables, group_id: str, topic_ids: TopicIds
+) -> dict[TopicPartition, list[Span]]:
+    """Return the offsets of partitions that loads passed, and that no rewind removed since.
+
+    :param topic_ids: of the partitions: ranges of an earlier topic of the same name do not count
+    """
+    query = _loading_ranges(conn, tables, group_id, topic_ids)
+    return _remaining(conn, query, topic_ids, lambda row: bool(row.kind == "load"))
+
+
+def _loaded_ends(conn: Connection, tables: Tables, group_id: str, topic_ids: TopicIds) -> dict[TopicPartition, int]:
+    """Return the end of the offsets that were loaded into the group's table, and not removed since.
+
+    Ranges without a topic id are left out: they may belong to an earlier topic of the same name.
+    """
+
+    def same_topic(row: Any) -> bool:
+        return row.topic_id is not None and topic_ids.get(TopicPartition(row.topic, row.partition)) == row.topic_id
+
+    batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
+    loads = batches.kind.in_(("load", "replay"))
+    query = _loading_ranges(conn, tables, group_id, topic_ids)
+    removals = query.where(batches.kind != "replay", ranges.replaced_from.is_not(None))
+    last_removal = conn.scalar(removals.with_only_columns(sa.func.max(batches.batch_id)))
+    # Of the batches after the last removal, most of a long history, only the furthest offsets matter.
+    later = batches.batch_id > (last_removal or 0)
+    of_topic = (ranges.topic, ranges.partition, ranges.topic_id)
+    furthest = query.with_only_columns(*of_topic, sa.func.max(ranges.end_offset).label("end_offset"))
+    remaining = _remaining(
+        conn, query.where(sa.not_(later)), topic_ids, lambda row: row.kind in ("load", "replay") and same_topic(row)
+    )
+    ends = {tp: max((end for _, end in spans), default=0) for tp, spans in remaining.items()}
+    nonempty = ranges.end_offset > ranges.start_offset
+    for row in filter(same_topic, conn.execute(furthest.where(later, loads, nonempty).group_by(*of_topic))):
+        tp = TopicPartition(row.topic, row.partition)
+        ends[tp] = max(ends.get(tp, 0), row.end_offset)
+    return ends
+
+
+def _remaining(
+    conn: Connection, query: sa.Select[Any], topic_ids: TopicIds, is_load: Callable[[Any], bool]
+) -> dict[TopicPartition, list[Span]]:
+    """Return the spans of ranges, less what later rewinds removed.
+
+    :param is_load: whether a range counts as loaded
+    """
+    spans: dict[TopicPartition, list[Span]] = {}
+    for row in conn.execute(query.order_by("batch_id")):
+        tp = TopicPartition(row.topic, row.partition)
+        if tp not in topic_ids or is_other_topic(row.topic_id, topic_ids[tp]):
+            continue
+        known = spans.setdefault(tp, [])
+        if is_load(row) and row.start_offset < row.end_offset:
+            known.append((row.start_offset, row.end_offset))
+        # A replay has loaded again what it removed.
+        elif row.kind != "replay" and row.replaced_from is not None:
+            spans[tp] = subtract(known, [(row.replaced_from, row.replaced_to)])
+    return spans
+
+
+def _loading_ranges(
+    conn: Connection, tables: Tables, group_id: str, partitions: Iterable[TopicPartition]
+) -> sa.Select[Any]:
+    """Select the ranges of the batches that moved positions of a group, or were replayed into its table."""
+    batches = tables.offset_batches.c
+    known = group_table(conn, tables, group_id)
+    names = same_table_names(conn, known.name) if known is not None else ()
+    # A rewind removes nothing from other tables.
+    of_kind = batches.kind.in_(_MOVING_KINDS) | ((batches.kind == "replay") & batches.target_table.in_(names))
+    return _committed_ranges(tables, group_id).where(
+        of_kind, tables.offset_ranges.c.topic.in_({tp.topic for tp in partitions})
+    )
+
+
+def _committed_ranges(tables: Tables, group_id: str) -> sa.Select[Any]:
+    """Select the ranges of the committed batches of a group, with their kind."""
+    batches, ranges = tables.offset_batches.c, tables.offset_ranges
+    return (
+        sa.select(ranges, batches.kind)
+        .join(tables.offset_batches, batches.batch_id == ranges.c.batch_id)
+        .where(batches.consumer_group == group_id, batches.state == "committed")
+    )
 
 
 def _check_batch(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> None:
@@ -172,33 +258,23 @@ def _check_batch(conn: Connection, tables: Tables, group_id: str, batch_id: int)
     mine = batches.consumer_group == group_id
     if conn.scalar(sa.select(batches.batch_id).where(mine, batches.batch_id == batch_id)) is not None:
         return
-    first, last = conn.execute(
-        sa.select(sa.func.min(batches.batch_id), sa.func.max(batches.batch_id)).where(mine)
-    ).one()
+    numbers = sa.select(sa.func.min(batches.batch_id), sa.func.max(batches.batch_id)).where(mine)
+    first, last = conn.execute(numbers).one()
     has = f"its batches are numbered {first} to {last}" if first is not None else "it has no batches"
     raise ConfigurationError(f"Group {group_id!r} has no batch {batch_id}: {has}")
 
 
 def _first_moves(
-    conn: Connection,
-    tables: Tables,
-    group_id: str,
-    condition: sa.ColumnElement[bool],
-    order: sa.ColumnElement[int],
-) -> dict[TopicPartition, tuple[int, str, OffsetRange]]:
-    """Return the first move of each partition among some batches, in an order: the batch, its kind, and the range."""
-    batches, ranges = tables.offset_batches, tables.offset_ranges
-    nth = sa.func.row_number().over(partition_by=(ranges.c.topic, ranges.c.partition), order_by=order)
+    conn: Connection, tables: Tables, group_id: str, condition: sa.ColumnElement[bool], order: sa.ColumnElement[int]
+) -> dict[TopicPartition, sa.Row[Any]]:
+    """Return the range of each partition's first move among some batches, in an order, with the kind of its batch."""
+    batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
+    nth = sa.func.row_number().over(partition_by=(ranges.topic, ranges.partition), order_by=order)
     moves = (
-        sa.select(ranges, batches.c.kind, nth.label("nth"))
-        .join(batches, batches.c.batch_id == ranges.c.batch_id)
-        .where(
-            batches.c.consumer_group == group_id,
-            batches.c.kind.in_(MOVING_KINDS),
-            batches.c.state == "committed",
-            condition,
-        )
+        _committed_ranges(tables, group_id)
+        .add_columns(nth.label("nth"))
+        .where(batches.kind.in_(_MOVING_KINDS), condition)
         .subquery()
     )
     rows = conn.execute(sa.select(moves).where(moves.c.nth == 1))
-    return {TopicPartition(row.topic, row.partition): (row.batch_id, row.kind, as_range(row)) for row in rows}
+    return {TopicPartition(row.topic, row.partition): row for row in rows}

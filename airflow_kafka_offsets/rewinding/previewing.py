@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.core.log_identity import check_cluster
+from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.core.scope import Scope, partitions_in
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.database.transactions import now
+from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.ledger.batches import open_batch_of
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import installed_version
+from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.rewinding import lookups
-from airflow_kafka_offsets.rewinding.decision import decide
-from airflow_kafka_offsets.rewinding.history import CurrentState, current_state
-from airflow_kafka_offsets.rewinding.loaded_ranges import with_loaded_ranges
+from airflow_kafka_offsets.rewinding.decision import LookedUp, Positions, decide
+from airflow_kafka_offsets.rewinding.history import state_before, state_before_last_rewind, with_loaded_ranges
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
 # Their offsets belong to the cluster that the group was loaded from.
 _OF_OLD_CLUSTER = ("to-batch", "to-group", "undo", "shift-by", "to-current")
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentState:
+    """The positions of a group, and what a rewind has to respect.
+
+    :param generation: None if nothing is stored of the group
+    :param open_batch: the load that is planned or staged, or None
+    """
+
+    cluster_id: str | None = None
+    generation: int | None = None
+    positions: Positions = field(default_factory=dict)
+    open_batch: int | None = None
 
 
 def preview_rewind(
@@ -54,25 +74,30 @@ def preview_rewind(
     :raises KafkaUnavailableError: the cluster did not answer in time
     """
     tables, scope = tables or Tables(), scope or {}
-    state = _known_state(engine, tables, group_id, may_be_new=new_group or scenario.name == "import")
-    positions = state.positions if state is not None else {}
+    state = current_state(engine, tables, group_id, may_be_new=new_group or scenario.name == "import")
     cluster = Cluster(kafka_config, isolation_level=isolation_level)
     cluster_id = cluster.cluster_id()
-    old_cluster = state.cluster_id if state is not None else None
-    moves_cluster = old_cluster not in (None, cluster_id)
+    moves_cluster = state.cluster_id not in (None, cluster_id)
     if moves_cluster:
-        _check_new_cluster(group_id, scenario, scope, old_cluster, cluster_id, new_cluster)
-    instant = lookups.instant_of(engine, scenario)
+        _check_new_cluster(group_id, scenario, scope, state.cluster_id, cluster_id, new_cluster)
+    instant = now(engine) - scenario.value if isinstance(scenario.value, timedelta) else scenario.value
+    instant = instant if isinstance(instant, datetime) else None
 
-    named = looked_up = lookups.named_positions(engine, tables, group_id, scenario, scope)
-    topics = sorted(scope or {tp.topic for tp in (positions if named is None else named)})
+    # A file and an undo name their partitions themselves.
+    named: LookedUp | None = None
+    if isinstance(scenario.value, Mapping):
+        named = _as_positions(scenario.value)
+    elif scenario.name == "undo":
+        named = state_before_last_rewind(engine, tables, group_id, scope)
+    looked_up = named
+    topics = sorted(scope or {tp.topic for tp in (state.positions if named is None else named)})
     if not topics and scenario.name == "import":
-        looked_up = lookups.imported_positions(cluster, str(scenario.value))
+        looked_up = _as_positions(import_offsets(cluster, str(scenario.value)))
         topics = sorted({tp.topic for tp in looked_up})
     if not topics:
         raise ConfigurationError(f"No position of group {group_id!r} is stored: name the topics")
     logs = cluster.logs(topics)
-    stored = [tp for tp in positions if tp.topic in topics]
+    stored = [tp for tp in state.positions if tp.topic in topics]
     partitions = partitions_in(scope, stored, logs)
     if named is not None:
         within = {topic: frozenset(tp.partition for tp in named if tp.topic == topic) for topic in topics}
@@ -80,34 +105,75 @@ def preview_rewind(
     if not partitions:
         raise ConfigurationError(f"Nothing of {scenario.text} is in the scope {', '.join(topics)}")
 
-    if looked_up is None:
-        in_log = [tp for tp in partitions if tp in logs]
-        looked_up = lookups.look_up(engine, tables, group_id, scenario, cluster, in_log, instant)
-    decided = decide(scenario, partitions, positions, logs, looked_up)
-    if state is not None and state.generation > 0:
+    in_log = [tp for tp in partitions if tp in logs]
+    if instant is not None:
+        records = cluster.offsets_for_times(dict.fromkeys(in_log, milliseconds(instant)))
+        looked_up = _as_positions({tp: record.offset for tp, record in records.items()})
+    elif looked_up is None:
+        looked_up = _look_up(engine, tables, group_id, scenario, cluster, in_log)
+    decided = decide(scenario, partitions, state.positions, logs, looked_up)
+    if state.generation:
         decided = with_loaded_ranges(engine, tables, group_id, decided, logs)
     preview = RewindPreview(
         group_id=group_id,
         cluster_id=cluster_id,
-        generation=state.generation if state is not None else None,
+        generation=state.generation,
         scenario=scenario.describe(scope),
         kind=scenario.name if scenario.name in ("undo", "import") else "rewind",
         partitions=decided,
         instant=instant,
-        open_batch=state.open_batch if state is not None else None,
+        open_batch=state.open_batch,
         moves_cluster=moves_cluster,
     )
-    preview.refuse_left_behind(positions)
+    preview.refuse_left_behind(state.positions)
     return preview
 
 
-def _known_state(engine: Engine, tables: Tables, group_id: str, *, may_be_new: bool) -> CurrentState | None:
+def current_state(engine: Engine, tables: Tables, group_id: str, *, may_be_new: bool = False) -> CurrentState:
+    """Return the current state of a group.
+
+    The generation is read first: if the positions are rewound meanwhile, it is too old, and nothing is executed on them.
+
+    :param may_be_new: whether the group may be one that nothing is stored of yet
+    :raises ConfigurationError: nothing is stored of the group
+    """
+    groups = tables.consumer_groups.c
     with engine.connect() as conn:
         if not may_be_new:
             cluster_of(conn, tables, group_id)  # raises if there is no such group
         elif installed_version(conn, tables) is None:
-            return None
-    return current_state(engine, tables, group_id)
+            return CurrentState()
+        known = sa.select(groups.cluster_id, groups.generation).where(groups.group_id == group_id)
+        row = conn.execute(known).one_or_none()
+        if row is None:
+            return CurrentState()
+        positions = stored_positions(conn, tables, group_id)
+        return CurrentState(row.cluster_id, row.generation, positions, open_batch_of(conn, tables, group_id))
+
+
+def import_offsets(
+    cluster: Cluster, group_id: str, partitions: Collection[TopicPartition] | None = None
+) -> dict[TopicPartition, int]:
+    """Return what a consumer group in Kafka has committed; partitions without a commit are left out.
+
+    :param partitions: None is all that it has committed
+    :raises NoPositionError: there is no such group, or it has committed nothing of these; Kafka deletes old commits
+    :raises KafkaUnavailableError: the group's coordinator did not answer in time, or refuses this user
+    """
+    committed = cluster.committed(group_id, partitions)
+    if committed:
+        return committed
+    group = cluster.consumer_group(group_id)
+    if group is None:
+        raise NoPositionError(
+            f"Kafka has no consumer group {group_id!r}, or one that committed nothing: check the name "
+            "(kafka-consumer-groups --list), and whether its commits have expired"
+        )
+    of = f" of {', '.join(sorted({tp.topic for tp in partitions}))}" if partitions is not None else ""
+    raise NoPositionError(
+        f"Consumer group {group_id!r} (state {group.state}, {group.members} members) has committed nothing{of}: "
+        "check the topics, and whether its commits have expired"
+    )
 
 
 def _check_new_cluster(
@@ -130,3 +196,32 @@ def _check_new_cluster(
         raise ConfigurationError(
             "A group belongs to one cluster: with a change of the cluster all its positions are moved; leave out the scope"
         )
+
+
+def _look_up(
+    engine: Engine,
+    tables: Tables,
+    group_id: str,
+    scenario: Scenario,
+    cluster: Cluster,
+    partitions: list[TopicPartition],
+) -> LookedUp:
+    """Return the positions that a scenario means, as far as the history, another group or Kafka has to be asked for them.
+
+    :param partitions: those in the scope that the cluster has
+    """
+    match scenario.name, scenario.value:
+        case "import", str(consumer_group):
+            return _as_positions(import_offsets(cluster, consumer_group, partitions))
+        case "to-batch", int(batch_id):
+            return state_before(engine, tables, group_id, batch_id)
+        case "to-group", str(other):
+            state = current_state(engine, tables, other)
+            way_out = "Its offsets mean nothing in this one; name an offset or a time."
+            check_cluster(other, state.cluster_id, cluster.cluster_id(), way_out)
+            return {tp: Position(position.offset, position.topic_id) for tp, position in state.positions.items()}
+    return {}
+
+
+def _as_positions(offsets: Mapping[TopicPartition, int]) -> LookedUp:
+    return {tp: Position(offset) for tp, offset in offsets.items()}

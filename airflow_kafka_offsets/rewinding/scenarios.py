@@ -1,33 +1,32 @@
-"""The scenarios of a rewind, named as `kafka-consumer-groups --reset-offsets` names them. No I/O.
+"""The scenarios of a rewind, named as `kafka-consumer-groups --reset-offsets` names them, and offsets by partition as CSV:
+`export` writes it, `from-file` reads it. No I/O: the command line opens the files.
 
 To add a scenario:
 
 * name it in `_VALUES`, with the function that checks its value;
 * in `decision._wanted_offset`, return its offset; if the history, another group or Kafka has to be asked, ask in
-  `lookups.look_up`; if the scenario names its partitions itself, in `lookups.named_positions`;
+  `previewing._look_up`; if the scenario names its partitions itself, in `previewing.preview_rewind`;
 * if its offsets belong to the cluster that the group was loaded from, add it to `previewing._OF_OLD_CLUSTER`;
 * add its option to the command `rewind` in `cli/commands.py`, and its rules to `docs/semantics.md`.
 """
 
 from __future__ import annotations
 
+import csv
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
 from airflow_kafka_offsets.core.instants import duration, instant
-from airflow_kafka_offsets.core.offsets import MAX_INT64
+from airflow_kafka_offsets.core.offsets import MAX_INT64, TopicPartition
 from airflow_kafka_offsets.core.scope import Scope
+from airflow_kafka_offsets.core.text import is_unsigned, parse_unsigned
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.rewinding.offsets_file import (
-    PartitionOffsets,
-    offsets_by_partition,
-    read_offsets,
-    write_offsets,
-)
+
+PartitionOffsets = Mapping[TopicPartition, int]
 
 Value = int | str | datetime | timedelta | PartitionOffsets | None
 
@@ -87,6 +86,80 @@ class Scenario:
             )
             parts.append(f"of {' '.join(topics)}")
         return ", ".join(parts)
+
+
+def read_offsets(text: str, group_id: str | None = None) -> dict[TopicPartition, int]:
+    """Return the offsets of a CSV text of `topic,partition,offset`, as `export` and Kafka's own tool write it.
+
+    A header, blank lines and any line ends are fine.
+
+    :param group_id: whose lines are read if each begins with a group, which Kafka's tool writes for several groups
+    :raises ConfigurationError: a line is wrong, or names a partition again; with the number of the line
+    """
+    offsets: dict[TopicPartition, int] = {}
+    lines: dict[TopicPartition, int] = {}
+    others: set[str] = set()
+    for line, fields in _lines(text):
+        if not any(fields):
+            continue
+        if not offsets and not others and [field.lower() for field in fields[-3:]] == ["topic", "partition", "offset"]:
+            continue
+        if len(fields) not in (3, 4) or "" in fields:
+            raise ConfigurationError(
+                f"Line {line} must be topic,partition,offset, with a group before them or without; got {','.join(fields)!r}"
+            )
+        if len(fields) == 4 and group_id is not None and fields[0] != group_id:
+            others.add(fields[0])
+            continue
+        try:
+            tp, offset = TopicPartition(fields[-3], parse_unsigned(fields[-2])), parse_unsigned(fields[-1])
+        except ValueError:
+            raise ConfigurationError(
+                f"Line {line} must have numbers that are not negative as partition and offset; got {','.join(fields)!r}"
+            ) from None
+        if tp in offsets:
+            raise ConfigurationError(
+                f"Line {line} names {tp} again, which line {lines[tp]} has with offset {offsets[tp]}"
+            )
+        offsets[tp], lines[tp] = offset, line
+    if not offsets:
+        of = f" of group {group_id!r}, but of {', '.join(map(repr, sorted(others)))}" if others else ""
+        raise ConfigurationError(f"The file has no line topic,partition,offset{of}")
+    return offsets
+
+
+def _lines(text: str) -> Iterator[tuple[int, list[str]]]:
+    # Strict: a quote without an end would make one field of the rest of the text.
+    reader = csv.reader(text.lstrip("\ufeff").splitlines(), strict=True)
+    try:
+        for fields in reader:
+            yield reader.line_num, [field.strip() for field in fields]
+    except csv.Error as error:
+        raise ConfigurationError(f"Line {reader.line_num} is not CSV: {error}") from None
+
+
+def write_offsets(offsets: PartitionOffsets) -> str:
+    """Return the CSV that `read_offsets` reads."""
+    return "".join(f"{tp.topic},{tp.partition},{offset}\n" for tp, offset in sorted(offsets.items()))
+
+
+def _offsets_by_partition(given: Mapping[Any, Any]) -> dict[TopicPartition, int]:
+    """Return the offsets that a DAG names by partition.
+
+    :raises ConfigurationError: there are none, or a key is no partition, or a value no offset
+    """
+    offsets: dict[TopicPartition, int] = {}
+    for key, offset in given.items():
+        if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], str) and is_unsigned(key[1])):
+            raise ConfigurationError(f"from-file needs offsets by TopicPartition; got {key!r}")
+        if not is_unsigned(offset):
+            raise ConfigurationError(
+                f"from-file needs offsets that are whole numbers and not negative; got {offset!r} for {TopicPartition(*key)}"
+            )
+        offsets[TopicPartition(*key)] = offset
+    if not offsets:
+        raise ConfigurationError("from-file has no offsets: nothing would be moved")
+    return offsets
 
 
 def _no_value(name: str, value: Any) -> None:
@@ -149,7 +222,7 @@ _VALUES: Mapping[str, Callable[[str, Any], Value]] = {
     "shift-by": _number,
     "to-datetime": _instant,
     "by-duration": _duration,
-    "from-file": lambda name, value: offsets_by_partition(value),
+    "from-file": lambda name, value: _offsets_by_partition(value),
     "to-batch": _unsigned,
     "to-group": _group,
     "import": _group,

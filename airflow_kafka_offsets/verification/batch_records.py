@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.database.streaming import stream
+from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.ledger.batch_rows import as_gap, as_range
 from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.replaced_output import same_topic

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, Slice, TopicPartition
-from airflow_kafka_offsets.database.streaming import stream
+from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import DataLossError, Violation
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.groups import cluster_of

@@ -16,11 +16,11 @@ from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.ledger.group_claim import claim_group
+from airflow_kafka_offsets.ledger.claims import claim_group
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.rewinding.offsets_file import read_offsets
+from airflow_kafka_offsets.rewinding.scenarios import read_offsets
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import KafkaBroker

@@ -1,96 +1,24 @@
 """Transactions: which are repeated, how often, and what is told in the end.
 
 SQLite knows no deadlock and no serialization failure, so these are made up here; Postgres' own are in
-`tests/ledger/test_database_faults.py`.
+`tests/ledger/test_rolled_back_commits.py`.
 """
 
 import itertools
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
-from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
-from sqlalchemy.engine.result import SimpleResultMetaData
-from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from airflow_kafka_offsets.database import transactions
 from airflow_kafka_offsets.database.errors import is_outage
-from airflow_kafka_offsets.database.transactions import database_now, transact
-from airflow_kafka_offsets.exceptions import CommitUnknownError, ConfigurationError, DatabaseBusyError, FencedError
-
-
-class DriverError(Exception):
-    """An error of a driver that hands on the SQLSTATE, as psycopg does."""
-
-    def __init__(self, sqlstate: str, message: str = "deadlock detected") -> None:
-        super().__init__(message)
-        self.sqlstate = sqlstate
-
-
-class PgCodeError(Exception):
-    """One of psycopg2."""
-
-    pgcode = "40P01"
-
-
-def failure(orig: Exception, *, connection_invalidated: bool = False) -> DBAPIError:
-    return OperationalError("UPDATE output", None, orig, connection_invalidated=connection_invalidated)
-
-
-def deadlock() -> DBAPIError:
-    return failure(DriverError("40P01"))
-
-
-class Output:
-    """A table that transactions write to, and what they found and left there."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.engine = sa.create_engine(f"sqlite:///{path}")
-        self.attempts = 0
-        with self.engine.begin() as conn:
-            conn.exec_driver_sql("CREATE TABLE output (attempt INTEGER PRIMARY KEY, text TEXT)")
-
-    def writing(self, *errors: Exception) -> Callable[[Connection], str]:
-        """Work that writes a row and then ends in these errors, one an attempt, before it succeeds."""
-        left = iter(errors)
-
-        def work(conn: Connection) -> str:
-            self.attempts += 1
-            assert conn.exec_driver_sql("SELECT count(*) FROM output").scalar_one() == 0, "not a new transaction"
-            conn.exec_driver_sql("INSERT INTO output VALUES (?, '')", (self.attempts,))
-            if (error := next(left, None)) is not None:
-                raise error
-            return f"attempt {self.attempts}"
-
-        return work
-
-    def rows(self) -> list[int]:
-        """What another program sees."""
-        with closing(sqlite3.connect(self.path)) as conn:
-            return [attempt for (attempt,) in conn.execute("SELECT attempt FROM output")]
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> Iterator[Output]:
-    made = Output(tmp_path / "output.db")
-    yield made
-    made.engine.dispose()
-
-
-@pytest.fixture(autouse=True)
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses that were asked for; nobody waits for them."""
-    asked: list[float] = []
-    monkeypatch.setattr(transactions, "sleep", asked.append)
-    return asked
+from airflow_kafka_offsets.database.transactions import transact
+from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyError, FencedError
+from tests.support.transactions import DriverError, Output, PgCodeError, deadlock, failure
 
 
 class TestRepeating:
@@ -273,79 +201,3 @@ class TestSqlite:
             transact(output.engine, work)
         assert is_outage(raised.value)
         assert output.rows() == []
-
-
-class TestOutage:
-    """A reason of the database's own, or one in the statement."""
-
-    def outage(self, engine: Engine, statement: str) -> bool:
-        with engine.connect() as conn, pytest.raises(DBAPIError) as raised:
-            conn.exec_driver_sql(statement)
-        return is_outage(raised.value)
-
-    def test_a_wrong_statement_is_none(self, output: Output) -> None:
-        assert not self.outage(output.engine, "SELECT * FROM nowhere")
-
-    def test_missing_rights_are_none(self, output: Output) -> None:
-        engine = sa.create_engine(f"sqlite:///file:{output.path}?mode=ro&uri=true")
-        assert not self.outage(engine, "INSERT INTO output VALUES (1, '')")
-        engine.dispose()
-
-    def test_a_broken_connection_is_one(self) -> None:
-        assert is_outage(DBAPIError("INSERT", None, DriverError("23505"), connection_invalidated=True))
-
-    @pytest.mark.parametrize(
-        ("sqlstate", "expected"),
-        [
-            ("53100", True),  # disk full
-            ("25006", True),  # read-only, as after a failover
-            ("57014", True),  # statement timeout
-            ("55P03", True),  # lock timeout
-            ("23505", False),  # a duplicate
-            ("54000", False),  # too long for an index
-            ("P0001", False),  # a trigger's own exception
-            ("42501", False),  # rights
-        ],
-    )
-    def test_the_sqlstate_says_which(self, sqlstate: str, expected: bool) -> None:
-        assert is_outage(OperationalError("INSERT", None, DriverError(sqlstate))) is expected
-
-    @pytest.mark.parametrize(
-        ("kind", "expected"), [(OperationalError, True), (InternalError, True), (IntegrityError, False)]
-    )
-    def test_the_class_says_it_where_a_driver_has_no_sqlstate(self, kind: type[DBAPIError], expected: bool) -> None:
-        assert is_outage(kind("INSERT", None, Exception(1021, "Disk full"))) is expected
-
-
-class FarServer:
-    """A connection to a server at UTC+2, of a dialect for which there is no server here."""
-
-    LOCAL, UTC_TIME = datetime(2024, 5, 6, 12, 0), datetime(2024, 5, 6, 10, 0)
-
-    def __init__(self, dialect: str, zone: tzinfo | None = None) -> None:
-        self.dialect = SimpleNamespace(name=dialect)
-        self._zone = zone
-
-    def now(self) -> datetime:
-        return database_now(cast("Connection", self))
-
-    def exec_driver_sql(self, statement: str) -> sa.IteratorResult[tuple[datetime]]:
-        assert "utc" in statement
-        return sa.IteratorResult(SimpleResultMetaData(["now"]), iter([(self.UTC_TIME,)]))
-
-    def scalar(self, statement: sa.Executable) -> datetime:
-        assert "CURRENT_TIMESTAMP" in str(statement)
-        return self.LOCAL.replace(tzinfo=self._zone)
-
-
-class TestClock:
-    @pytest.mark.parametrize("dialect", ["mysql", "mariadb", "mssql"])
-    def test_it_is_asked_for_utc(self, dialect: str) -> None:
-        assert FarServer(dialect).now() == FarServer.UTC_TIME.replace(tzinfo=UTC)
-
-    def test_a_zone_is_converted(self) -> None:
-        assert FarServer("oracle", timezone(timedelta(hours=2))).now() == FarServer.UTC_TIME.replace(tzinfo=UTC)
-
-    def test_a_time_without_a_zone_is_not_taken_for_utc(self) -> None:
-        with pytest.raises(ConfigurationError, match="'another' report their time without a zone"):
-            FarServer("another").now()

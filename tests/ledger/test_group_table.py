@@ -16,15 +16,14 @@ from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.exceptions import DoubleLoadError, FencedError, ForeignBatchError
 from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
 from airflow_kafka_offsets.ledger.batches import abandon, record_plan
+from airflow_kafka_offsets.ledger.claims import GroupClaim, claim_group
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
-from airflow_kafka_offsets.ledger.group_claim import GroupClaim, claim_group
 from airflow_kafka_offsets.ledger.group_table import GroupTable, group_table, keep_to_table, loads_into
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.replaying.replay_batches import record_replay
-from airflow_kafka_offsets.replaying.request import Replay
+from airflow_kafka_offsets.replaying.replay_batches import Replay, record_replay
 
 GROUP, CLUSTER, TOPIC_ID = "loader", "MkU3OEVBNTcwNTJENDM2Qg", "vVZ4aDWLQP2NkY0pxyHJYA"
 RUN = TaskRun("run-1", "dag", "load", -1, 1)
@@ -79,7 +78,7 @@ class Warehouse:
             replace=replace,
         )
         (planned,) = record_replay(self.engine, self.tables, wanted, [Plan((offsets(start, end),))], cluster_id=CLUSTER)
-        self.commit(planned.claim, planned.batch, {TopicPartition("orders", 0): RangeRead(end - start)})
+        self.commit(planned, planned.batch, {TopicPartition("orders", 0): RangeRead(end - start)})
         return planned.batch.batch_id
 
     def known(self) -> GroupTable | None:

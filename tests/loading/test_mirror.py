@@ -27,7 +27,7 @@ from airflow_kafka_offsets.kafka.consumer_groups import ConsumerGroup
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.loading import commit as commit_step
 from airflow_kafka_offsets.loading.mirror import AFTER_COMMIT_SECONDS, mirror, mirror_after_commit, mirror_stored
-from airflow_kafka_offsets.rewinding.lookups import import_offsets
+from airflow_kafka_offsets.rewinding.previewing import import_offsets
 from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import QUICK_START, KafkaBroker
 from devstack.process import wait_until

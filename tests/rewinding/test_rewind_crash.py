@@ -19,14 +19,13 @@ from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.proxy import PostgresProxy
-from tests.rewinding.test_rewind import left_open
 from tests.support.clients import more_partitions, produce
 from tests.support.dying_rewind import DyingRewind, Rewind
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names, rows
-from tests.support.rewinds import TARGET, Rewinder, once
+from tests.support.rewinds import TARGET, Rewinder, left_open, once
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.broker]
 
 RUN = TaskRun("run-1", "dag", "rewind", -1, 1)
 NEXT_TRY = replace(RUN, try_number=2)

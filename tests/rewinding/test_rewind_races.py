@@ -15,27 +15,12 @@ from airflow_kafka_offsets.rewinding.execution import RewindResult, abandon_batc
 from devstack.process import wait_until
 from tests.support.clients import produce
 from tests.support.dying_load import DyingLoad, Load
-from tests.support.loads import Loader, TopicFactory, names, rows
+from tests.support.loads import TopicFactory, names, rows
 from tests.support.rewinds import TARGET, Rewinder, once
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.broker]
 
 RUN = TaskRun("run-1", "dag", "task", -1, 1)
-
-
-@pytest.fixture
-def rewinder(inline_loader: Loader) -> Rewinder:
-    return Rewinder(inline_loader)
-
-
-@pytest.fixture
-def half(rewinder: Rewinder, topic: TopicFactory) -> str:
-    """A topic of 200 records, of which the group has loaded 100."""
-    name = topic()
-    produce(rewinder.loader.kafka, name, names(0, 100))
-    rewinder.loader(name)
-    produce(rewinder.loader.kafka, name, names(100, 100))
-    return name
 
 
 @pytest.fixture

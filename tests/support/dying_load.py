@@ -57,7 +57,7 @@ load_module = import_module("airflow_kafka_offsets.loading.load")
 stage_module = import_module("airflow_kafka_offsets.loading.stage")
 commit_module = import_module("airflow_kafka_offsets.loading.commit")
 replay_module = import_module("airflow_kafka_offsets.replaying.replay")
-group_claim = import_module("airflow_kafka_offsets.ledger.group_claim")
+claims = import_module("airflow_kafka_offsets.ledger.claims")
 commit_transaction = import_module("airflow_kafka_offsets.ledger.commit_transaction")
 
 
@@ -177,7 +177,7 @@ POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "after some slices are staged": _in_the_second_slice,
     "after the manifest": _before(stage_module, "mark_staged"),
     "after it is marked as staged": _before(load_module, "commit"),
-    "inside the transaction": _before(group_claim, "set_positions"),
+    "inside the transaction": _before(claims, "set_positions"),
     "after COMMIT, its answer lost": _before(commit_transaction, "_rows_committed"),
     "after COMMIT": _after(commit_transaction, "transact"),
     "before clean-up": _after(commit_module, "commit_batch"),

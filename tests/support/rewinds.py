@@ -6,14 +6,19 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from airflow_kafka_offsets.core.scope import parse_scope
+from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.rewinding.decision import PartitionRewind
 from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.verification.verify import verify
+from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, rows
 
 TARGET = SqlTable("target")
@@ -109,3 +114,26 @@ def only(preview: RewindPreview) -> PartitionRewind:
     """The preview's one partition."""
     (one,) = preview.partitions
     return one
+
+
+def left_open(rewinder: Rewinder, topic: str) -> int:
+    """Have a load fail while it stages.
+
+    :return: the number of its batch
+    """
+
+    class Fails(InlineLauncher):
+        def __call__(self, job: StageJob) -> None:
+            raise RuntimeError("no executor left")
+
+    with pytest.raises(StagingError):
+        Loader(rewinder.loader.kafka, rewinder.loader.engine, Fails())(topic)
+    ((batch,),) = rows(rewinder.loader.engine, "SELECT max(batch_id) FROM offset_batches WHERE state = 'planned'")
+    return int(batch)
+
+
+def refused(name: str, value: object = None) -> str:
+    """Return the message with which a scenario is refused."""
+    with pytest.raises(ConfigurationError) as raised:
+        Scenario.of(name, value)
+    return str(raised.value)

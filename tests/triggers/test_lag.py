@@ -24,7 +24,7 @@ from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag import shared_poll
 from airflow_kafka_offsets.lag.shared_poll import PollResult
 from airflow_kafka_offsets.lag.watch_options import Judgement, LagWatch
-from airflow_kafka_offsets.ledger.group_claim import claim_group
+from airflow_kafka_offsets.ledger.claims import claim_group
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.triggers import lag as module

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
-from airflow_kafka_offsets.database.streaming import stream
+from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.sink import (
     Batches,

@@ -1,0 +1,51 @@
+"""What an error of the database means: a reason of its own, or one in the statement."""
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
+
+from airflow_kafka_offsets.database.errors import is_outage
+from tests.support.transactions import DriverError, Output
+
+
+class TestOutage:
+    """A reason of the database's own, or one in the statement."""
+
+    def outage(self, engine: Engine, statement: str) -> bool:
+        with engine.connect() as conn, pytest.raises(DBAPIError) as raised:
+            conn.exec_driver_sql(statement)
+        return is_outage(raised.value)
+
+    def test_a_wrong_statement_is_none(self, output: Output) -> None:
+        assert not self.outage(output.engine, "SELECT * FROM nowhere")
+
+    def test_missing_rights_are_none(self, output: Output) -> None:
+        engine = sa.create_engine(f"sqlite:///file:{output.path}?mode=ro&uri=true")
+        assert not self.outage(engine, "INSERT INTO output VALUES (1, '')")
+        engine.dispose()
+
+    def test_a_broken_connection_is_one(self) -> None:
+        assert is_outage(DBAPIError("INSERT", None, DriverError("23505"), connection_invalidated=True))
+
+    @pytest.mark.parametrize(
+        ("sqlstate", "expected"),
+        [
+            ("53100", True),  # disk full
+            ("25006", True),  # read-only, as after a failover
+            ("57014", True),  # statement timeout
+            ("55P03", True),  # lock timeout
+            ("23505", False),  # a duplicate
+            ("54000", False),  # too long for an index
+            ("P0001", False),  # a trigger's own exception
+            ("42501", False),  # rights
+        ],
+    )
+    def test_the_sqlstate_says_which(self, sqlstate: str, expected: bool) -> None:
+        assert is_outage(OperationalError("INSERT", None, DriverError(sqlstate))) is expected
+
+    @pytest.mark.parametrize(
+        ("kind", "expected"), [(OperationalError, True), (InternalError, True), (IntegrityError, False)]
+    )
+    def test_the_class_says_it_where_a_driver_has_no_sqlstate(self, kind: type[DBAPIError], expected: bool) -> None:
+        assert is_outage(kind("INSERT", None, Exception(1021, "Disk full"))) is expected

@@ -1,0 +1,100 @@
+"""`init` upgrades the state tables, or prints the statements for it."""
+
+import pytest
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.ledger import install
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
+from tests.support.command_line import CommandLine, database_connection
+from tests.support.old_tables import T0, contents, position, run_script, structure, upgraded
+
+pytestmark = pytest.mark.server
+
+
+class TestPrintedStatements:
+    def test_they_upgrade_an_earlier_version_as_init_does(self, old: Engine) -> None:
+        wanted = upgraded(old)
+        script = install.statements(old, Tables())
+        assert wanted != contents(old)
+
+        run_script(old, script)
+
+        assert contents(old) == wanted
+        assert install.statements(old, Tables()) == ""
+
+    def test_they_create_the_tables_of_an_empty_database(self, engine: Engine) -> None:
+        assert install.statements(engine, Tables()) == Tables().ddl(engine.dialect)
+
+    @pytest.mark.parametrize("prefix", ["select ", "100%", "or\"der's", ":name"])
+    def test_odd_names_stay_names(self, engine: Engine, prefix: str) -> None:
+        tables = Tables(prefix=prefix)
+        initialize(engine, tables)
+        current = structure(engine)
+        names = ('"' + (prefix + table).replace('"', '""') + '"' for table in ("consumed_offsets", "offset_ranges"))
+        version_1 = "".join(
+            f"ALTER TABLE {name} ADD COLUMN {column} BIGINT;\n"
+            for name in names
+            for column in ("ahead_offset", "ahead_before_ms")
+        )
+        for way in (
+            lambda: initialize(engine, tables),
+            lambda: run_script(engine, install.statements(engine, tables)),
+        ):
+            run_script(engine, version_1)
+            with engine.begin() as conn:
+                conn.execute(tables.schema_version.update().values(version=1))
+            assert structure(engine) != current
+            way()
+            assert structure(engine) == current
+
+
+class TestCommand:
+    @pytest.fixture
+    def cli(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], engine: Engine) -> CommandLine:
+        return CommandLine(monkeypatch, capsys, {"warehouse": database_connection(engine)})
+
+    def test_init_upgrades_and_says_so(self, cli: CommandLine, old: Engine) -> None:
+        wanted = upgraded(old)
+
+        done = cli("init", "--conn-id", "warehouse")
+
+        assert (done.status, done.stdout) == (0, "")
+        assert f"were upgraded from schema version 1 to {SCHEMA_VERSION}" in done.stderr
+        assert contents(old) == wanted
+        assert "exist already, in the version of this package" in cli("init", "--conn-id", "warehouse").stderr
+
+    def test_init_that_is_refused_fails(self, cli: CommandLine, old: Engine) -> None:
+        position(old, T0, 10, "hourly", ahead_offset=14, ahead_before_ms=5_000)
+
+        for options in ((), ("--show-sql",)):
+            done = cli("init", "--conn-id", "warehouse", *options)
+            assert (done.status, done.stdout) == (1, "")
+            assert "of group 'hourly' are loaded already" in done.stderr
+
+    def test_show_sql_prints_what_would_run_on_this_database(self, cli: CommandLine, old: Engine) -> None:
+        before = contents(old)
+
+        done = cli("init", "--conn-id", "warehouse", "--show-sql")
+
+        assert done.status == 0, done.stderr
+        assert done.stdout == install.statements(old, Tables())
+        assert done.stdout.count("DROP COLUMN") == 6
+        assert contents(old) == before
+        initialize(old, Tables())
+        current = cli("init", "--conn-id", "warehouse", "--show-sql")
+        assert (current.status, current.stdout) == (0, "")
+        assert f"already have schema version {SCHEMA_VERSION}: there is nothing to run" in current.stderr
+
+    def test_show_sql_needs_no_database(self, cli: CommandLine, engine: Engine) -> None:
+        cli.connect(
+            "nowhere",
+            "postgres://user:secret@127.0.0.1:1/db"
+            if engine.dialect.name == "postgresql"
+            else "sqlite:////no/such/directory/state.db",
+        )
+
+        done = cli("init", "--conn-id", "nowhere", "--show-sql")
+
+        assert (done.status, done.stdout) == (0, Tables().ddl(engine.dialect))
+        assert "cannot be read" in done.stderr

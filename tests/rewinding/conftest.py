@@ -1,0 +1,58 @@
+"""Openings that the tests of rewinds share: a database without Kafka, and a group that is half loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.clients import Kafka, produce
+from tests.support.loads import Loader, TopicFactory, names
+from tests.support.rewinds import Rewinder
+from tests.support.warehouse import T0, T1, Warehouse
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave SQLite to `make soak`, except with the real broker: the tests without servers run on it every day."""
+    for item in items:
+        engine = item.callspec.params.get("engine") if hasattr(item, "callspec") else None
+        if engine == "sqlite" and item.path.parent == Path(__file__).parent and not item.get_closest_marker("broker"):
+            item.add_marker(pytest.mark.long)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Warehouse]:
+    warehouse = Warehouse(tmp_path / "warehouse.db")
+    yield warehouse
+    warehouse.engine.dispose()
+
+
+@pytest.fixture
+def loaded(db: Warehouse) -> Warehouse:
+    """Two batches: orders[0] up to 10 and 20, orders[1] up to 5."""
+    db.load({T0: 10, T1: 5})
+    db.load({T0: 20})
+    return db
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
+
+
+@pytest.fixture
+def rewinder(inline_loader: Loader) -> Rewinder:
+    return Rewinder(inline_loader)
+
+
+@pytest.fixture
+def half(rewinder: Rewinder, topic: TopicFactory) -> str:
+    """A topic of 200 records, of which the group has loaded 100."""
+    name = topic()
+    produce(rewinder.loader.kafka, name, names(0, 100))
+    rewinder.loader(name)
+    produce(rewinder.loader.kafka, name, names(100, 100))
+    return name

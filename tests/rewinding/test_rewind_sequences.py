@@ -1,0 +1,77 @@
+"""Any sequence of loads and rewinds, with `replace` and without, is proved by `verify`."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from airflow_kafka_offsets.exceptions import NoPositionError, RewindConflictError
+from tests.support.clients import produce
+from tests.support.loads import TopicFactory, names
+from tests.support.rewinds import TARGET, Rewinder, only
+
+pytestmark = pytest.mark.server
+
+STEPS = 40
+
+
+SEED = 20261121
+
+
+def test_any_sequence_of_loads_and_rewinds_is_proved(rewinder: Rewinder, topic: TopicFactory) -> None:
+    """Against a model of how often each offset must be there. The steps are random, from a seed that the failure shows."""
+    name, chance = topic(), random.Random(SEED)
+    kafka = rewinder.loader.kafka
+    expected: Counter[int] = Counter()
+    end = position = 0
+    done: list[str] = []
+    refused: list[str] = []
+    for _ in range(STEPS):
+        old, step = position, chance.choice(["load", "load", "to-offset", "shift-by", "undo", "to-batch", "to-current"])
+        replace = chance.random() < 0.5
+        if step == "load" or not done:
+            count = chance.randrange(8)
+            produce(kafka, name, names(end, count))
+            end += count
+            rewinder.loader(name, max_records=chance.choice([None, 3]))
+            expected.update(range(position, end))
+            position = end
+            done.append(f"load to {end}")
+        else:
+            last = rewinder.history()[-1][0] if rewinder.history() else 1
+            value = {
+                "to-offset": chance.randint(0, end),
+                "shift-by": chance.randint(-5, 5),
+                "to-batch": chance.randint(1, max(1, last)),
+                "undo": None,
+                "to-current": None,
+            }[step]
+            try:
+                preview = rewinder.preview(step, value)
+            except (NoPositionError, RewindConflictError):
+                refused.append(step)
+                continue
+            one = only(preview)
+            assert one.new is not None
+            position = one.new.offset
+            if step == "to-offset":
+                assert position == value
+            elif step == "shift-by":
+                assert position == min(max(old + (value or 0), 0), end)
+            rewinder.execute(preview, replace=TARGET if replace else None)
+            if replace:
+                for offset in range(position, end):
+                    del expected[offset]
+            done.append(f"{step} {value} from {old} to {position}{', replace' if replace else ''}")
+
+        told = f"seed {SEED}: {'; '.join(done)}"
+        assert rewinder.positions(name) == ({0: position} if done else {}), told
+        assert rewinder.times(name) == dict(sorted((+expected).items())), told
+        try:
+            rewinder.prove()
+        except Exception as error:
+            raise AssertionError(told) from error
+    assert set(refused) <= {"undo"}
+    assert sum("replace" in one for one in done) > 3, "the steps are too few to say something"
