@@ -2,7 +2,7 @@
 
 A load claims its group. The claim is a lease, which is renewed while the attempt runs, and an epoch, which fences it. The lease
 only tells other runs that the attempt is alive, so that they do not redo its work. The epoch makes two attempts safe: every claim
-raises it, and nothing is written under an older one. A replay claims its batches (`replaying.replay_claim`), without a lease.
+raises it, and nothing is written under an older one. A replay claims its batches (`replaying`), without a lease.
 """
 
 from __future__ import annotations
