@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "BatchBounds": "airflow_kafka_offsets.replaying.bounds",
-    "CommittedBy": "airflow_kafka_offsets.core.start",
+    "CommittedBy": "airflow_kafka_offsets.core.instants",
     "Json": "airflow_kafka_offsets.formats.json_format",
     "KafkaBatchOperator": "airflow_kafka_offsets.operators.batch",
     "KafkaLagEventTrigger": "airflow_kafka_offsets.triggers.lag",
@@ -48,8 +48,8 @@ _EXPORTS = {
 __all__ = ["__version__", *_EXPORTS]
 
 if TYPE_CHECKING:
+    from airflow_kafka_offsets.core.instants import CommittedBy as CommittedBy
     from airflow_kafka_offsets.core.scope import parse_scope as parse_scope
-    from airflow_kafka_offsets.core.start import CommittedBy as CommittedBy
     from airflow_kafka_offsets.formats.json_format import Json as Json
     from airflow_kafka_offsets.formats.raw import Raw as Raw
     from airflow_kafka_offsets.loading.load import load as load

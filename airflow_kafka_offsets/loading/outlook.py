@@ -12,8 +12,8 @@ from typing import NamedTuple
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core import planning
-from airflow_kafka_offsets.core.caps import UNKNOWN_RECORD_BYTES
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange
+from airflow_kafka_offsets.core.planning import UNKNOWN_RECORD_BYTES
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.batches import open_batch

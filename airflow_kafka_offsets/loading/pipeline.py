@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from airflow_kafka_offsets.core import planning
+from airflow_kafka_offsets.core.instants import Start, check_start, check_until
 from airflow_kafka_offsets.core.parameters import check
-from airflow_kafka_offsets.core.start import Start, check_start, check_until
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.record_format import FORMATS, RecordFormat
 from airflow_kafka_offsets.formats.row_columns import row_columns

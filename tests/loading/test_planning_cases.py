@@ -13,9 +13,8 @@ import pytest
 import sqlalchemy as sa
 from confluent_kafka.admin import NewPartitions, NewTopic
 
-from airflow_kafka_offsets.core.instants import milliseconds
+from airflow_kafka_offsets.core.instants import CommittedBy, Start, milliseconds
 from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
-from airflow_kafka_offsets.core.start import CommittedBy, Start
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DataLossError,
