@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import Slice, pack
 from airflow_kafka_offsets.formats.record_format import RecordFormat, from_plain, to_plain
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.staging.rows import TargetColumns
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,6 @@ class StageJob:
     def to_json(self) -> str:
         plain = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
         plain["slices"] = [asdict(slice_) for slice_ in self.slices]
-        plain["target"] = asdict(self.target)
         plain["value_format"] = to_plain(self.value_format)
         plain["kafka_config"] = dict(self.kafka_config)
         plain["columns"] = base64.b64encode(self.columns.serialize().to_pybytes()).decode()
@@ -73,7 +72,7 @@ class StageJob:
     @classmethod
     def from_json(cls, text: str) -> StageJob:
         plain = json.loads(text)
-        table, known, required = plain["target"].values()
+        table, known, required = plain["target"]
         plain["slices"] = tuple(Slice(**fields) for fields in plain["slices"])
         plain["target"] = TargetColumns(table, None if known is None else tuple(known), tuple(required))
         plain["value_format"] = from_plain(plain["value_format"])

@@ -1,4 +1,7 @@
-"""The staged rows as a sink reads them in the commit: record batches with the types of the target, always in the same order."""
+"""The staged rows as a sink reads them in the commit, and the columns of its target.
+
+Rows are record batches with the types of the target, always in the same order.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,19 @@ class Column(NamedTuple):
 
     name: str
     type: pa.DataType
+
+
+class TargetColumns(NamedTuple):
+    """The columns that a transform may return, and those that it must return.
+
+    :param table: the target's name, for messages
+    :param known: every column of the target, or None if the target does not exist yet
+    :param required: columns that the target cannot fill by itself
+    """
+
+    table: str
+    known: tuple[str, ...] | None
+    required: tuple[str, ...] = ()
 
 
 class StagedRows:

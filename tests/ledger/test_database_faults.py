@@ -38,8 +38,7 @@ from airflow_kafka_offsets.sinks.sql import insert, postgres_copy
 from airflow_kafka_offsets.sinks.sql import table as sql_table
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.staging.rows import Column, StagedRows
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.staging.rows import Column, StagedRows, TargetColumns
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.process import wait_until

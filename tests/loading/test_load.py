@@ -16,7 +16,7 @@ from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.loading.result import LoadResult
+from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import KafkaBroker

@@ -29,7 +29,7 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.row_columns import row_columns
-from airflow_kafka_offsets.ledger.batch_rows import Batch
+from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
 from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import Pipeline
@@ -39,7 +39,7 @@ from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead, StagedFile
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.staging.rows import TargetColumns
 
 ORDERS = TopicPartition("orders", 0)
 RANGE = OffsetRange("orders", 0, 10, 30, 30)
@@ -60,8 +60,8 @@ def read(start: int, end: int, records: int | None = 5, **fields: Any) -> SliceR
 
 def job(planned: Batch, directory: StagingDirectory, pipeline: Pipeline = PIPELINE) -> StageJob:
     values: dict[str, Any] = dict.fromkeys(field.name for field in fields(LoadContext))
-    values |= {"pipeline": pipeline, "kafka_config": {}, "columns": COLUMNS, "fingerprint": WANTED}
-    values["target"] = TargetColumns("target", None)
+    values |= {"pipeline": pipeline, "kafka_config": {}, "columns": COLUMNS}
+    values |= {"target": TargetColumns("target", None), "recipe": Recipe("target", None, WANTED)}
     return make_job(LoadContext(**values), planned, directory)
 
 

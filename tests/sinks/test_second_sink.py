@@ -35,8 +35,7 @@ from airflow_kafka_offsets.sinks.sink import (
     Sink,
 )
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.staging.rows import Column, StagedRows
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.staging.rows import Column, StagedRows, TargetColumns
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory, names, positions
