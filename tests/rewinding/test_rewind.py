@@ -38,10 +38,10 @@ from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import KafkaBroker
 from devstack.topics import create_topic, delete_records, delete_topic
-from tests.loading.test_planning_cases import at, produce_at
 from tests.support.clients import Kafka, commit_to_kafka, more_partitions, produce
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
+from tests.support.openings import at, produce_at
 from tests.support.rewinds import TARGET, Rewinder, once, only
 
 pytestmark = pytest.mark.server
