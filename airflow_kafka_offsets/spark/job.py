@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -62,12 +62,13 @@ class StageJob:
         return pack(self.slices, self.task_offsets)
 
     def to_json(self) -> str:
-        plain = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
-        plain["slices"] = [asdict(slice_) for slice_ in self.slices]
-        plain["value_format"] = to_plain(self.value_format)
-        plain["kafka_config"] = dict(self.kafka_config)
-        plain["columns"] = base64.b64encode(self.columns.serialize().to_pybytes()).decode()
-        return json.dumps(plain)
+        plain = {
+            "slices": [asdict(slice_) for slice_ in self.slices],
+            "value_format": to_plain(self.value_format),
+            "kafka_config": dict(self.kafka_config),
+            "columns": base64.b64encode(self.columns.serialize().to_pybytes()).decode(),
+        }
+        return json.dumps(vars(self) | plain)
 
     @classmethod
     def from_json(cls, text: str) -> StageJob:
