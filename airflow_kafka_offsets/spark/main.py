@@ -53,7 +53,7 @@ def main(directory: str) -> int:
     except Exception as error:
         # The report of a task says more than Spark's exception.
         staging = StagingDirectory(job.staging_uri)
-        if not staging.find("failure-", ".json"):
+        if not staging.find("failure-"):
             report_failure(staging, failure(job.batch_id, error))
         raise
     return 0

@@ -28,12 +28,11 @@ from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import SliceRead
 
-_PROGRESS = re.compile(r"progress-([0-9]+)\.json")
-
 # A line for each slice helps if there are few. Of hundreds, the slowest are enough.
 _MAX_SLICES = 8
 
-_SLICE = re.compile(r"slice-([0-9]+)-[0-9a-f]+\.json")
+# A note of a slice that is being read, or of one that was read to its end.
+_NOTE = re.compile(r"(?:progress-([0-9]+)|slice-([0-9]+)-[0-9a-f]+)\.json")
 
 
 class SliceReport:
@@ -106,17 +105,15 @@ class SliceNotes:
         """Return which slices are started, and what reading the finished ones showed."""
         started: set[int] = set()
         newest: dict[int, tuple[int, str]] = {}
-        for note in self._staging.find("", ".json"):
-            if (match := _PROGRESS.fullmatch(note.name)) is not None:
-                started.add(int(match[1]))
-            elif (match := _SLICE.fullmatch(note.name)) is not None:
-                # If a slice was read twice, the later evaluation counts.
-                index = int(match[1])
-                newest[index] = max(newest.get(index, (-1, "")), (note.written_ns, note.name))
+        for name, written_ns in self._staging.find().items():
+            if (match := _NOTE.fullmatch(name)) is not None:
+                index = int(match[1] or match[2])
+                started.add(index)
+                if match[2]:
+                    # If a slice was read twice, the later evaluation counts.
+                    newest[index] = max(newest.get(index, (-1, "")), (written_ns, name))
         self._finished |= self._reads([name for _, name in newest.values() if name not in self._finished])
-        return SlicesFound(
-            frozenset(started | newest.keys()), {index: self._finished[name] for index, (_, name) in newest.items()}
-        )
+        return SlicesFound(frozenset(started), {index: self._finished[name] for index, (_, name) in newest.items()})
 
     def progress(self, indexes: frozenset[int]) -> dict[int, SliceRead]:
         """Return how far slices are that are being read."""
