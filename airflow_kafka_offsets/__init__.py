@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 _EXPORTS = {
     "BatchBounds": "airflow_kafka_offsets.replaying.bounds",
-    "CommittedBy": "airflow_kafka_offsets.core.start",
+    "CommittedBy": "airflow_kafka_offsets.core.instants",
     "Json": "airflow_kafka_offsets.formats.json_format",
     "KafkaBatchOperator": "airflow_kafka_offsets.operators.batch",
     "KafkaLagEventTrigger": "airflow_kafka_offsets.triggers.lag",
@@ -26,7 +26,7 @@ _EXPORTS = {
     "KafkaRewindOperator": "airflow_kafka_offsets.operators.rewind",
     "KafkaVerifyOperator": "airflow_kafka_offsets.operators.verify",
     "LoadOptions": "airflow_kafka_offsets.loading.pipeline",
-    "LoadResult": "airflow_kafka_offsets.loading.result",
+    "LoadResult": "airflow_kafka_offsets.loading.context",
     "OffsetBounds": "airflow_kafka_offsets.replaying.bounds",
     "Pipeline": "airflow_kafka_offsets.loading.pipeline",
     "Raw": "airflow_kafka_offsets.formats.raw",
@@ -48,14 +48,14 @@ _EXPORTS = {
 __all__ = ["__version__", *_EXPORTS]
 
 if TYPE_CHECKING:
+    from airflow_kafka_offsets.core.instants import CommittedBy as CommittedBy
     from airflow_kafka_offsets.core.scope import parse_scope as parse_scope
-    from airflow_kafka_offsets.core.start import CommittedBy as CommittedBy
     from airflow_kafka_offsets.formats.json_format import Json as Json
     from airflow_kafka_offsets.formats.raw import Raw as Raw
+    from airflow_kafka_offsets.loading.context import LoadResult as LoadResult
     from airflow_kafka_offsets.loading.load import load as load
     from airflow_kafka_offsets.loading.pipeline import LoadOptions as LoadOptions
     from airflow_kafka_offsets.loading.pipeline import Pipeline as Pipeline
-    from airflow_kafka_offsets.loading.result import LoadResult as LoadResult
     from airflow_kafka_offsets.operators.batch import KafkaBatchOperator as KafkaBatchOperator
     from airflow_kafka_offsets.operators.replay import KafkaReplayOperator as KafkaReplayOperator
     from airflow_kafka_offsets.operators.replay import KafkaReplayPlanOperator as KafkaReplayPlanOperator

@@ -26,8 +26,8 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import Json, Pipeline, SessionLauncher, SqlTable, load
 from airflow_kafka_offsets.exceptions import StagingError
+from airflow_kafka_offsets.loading.context import OnCommit
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
-from airflow_kafka_offsets.loading.result import OnCommit
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.launcher import Launcher
 from benchmarks import machine

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.cli.cli_config import ARG_OUTPUT, Arg
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.core.start import Start
+    from airflow_kafka_offsets.core.instants import Start
 
 _COMMITTED_BY = "committed-by:"
 
@@ -61,7 +61,7 @@ def kafka_group(text: str) -> str:
 
 def start(text: str) -> Start:
     """Parse where a load begins: a word, an instant, a duration back from now, or the commits of a consumer group."""
-    from airflow_kafka_offsets.core.start import CommittedBy
+    from airflow_kafka_offsets.core.instants import CommittedBy
 
     if text.startswith(_COMMITTED_BY):
         return CommittedBy(kafka_group(text.removeprefix(_COMMITTED_BY)))

@@ -10,7 +10,7 @@ from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.lag.measure import LagQuestion, measure_lag
 from airflow_kafka_offsets.lag.report import LagReport, measures
-from airflow_kafka_offsets.loading.outlook import known_topics
+from airflow_kafka_offsets.loading.plan import known_topics
 
 
 @command("show")

@@ -26,8 +26,8 @@ def mirror(args: Namespace) -> None:
         with engine.connect() as conn:
             loaded_from = cluster_of(conn, tables, args.group)
         check_cluster(args.group, loaded_from, kafka.cluster_id())
-        result = mirror_stored(kafka, args.to, lambda: read_positions(engine, tables, args.group))
-    if not result.committed:
+        partitions = mirror_stored(kafka, args.to, lambda: read_positions(engine, tables, args.group))
+    if not partitions:
         raise NoPositionError(f"Nothing is stored of group {args.group!r} yet: there is nothing to mirror")
-    show([{"group": args.group, "kafka_group": args.to, "partitions": result.committed}], args.output)
-    note(f"Consumer group {args.to!r} in Kafka shows the positions of {count(result.committed, 'partition')}")
+    show([{"group": args.group, "kafka_group": args.to, "partitions": partitions}], args.output)
+    note(f"Consumer group {args.to!r} in Kafka shows the positions of {count(partitions, 'partition')}")

@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets plan`: prints what `loading.outlook` says of the next batch."""
+"""`airflow kafka-offsets plan`: prints what `loading.plan` says of the next batch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.group_states import group_states
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import check_installed
-from airflow_kafka_offsets.loading.outlook import Outlook, known_topics, next_batch
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
+from airflow_kafka_offsets.loading.plan import Outlook, known_topics, next_batch
 
 
 @command("plan")

@@ -8,22 +8,24 @@ those of the section "Planning" in `docs/semantics.md`; so are the ids of cases 
 * Rules 5 and 6: where a partition without a position begins.
 * Rule 7: offsets that are gone from the log are an error or a gap.
 * Rule 8: positions must belong to the log (`core.log_identity`).
-* Rule 9: `max_records` and `max_bytes` limit a batch (`core.caps`).
+* Rule 9: `max_records` and `max_bytes` limit a batch (`cap`).
 * Rule 11: `until` limits it too; `kafka.start_offsets` turns the instant into the `targets` of `decide`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from airflow_kafka_offsets.core import log_identity
-from airflow_kafka_offsets.core.caps import cap, most_offsets
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.exceptions import DataLossError, NoPositionError
 
 OnDataLoss = Literal["fail", "skip"]
+
+UNKNOWN_RECORD_BYTES = 1024.0
+"""Assumed size of a record of a topic of which no batch was loaded yet."""
 
 
 class First(NamedTuple):
@@ -53,11 +55,6 @@ class Plan:
     ranges: tuple[OffsetRange, ...] = ()
     gaps: tuple[Gap, ...] = ()
     initial: tuple[OffsetRange, ...] = ()
-
-    @property
-    def offsets(self) -> int:
-        """Return how many offsets are planned: an upper bound of the number of records."""
-        return sum(map(len, self.ranges))
 
 
 def decide(
@@ -155,19 +152,6 @@ def check_open(
     return not gaps
 
 
-def data_loss_message(gaps: Sequence[Gap]) -> str:
-    """Return which offsets are lost, partition by partition, and what to do."""
-    lost = "; ".join(
-        f"{gap.topic}[{gap.partition}]: position {gap.start}, beginning offset {gap.end}, "
-        f"{gap.end - gap.start} offsets gone"
-        for gap in gaps
-    )
-    return (
-        f"Records that were never loaded are gone from the log (retention, or deleted records): {lost}. "
-        "Nothing was loaded. To go on without them, set on_data_loss='skip': the gap is recorded in offset_gaps."
-    )
-
-
 def first_offset(tp: TopicPartition, log: PartitionLog, start: Start, known_topics: Collection[str]) -> First:
     """Return where a partition begins that has no position.
 
@@ -184,8 +168,18 @@ def first_offset(tp: TopicPartition, log: PartitionLog, start: Start, known_topi
 
 
 def _raise_if_lost(gaps: Sequence[Gap], on_data_loss: OnDataLoss) -> None:
+    """
+    :raises DataLossError: naming the lost offsets, partition by partition, and what to do
+    """
     if gaps and on_data_loss == "fail":
-        raise DataLossError(data_loss_message(gaps))
+        lost = "; ".join(
+            f"{gap.topic}[{gap.partition}]: position {gap.start}, beginning offset {gap.end}, {gap.end - gap.start} offsets gone"
+            for gap in gaps
+        )
+        raise DataLossError(
+            f"Records that were never loaded are gone from the log (retention, or deleted records): {lost}. "
+            "Nothing was loaded. To go on without them, set on_data_loss='skip': the gap is recorded in offset_gaps."
+        )
 
 
 def _target(tp: TopicPartition, start: int, log: PartitionLog, targets: Mapping[TopicPartition, int] | None) -> int:
@@ -195,3 +189,62 @@ def _target(tp: TopicPartition, start: int, log: PartitionLog, targets: Mapping[
     """
     wanted = log.end if targets is None else targets.get(tp, start)
     return max(start, min(wanted, log.end))
+
+
+def cap(ranges: Sequence[OffsetRange], most: int | None) -> list[OffsetRange]:
+    """Shorten ranges so that together they move the positions by no more than `most` offsets; None leaves them.
+
+    A partition with lag whose share is 0 keeps an empty range, so that its target is stored.
+    """
+    if most is None:
+        return list(ranges)
+    shares = share(list(map(len, ranges)), most)
+    return [replace(range_, end=range_.start + size) for range_, size in zip(ranges, shares, strict=True)]
+
+
+def most_offsets(
+    ranges: Sequence[OffsetRange],
+    max_records: int | None,
+    max_bytes: int | None,
+    bytes_per_offset: Mapping[str, float],
+) -> int | None:
+    """Return the most offsets of one batch by both limits; None without a limit.
+
+    :param bytes_per_offset: by topic, measured in the last batches
+    """
+    if max_bytes is None:
+        return max_records
+    offsets = sum(map(len, ranges))
+    expected = sum(len(range_) * (bytes_per_offset.get(range_.topic) or UNKNOWN_RECORD_BYTES) for range_ in ranges)
+    if expected <= max_bytes:
+        return max_records
+    # Shares are in proportion to lag: the mean size of a record in a batch is that in the whole backlog.
+    by_bytes = max(1, int(max_bytes / (expected / offsets)))
+    return by_bytes if max_records is None else min(max_records, by_bytes)
+
+
+def share(lags: Sequence[int], most: int) -> list[int]:
+    """Share `most` offsets over partitions in proportion to their lag (P19).
+
+    Every partition with lag gets at least one while the cap lasts, so that a small partition next to a huge one moves
+    in every batch. The sum is exactly min(most, sum of lags), and the same input gives the same answer.
+    """
+    total = sum(lags)
+    if total <= most:
+        return list(lags)
+    waiting = [i for i, lag in enumerate(lags) if lag > 0]
+    shares = [0] * len(lags)
+    if len(waiting) >= most:
+        for i in sorted(waiting, key=lambda i: (-lags[i], i))[:most]:
+            shares[i] = 1
+        return shares
+    spare = most - len(waiting)
+    rest = total - len(waiting)
+    remainders: dict[int, int] = {}
+    for i in waiting:
+        extra, remainders[i] = divmod(spare * (lags[i] - 1), rest)
+        shares[i] = 1 + extra
+    left = most - sum(shares)
+    for i in sorted(waiting, key=lambda i: (-remainders[i], i))[:left]:
+        shares[i] += 1
+    return shares

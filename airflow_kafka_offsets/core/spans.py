@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 Span = tuple[int, int]
 
@@ -42,15 +43,8 @@ def intersect(left: Span, right: Span) -> Span | None:
 def first_common(spans: Iterable[Span], others: Iterable[Span]) -> Span | None:
     """Return the first offsets that two collections of spans have in common, or None.
 
-    Both are sorted and walked once, side by side, so that long collections are compared in n log n.
+    The spans of one collection do not overlap once they are merged. Of both together in ascending order, the first two that overlap
+    are therefore neighbours, and long collections are compared in n log n.
     """
-    left, right = merge(spans), merge(others)
-    i = j = 0
-    while i < len(left) and j < len(right):
-        if common := intersect(left[i], right[j]):
-            return common
-        if left[i][1] <= right[j][1]:
-            i += 1
-        else:
-            j += 1
-    return None
+    neighbours = pairwise(sorted([*merge(spans), *merge(others)]))
+    return next(filter(None, (intersect(before, after) for before, after in neighbours)), None)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_kafka_offsets.lag.report import LagReport, numbers
-from airflow_kafka_offsets.loading.result import Commit
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.loading.context import Commit
 
 
 class Stats(Protocol):

@@ -1,6 +1,6 @@
 """Launch the Spark application with `spark-submit`, through the official provider's SparkSubmitHook.
 
-What the application does is in the package `spark`; the options that let its JVM start sooner are in `spark.quick_start`.
+What the application does is in the package `spark`; the options that let its JVM start sooner are in `spark.main`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from airflow.sdk import BaseHook
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.spark.main import java_options
 from airflow_kafka_offsets.spark.package import write_job
-from airflow_kafka_offsets.spark.quick_start import java_options
 
 _OLDEST_JAVA = 17
 
@@ -94,11 +94,11 @@ class SparkSubmitLauncher:
 
     def __call__(self, job: StageJob) -> None:
         with tempfile.TemporaryDirectory(prefix="kafka-offsets-job-") as directory:
-            files = write_job(Path(directory), job)
-            hook = self._make_hook(py_files=str(files.package), application_args=[str(files.directory)])
+            application, package = write_job(Path(directory), job)
+            hook = self._make_hook(py_files=str(package), application_args=[directory])
             self._hook = hook
             try:
-                hook.submit(str(files.application), env=_environment() | java_options(job, os.environ))
+                hook.submit(str(application), env=_environment() | java_options(job, os.environ))
             except BaseException:
                 # On a timeout Airflow raises an exception here, and calls on_kill only after it.
                 self.on_kill()

@@ -11,10 +11,16 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from airflow_kafka_offsets.core import planning
-from airflow_kafka_offsets.core.instants import format_instant, from_milliseconds, instant, milliseconds
+from airflow_kafka_offsets.core.instants import (
+    CommittedBy,
+    Start,
+    format_instant,
+    from_milliseconds,
+    instant,
+    milliseconds,
+)
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.core.planning import First
-from airflow_kafka_offsets.core.start import CommittedBy, Start
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster

@@ -9,12 +9,11 @@ from typing import NamedTuple, TypeVar
 
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.core.instants import from_milliseconds, milliseconds
+from airflow_kafka_offsets.core.instants import Start, from_milliseconds, milliseconds
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.offsets import PartitionLog, TopicPartition
 from airflow_kafka_offsets.core.planning import First, first_offset
 from airflow_kafka_offsets.core.scope import Scope, partitions_in
-from airflow_kafka_offsets.core.start import Start
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
 from airflow_kafka_offsets.kafka.cluster import Cluster, PartialLogs
 from airflow_kafka_offsets.kafka.start_offsets import first_offsets

@@ -24,7 +24,7 @@ from airflow_kafka_offsets.core.parameters import (
 from airflow_kafka_offsets.lag.thresholds import Thresholds
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.core.start import Start
+    from airflow_kafka_offsets.core.instants import Start
     from airflow_kafka_offsets.lag.measure import LagQuestion
     from airflow_kafka_offsets.lag.report import LagReport
 
@@ -101,8 +101,8 @@ class LagWatch(Thresholds):
         :raises ConfigurationError: the start or a topic cannot be parsed
         """
         # Imported here because DAG files are parsed every few seconds.
+        from airflow_kafka_offsets.core.instants import CommittedBy, check_start
         from airflow_kafka_offsets.core.scope import parse_scope
-        from airflow_kafka_offsets.core.start import CommittedBy, check_start
         from airflow_kafka_offsets.lag.measure import LagQuestion
 
         start = self.start

@@ -9,12 +9,12 @@ from datetime import timedelta
 
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.ledger.batch_rows import Batch
+from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch, write_dead_letters
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
-from airflow_kafka_offsets.loading.context import LoadContext, format_ranges
-from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.result import Commit, OnCommit
+from airflow_kafka_offsets.loading.context import Commit, LoadContext, LoadResult
 from airflow_kafka_offsets.loading.stage import StagedBatch
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, too_many
@@ -23,15 +23,18 @@ from airflow_kafka_offsets.staging.rows import StagedRows
 log = logging.getLogger(__name__)
 
 
-def commit(context: LoadContext, batch: Batch, staged: StagedBatch, began: float) -> int:
+def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch, began: float) -> LoadResult:
     """Commit a staged batch in one transaction, then remove its files, and report it.
 
     :param began: when this attempt started with the batch, by the monotonic clock
-    :return: the number of rows
     :raises DeadLetterError: more records could not be decoded than the pipeline allows
     """
-    pipeline, engine, claim = context.pipeline, context.engine, context.claim
-    _check_dead_letters(pipeline, batch, staged)
+    pipeline, engine = context.pipeline, context.engine
+    most = pipeline.max_dead_letters
+    if most is not None and staged.dead_letters > most:
+        first = next(dead_letters(staged.directory, staged.manifest)).slice(0, 1).to_pylist()[0]
+        cause = f"{staged.dead_letters:,} of {staged.records:,} records of batch {batch.batch_id} cannot be decoded"
+        raise too_many(cause, most, first["topic"], first["partition"], first["offset"], first["error"])
     commit_began = time.monotonic()
     rows = StagedRows(staged.directory, staged.manifest)
     schema = rows.schema()
@@ -56,34 +59,19 @@ def commit(context: LoadContext, batch: Batch, staged: StagedBatch, began: float
         pipeline.sink.name,
         f", {staged.dead_letters:,} dead letters" if staged.dead_letters else "",
         time.monotonic() - commit_began,
-        format_ranges(batch),
+        first_few(batch.ranges),
     )
     remove_attempt(batch.batch_id, staged.directory.uri, pipeline.staging_dir)
     if context.on_commit is not None:
-        _report(context.on_commit, context, batch, staged, count, began)
-    return count
-
-
-def _report(
-    on_commit: OnCommit, context: LoadContext, batch: Batch, staged: StagedBatch, rows: int, began: float
-) -> None:
-    records: Counter[str] = Counter()
-    dead_letters: Counter[str] = Counter()
-    for tp, read in staged.reads.items():
-        records[tp.topic] += read.records or 0
-        dead_letters[tp.topic] += read.dead_letters
-    duration = timedelta(seconds=time.monotonic() - began)
-    try:
-        on_commit(Commit(batch.group_id, context.claim.kind, records, dead_letters, rows, duration))
-    except Exception:
-        # The batch is committed, and the load goes on.
-        log.exception("on_commit failed for batch %d of group %r", batch.batch_id, batch.group_id)
-
-
-def _check_dead_letters(pipeline: Pipeline, batch: Batch, staged: StagedBatch) -> None:
-    most = pipeline.max_dead_letters
-    if most is None or staged.dead_letters <= most:
-        return
-    first = next(dead_letters(staged.directory, staged.manifest)).slice(0, 1).to_pylist()[0]
-    cause = f"{staged.dead_letters:,} of {staged.records:,} records of batch {batch.batch_id} cannot be decoded"
-    raise too_many(cause, most, first["topic"], first["partition"], first["offset"], first["error"])
+        records: Counter[str] = Counter()
+        bad: Counter[str] = Counter()
+        for tp, read in staged.reads.items():
+            records[tp.topic] += read.records or 0
+            bad[tp.topic] += read.dead_letters
+        duration = timedelta(seconds=time.monotonic() - began)
+        try:
+            context.on_commit(Commit(batch.group_id, claim.kind, records, bad, count, duration))
+        except Exception:
+            # The batch is committed, and the load goes on.
+            log.exception("on_commit failed for batch %d of group %r", batch.batch_id, batch.group_id)
+    return LoadResult((batch.batch_id,), staged.records, count, staged.dead_letters)

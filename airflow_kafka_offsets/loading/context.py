@@ -1,32 +1,79 @@
-"""What the steps of a load or a replay share: the pipeline, the connections, the claim."""
+"""What the steps of a load or a replay share, and what they report: each batch to `on_commit`, the sum of them to the caller."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.core import planning
-from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
-from airflow_kafka_offsets.ledger.claims import Claim
+from airflow_kafka_offsets.ledger.batch_rows import Recipe
+from airflow_kafka_offsets.ledger.install import create_missing
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.result import OnCommit
 from airflow_kafka_offsets.spark.launcher import Launcher
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.staging.rows import TargetColumns
+
+
+class Commit(NamedTuple):
+    """A committed batch.
+
+    :param kind: `load` or `replay`
+    :param records: number of loaded records by topic, dead letters included
+    :param dead_letters: number of dead-lettered records by topic
+    :param rows: number of written rows
+    :param duration: from planning the batch, or from where this attempt resumed it, to the end of the commit
+    """
+
+    group_id: str
+    kind: str
+    records: Mapping[str, int]
+    dead_letters: Mapping[str, int]
+    rows: int
+    duration: timedelta
+
+
+OnCommit = Callable[[Commit], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What a load or a replay did.
+
+    :param batches: the ids of the committed batches, in order; the first may be an open batch that another run planned
+    :param records: how many records were read, dead letters included
+    :param rows: how many rows were written
+    :param dead_letters: how many records were dead-lettered
+    :param complete: False where the time budget was used up before everything was loaded
+    """
+
+    batches: tuple[int, ...] = ()
+    records: int = 0
+    rows: int = 0
+    dead_letters: int = 0
+    complete: bool = True
+
+    def __add__(self, other: LoadResult) -> LoadResult:
+        """Return the sum of two results, the earlier one first."""
+        return LoadResult(
+            self.batches + other.batches,
+            self.records + other.records,
+            self.rows + other.rows,
+            self.dead_letters + other.dead_letters,
+            self.complete and other.complete,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadContext:
-    """A running load, or a running replay of one batch.
+    """A load or a replay that is ready to run.
 
     :param columns: of a decoded record
     :param target: the columns of the target
-    :param fingerprint: a hash of everything that decides which rows a range becomes
+    :param recipe: how rows are made; its fingerprint is a hash of everything that decides which rows a range becomes
     :param on_commit: called after each commit
     :param replace: whether a commit first removes what earlier batches wrote of the same offsets
     """
@@ -34,25 +81,44 @@ class LoadContext:
     pipeline: Pipeline
     kafka_config: Mapping[str, Any] = field(repr=False)  # holds secrets
     cluster: Cluster
+    cluster_id: str
     engine: Engine
     launcher: Launcher
-    claim: Claim
     columns: pa.Schema
     target: TargetColumns
-    fingerprint: str
+    recipe: Recipe
     on_commit: OnCommit | None = None
     replace: bool = False
 
-    @property
-    def recipe(self) -> Recipe:
-        return Recipe(self.pipeline.sink.name, self.pipeline.transform, self.fingerprint)
+    @classmethod
+    def prepare(
+        cls,
+        pipeline: Pipeline,
+        columns: pa.Schema,
+        *,
+        kafka_config: Mapping[str, Any],
+        engine: Engine,
+        launcher: Launcher,
+        on_commit: OnCommit | None,
+        replace: bool = False,
+    ) -> LoadContext:
+        """Ask Kafka for its cluster, and create the state tables and the target where they are missing.
 
-
-def format_ranges(batch: Batch) -> str:
-    """Return the ranges of a batch as text for the log."""
-    return first_few(batch.ranges)
-
-
-def format_first_positions(decided: planning.Plan) -> str:
-    """Return the positions that a plan stores without loading a record, as text for the log."""
-    return first_few(f"{range_.topic_partition} {range_.end}" for range_ in decided.initial)
+        :param columns: what `Pipeline.check` returned
+        """
+        cluster = Cluster(kafka_config, isolation_level=pipeline.isolation_level)
+        cluster_id = cluster.cluster_id()
+        create_missing(engine, pipeline.tables)
+        return cls(
+            pipeline=pipeline,
+            kafka_config=kafka_config,
+            cluster=cluster,
+            cluster_id=cluster_id,
+            engine=engine,
+            launcher=launcher,
+            columns=columns,
+            target=pipeline.sink.prepare(engine, None if pipeline.transform else columns),
+            recipe=Recipe(pipeline.sink.name, pipeline.transform, pipeline.fingerprint(columns)),
+            on_commit=on_commit,
+            replace=replace,
+        )

@@ -1,36 +1,40 @@
 """Plan a range, stage it on Spark, commit it in one transaction; again, until everything is loaded.
 
-Plain functions: Airflow's operators, the command line, scripts and notebooks call the same ones. Each step is in a module of its
-own: `plan`, `stage`, `commit`.
+Plain functions: Airflow's operators, the command line, scripts and notebooks call the same ones. A load holds its group from its
+beginning to its end. Each step is in a module of its own: `plan`, `stage`, `commit`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 from sqlalchemy.engine import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_kafka_offsets.database.errors import translated_errors
-from airflow_kafka_offsets.exceptions import DataLossError
-from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.ledger.install import create_missing
+from airflow_kafka_offsets.exceptions import DataLossError, FencedError, GroupBusyError, LedgerError
+from airflow_kafka_offsets.ledger.claims import Claim, GroupClaim, claim_group, heartbeat
+from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.loading.claiming import hold_group
 from airflow_kafka_offsets.loading.commit import commit
-from airflow_kafka_offsets.loading.context import LoadContext
+from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
 from airflow_kafka_offsets.loading.mirror import mirror_after_commit
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.loading.plan import abandon_if_expired, decide, plan
-from airflow_kafka_offsets.loading.result import LoadResult, OnCommit
 from airflow_kafka_offsets.loading.stage import stage
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.spark.launcher import Launcher
 
 log = logging.getLogger(__name__)
+
+_BUSY_POLL_SECONDS = 1.0
+
+_BUSY_LOG_SECONDS = 60.0
 
 
 def load(
@@ -59,51 +63,89 @@ def load(
     columns = pipeline.check()
     options.check()
     launcher.check(pipeline.staging_dir)
-    cluster = Cluster(kafka_config, isolation_level=pipeline.isolation_level)
-    cluster_id = cluster.cluster_id()
     with translated_errors(f"Group {pipeline.group_id!r} was not loaded to the end"):
-        create_missing(engine, pipeline.tables)
-        target = pipeline.sink.prepare(engine, None if pipeline.transform else columns)
-        clean_up(engine, pipeline.tables, pipeline.staging_dir, older_than=pipeline.staging_retention)
-        with hold_group(pipeline, options, engine, run or TaskRun.of_this_process(), cluster_id) as claim:
-            context = LoadContext(
-                pipeline=pipeline,
-                kafka_config=kafka_config,
-                cluster=cluster,
-                engine=engine,
-                launcher=launcher,
-                claim=claim,
-                columns=columns,
-                target=target,
-                fingerprint=pipeline.fingerprint(columns),
-                on_commit=on_commit,
-            )
-            return _load_batches(context, options)
+        context = LoadContext.prepare(
+            pipeline, columns, kafka_config=kafka_config, engine=engine, launcher=launcher, on_commit=on_commit
+        )
+        clean_up(engine, pipeline)
+        with hold_group(pipeline, options, engine, run or TaskRun.of_this_process(), context.cluster_id) as claim:
+            return _load_batches(context, claim, options)
 
 
-def _load_batches(context: LoadContext, options: LoadOptions) -> LoadResult:
+def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> LoadResult:
     started = time.monotonic()
     result = LoadResult()
     while True:
         batch_started = time.monotonic()
-        planned = plan(context, options)
+        planned = plan(context, claim, options)
         if planned is None:
             if not result.batches:
                 # Mirrors positions that were stored without a batch, or that an earlier load could not mirror.
                 mirror_after_commit(context.cluster, options.mirror_to, context.engine, context.pipeline)
             return result
+        batch, staged = planned
         try:
-            staged = planned.staged or stage(context, planned.batch)
+            staged = staged or stage(context, claim, batch)
         except DataLossError:
-            if not abandon_if_expired(context, options, planned.batch):
+            if not abandon_if_expired(context, claim, options, batch):
                 raise
             continue
-        rows = commit(context, planned.batch, staged, batch_started)
+        result += commit(context, claim, batch, staged, batch_started)
         mirror_after_commit(context.cluster, options.mirror_to, context.engine, context.pipeline)
-        result += LoadResult((planned.batch.batch_id,), staged.records, rows, staged.dead_letters)
         budget = options.time_budget
         if budget is not None and time.monotonic() - started >= budget.total_seconds():
-            complete = not decide(context, options).ranges
+            complete = not decide(context, claim, options).ranges
             if not complete:
                 log.info("The time budget of %s is used up; the next run loads the remaining records", budget)
             return replace(result, complete=complete)
+
+
+@contextmanager
+def hold_group(
+    pipeline: Pipeline, options: LoadOptions, engine: Engine, run: TaskRun, cluster_id: str
+) -> Iterator[GroupClaim]:
+    """Claim a pipeline's group, and renew the lease until the end of the block.
+
+    Where another run holds the group, `on_busy` decides whether to wait.
+
+    :raises GroupBusyError: another run holds the group, and `on_busy` is "fail"
+    :raises FencedError: a later attempt took over the group within the block, also where that caused another error
+    """
+    tables = pipeline.tables
+    next_log = time.monotonic()
+    while True:
+        try:
+            claim = claim_group(engine, tables, pipeline.group_id, run, cluster_id=cluster_id, lease=options.lease)
+            break
+        except GroupBusyError as busy:
+            if options.on_busy == "fail":
+                raise
+            if time.monotonic() >= next_log:
+                log.info("%s. Waiting for it", busy)
+                next_log = time.monotonic() + _BUSY_LOG_SECONDS
+            time.sleep(_BUSY_POLL_SECONDS)
+    try:
+        # All the time: planning waits for Kafka, and writing rows may take longer than a lease.
+        with heartbeat(engine, tables, claim), prefer_fenced_error(claim, engine, tables):
+            yield claim
+    finally:
+        try:
+            claim.release(engine, tables)
+        except (SQLAlchemyError, LedgerError) as error:
+            # The lease expires; an error here must not hide the one that ended the block.
+            log.warning("The lease of group %r could not be released; it will expire: %s", claim.group_id, error)
+
+
+@contextmanager
+def prefer_fenced_error(claim: Claim, engine: Engine, tables: Tables) -> Iterator[None]:
+    """Raise FencedError instead of another error of the block where a later attempt took over."""
+    try:
+        yield
+    except FencedError:
+        raise
+    except Exception:
+        # A later attempt removes the files of this one, which causes other errors. A database error of the check is not raised: the
+        # first error says more.
+        with suppress(SQLAlchemyError):
+            claim.check(engine, tables)
+        raise

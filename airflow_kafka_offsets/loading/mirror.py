@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from itertools import groupby
 
 from sqlalchemy.engine import Engine
@@ -32,23 +31,14 @@ _SHOWN = 10
 Positions = Mapping[TopicPartition, Position]
 
 
-@dataclass(frozen=True, slots=True)
-class Mirrored:
-    """The result of mirroring positions to a consumer group in Kafka.
-
-    :param committed: the number of partitions with the mirrored position
-    :param refused: the other partitions, with the reason
-    """
-
-    committed: int
-    refused: Mapping[TopicPartition, str]
-
-
-def mirror(cluster: Cluster, kafka_group: str, positions: Positions, *, timeout: float = 30.0) -> Mirrored:
+def mirror(
+    cluster: Cluster, kafka_group: str, positions: Positions, *, timeout: float = 30.0
+) -> dict[TopicPartition, str]:
     """Commit positions to a consumer group in Kafka, and read them back.
 
     :param kafka_group: its name; a new name creates a group, a group with active members refuses
     :param timeout: seconds for both requests
+    :return: the partitions without the mirrored position, with the reason
     :raises KafkaUnavailableError: the group's coordinator did not answer in time; some positions may be committed
     """
     deadline = time.monotonic() + timeout
@@ -62,12 +52,10 @@ def mirror(cluster: Cluster, kafka_group: str, positions: Positions, *, timeout:
                 f"it was committed, but the group shows {committed.get(tp, 'nothing')} instead of {positions[tp].offset}: "
                 "another client commits to it; choose another name"
             )
-    return Mirrored(len(positions) - len(refused), refused)
+    return refused
 
 
-def mirror_stored(
-    cluster: Cluster, kafka_group: str, stored: Callable[[], Positions], *, timeout: float = 30.0
-) -> Mirrored:
+def mirror_stored(cluster: Cluster, kafka_group: str, stored: Callable[[], Positions], *, timeout: float = 30.0) -> int:
     """Mirror the stored positions, and again until they have not moved since they were read.
 
     Otherwise an attempt that paused between reading and committing could overwrite a later attempt's positions with earlier
@@ -75,6 +63,7 @@ def mirror_stored(
 
     :param stored: reads the positions from the database
     :param timeout: seconds for all requests
+    :return: the number of partitions
     :raises MirrorError: the group does not show every position; names partitions and reasons
     :raises KafkaUnavailableError: the group's coordinator did not answer in time
     """
@@ -82,16 +71,16 @@ def mirror_stored(
     latest = stored()
     while True:
         positions = latest
-        mirrored = mirror(cluster, kafka_group, positions, timeout=_left(deadline))
+        refused = mirror(cluster, kafka_group, positions, timeout=_left(deadline))
         latest = stored()
         if _offsets(latest) == _offsets(positions):
             break
-    if mirrored.refused:
+    if refused:
         raise MirrorError(
-            f"{len(mirrored.refused)} of {len(positions)} positions are not mirrored to consumer group {kafka_group!r} in Kafka: "
-            f"{_reasons(mirrored.refused)}. The positions in the database are not affected."
+            f"{len(refused)} of {len(positions)} positions are not mirrored to consumer group {kafka_group!r} in Kafka: "
+            f"{_reasons(refused)}. The positions in the database are not affected."
         )
-    return mirrored
+    return len(positions)
 
 
 def mirror_after_commit(cluster: Cluster, kafka_group: str | None, engine: Engine, pipeline: Pipeline) -> None:
@@ -110,7 +99,7 @@ def mirror_after_commit(cluster: Cluster, kafka_group: str | None, engine: Engin
         return positions
 
     try:
-        mirrored = mirror_stored(cluster, kafka_group, stored, timeout=AFTER_COMMIT_SECONDS)
+        partitions = mirror_stored(cluster, kafka_group, stored, timeout=AFTER_COMMIT_SECONDS)
     except MirrorError as error:
         log.warning("%s The next load mirrors them again.", error)
     except Exception as error:
@@ -123,7 +112,7 @@ def mirror_after_commit(cluster: Cluster, kafka_group: str | None, engine: Engin
             database_message(error) if isinstance(error, DBAPIError) else error,
         )
     else:
-        log.info("Consumer group %r in Kafka shows the positions of %d partitions", kafka_group, mirrored.committed)
+        log.info("Consumer group %r in Kafka shows the positions of %d partitions", kafka_group, partitions)
 
 
 def _left(deadline: float) -> float:

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from airflow_kafka_offsets.core import planning
+from airflow_kafka_offsets.core.instants import Start, check_start, check_until
 from airflow_kafka_offsets.core.parameters import check
-from airflow_kafka_offsets.core.start import Start, check_start, check_until
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.record_format import FORMATS, RecordFormat
 from airflow_kafka_offsets.formats.row_columns import row_columns
@@ -62,7 +62,14 @@ class Pipeline:
             )
         if not isinstance(self.tables, Tables):
             raise ConfigurationError(f"tables must be Tables(…); got tables={self.tables!r}")
-        self._check_staging_dir()
+        staging_dir = self.staging_dir or "/"
+        parts = urlsplit(staging_dir)
+        if parts.username or parts.password:
+            raise ConfigurationError(
+                "staging_dir must not hold credentials: they would be stored in the history of batches"
+            )
+        if not parts.scheme and not staging_dir.startswith("/"):
+            raise ConfigurationError(f"staging_dir must be an absolute path or a URI; got staging_dir={staging_dir!r}")
         if self.value_format.kind not in FORMATS:
             raise ConfigurationError(
                 f"The format {self.value_format.kind!r} is not in the table of formats ({', '.join(FORMATS)}): Spark's driver could not "
@@ -78,30 +85,12 @@ class Pipeline:
 
         :param columns: those of a decoded row
         """
-        parts = [
-            self.value_format.fingerprint(),
-            spark_ddl(columns),
-            self.isolation_level,
-            self.transform,
-            self.on_bad_record,
-        ]
+        decoding = [self.value_format.fingerprint(), spark_ddl(columns), self.isolation_level]
+        parts = [*decoding, self.transform, self.on_bad_record]
         digest = hashlib.sha256(repr(parts).encode())
         for file in source_files(self.transform) if self.transform is not None else ():
             digest.update(file.read_bytes())
         return digest.hexdigest()
-
-    def _check_staging_dir(self) -> None:
-        """
-        :raises ConfigurationError: `staging_dir` is no absolute path or URI, or holds credentials, which the ledger would store
-        """
-        staging_dir = self.staging_dir or "/"
-        parts = urlsplit(staging_dir)
-        if parts.username or parts.password:
-            raise ConfigurationError(
-                "staging_dir must not hold credentials: they would be stored in the history of batches"
-            )
-        if not parts.scheme and not staging_dir.startswith("/"):
-            raise ConfigurationError(f"staging_dir must be an absolute path or a URI; got staging_dir={staging_dir!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,32 +1,35 @@
 """Step 1: decide the batch to load next.
 
 The group's open batch is resumed first. For a new batch, `core.planning` decides the ranges, and the ledger stores them before
-anything is read.
+anything is read. `next_batch` makes the same decision and writes nothing, for the command line.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core import planning
 from airflow_kafka_offsets.core.instants import instant
-from airflow_kafka_offsets.core.offsets import Gap, TopicPartition
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
+from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.transactions import now
 from airflow_kafka_offsets.exceptions import ForeignBatchError, PositionsMovedError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.start_offsets import extend_to_positions, first_offsets, targets_until
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.batches import abandon, bytes_per_offset, captured_targets, open_batch, record_plan
+from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.group_table import keep_to_table, same_table_names
 from airflow_kafka_offsets.ledger.groups import read_generation
 from airflow_kafka_offsets.ledger.moved_positions import first_ranges
 from airflow_kafka_offsets.ledger.positions import positions_after, read_positions
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.loading.context import LoadContext, format_first_positions, format_ranges
+from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
 from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
@@ -37,77 +40,67 @@ EXPIRED = "its records expired before they were read (on_data_loss='skip'); plan
 """Why a batch is abandoned whose records were there when it was planned."""
 
 
-class Planned(NamedTuple):
-    """The batch to load next.
-
-    :param staged: its files, where an earlier attempt completed them
-    """
-
-    batch: Batch
-    staged: StagedBatch | None = None
+Planned = tuple[Batch, StagedBatch | None]
+"""The batch to load next, and its files where an earlier attempt completed them."""
 
 
-def plan(context: LoadContext, options: LoadOptions) -> Planned | None:
+def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | None:
     """Return the batch to load next: the open one, whichever run planned it, or a new one, which is stored first.
 
     :return: None where there is nothing to load
     :raises ForeignBatchError: the group's batches belong to another load
     :raises DoubleLoadError: a replay has appended records to the table that the group would load into it again
     """
-    pipeline, engine, tables, claim = context.pipeline, context.engine, context.pipeline.tables, context.claim
+    pipeline, engine, tables = context.pipeline, context.engine, context.pipeline.tables
     batch = open_batch(engine, tables, claim.group_id)
-    planned = _resume(context, options, batch) if batch is not None else None
+    planned = _resume(context, claim, options, batch) if batch is not None else None
     if planned is not None:
         return planned
     keep_to_table(engine, tables, claim, pipeline.topics, pipeline.sink.name)
     generation = read_generation(engine, tables, claim.group_id)
-    decided = decide(context, options)
+    decided = decide(context, claim, options)
     log_gaps(decided.gaps)
     if not decided.ranges and not decided.initial:
         log.info("Nothing to load for group %r in %s", pipeline.group_id, ", ".join(pipeline.topics))
         return None
     try:
-        batch = record_plan(
-            engine, tables, claim, decided, context.recipe, generation, upsert=pipeline.sink.replaces_rows
-        )
+        upsert = pipeline.sink.replaces_rows
+        batch = record_plan(engine, tables, claim, decided, context.recipe, generation, upsert=upsert)
     except PositionsMovedError as moved:
         log.info("%s", moved)
-        return plan(context, options)
+        return plan(context, claim, options)
     if batch is None:
-        first = format_first_positions(decided)
+        first = first_few(f"{range_.topic_partition} {range_.end}" for range_ in decided.initial)
         log.info("Nothing to load yet for group %r; it begins at %s", pipeline.group_id, first)
         return None
+    log_planned(batch, "load")
+    return batch, None
+
+
+def log_planned(batch: Batch, kind: str) -> None:
+    """Log the offsets of a new batch."""
     log.info(
-        "Planned batch %d of group %r: %s offsets in %d partitions: %s",
+        "Planned batch %d, a %s of group %r: %s offsets in %d partitions: %s",
         batch.batch_id,
+        kind,
         batch.group_id,
         f"{batch.offsets:,}",
         len(batch.ranges),
-        format_ranges(batch),
+        first_few(batch.ranges),
     )
-    return Planned(batch)
 
 
-def decide(context: LoadContext, options: LoadOptions) -> planning.Plan:
+def decide(context: LoadContext, claim: Claim, options: LoadOptions) -> planning.Plan:
     """Decide what a new batch of this task instance would load now; nothing is written."""
     pipeline, engine, tables = context.pipeline, context.engine, context.pipeline.tables
-    targets = captured_targets(engine, tables, context.claim)
-    return decide_now(
-        pipeline.group_id,
-        pipeline.topics,
-        options,
-        engine=engine,
-        tables=tables,
-        cluster=context.cluster,
-        targets=targets,
-    )
+    targets = captured_targets(engine, tables, claim)
+    return decide_now(pipeline.group_id, pipeline.topics, options, engine, tables, context.cluster, targets)
 
 
 def decide_now(
     group_id: str,
     topics: Sequence[str],
     options: LoadOptions,
-    *,
     engine: Engine,
     tables: Tables,
     cluster: Cluster,
@@ -140,7 +133,7 @@ def decide_now(
     )
 
 
-def _resume(context: LoadContext, options: LoadOptions, batch: Batch) -> Planned | None:
+def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Batch) -> Planned | None:
     """Return the group's open batch, if it belongs to this pipeline and can still be loaded as it was planned.
 
     :return: None where the batch was abandoned, because its records are gone and `on_data_loss` is `skip`
@@ -157,23 +150,23 @@ def _resume(context: LoadContext, options: LoadOptions, batch: Batch) -> Planned
             "that planned it to its end, and give every load a group_id of its own. If that load no longer exists, abandon the "
             f"batch: airflow kafka-offsets abandon {batch.group_id} --batch {batch.batch_id} --conn-id CONN_ID."
         )
-    if batch.fingerprint != context.fingerprint:
+    if batch.fingerprint != context.recipe.fingerprint:
         log.warning(
             "Batch %d was planned with other columns, another transform, or other code of the transform; its rows are made with "
             "those of this attempt",
             batch.batch_id,
         )
-    staged = find_staged(batch, context.fingerprint)
-    if staged is None and abandon_if_expired(context, options, batch):
+    staged = find_staged(batch, context.recipe.fingerprint)
+    if staged is None and abandon_if_expired(context, claim, options, batch):
         return None
     action = "staging it" if staged is None else "committing its files"
     log.info(
         "Batch %d of group %r was %s by an earlier attempt: %s", batch.batch_id, batch.group_id, batch.state, action
     )
-    return Planned(batch, staged)
+    return batch, staged
 
 
-def abandon_if_expired(context: LoadContext, options: LoadOptions, batch: Batch) -> bool:
+def abandon_if_expired(context: LoadContext, claim: Claim, options: LoadOptions, batch: Batch) -> bool:
     """Abandon a batch whose records are gone, if `on_data_loss` is `skip`.
 
     :return: whether the batch was abandoned
@@ -183,7 +176,7 @@ def abandon_if_expired(context: LoadContext, options: LoadOptions, batch: Batch)
     if planning.check_open(batch.ranges, context.cluster.logs(pipeline.topics), options.on_data_loss):
         return False
     log.warning("Batch %d of group %r is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
-    abandon(context.engine, pipeline.tables, context.claim, batch, EXPIRED)
+    abandon(context.engine, pipeline.tables, claim, batch, EXPIRED)
     if batch.staging_uri is not None:
         remove_attempt(batch.batch_id, batch.staging_uri, pipeline.staging_dir)
     return True
@@ -195,3 +188,72 @@ def log_gaps(gaps: Iterable[Gap]) -> None:
         log.warning(
             "%s[%d]: offsets %d..%d are %s: %s", gap.topic, gap.partition, gap.start, gap.end, gap.cause, gap.decision
         )
+
+
+class PartitionOutlook(NamedTuple):
+    """A partition of the next batch.
+
+    :param skipped: how many offsets before the range are lost
+    :param expected_bytes: an estimate from the last batches
+    """
+
+    range: OffsetRange
+    skipped: int
+    expected_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """The next batch of a group.
+
+    :param partitions: by topic and partition
+    :param open_batch: the batch that a load finishes first; None if it plans a new one
+    :param expired_batch: an open batch that a load abandons before, because its records expired
+    """
+
+    partitions: tuple[PartitionOutlook, ...]
+    open_batch: Batch | None = None
+    expired_batch: Batch | None = None
+
+
+def next_batch(
+    group_id: str, topics: Sequence[str], options: LoadOptions, *, engine: Engine, tables: Tables, cluster: Cluster
+) -> Outlook:
+    """Return what a load would do now.
+
+    :raises PlanningError: the stored positions and the logs do not fit together, or offsets are lost and may not be skipped
+    """
+    sizes = bytes_per_offset(engine, tables, group_id)
+    batch = open_batch(engine, tables, group_id)
+    # A staged batch is committed without reading Kafka again. A batch whose records expired is abandoned.
+    if batch is not None and (
+        batch.state == "staged"
+        or planning.check_open(
+            batch.ranges, cluster.logs(sorted({range_.topic for range_ in batch.ranges})), options.on_data_loss
+        )
+    ):
+        return Outlook(_partitions(batch.ranges, batch.gaps, sizes), open_batch=batch)
+    decided = decide_now(group_id, topics, options, engine, tables, cluster, abandoned=batch)
+    return Outlook(_partitions((*decided.ranges, *decided.initial), decided.gaps, sizes), expired_batch=batch)
+
+
+def known_topics(engine: Engine, tables: Tables, group_id: str) -> list[str]:
+    """Return the topics of a group's stored positions; without any, those of its open batch, the first."""
+    if positions := read_positions(engine, tables, group_id):
+        return sorted({tp.topic for tp in positions})
+    batch = open_batch(engine, tables, group_id)
+    return sorted({range_.topic for range_ in batch.ranges}) if batch is not None else []
+
+
+def _partitions(
+    ranges: Sequence[OffsetRange], gaps: Sequence[Gap], sizes: Mapping[str, float]
+) -> tuple[PartitionOutlook, ...]:
+    skipped = {(gap.topic, gap.partition): gap.end - gap.start for gap in gaps}
+    return tuple(
+        PartitionOutlook(
+            range_,
+            skipped.get(range_.topic_partition, 0),
+            round(len(range_) * (sizes.get(range_.topic) or planning.UNKNOWN_RECORD_BYTES)),
+        )
+        for range_ in sorted(ranges, key=lambda range_: range_.topic_partition)
+    )

@@ -10,17 +10,19 @@ import sys
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_kafka_offsets import exceptions
 from airflow_kafka_offsets.core import log_identity
+from airflow_kafka_offsets.core.instants import from_milliseconds
 from airflow_kafka_offsets.core.offsets import TopicPartition, split
+from airflow_kafka_offsets.core.parameters import from_attributes
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError, StagingError
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.batches import begin_staging, mark_staged
+from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt
@@ -62,10 +64,17 @@ class StagedBatch:
     def dead_letters(self) -> int:
         return sum(read.dead_letters for read in self.reads.values())
 
+    def is_complete(self) -> bool:
+        """Return whether the directory has all files that the manifest names."""
+        holds, reads = self.directory.holds, self.manifest.reads
+        return all(holds(file.name, file.bytes) for file in self.manifest.files) and all(
+            holds(read.dead_letters_file) for read in reads if read.dead_letters_file is not None
+        )
 
-def stage(context: LoadContext, batch: Batch) -> StagedBatch:
+
+def stage(context: LoadContext, claim: Claim, batch: Batch) -> StagedBatch:
     """Run Spark to write files with the rows of a batch, in a new directory."""
-    pipeline, engine, claim = context.pipeline, context.engine, context.claim
+    pipeline, engine = context.pipeline, context.engine
     with engine.connect() as conn:
         # The commit checks it again; here it saves a Spark application whose result could not be committed.
         pipeline.sink.refuse_unknown_rows(conn, pipeline.tables.offset_batches, batch.batch_id)
@@ -85,24 +94,21 @@ def stage(context: LoadContext, batch: Batch) -> StagedBatch:
 def make_job(context: LoadContext, batch: Batch, directory: StagingDirectory) -> StageJob:
     """Return all that the Spark application needs to know, as plain data."""
     pipeline = context.pipeline
-    return StageJob(
+    return from_attributes(
+        StageJob,
+        pipeline,
         batch_id=batch.batch_id,
-        group_id=batch.group_id,
         slices=tuple(split(batch.ranges, pipeline.slice_offsets)),
         kafka_config=context.kafka_config,
-        isolation_level=pipeline.isolation_level,
-        value_format=pipeline.value_format,
         columns=context.columns,
-        transform=pipeline.transform,
         target=context.target,
-        fingerprint=context.fingerprint,
+        fingerprint=context.recipe.fingerprint,
         staging_uri=directory.uri,
         # A transform may be in the folder of the DAG file, which is only on this process's path.
         python_path=tuple(filter(None, sys.path)) if pipeline.transform else (),
         idle_timeout=pipeline.idle_timeout.total_seconds(),
-        on_bad_record=pipeline.on_bad_record,
-        max_dead_letters=pipeline.max_dead_letters,
         task_offsets=pipeline.slice_offsets // _SMALL_SLICE,
+        progress_interval=StageJob.progress_interval,
     )
 
 
@@ -133,38 +139,23 @@ def find_staged(batch: Batch, fingerprint: str) -> StagedBatch | None:
 
     :param fingerprint: of the pipeline as it is now
     """
-    if batch.state != "staged" or batch.staging_uri is None:
+    number, uri = batch.batch_id, batch.staging_uri
+    if batch.state != "staged" or uri is None:
         return None
     try:
-        staged = _read_staged(StagingDirectory(batch.staging_uri), batch)
+        staged = _read_staged(StagingDirectory(uri), batch)
         if staged.manifest.fingerprint != fingerprint:
-            log.warning(
-                "Batch %d was staged with other columns or another transform, and is staged again", batch.batch_id
-            )
-        elif _is_complete(staged):
+            log.warning("Batch %d was staged with other columns or another transform, and is staged again", number)
+        elif staged.is_complete():
             return staged
         else:
-            log.warning(
-                "Files of batch %d are missing in %s, and it is staged again", batch.batch_id, batch.staging_uri
-            )
+            log.warning("Files of batch %d are missing in %s, and it is staged again", number, uri)
     except FileNotFoundError:
         pass  # There is no manifest: the batch was staged on another machine, or its files were removed.
     except _UNREADABLE as error:
-        log.warning(
-            "The files of batch %d in %s cannot be read, and it is staged again: %s: %s",
-            batch.batch_id,
-            batch.staging_uri,
-            type(error).__name__,
-            error,
-        )
+        reason = f"{type(error).__name__}: {error}"
+        log.warning("The files of batch %d in %s cannot be read, and it is staged again: %s", number, uri, reason)
     return None
-
-
-def _is_complete(staged: StagedBatch) -> bool:
-    directory, dead_letters = staged.directory, (read.dead_letters_file for read in staged.manifest.reads)
-    return all(directory.holds(file.name, file.bytes) for file in staged.manifest.files) and all(
-        directory.holds(name) for name in dead_letters if name is not None
-    )
 
 
 def _read_staged(directory: StagingDirectory, batch: Batch) -> StagedBatch:
@@ -193,22 +184,18 @@ def _range_reads(manifest: Manifest, batch: Batch) -> dict[TopicPartition, Range
         bounds = [range_.start, *(read.end for read in reads)]
         if [read.start for read in reads] != bounds[:-1] or bounds[-1] != range_.end:
             raise StagingError(f"Batch {batch.batch_id}: {range_} was planned, other offsets were staged: {reads}")
-        firsts = [read.first_timestamp_ms for read in reads if read.first_timestamp_ms is not None]
-        lasts = [read.last_timestamp_ms for read in reads if read.last_timestamp_ms is not None]
+        firsts = (read.first_timestamp_ms for read in reads if read.first_timestamp_ms is not None)
+        lasts = (read.last_timestamp_ms for read in reads if read.last_timestamp_ms is not None)
         range_reads[range_.topic_partition] = RangeRead(
             None if any(read.records is None for read in reads) else sum(read.records or 0 for read in reads),
-            _instant(min(firsts, default=None)),
-            _instant(max(lasts, default=None)),
+            min(map(from_milliseconds, firsts), default=None),
+            max(map(from_milliseconds, lasts), default=None),
             bytes=sum(read.bytes for read in reads),
             dead_letters=sum(read.dead_letters for read in reads),
         )
     if slices:
         raise StagingError(f"Batch {batch.batch_id}: partitions were staged that were not planned: {sorted(slices)}")
     return range_reads
-
-
-def _instant(milliseconds: int | None) -> datetime | None:
-    return None if milliseconds is None else datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
 def _error_of(note: Mapping[str, Any]) -> KafkaOffsetsError:

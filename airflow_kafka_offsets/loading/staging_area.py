@@ -9,7 +9,7 @@ import logging
 import os
 import re
 import tempfile
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 
@@ -19,7 +19,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.batch_rows import OPEN_STATES, Batch
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 
 log = logging.getLogger(__name__)
@@ -31,9 +31,20 @@ _ATTEMPT = re.compile(r"batch-([0-9]+)-[0-9a-f]{32}")
 def staging_root(staging_dir: str | None) -> StagingDirectory:
     """Return the directory in which the directories of attempts are created.
 
-    :param staging_dir: None is a directory of this user on this machine
+    :param staging_dir: None is a directory below the system's temporary one that belongs to this user alone
+    :raises ConfigurationError: that directory belongs to another user, or others may write to it
     """
-    return StagingDirectory(staging_dir or str(_user_directory()))
+    if staging_dir:
+        return StagingDirectory(staging_dir)
+    # By number: the user of a container need not have a name.
+    directory = Path(tempfile.gettempdir()) / f"airflow-kafka-offsets-{os.getuid()}"
+    directory.mkdir(mode=0o700, exist_ok=True)
+    status = directory.lstat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022 or directory.is_symlink():
+        raise ConfigurationError(
+            f"The staging directory {directory} belongs to another user, or others may write to it; set staging_dir"
+        )
+    return StagingDirectory(str(directory))
 
 
 def create_directory(batch: Batch, staging_dir: str | None) -> StagingDirectory:
@@ -64,35 +75,33 @@ def remove_attempt(batch_id: int, uri: str, staging_dir: str | None) -> None:
     _remove(StagingDirectory(uri))
 
 
-def clean_up(engine: Engine, tables: Tables, staging_dir: str | None, *, older_than: timedelta) -> list[str]:
+def clean_up(engine: Engine, pipeline: Pipeline) -> None:
     """Remove directories of closed batches, and old directories that no batch names.
 
     A directory that an open batch of these state tables names always stays. A directory that no batch names here belongs to an
     attempt that a later one followed, or to a batch in another database that shares the location. Only its age tells which.
 
-    :param staging_dir: where batches are staged; None is a directory of this user on this machine
-    :param older_than: age of the newest file in a directory that no batch names
-    :return: the URIs of the removed directories
+    :param pipeline: says where batches are staged, and from which age of its newest file on a directory is old
     """
-    directories = _directories(staging_root(staging_dir))
+    directories = _directories(staging_root(pipeline.staging_dir))
     if not directories:
-        return []
-    batches = tables.offset_batches.c
+        return
+    batches = pipeline.tables.offset_batches.c
     query = sa.select(batches.staging_uri, batches.state).where(
         batches.batch_id.in_({batch_id for batch_id, _ in directories}), batches.staging_uri.is_not(None)
     )
     with engine.connect() as conn:
         states = {row.staging_uri: row.state for row in conn.execute(query)}
     now = datetime.now(UTC)
-    removed: list[str] = []
     for _, directory in directories:
         state = states.get(directory.uri)
-        if state in OPEN_STATES or (state is None and now - _last_written(directory, now) < older_than):
+        if state in OPEN_STATES:
             continue
-        log.info("Removing the staging directory %s: %s", directory.uri, state or "no batch names it, and it is old")
-        _remove(directory)
-        removed.append(directory.uri)
-    return removed
+        if state is not None or now - _last_written(directory, now) >= pipeline.staging_retention:
+            log.info(
+                "Removing the staging directory %s: %s", directory.uri, state or "no batch names it, and it is old"
+            )
+            _remove(directory)
 
 
 def _directories(root: StagingDirectory) -> list[tuple[int, StagingDirectory]]:
@@ -137,19 +146,3 @@ def _remove(directory: StagingDirectory) -> None:
         directory.remove()
     except OSError as error:
         log.warning("The staging directory %s could not be removed: %s", directory.uri, error)
-
-
-def _user_directory() -> Path:
-    """Return a directory below the system's temporary one that belongs to this user alone.
-
-    :raises ConfigurationError: it belongs to another user, or others may write to it
-    """
-    # By number: the user of a container need not have a name.
-    directory = Path(tempfile.gettempdir()) / f"airflow-kafka-offsets-{os.getuid()}"
-    directory.mkdir(mode=0o700, exist_ok=True)
-    status = directory.lstat()
-    if status.st_uid != os.getuid() or status.st_mode & 0o022 or directory.is_symlink():
-        raise ConfigurationError(
-            f"The staging directory {directory} belongs to another user, or others may write to it; set staging_dir"
-        )
-    return directory

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.ledger.tables import Tables
     from airflow_kafka_offsets.ledger.task_run import TaskRun
-    from airflow_kafka_offsets.loading.result import LoadResult
+    from airflow_kafka_offsets.loading.context import LoadResult
     from airflow_kafka_offsets.sinks.sink import Sink
     from airflow_kafka_offsets.spark.launcher import Launcher
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_kafka_offsets.core.instants import Start
     from airflow_kafka_offsets.core.planning import OnDataLoss
-    from airflow_kafka_offsets.core.start import Start
     from airflow_kafka_offsets.formats.record_format import RecordFormat
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
     from airflow_kafka_offsets.sinks.sink import Sink

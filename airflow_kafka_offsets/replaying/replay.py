@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace as replaced
 from functools import partial
 from typing import Any
 
@@ -13,19 +12,16 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.core.planning import OnDataLoss
+from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.exceptions import DataLossError
-from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
-from airflow_kafka_offsets.ledger.install import create_missing
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.loading.claiming import prefer_fenced_error
 from airflow_kafka_offsets.loading.commit import commit
-from airflow_kafka_offsets.loading.context import LoadContext, format_ranges
+from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
+from airflow_kafka_offsets.loading.load import prefer_fenced_error
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.plan import EXPIRED, log_gaps
-from airflow_kafka_offsets.loading.result import LoadResult, OnCommit
+from airflow_kafka_offsets.loading.plan import EXPIRED, log_gaps, log_planned
 from airflow_kafka_offsets.loading.stage import find_staged, stage
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.replaying.bounds import (
@@ -40,6 +36,7 @@ from airflow_kafka_offsets.replaying.bounds import (
 from airflow_kafka_offsets.replaying.double_loads import refuse_double
 from airflow_kafka_offsets.replaying.replay_batches import (
     Replay,
+    ReplayBatch,
     ReplayClaim,
     ReplayedBatch,
     batch_of,
@@ -97,88 +94,73 @@ def replay(
     check({"max_records": max_records, "on_data_loss": on_data_loss, "replace": replace}, PIPELINE_RULES)
     bounds = check_bounds(bounds, pipeline.topics)
     launcher.check(pipeline.staging_dir)
-    cluster = Cluster(kafka_config, isolation_level=pipeline.isolation_level)
-    cluster_id = cluster.cluster_id()
-    fingerprint = pipeline.fingerprint(columns)
     scenario = describe_bounds(bounds, pipeline.topics)
-    request = Replay(
-        group_id=pipeline.group_id,
-        owner=run or TaskRun.of_this_process(),
-        scenario=f"{scenario}, replacing what was loaded" if replace else scenario,
-        recipe=Recipe(pipeline.sink.name, pipeline.transform, fingerprint),
-        replace=replace,
-        upsert=pipeline.sink.replaces_rows,
-        reason=reason,
-        who=who,
-    )
     with translated_errors(f"The replay for group {pipeline.group_id!r} was not finished"):
-        create_missing(engine, pipeline.tables)
-        target = pipeline.sink.prepare(engine, None if pipeline.transform else columns)
-        batches = take_replay(engine, pipeline.tables, request, cluster_id=cluster_id)
-        clean_up(engine, pipeline.tables, pipeline.staging_dir, older_than=pipeline.staging_retention)
-        if not batches:
-            ranges, logs = resolve_bounds(
-                bounds, pipeline.topics, cluster, partial(batch_of, engine, pipeline.tables, pipeline.group_id)
-            )
-            if not ranges:
-                log.info("Nothing to replay for group %r: no offsets within %s", pipeline.group_id, request.scenario)
-                return LoadResult()
-            plans = plan_parts(ranges, logs, max_records, on_data_loss)
-            batches = record_replay(engine, pipeline.tables, request, plans, cluster_id=cluster_id)
-            for planned in batches:
-                _log_planned(planned.batch)
+        context = LoadContext.prepare(
+            pipeline,
+            columns,
+            kafka_config=kafka_config,
+            engine=engine,
+            launcher=launcher,
+            on_commit=on_commit,
+            replace=replace,
+        )
+        request = Replay(
+            group_id=pipeline.group_id,
+            owner=run or TaskRun.of_this_process(),
+            scenario=f"{scenario}, replacing what was loaded" if replace else scenario,
+            recipe=context.recipe,
+            replace=replace,
+            upsert=pipeline.sink.replaces_rows,
+            reason=reason,
+            who=who,
+        )
+        batches = take_replay(engine, pipeline.tables, request, cluster_id=context.cluster_id)
+        clean_up(engine, pipeline)
         result = LoadResult()
-        for planned in batches:
-            if isinstance(planned, ReplayedBatch):
-                result += _result_of_earlier_try(planned, fingerprint)
-                continue
-            context = LoadContext(
-                pipeline=pipeline,
-                kafka_config=kafka_config,
-                cluster=cluster,
-                engine=engine,
-                launcher=launcher,
-                claim=planned,
-                columns=columns,
-                target=target,
-                fingerprint=fingerprint,
-                on_commit=on_commit,
-                replace=replace,
-            )
-            result += _stage_and_commit(context, planned, on_data_loss)
+        for batch in batches or _plan(context, bounds, request, max_records, on_data_loss):
+            if isinstance(batch, ReplayClaim):
+                result += _stage_and_commit(context, batch, on_data_loss)
+            else:
+                result += _result_of_earlier_try(batch, context.recipe.fingerprint)
         return result
 
 
-def _log_planned(batch: Batch) -> None:
-    log_gaps(batch.gaps)
-    log.info(
-        "Planned batch %d, a replay for group %r: %s offsets in %d partitions: %s",
-        batch.batch_id,
-        batch.group_id,
-        f"{batch.offsets:,}",
-        len(batch.ranges),
-        format_ranges(batch),
-    )
+def _plan(
+    context: LoadContext, bounds: Bounds, request: Replay, max_records: int | None, on_data_loss: OnDataLoss
+) -> list[ReplayBatch]:
+    """Plan all batches of a replay, and write them to the state tables."""
+    pipeline, engine, tables = context.pipeline, context.engine, context.pipeline.tables
+    planned_batch = partial(batch_of, engine, tables, pipeline.group_id)
+    ranges, logs = resolve_bounds(bounds, pipeline.topics, context.cluster, planned_batch)
+    if not ranges:
+        log.info("Nothing to replay for group %r: no offsets within %s", pipeline.group_id, request.scenario)
+        return []
+    plans = plan_parts(ranges, logs, max_records, on_data_loss)
+    batches = record_replay(engine, tables, request, plans, cluster_id=context.cluster_id)
+    for planned in batches:
+        log_gaps(planned.batch.gaps)
+        log_planned(planned.batch, "replay")
+    return batches
 
 
 def _stage_and_commit(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLoss) -> LoadResult:
     """Stage and commit an open batch of this or an earlier try."""
     began, batch = time.monotonic(), claim.batch
     with prefer_fenced_error(claim, context.engine, context.pipeline.tables):
-        work = find_staged(batch, context.fingerprint)
+        work = find_staged(batch, context.recipe.fingerprint)
         again = _plan_again(context, claim, on_data_loss) if work is None else None
         if work is None and again is None:
             try:
-                work = stage(context, batch)
+                work = stage(context, claim, batch)
             except DataLossError:
                 again = _plan_again(context, claim, on_data_loss)
                 if again is None:
                     raise
         if work is not None:
-            rows = commit(context, batch, work, began)
-            return LoadResult((batch.batch_id,), work.records, rows, work.dead_letters)
+            return commit(context, claim, batch, work, began)
     assert again is not None
-    return _stage_and_commit(replaced(context, claim=again), again, on_data_loss)
+    return _stage_and_commit(context, again, on_data_loss)
 
 
 def _plan_again(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLoss) -> ReplayClaim | None:
@@ -205,7 +187,7 @@ def _plan_again(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLo
 
 def _result_of_earlier_try(committed: ReplayedBatch, fingerprint: str) -> LoadResult:
     batch = committed.batch
-    log.info("Nothing to do for %s: already replayed by batch %d", format_ranges(batch), batch.batch_id)
+    log.info("Nothing to do for %s: already replayed by batch %d", first_few(batch.ranges), batch.batch_id)
     if batch.fingerprint != fingerprint:
         log.warning(
             "Batch %d was replayed with other columns, another transform, or other code of it; a new run replays it with these",

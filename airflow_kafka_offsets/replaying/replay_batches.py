@@ -33,7 +33,7 @@ from airflow_kafka_offsets.ledger.groups import lock, lock_group
 from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.loading.result import LoadResult
+from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.replaying.double_loads import refuse_double, refuse_overlap
 
 

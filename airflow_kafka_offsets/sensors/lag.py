@@ -16,7 +16,7 @@ from airflow_kafka_offsets.lag.watch_options import LagWatch
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kafka_offsets.core.start import Start
+    from airflow_kafka_offsets.core.instants import Start
     from airflow_kafka_offsets.lag.thresholds import Require
 
 

@@ -1,6 +1,6 @@
 """The driver of the Spark application: have Spark stage the slices of a job, and write the manifest.
 
-What a task does is in `tasks`, and what a submitted application does to start sooner is in `quick_start`.
+What a task does is in `tasks`, and what a submitted application does to start sooner is in `main`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from airflow_kafka_offsets.exceptions import StagingError, TransformError
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.progress import Progress
-from airflow_kafka_offsets.spark.slice_notes import SliceNotes
-from airflow_kafka_offsets.spark.tasks import RESULT_DDL, read_arrow, stage_arrow, write_arrow
+from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes
+from airflow_kafka_offsets.spark.tasks import RESULT_DDL, read_arrow, write_arrow
 from airflow_kafka_offsets.spark.transforms import apply_transform, check_columns, load_transform
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead, StagedFile
@@ -32,7 +31,7 @@ def run(spark: SparkSession, job: StageJob) -> Manifest:
     """
     tasks = spark.range(0, len(job.tasks), 1, len(job.tasks))
     if job.transform is None:
-        staged = tasks.mapInArrow(lambda numbers: stage_arrow(job, numbers), RESULT_DDL)
+        staged = tasks.mapInArrow(lambda numbers: write_arrow(job.staging_uri, read_arrow(job, numbers)), RESULT_DDL)
     else:
         decoded = tasks.mapInArrow(lambda numbers: read_arrow(job, numbers), spark_ddl(job.columns))
         transformed = apply_transform(load_transform(job.transform), decoded, job)
@@ -49,7 +48,7 @@ def stage_files(job: StageJob, collect: Callable[[], Iterable[StagedFile]]) -> M
     """
     staging = StagingDirectory(job.staging_uri)
     notes = SliceNotes(staging)
-    with Progress(job, notes):
+    with Progress(job, notes).printed():
         files = tuple(collect())
     return write_manifest(job, staging, files, notes)
 
@@ -57,23 +56,14 @@ def stage_files(job: StageJob, collect: Callable[[], Iterable[StagedFile]]) -> M
 def write_manifest(
     job: StageJob, staging: StagingDirectory, files: tuple[StagedFile, ...], notes: SliceNotes | None = None
 ) -> Manifest:
-    """Write the manifest: from then on the batch can be committed.
+    """Write the manifest: from then on the batch can be committed. It has what reading each slice showed, also of slices that Spark
+    did not need to read.
 
     :param files: those of the accepted task attempts
     :param notes: those of the directory, if some are read already
-    :raises TransformError: the transform did not read all records
-    """
-    manifest = Manifest(job.batch_id, job.fingerprint, files, _slice_reads(job, notes or SliceNotes(staging)))
-    staging.write_text(MANIFEST, manifest.to_json())
-    return manifest
-
-
-def _slice_reads(job: StageJob, notes: SliceNotes) -> tuple[SliceRead, ...]:
-    """Return what reading each slice showed, also for slices that Spark did not need to read.
-
     :raises TransformError: the transform read some of the records, and not all
     """
-    found = notes.find()
+    found = (notes or SliceNotes(staging)).find()
     unread = [slice_ for slice_ in job.slices if slice_.index not in found.finished]
     if unread and found.started:
         raise TransformError(
@@ -85,8 +75,11 @@ def _slice_reads(job: StageJob, notes: SliceNotes) -> tuple[SliceRead, ...]:
         raise StagingError(f"{len(unread)} of {len(job.slices)} slices were not read, although all tasks succeeded")
     # Spark skips reading altogether where the result does not depend on it: a condition that is always false, or a join with an
     # empty table.
-    return tuple(
+    reads = tuple(
         found.finished.get(slice_.index)
         or SliceRead(slice_.index, slice_.topic, slice_.partition, slice_.start, slice_.end, None)
         for slice_ in job.slices
     )
+    manifest = Manifest(job.batch_id, job.fingerprint, files, reads)
+    staging.write_text(MANIFEST, manifest.to_json())
+    return manifest

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import Slice, pack
 from airflow_kafka_offsets.formats.record_format import RecordFormat, from_plain, to_plain
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.staging.rows import TargetColumns
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,18 @@ class StageJob:
         return pack(self.slices, self.task_offsets)
 
     def to_json(self) -> str:
-        plain = {attribute.name: getattr(self, attribute.name) for attribute in fields(self)}
-        plain["slices"] = [asdict(slice_) for slice_ in self.slices]
-        plain["target"] = asdict(self.target)
-        plain["value_format"] = to_plain(self.value_format)
-        plain["kafka_config"] = dict(self.kafka_config)
-        plain["columns"] = base64.b64encode(self.columns.serialize().to_pybytes()).decode()
-        return json.dumps(plain)
+        plain = {
+            "slices": [asdict(slice_) for slice_ in self.slices],
+            "value_format": to_plain(self.value_format),
+            "kafka_config": dict(self.kafka_config),
+            "columns": base64.b64encode(self.columns.serialize().to_pybytes()).decode(),
+        }
+        return json.dumps(vars(self) | plain)
 
     @classmethod
     def from_json(cls, text: str) -> StageJob:
         plain = json.loads(text)
-        table, known, required = plain["target"].values()
+        table, known, required = plain["target"]
         plain["slices"] = tuple(Slice(**fields) for fields in plain["slices"])
         plain["target"] = TargetColumns(table, None if known is None else tuple(known), tuple(required))
         plain["value_format"] = from_plain(plain["value_format"])

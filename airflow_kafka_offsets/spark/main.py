@@ -1,17 +1,36 @@
-"""The entry point of a submitted application: `package` writes the file that calls it."""
+"""The entry point of a submitted application, which `package` writes the file for, and tricks that make it start and end sooner.
+
+Without any of these the same rows would be staged, later. They matter for small batches, which take a few seconds (docs/speed.md).
+
+* Without a transform no SQL session is started: an RDD needs no query plan, and its Python workers do not use pandas.
+* pandas takes most of a second to import. PySpark imports it before its first call into the JVM, and pyarrow when it creates its
+  first value, only to know the types of pandas. They go on without it if it seems not to be installed.
+* The JVM compiles with its quick compiler only.
+* A session is not stopped. The JVM stops it when the process ends; PySpark's own way waits for up to a second.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
 import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, StagingError
+from airflow_kafka_offsets.spark.driver import run, stage_files
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.quick_start import run_submitted
-from airflow_kafka_offsets.spark.tasks import report_failure
+from airflow_kafka_offsets.spark.tasks import report_failure, stage_slices
 from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import StagedFile
+
+_QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
+
+# Up to so many rows, optimizing the code of a transform takes longer than it saves; with three times as many it breaks even.
+_FEW_ROWS = 1_000_000
 
 
 def main(directory: str) -> int:
@@ -26,7 +45,7 @@ def main(directory: str) -> int:
     file.unlink()
     sys.path.extend(path for path in job.python_path if path not in sys.path)
     try:
-        run_submitted(job)
+        _run_submitted(job)
     except KafkaOffsetsError as error:
         report_failure(StagingDirectory(job.staging_uri), error)
         traceback.print_exc()
@@ -34,7 +53,7 @@ def main(directory: str) -> int:
     except Exception as error:
         # The report of a task says more than Spark's exception.
         staging = StagingDirectory(job.staging_uri)
-        if not staging.find("failure-", ".json"):
+        if not staging.find("failure-"):
             report_failure(staging, failure(job.batch_id, error))
         raise
     return 0
@@ -55,3 +74,60 @@ def failure(batch_id: int, error: Exception) -> KafkaOffsetsError:
     # After that line come Java's stack frames, indented, and the same again as causes.
     lines = [line for line in text.splitlines() if re.match(r"(?!Caused by|Driver stacktrace)\S", line)]
     return StagingError(f"Spark did not stage batch {batch_id}: {lines[-1] if lines else type(error).__name__}")
+
+
+def _run_submitted(job: StageJob) -> None:
+    """Stage a batch in an application that does nothing else."""
+    if job.transform is not None:
+        from pyspark.sql import SparkSession
+
+        with hidden_pandas():
+            session = SparkSession.builder.getOrCreate()
+        run(session, job)
+        return
+    without_pandas()
+    from pyspark import SparkContext
+
+    def stage(numbers: Iterable[int]) -> Iterator[StagedFile]:
+        without_pandas()
+        return stage_slices(job, numbers)
+
+    tasks = SparkContext.getOrCreate().parallelize(range(len(job.tasks)), len(job.tasks))
+    stage_files(job, tasks.mapPartitions(stage).collect)
+
+
+def java_options(job: StageJob, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables for the JVM that builds spark-submit's command line, and for the driver.
+
+    The driver only hands slices to Python, or few rows to a transform. The user's own options, in these variables or in
+    `spark.driver.extraJavaOptions`, come later and win.
+
+    :param environment: may hold the user's own options
+    """
+    names = ["SPARK_LAUNCHER_OPTS"]
+    if job.transform is None or job.offsets <= _FEW_ROWS:
+        names.append("SPARK_SUBMIT_OPTS")
+    return {name: f"{_QUICK_COMPILER} {environment.get(name, '')}".rstrip() for name in names}
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("pandas is hidden in this process", name=fullname)
+
+
+@contextmanager
+def hidden_pandas() -> Iterator[None]:
+    """Let pandas seem not to be installed, for the duration of the block."""
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+@cache
+def without_pandas() -> None:
+    """Let pandas seem not to be installed, until the process ends."""
+    sys.meta_path.insert(0, _NoPandas())

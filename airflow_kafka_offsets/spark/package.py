@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_kafka_offsets.spark.job import StageJob
@@ -18,23 +17,12 @@ sys.exit(main(sys.argv[1]))
 """
 
 
-@dataclass(frozen=True, slots=True)
-class JobFiles:
-    """A job, ready to be submitted.
-
-    :param application: the file to submit
-    :param package: the archive for `--py-files`
-    """
-
-    directory: Path
-    application: Path
-    package: Path
-
-
-def write_job(directory: Path, job: StageJob) -> JobFiles:
+def write_job(directory: Path, job: StageJob) -> tuple[Path, Path]:
     """Write a job's files into a directory that only its owner can enter.
 
     Kafka's configuration is in `job.json`, and in no argument, environment variable or Spark property.
+
+    :return: the application to submit, and the archive for `--py-files`
     """
     directory.chmod(0o700)
     descriptor = os.open(directory / "job.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -42,7 +30,7 @@ def write_job(directory: Path, job: StageJob) -> JobFiles:
         file.write(job.to_json())
     application = directory / "application.py"
     application.write_text(_APPLICATION, encoding="utf-8")
-    return JobFiles(directory, application, write_package(directory / "airflow_kafka_offsets.zip"))
+    return application, write_package(directory / "airflow_kafka_offsets.zip")
 
 
 def write_package(path: Path) -> Path:

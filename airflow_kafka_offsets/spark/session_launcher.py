@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# Contexts whose executors have this package. Without this, each batch would send it again.
+_with_package: WeakSet[SparkContext] = WeakSet()
+
+
 class SessionLauncher:
     """Stages batches in a session that belongs to the caller.
 
@@ -32,33 +36,19 @@ class SessionLauncher:
         """Check nothing: the session is running, and only its owner knows whether its executors share a directory with this process."""
 
     def __call__(self, job: StageJob) -> None:
-        _add_package(self._spark)
-        run(self._spark, job)
+        """Send this package to the executors of the session, and stage a batch in it."""
+        spark = self._spark
+        # Spark Connect, whose module is not imported, since it needs gRPC. Spark 3.5 has addArtifacts for it only.
+        if any(kind.__module__ == "pyspark.sql.connect.session" for kind in type(spark).__mro__):
+            # Adding the same archive again does nothing.
+            spark.addArtifacts(str(_archive()), pyfile=True)
+        elif spark.sparkContext not in _with_package:
+            spark.sparkContext.addPyFile(str(_archive()))
+            _with_package.add(spark.sparkContext)
+        run(spark, job)
 
     def on_kill(self) -> None:
         """Do nothing: the session belongs to the caller, who stops it."""
-
-
-# Contexts whose executors have this package. Without this, each batch would send it again.
-_with_package: WeakSet[SparkContext] = WeakSet()
-
-
-def _add_package(spark: SparkSession) -> None:
-    """Send this package to the executors of a session."""
-    if _is_remote(spark):
-        # Adding the same archive again does nothing.
-        spark.addArtifacts(str(_archive()), pyfile=True)
-        return
-    # Spark 3.5 has addArtifacts for Spark Connect only.
-    context = spark.sparkContext
-    if context not in _with_package:
-        context.addPyFile(str(_archive()))
-        _with_package.add(context)
-
-
-def _is_remote(spark: SparkSession) -> bool:
-    """Return whether a session is one of Spark Connect; its module is not imported, since it needs gRPC."""
-    return any(kind.__module__ == "pyspark.sql.connect.session" for kind in type(spark).__mro__)
 
 
 @cache

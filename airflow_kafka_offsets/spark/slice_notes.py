@@ -1,4 +1,5 @@
-"""The notes that the readers of slices leave in the staging directory, and the driver's view of them.
+"""The notes that the readers of slices leave in the staging directory, and what the driver makes of them: progress, printed while
+Spark works. Airflow copies standard output into the task's log.
 
 `progress-N.json` exists from the moment that slice N is started, and is overwritten while the slice is read. Each evaluation that
 reads slice N to its end writes a `slice-N-*.json`.
@@ -11,9 +12,11 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import NamedTuple
 
@@ -21,12 +24,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import SliceRead
 
-_PROGRESS = re.compile(r"progress-([0-9]+)\.json")
+# A line for each slice helps if there are few. Of hundreds, the slowest are enough.
+_MAX_SLICES = 8
 
-_SLICE = re.compile(r"slice-([0-9]+)-[0-9a-f]+\.json")
+# A note of a slice that is being read, or of one that was read to its end.
+_NOTE = re.compile(r"(?:progress-([0-9]+)|slice-([0-9]+)-[0-9a-f]+)\.json")
 
 
 class SliceReport:
@@ -99,17 +105,15 @@ class SliceNotes:
         """Return which slices are started, and what reading the finished ones showed."""
         started: set[int] = set()
         newest: dict[int, tuple[int, str]] = {}
-        for note in self._staging.find("", ".json"):
-            if (match := _PROGRESS.fullmatch(note.name)) is not None:
-                started.add(int(match[1]))
-            elif (match := _SLICE.fullmatch(note.name)) is not None:
-                # If a slice was read twice, the later evaluation counts.
-                index = int(match[1])
-                newest[index] = max(newest.get(index, (-1, "")), (note.written_ns, note.name))
+        for name, written_ns in self._staging.find().items():
+            if (match := _NOTE.fullmatch(name)) is not None:
+                index = int(match[1] or match[2])
+                started.add(index)
+                if match[2]:
+                    # If a slice was read twice, the later evaluation counts.
+                    newest[index] = max(newest.get(index, (-1, "")), (written_ns, name))
         self._finished |= self._reads([name for _, name in newest.values() if name not in self._finished])
-        return SlicesFound(
-            frozenset(started | newest.keys()), {index: self._finished[name] for index, (_, name) in newest.items()}
-        )
+        return SlicesFound(frozenset(started), {index: self._finished[name] for index, (_, name) in newest.items()})
 
     def progress(self, indexes: frozenset[int]) -> dict[int, SliceRead]:
         """Return how far slices are that are being read."""
@@ -133,3 +137,58 @@ def write_slice(staging: StagingDirectory, read: SliceRead) -> None:
 
 def _progress_name(index: int) -> str:
     return f"progress-{index}.json"
+
+
+class Progress:
+    """Prints how many of the planned records are read, in total and for each slice that is being read."""
+
+    def __init__(self, job: StageJob, notes: SliceNotes) -> None:
+        self._job = job
+        self._notes = notes
+        self._started = time.monotonic()
+
+    @contextmanager
+    def printed(self) -> Iterator[None]:
+        """Print progress every so often, in a thread, until the end of the block, and then once more if it succeeds."""
+        stop = threading.Event()
+
+        def report() -> None:
+            while not stop.wait(self._job.progress_interval):
+                self.report()
+
+        thread = threading.Thread(target=report, name="progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+        self.report()
+
+    def report(self) -> None:
+        """Print how far the slices are, from the notes that their readers leave."""
+        try:
+            found = self._notes.find()
+            reading = self._notes.progress(found.started - found.finished.keys())
+        except (OSError, ValueError) as error:
+            # This is only a display. A store that fails now fails the batch where it matters.
+            print(f"Progress is not known: {error}", flush=True)
+            return
+        job, reads = self._job, [*found.finished.values(), *reading.values()]
+        records = sum(read.records or 0 for read in reads)
+        dead_letters = sum(read.dead_letters for read in reads)
+        seconds = time.monotonic() - self._started
+        lines = [
+            f"Batch {job.batch_id}: read {records:,} records of {job.offsets:,} planned ({records / job.offsets:.0%}), "
+            f"{len(found.finished)} of {len(job.slices)} slices finished, {records / seconds:,.0f} records/s"
+            f"{f', {dead_letters:,} dead letters' if dead_letters else ''}"
+        ]
+        slowest = sorted(reading.values(), key=lambda read: read.records or 0)
+        lines += [
+            f"  slice {read.index}: {read.topic}[{read.partition}] {read.start}..{read.end}, "
+            f"{read.records:,} records of {read.end - read.start:,} planned"
+            for read in slowest[:_MAX_SLICES]
+        ]
+        if len(slowest) > _MAX_SLICES:
+            lines.append(f"  and {len(slowest) - _MAX_SLICES} more slices that are further")
+        print("\n".join(lines), flush=True)

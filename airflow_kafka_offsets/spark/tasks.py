@@ -13,15 +13,16 @@ from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder
 from airflow_kafka_offsets.formats.row_columns import add_origin, format_columns
+from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.slice_notes import SliceReport
 from airflow_kafka_offsets.staging.dead_letters import DeadLetterFile
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
 
-RESULT_DDL = "name STRING, row_count BIGINT, byte_count BIGINT"
-
 _RESULT = pa.schema([("name", pa.string()), ("row_count", pa.int64()), ("byte_count", pa.int64())])
+
+RESULT_DDL = spark_ddl(_RESULT)
 
 
 def stage_slices(job: StageJob, numbers: Iterable[int]) -> Iterator[StagedFile]:
@@ -31,11 +32,6 @@ def stage_slices(job: StageJob, numbers: Iterable[int]) -> Iterator[StagedFile]:
     :return: the file, if there are rows
     """
     return write_rows(job.staging_uri, read_rows(job, numbers))
-
-
-def stage_arrow(job: StageJob, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Do the same as `stage_slices`, as a function for `mapInArrow`."""
-    return write_arrow(job.staging_uri, read_arrow(job, numbers))
 
 
 def read_arrow(job: StageJob, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

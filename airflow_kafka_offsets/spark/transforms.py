@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.exceptions import TargetError, TransformError
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.staging.rows import TargetColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -84,7 +84,12 @@ def apply_transform(transform: Transform, rows: DataFrame, job: StageJob) -> Dat
 
     :raises TransformError: the transform raised, or did not return a DataFrame
     """
-    _pickle_by_value(transform)
+    from pyspark import cloudpickle
+
+    # Sends UDFs of the transform's module to the executors as code: the executors need not have the module.
+    module = sys.modules.get(_transform_code(transform).__module__)
+    if module is not None:
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
         result = transform(rows)
     except Exception as error:
@@ -92,12 +97,3 @@ def apply_transform(transform: Transform, rows: DataFrame, job: StageJob) -> Dat
     if not hasattr(result, "mapInArrow"):
         raise TransformError(f"Transform {job.transform!r} returned {type(result).__name__}, not a DataFrame")
     return result
-
-
-def _pickle_by_value(transform: Transform) -> None:
-    """Send UDFs of the transform's module to the executors as code: the executors need not have the module."""
-    from pyspark import cloudpickle
-
-    module = sys.modules.get(_transform_code(transform).__module__)
-    if module is not None:
-        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

@@ -13,7 +13,7 @@ import os
 import uuid
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
@@ -25,16 +25,6 @@ _OBJECT_STORES = {"s3", "gcs", "abfs"}
 
 # An object store answers a request in tens of milliseconds, and many at once just as quickly.
 _READS_AT_ONCE = 32
-
-
-class FoundFile(NamedTuple):
-    """A file in a directory.
-
-    :param written_ns: when it was last written, in nanoseconds since 1970; 0 if the store does not say
-    """
-
-    name: str
-    written_ns: int
 
 
 class StagingDirectory:
@@ -149,14 +139,17 @@ class StagingDirectory:
 
     def notes(self, prefix: str) -> Iterator[dict[str, Any]]:
         """Read the JSON files whose names start with a prefix, in the order of their names."""
-        return map(json.loads, self.read_texts([file.name for file in self.find(prefix, ".json")]).values())
+        return map(json.loads, self.read_texts(self.find(prefix)).values())
 
-    def find(self, prefix: str, suffix: str) -> list[FoundFile]:
-        """Return the files with such names that are completely written, in the order of their names; no file is opened."""
+    def find(self, prefix: str = "") -> dict[str, int]:
+        """Return the JSON files that are completely written, in the order of their names; no file is opened.
+
+        :return: names, with the time of the last write in nanoseconds since 1970; 0 if the store does not say
+        """
         infos = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
-        files = (FoundFile(str(info.base_name), info.mtime_ns or 0) for info in infos)
-        return sorted(
-            file
-            for file in files
-            if file.name.startswith(prefix) and file.name.endswith(suffix) and not file.name.startswith(".")
-        )
+        files = sorted((str(info.base_name), info.mtime_ns or 0) for info in infos)
+        return {
+            name: written_ns
+            for name, written_ns in files
+            if name.startswith(prefix) and name.endswith(".json") and not name.startswith(".")
+        }

@@ -13,7 +13,7 @@ import pytest
 
 from airflow_kafka_offsets.cli.arguments import duration
 from airflow_kafka_offsets.cli.output import show
-from airflow_kafka_offsets.core.start import CommittedBy
+from airflow_kafka_offsets.core.instants import CommittedBy
 from scripts.command_reference import DOCUMENT, commands, reference
 
 

@@ -20,12 +20,12 @@ from airflow_kafka_offsets.verification.verify import verify
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.topics import delete_records
-from tests.loading.test_planning_cases import produce_at
 from tests.support.airflow_runs import airflow_uri
 from tests.support.clients import Kafka, commit_to_kafka, produce
 from tests.support.command_line import CommandLine, Done, database_connection, kafka_connection
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
+from tests.support.openings import produce_at
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.core.instants import from_milliseconds, instant, milliseconds
-from airflow_kafka_offsets.core.start import CommittedBy, check_start, check_until
+from airflow_kafka_offsets.core.instants import (
+    CommittedBy,
+    check_start,
+    check_until,
+    from_milliseconds,
+    instant,
+    milliseconds,
+)
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.core.instants import milliseconds
+from airflow_kafka_offsets.core.instants import CommittedBy, Start, milliseconds
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
-from airflow_kafka_offsets.core.start import CommittedBy, Start
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.group_states import group_states

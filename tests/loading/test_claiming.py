@@ -16,7 +16,7 @@ from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.loading.claiming import hold_group
+from airflow_kafka_offsets.loading.load import hold_group
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime
-from decimal import Decimal
-
 import pytest
 import sqlalchemy as sa
-from pyspark.sql import DataFrame
 
-from airflow_kafka_offsets.exceptions import DataLossError, RecordError, StagingError, TargetError, TransformError
+from airflow_kafka_offsets.exceptions import DataLossError, RecordError, StagingError
 from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.loading.result import LoadResult
+from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import KafkaBroker
 from tests.support import clients
 from tests.support.clients import produce
-from tests.support.loads import (
-    CountingLauncher,
-    Loader,
-    TopicFactory,
-    assert_exactly_once,
-    names,
-    positions,
-    rows,
-)
+from tests.support.loads import CountingLauncher, Loader, TopicFactory, assert_exactly_once, names, positions, rows
 
 pytestmark = pytest.mark.server
+
 
 RUN = TaskRun("run-1", dag_id="dag", task_id="task", map_index=-1, try_number=1)
 
@@ -228,157 +215,6 @@ def test_a_batch_is_loaded_once_the_cause_is_mended(loader: Loader, kafka: Kafka
     loader(name, value_format=Json("name STRING"))
 
     assert_exactly_once(loader.engine)
-
-
-def test_every_type_survives(loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
-    name = topic()
-    value = {
-        "flag": True,
-        "tiny": -128,
-        "small": -32768,
-        "whole": -(2**31),
-        "big": -(2**63),
-        "single": 1.5,
-        "twice": 0.1,
-        "exact": "12345678.90",
-        "text": 'ä€𝄞 \\ " , \t \n',
-        "day": "2024-02-29",
-        "instant": "2024-02-29T23:59:59.123456+02:00",
-        "wall": "2024-02-29T23:59:59.123456",
-    }
-    produce(kafka, name, [json.dumps(value).encode(), b"{}", None, json.dumps({"text": ""}).encode()])
-    ddl = (
-        "flag BOOLEAN, tiny TINYINT, small SMALLINT, whole INT, big BIGINT, single FLOAT, twice DOUBLE,"
-        " exact DECIMAL(12,2), text STRING, day DATE, instant TIMESTAMP, wall TIMESTAMP_NTZ"
-    )
-
-    loader(name, value_format=Json(ddl))
-
-    table = sa.Table("target", sa.MetaData(), autoload_with=loader.engine)
-    with loader.engine.connect() as conn:
-        loaded = conn.execute(sa.select(table).order_by(table.c._kafka_offset)).mappings().all()
-    instant = loaded[0]["instant"]
-    assert (instant if instant.tzinfo else instant.replace(tzinfo=UTC)) == datetime(
-        2024, 2, 29, 21, 59, 59, 123456, tzinfo=UTC
-    )
-    expected = value | {
-        "day": datetime(2024, 2, 29).date(),
-        "exact": Decimal("12345678.90"),
-        "wall": datetime(2024, 2, 29, 23, 59, 59, 123456),
-    }
-    del expected["instant"]
-    assert {key: loaded[0][key] for key in expected} == expected
-    assert [row["text"] for row in loaded] == [value["text"], None, None, ""]
-    assert {loaded[2][key] for key in value} == {None}
-
-
-def test_raw_hands_on_keys_values_and_headers(loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
-    name = topic()
-    produce(kafka, name, [b"\x00\xff", None])
-
-    loader(name, value_format=Raw(headers=True), transform=f"{__name__}.count_headers")
-
-    assert [
-        (bytes(v) if v is not None else None, n)
-        for v, n in rows(loader.engine, "SELECT value, headers FROM target ORDER BY _kafka_offset")
-    ] == [(b"\x00\xff", 0), (None, 0)]
-
-
-def count_headers(records: DataFrame) -> DataFrame:
-    from pyspark.sql import functions
-
-    return records.withColumn("headers", functions.size("headers"))
-
-
-def only_even(records: DataFrame) -> DataFrame:
-    return records.where("id % 2 = 0")
-
-
-def nothing(records: DataFrame) -> DataFrame:
-    return records.where("false")
-
-
-def twice(records: DataFrame) -> DataFrame:
-    return records.union(records)
-
-
-def first_only(records: DataFrame) -> DataFrame:
-    return records.limit(1)
-
-
-def renamed(records: DataFrame) -> DataFrame:
-    return records.withColumnRenamed("name", "label")
-
-
-def raising(records: DataFrame) -> DataFrame:
-    raise ValueError("no such day")
-
-
-def not_a_dataframe(records: DataFrame) -> str:
-    return "rows"
-
-
-def shouted(records: DataFrame) -> DataFrame:
-    from pyspark.sql import functions
-
-    shout = functions.udf(lambda text: upper(text), "string")
-    return records.withColumn("name", shout("name"))
-
-
-def upper(text: str) -> str:
-    return text.upper()
-
-
-@pytest.mark.parametrize(("transform", "expected"), [("only_even", 5), ("nothing", 0), ("twice", 20), ("shouted", 10)])
-def test_a_transform_decides_the_rows_and_not_the_positions(
-    loader: Loader, kafka: KafkaBroker, topic: TopicFactory, transform: str, expected: int
-) -> None:
-    name = topic()
-    produce(kafka, name, names(0, 10))
-
-    result = loader(name, transform=f"{__name__}.{transform}", slice_offsets=3)
-
-    assert result.rows == expected
-    assert positions(loader.engine) == {(name, 0): 10}
-
-
-def test_a_transform_that_stops_reading_is_refused(loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
-    name = topic()
-    # More than fits into the buffers between Python and Spark: all of it must not be read before Spark has its one row.
-    long = "x" * 1000
-    produce(kafka, name, [b'{"id": %d, "name": "%s"}' % (number, long.encode()) for number in range(60_000)])
-
-    with pytest.raises(TransformError, match="stops reading early"):
-        loader(name, transform=f"{__name__}.first_only", slice_offsets=60_000)
-
-    assert positions(loader.engine) == {}
-
-
-@pytest.mark.parametrize(
-    ("transform", "message"),
-    [("raising", "raised ValueError: no such day"), ("not_a_dataframe", "returned str, not a DataFrame")],
-)
-def test_a_broken_transform_is_named(
-    loader: Loader, kafka: KafkaBroker, topic: TopicFactory, transform: str, message: str
-) -> None:
-    name = topic()
-    produce(kafka, name, names(0, 10))
-
-    with pytest.raises(TransformError, match=message):
-        loader(name, transform=f"{__name__}.{transform}")
-
-
-def test_a_transform_that_does_not_fit_the_target_is_refused_before_reading(
-    loader: Loader, kafka: KafkaBroker, topic: TopicFactory
-) -> None:
-    name = topic()
-    produce(kafka, name, [b"not json"])
-    with loader.engine.begin() as conn:
-        conn.execute(sa.text("CREATE TABLE target (id BIGINT, name TEXT NOT NULL)"))
-
-    # The record would fail the batch with an error of its own, had it been read.
-    with pytest.raises(TargetError, match="no column 'label'; the target needs column 'name'"):
-        loader(name, transform=f"{__name__}.renamed")
 
 
 def test_a_target_of_the_user_gets_the_columns_it_has(loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:

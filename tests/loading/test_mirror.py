@@ -1,117 +1,33 @@
-"""Positions mirrored to a consumer group in Kafka: what Kafka's own tools see, and what a load does where it cannot."""
+"""Positions that a load mirrors to a consumer group in Kafka: what Kafka's own tools see, and what a load does where it cannot."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
-from confluent_kafka.admin import (
-    AclBinding,
-    AclOperation,
-    AclPermissionType,
-    ResourcePatternType,
-    ResourceType,
-)
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.core.offsets import Position, TopicPartition
-from airflow_kafka_offsets.exceptions import KafkaUnavailableError, MirrorError, NoPositionError
+from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.kafka.consumer_groups import ConsumerGroup
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.loading import commit as commit_step
-from airflow_kafka_offsets.loading.mirror import AFTER_COMMIT_SECONDS, mirror, mirror_after_commit, mirror_stored
-from airflow_kafka_offsets.rewinding.previewing import import_offsets
+from airflow_kafka_offsets.loading.mirror import AFTER_COMMIT_SECONDS, mirror, mirror_after_commit
 from airflow_kafka_offsets.spark.job import StageJob
-from devstack.kafka import QUICK_START, KafkaBroker
+from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
-from devstack.topics import create_topic, delete_topic
+from devstack.topics import create_topic
 from tests.kafka.test_kafka_transactions import end
-from tests.support import clients
 from tests.support.airflow_runs import airflow_runs, airflow_uri
 from tests.support.clients import Transactions, produce
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, positions
+from tests.support.mirrors import at, cluster_of, committed, consumer, described, warnings
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture
-def cluster(kafka: KafkaBroker) -> Cluster:
-    return cluster_of(kafka)
-
-
-def cluster_of(kafka: KafkaBroker, kind: type[Cluster] = Cluster) -> Cluster:
-    return kind({"bootstrap.servers": kafka.bootstrap_servers})
-
-
-@pytest.fixture
-def group(topic: TopicFactory) -> str:
-    """A name that no consumer group has."""
-    return f"mirror-{topic()}"
-
-
-def committed(kafka: KafkaBroker, group: str) -> dict[tuple[str, int], int]:
-    """All that a group committed, as a client sees it that knows nothing of the package."""
-    admin = clients.admin(kafka)
-    answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
-    return {(one.topic, one.partition): one.offset for one in answer.topic_partitions}
-
-
-def described(kafka: KafkaBroker, group: str) -> dict[tuple[str, int], tuple[int, int, int]]:
-    """Committed offset, end offset and lag of each partition, as Kafka's own command tells them."""
-    printed = kafka.run_class(
-        "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
-        *("--bootstrap-server", kafka.bootstrap_servers, "--describe", "--group", group),
-        java_options=QUICK_START,
-    )
-    found = [line.split() for line in printed.splitlines() if line.startswith(f"{group} ")]
-    return {(topic, int(partition)): tuple(map(int, told)) for _, topic, partition, *told in (one[:6] for one in found)}  # type: ignore[misc]
-
-
-def at(topic: str, *offsets: int) -> dict[TopicPartition, Position]:
-    """Positions by partition."""
-    return {TopicPartition(topic, number): Position(offset) for number, offset in enumerate(offsets)}
-
-
-@contextmanager
-def consumer(kafka: KafkaBroker, group: str, topic: str, protocol: str) -> Iterator[None]:
-    """An active member of a group, which left it when the context ends."""
-    member = Consumer(
-        {
-            "bootstrap.servers": kafka.bootstrap_servers,
-            "group.id": group,
-            "group.protocol": protocol,
-            "enable.auto.commit": False,
-        }
-    )
-    member.subscribe([topic])
-
-    def joined() -> bool:
-        member.poll(0.1)
-        return bool(member.assignment())
-
-    try:
-        wait_until(joined, 120, "the consumer to join its group")
-        yield
-    finally:
-        member.close()
-
-
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [
-        one.getMessage()
-        for one in caplog.records
-        if one.levelno >= logging.WARNING
-        and one.name.startswith("airflow_kafka_offsets.")
-        and not one.name.endswith(".librdkafka")  # reaches nobody but this log
-    ]
 
 
 class TestLoad:
@@ -284,7 +200,7 @@ class TestLoad:
             loader("orders")
             cluster = cluster_of(kafka)
             # The first group of a broker has to wait for its coordinator.
-            assert mirror(cluster, group, at("orders", 0)).committed == 1
+            assert mirror(cluster, group, at("orders", 0)) == {}
             kafka.kill()
 
             begun = time.monotonic()
@@ -307,235 +223,6 @@ class TestLoad:
         (warning,) = warnings(caplog)
         assert f"consumer group '{group}' in Kafka (they could not be read)" in warning
         assert "unable to open database file" in warning
-
-
-class TestMirror:
-    def test_a_new_name_is_a_new_group(
-        self, cluster: Cluster, kafka: KafkaBroker, topic: TopicFactory, group: str
-    ) -> None:
-        name = topic(partitions=2)
-        assert cluster.consumer_group(group) is None
-
-        assert cluster.commit(group, at(name, 7, 0)) == {}
-
-        assert cluster.consumer_group(group) == ConsumerGroup("EMPTY", 0)
-        assert committed(kafka, group) == {(name, 0): 7, (name, 1): 0}
-
-    def test_leader_epochs_are_committed_where_they_are_known(
-        self, cluster: Cluster, kafka: KafkaBroker, topic: TopicFactory, group: str
-    ) -> None:
-        name = topic(partitions=2)
-
-        cluster.commit(
-            group, {TopicPartition(name, 0): Position(1, leader_epoch=4), TopicPartition(name, 1): Position(2)}
-        )
-
-        admin = clients.admin(kafka)
-        answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(30)
-        assert sorted((one.partition, one.offset, one.leader_epoch) for one in answer.topic_partitions) == [
-            (0, 1, 4),
-            (1, 2, None),
-        ]
-
-    def test_positions_that_went_back_are_mirrored(
-        self, cluster: Cluster, kafka: KafkaBroker, topic: TopicFactory, group: str
-    ) -> None:
-        name = topic(partitions=2)
-        mirror(cluster, group, at(name, 50, 60))
-
-        done = mirror(cluster, group, at(name, 20, 60))
-
-        assert (done.committed, done.refused) == (2, {})
-        assert committed(kafka, group) == {(name, 0): 20, (name, 1): 60}
-
-    def test_no_positions_are_nothing_to_mirror(self, cluster: Cluster, group: str) -> None:
-        assert mirror(cluster, group, {}).committed == 0
-        assert cluster.consumer_group(group) is None
-
-    def test_partitions_of_a_deleted_topic_are_refused_and_the_others_are_not(
-        self, cluster: Cluster, kafka: KafkaBroker, topic: TopicFactory, group: str
-    ) -> None:
-        kept, deleted = topic(), topic(partitions=2)
-        stored = at(kept, 5) | at(deleted, 6, 7)
-        assert mirror(cluster, group, stored).committed == 3
-        delete_topic(kafka.bootstrap_servers, deleted)
-
-        wait_until(lambda: mirror(cluster, group, stored).committed == 1, 30, "the deletion")
-
-        reason = "the cluster has no such partition"
-        assert mirror(cluster, group, stored).refused == {TopicPartition(deleted, n): reason for n in range(2)}
-        with pytest.raises(MirrorError) as raised:
-            mirror_stored(cluster, group, lambda: stored)
-        assert f"2 of 3 positions are not mirrored to consumer group '{group}' in Kafka" in str(raised.value)
-        assert f"{deleted}[0], {deleted}[1]: {reason}." in str(raised.value)
-        assert kept not in str(raised.value)
-
-    def test_the_error_names_ten_partitions_and_counts_the_others(
-        self, cluster: Cluster, topic: TopicFactory, group: str
-    ) -> None:
-        name = topic()
-
-        with pytest.raises(MirrorError, match=r"12 of 13 positions") as raised:
-            mirror_stored(cluster, group, lambda: at(name, *range(13)))
-
-        assert f"{name}[10]: the cluster has no such partition; and 2 more" in str(raised.value)
-        assert f"{name}[11]" not in str(raised.value)
-
-    def test_what_is_counted_as_mirrored_was_read_back(
-        self, kafka: KafkaBroker, topic: TopicFactory, group: str
-    ) -> None:
-        name = topic(partitions=2)
-
-        class Contested(Cluster):
-            """Somebody else commits to the group right after each commit."""
-
-            def commit(
-                self, group_id: str, positions: Mapping[TopicPartition, Position], *, timeout: float | None = None
-            ) -> dict[TopicPartition, str]:
-                refused = super().commit(group_id, positions, timeout=timeout)
-                super().commit(group_id, at(name, 99))
-                return refused
-
-        done = mirror(cluster_of(kafka, Contested), group, at(name, 5, 6))
-
-        assert done.committed == 1
-        (refused,) = done.refused.items()
-        assert refused[0] == TopicPartition(name, 0)
-        assert "the group shows 99 instead of 5: another client commits to it" in refused[1]
-
-    def test_an_attempt_that_slept_before_its_commit_leaves_the_latest_positions(
-        self, cluster: Cluster, kafka: KafkaBroker, topic: TopicFactory, group: str
-    ) -> None:
-        name = topic()
-        stored = at(name, 10)
-
-        class Sleeping(Cluster):
-            """While it sleeps before its first commit, a later attempt stores and mirrors newer positions."""
-
-            slept = False
-
-            def commit(
-                self, group_id: str, positions: Mapping[TopicPartition, Position], *, timeout: float | None = None
-            ) -> dict[TopicPartition, str]:
-                nonlocal stored
-                if not self.slept:
-                    self.slept = True
-                    stored = at(name, 25)
-                    mirror_stored(cluster, group, lambda: stored)
-                return super().commit(group_id, positions, timeout=timeout)
-
-        mirror_stored(cluster_of(kafka, Sleeping), group, lambda: stored)
-
-        assert committed(kafka, group) == {(name, 0): 25}
-
-    def test_positions_that_never_rest_end_with_the_time(
-        self, cluster: Cluster, topic: TopicFactory, group: str
-    ) -> None:
-        name = topic()
-        looks: list[int] = []
-
-        def moving() -> dict[TopicPartition, Position]:
-            looks.append(1)
-            return at(name, len(looks))
-
-        with pytest.raises(KafkaUnavailableError, match=f"consumer group '{group}'"):
-            mirror_stored(cluster, group, moving, timeout=0.5)
-
-
-class TestConsumerGroup:
-    @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-    def test_its_members_are_counted(
-        self, cluster: Cluster, kafka: KafkaBroker, topic: TopicFactory, group: str, protocol: str
-    ) -> None:
-        name = topic()
-        with consumer(kafka, group, name, protocol):
-            wait_until(lambda: cluster.consumer_group(group) == ConsumerGroup("STABLE", 1), 30, "a stable group")
-
-        assert cluster.consumer_group(group) == ConsumerGroup("EMPTY", 0)
-
-    def test_its_commits_are_imported(self, cluster: Cluster, topic: TopicFactory, group: str) -> None:
-        name = topic(partitions=3)
-        cluster.commit(group, at(name, 4, 0))
-
-        partitions = [TopicPartition(name, number) for number in range(3)]
-
-        assert import_offsets(cluster, group, partitions) == {partitions[0]: 4, partitions[1]: 0}
-
-    def test_importing_from_no_group_is_an_error(self, cluster: Cluster, group: str) -> None:
-        with pytest.raises(NoPositionError, match=f"has no consumer group '{group}', or one that committed nothing"):
-            import_offsets(cluster, group, [TopicPartition("orders", 0)])
-
-    def test_importing_what_a_group_never_committed_is_an_error(
-        self, cluster: Cluster, topic: TopicFactory, group: str
-    ) -> None:
-        name = topic()
-        cluster.commit(group, at(name, 4))
-
-        with pytest.raises(
-            NoPositionError, match=rf"'{group}' \(state EMPTY, 0 members\) has committed nothing of a, b:"
-        ):
-            import_offsets(cluster, group, [TopicPartition("b", 0), TopicPartition("a", 0)])
-
-
-@pytest.fixture(scope="module")
-def guarded() -> Iterator[KafkaBroker]:
-    """A broker with ACLs that forbid to commit offsets of the topic `secret`, and anything to the group `theirs`."""
-    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-    settings = {"authorizer.class.name": authorizer, "allow.everyone.if.no.acl.found": "true"}
-    with KafkaBroker(config=settings) as broker:
-        for name in ("orders", "secret"):
-            create_topic(broker.bootstrap_servers, name)
-        admin = clients.admin(broker)
-        denied = [(ResourceType.TOPIC, "secret"), (ResourceType.GROUP, "theirs")]
-        rules = [
-            AclBinding(
-                kind,
-                name,
-                ResourcePatternType.LITERAL,
-                "User:ANONYMOUS",
-                "*",
-                AclOperation.READ,
-                AclPermissionType.DENY,
-            )
-            for kind, name in denied
-        ]
-        for future in admin.create_acls(rules).values():
-            future.result(30)
-        # The broker hears of them a moment after the controller took them.
-        cluster = cluster_of(broker)
-        wait_until(lambda: cluster.commit("probe", at("secret", 0)), 30, "the ACL of the topic")
-        wait_until(lambda: cluster.commit("theirs", at("orders", 0)), 30, "the ACL of the group")
-        yield broker
-
-
-class TestWithoutPermission:
-    def test_a_topic_that_may_not_be_committed_is_refused_and_the_others_are_not(
-        self, guarded: KafkaBroker, group: str
-    ) -> None:
-        done = mirror(cluster_of(guarded), group, at("orders", 5) | at("secret", 6))
-
-        assert done.committed == 1
-        assert done.refused == {
-            TopicPartition("secret", 0): "this user may not commit offsets of the topic (ACL: Read on the topic)"
-        }
-        assert committed(guarded, group) == {("orders", 0): 5}
-
-    def test_a_group_that_may_not_be_committed_to_refuses_every_partition(
-        self, guarded: KafkaBroker, engine: Engine, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        loader = Loader(guarded, engine, InlineLauncher())
-
-        begun = time.monotonic()
-        loader("orders", mirror_to="theirs")
-
-        assert time.monotonic() - begun < AFTER_COMMIT_SECONDS
-        (warning,) = warnings(caplog)
-        assert "to consumer group 'theirs' in Kafka: orders[0]: this user may not commit for the group" in warning
-        assert "(ACL: Read on the group)" in warning
-        with pytest.raises(
-            KafkaUnavailableError, match=r"consumer group 'theirs' committed.*Group authorization failed"
-        ):
-            cluster_of(guarded).committed("theirs", [TopicPartition("orders", 0)])
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import FencedError, GroupBusyError
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.loading.result import LoadResult
+from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.driver import write_manifest
 from airflow_kafka_offsets.spark.job import StageJob

@@ -2,26 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-import sqlalchemy as sa
-from pyspark.sql import DataFrame
 
-from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.exceptions import (
-    ConfigurationError,
-    DataLossError,
-    ForeignBatchError,
-    RecordError,
-    StagingError,
-    TargetError,
-    TopicRecreatedError,
-    TransformError,
-)
-from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.formats.raw import Raw
-from airflow_kafka_offsets.kafka.reader import consumer_config, read
+from airflow_kafka_offsets.exceptions import DataLossError, ForeignBatchError, StagingError, TopicRecreatedError
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
@@ -30,15 +13,8 @@ from devstack.kafka import KafkaBroker
 from devstack.topics import create_topic, delete_records, delete_topic
 from tests.support.clients import Kafka, produce
 from tests.support.inline import Fails
-from tests.support.loads import (
-    CountingLauncher,
-    Loader,
-    TopicFactory,
-    assert_exactly_once,
-    names,
-    positions,
-    rows,
-)
+from tests.support.loads import CountingLauncher, Loader, TopicFactory, assert_exactly_once, names, positions, rows
+from tests.support.openings import die_after_the_plan
 from tests.support.rewinds import Rewinder
 
 pytestmark = pytest.mark.server
@@ -48,18 +24,6 @@ pytestmark = pytest.mark.server
 def kafka(log: Kafka) -> Kafka:
     """A log in memory; the real broker where a test is marked `broker`."""
     return log
-
-
-class Dies(CountingLauncher):
-    """Spark that ends before it has staged anything."""
-
-    def __call__(self, job: StageJob) -> None:
-        raise RuntimeError("no executor left")
-
-
-def die_after_the_plan(loader: Loader, *topics: str) -> None:
-    with pytest.raises(StagingError, match="no executor left"):
-        Loader(loader.kafka, loader.engine, Dies(loader.launcher._spark))(*topics)
 
 
 def recreate(kafka: KafkaBroker, name: str) -> None:
@@ -201,174 +165,3 @@ def test_records_that_expire_before_the_second_run_are_not_lost_in_silence(
 
     with pytest.raises(DataLossError, match=rf"{name}\[0\]: position 0, beginning offset 4, 4 offsets gone"):
         loader(name)
-
-
-def test_corrected_columns_are_staged_anew(loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
-    name = topic()
-    produce(kafka, name, names(0, 10))
-    with loader.engine.begin() as conn:
-        conn.execute(sa.text("CREATE TABLE target (id BIGINT, name VARCHAR(30) CHECK (name <> 'name-7'))"))
-    with pytest.raises(RecordError, match=r"offset 7 .*(CHECK|check)"):
-        loader(name)
-
-    result = loader(name, value_format=Json("id BIGINT"))
-
-    assert result.rows == 10
-    assert rows(loader.engine, "SELECT count(*), count(name) FROM target") == [(10, 0)]
-
-
-def test_a_corrected_target_is_enough_where_the_rows_were_right(
-    loader: Loader, kafka: KafkaBroker, topic: TopicFactory
-) -> None:
-    name = topic()
-    produce(kafka, name, names(0, 10))
-    with loader.engine.begin() as conn:
-        conn.execute(sa.text("CREATE TABLE target (id BIGINT UNIQUE, name TEXT)"))
-        conn.execute(sa.text("INSERT INTO target VALUES (3, 'in the way')"))
-    with pytest.raises(RecordError, match="offset 3"):
-        loader(name)
-    with loader.engine.begin() as conn:
-        conn.execute(sa.text("DELETE FROM target"))
-
-    assert loader(name).rows == 10
-
-    assert len(loader.launcher.jobs) == 1, "the staged files were not used"
-
-
-def test_missing_files_are_staged_anew(
-    loader: Loader, kafka: KafkaBroker, topic: TopicFactory, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    name, staging = topic(), tmp_path_factory.mktemp("staging")
-    produce(kafka, name, names(0, 10))
-    with loader.engine.begin() as conn:
-        conn.execute(sa.text("CREATE TABLE target (id BIGINT UNIQUE, name TEXT, _kafka_offset BIGINT)"))
-        conn.execute(sa.text("INSERT INTO target VALUES (3, 'in the way', -1)"))
-    with pytest.raises(RecordError):
-        loader(name, staging_dir=str(staging))
-    for part in staging.glob("*/part-*.arrow"):
-        part.unlink()
-    with loader.engine.begin() as conn:
-        conn.execute(sa.text("DELETE FROM target"))
-
-    assert loader(name, staging_dir=str(staging)).rows == 10
-
-    assert list(staging.iterdir()) == []
-
-
-@pytest.mark.parametrize("location", ["{staged}", "nosuch://bucket/batch-1", "{precious}"])
-def test_what_cannot_be_read_or_is_no_staging_directory_is_staged_anew_and_left_alone(
-    inline_loader: Loader,
-    kafka: KafkaBroker,
-    topic: TopicFactory,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    location: str,
-) -> None:
-    name, staging, precious = topic(), tmp_path / "staging", tmp_path / "precious"
-    precious.mkdir()
-    (precious / "file").touch()
-    produce(kafka, name, names(0, 10))
-    with inline_loader.engine.begin() as conn:
-        conn.execute(sa.text("CREATE TABLE target (id BIGINT UNIQUE, name TEXT)"))
-        conn.execute(sa.text("INSERT INTO target VALUES (3, 'in the way')"))
-    with pytest.raises(RecordError):
-        inline_loader(name, staging_dir=str(staging))
-    (staged,) = staging.iterdir()
-    for directory in (staged, precious):
-        (directory / "manifest.json").write_text('{"batch_id": 1, "from_the_future": ')
-    uri = location.format(staged=staged, precious=precious)
-    with inline_loader.engine.begin() as conn:
-        conn.execute(sa.text("UPDATE offset_batches SET staging_uri = :uri"), {"uri": uri})
-        conn.execute(sa.text("DELETE FROM target"))
-
-    assert inline_loader(name, staging_dir=str(staging)).rows == 10
-
-    assert f"in {uri} cannot be read, and it is staged again" in caplog.text
-    assert (f"{uri} of batch 1 is left as it is" in caplog.text) == (uri != str(staged))
-    assert sorted(precious.iterdir()) == [precious / "file", precious / "manifest.json"]
-    assert list(staging.iterdir()) == ([] if uri == str(staged) else [staged])
-
-
-def ten_of_them(records: DataFrame) -> DataFrame:
-    return records.sparkSession.createDataFrame(records.take(10), records.schema)
-
-
-def test_a_transform_that_takes_some_records_is_refused(
-    loader: Loader, kafka: KafkaBroker, topic: TopicFactory
-) -> None:
-    name = topic()
-    produce(kafka, name, names(0, 100))
-
-    with pytest.raises(TransformError, match="stops reading early"):
-        loader(name, transform=f"{__name__}.ten_of_them", slice_offsets=25)
-
-    assert positions(loader.engine) == {}
-
-
-def test_bytes_survive_beside_types_that_postgres_reads_as_text(
-    postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
-) -> None:
-    name = topic()
-    values = [bytes(range(256)), b"a\\\\b", b"x\\101y", b"\\x4142", b""]
-    produce(kafka, name, values)
-    with postgres_loader.engine.begin() as conn:
-        conn.execute(sa.text("CREATE TABLE target (value BYTEA, note JSON, _kafka_offset BIGINT)"))
-
-    postgres_loader(name, value_format=Raw(), transform=f"{__name__}.with_a_note")
-
-    loaded = rows(postgres_loader.engine, "SELECT value FROM target ORDER BY _kafka_offset")
-    assert [bytes(value) for (value,) in loaded] == values
-
-
-def with_a_note(records: DataFrame) -> DataFrame:
-    from pyspark.sql import functions
-
-    return records.drop("key").withColumn("note", functions.lit("{}"))
-
-
-def test_what_postgres_refuses_at_the_end_is_told_without_the_row(
-    postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
-) -> None:
-    name = topic()
-    produce(kafka, name, [b'{"id": 1, "name": "secret-value"}'])
-    with postgres_loader.engine.begin() as conn:
-        conn.execute(sa.text("CREATE TABLE known (name TEXT PRIMARY KEY)"))
-        conn.execute(sa.text("CREATE TABLE target (id BIGINT, name TEXT REFERENCES known)"))
-
-    with pytest.raises(TargetError, match="violates foreign key constraint") as raised:
-        postgres_loader(name)
-
-    assert "secret-value" not in str(raised.value)
-    assert raised.value.__cause__ is None
-
-
-@pytest.mark.parametrize(
-    ("staging_dir", "message"),
-    [
-        ("staging/here", "must be an absolute path or a URI; got staging_dir='staging/here'"),
-        ("s3://KEY:SECRET@bucket/staging", "must not hold credentials"),
-    ],
-)
-def test_a_staging_directory_that_cannot_work_is_refused(
-    postgres_loader: Loader, topic: TopicFactory, staging_dir: str, message: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=message) as raised:
-        postgres_loader(topic(), staging_dir=staging_dir)
-
-    assert "SECRET" not in str(raised.value)
-
-
-def test_a_read_outlasts_polls_that_bring_nothing(tmp_path: Path) -> None:
-    with KafkaBroker() as broker:
-        create_topic(broker.bootstrap_servers, "orders", 1, {})
-        produce(broker, "orders", names(0, 50_000))
-        config = consumer_config({"bootstrap.servers": broker.bootstrap_servers}, "reader", "read_committed")
-        batches = read(Slice(0, "orders", 0, 0, 50_000), config)
-        count = next(batches).num_rows
-        # What is prefetched runs out, and for a while nothing comes.
-        broker.kill()
-        broker.start()
-
-        count += sum(batch.num_rows for batch in batches)
-
-    assert count == 50_000

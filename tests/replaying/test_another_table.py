@@ -15,7 +15,7 @@ from airflow_kafka_offsets.exceptions import (
     DoubleLoadError,
 )
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.loading.result import LoadResult
+from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.clients import produce
 from tests.support.loads import TopicFactory, names, positions, rows

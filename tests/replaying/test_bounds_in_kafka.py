@@ -16,7 +16,7 @@ from airflow_kafka_offsets.exceptions import (
     StagingError,
     TopicRecreatedError,
 )
-from airflow_kafka_offsets.loading.result import LoadResult
+from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.topics import create_topic, delete_records, delete_topic
 from tests.support.clients import produce, producer

@@ -12,7 +12,7 @@ from airflow_kafka_offsets.exceptions import (
     GroupBusyError,
 )
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.loading.result import LoadResult
+from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.clients import produce
 from tests.support.dying_load import REPLAY_POINTS, DyingLoad, Load, Replay

@@ -21,9 +21,9 @@ from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.rewinding import previewing
 from airflow_kafka_offsets.rewinding.scenarios import write_offsets
 from devstack.topics import delete_records
-from tests.loading.test_planning_cases import at, produce_at
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
+from tests.support.openings import at, produce_at
 from tests.support.rewinds import TARGET, Rewinder, once, only
 
 pytestmark = pytest.mark.server

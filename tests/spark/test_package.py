@@ -8,6 +8,7 @@ import sys
 import time
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -16,8 +17,8 @@ from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.package import JobFiles, write_job, write_package
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.spark.package import write_job, write_package
+from airflow_kafka_offsets.staging.rows import TargetColumns
 
 JOB = StageJob(
     batch_id=1,
@@ -34,6 +35,12 @@ JOB = StageJob(
 )
 
 
+class JobFiles(NamedTuple):
+    directory: Path
+    application: Path
+    package: Path
+
+
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
@@ -42,7 +49,7 @@ def mode(path: Path) -> int:
 def written(tmp_path: Path) -> JobFiles:
     before = os.umask(0)
     try:
-        return write_job(tmp_path, JOB)
+        return JobFiles(tmp_path, *write_job(tmp_path, JOB))
     finally:
         os.umask(before)
 

@@ -30,14 +30,14 @@ def printed(code: str) -> str:
     ],
 )
 def test_an_application_without_a_transform_imports_none(code: str) -> None:
-    refuse = "from airflow_kafka_offsets.spark.quick_start import without_pandas; without_pandas(); "
+    refuse = "from airflow_kafka_offsets.spark.main import without_pandas; without_pandas(); "
     assert printed(code) == "True", "it would not be imported anyway"
     assert printed(refuse + code) == "False"
 
 
 def test_a_session_for_a_transform_starts_without_it_and_the_transform_may_have_it() -> None:
     hidden = (
-        "from airflow_kafka_offsets.spark.quick_start import hidden_pandas; import sys\n"
+        "from airflow_kafka_offsets.spark.main import hidden_pandas; import sys\n"
         "with hidden_pandas():\n"
         "    import pyspark.testing\n"
         "print('pandas' in sys.modules); import pandas"

@@ -21,9 +21,9 @@ from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.kafka import reader
 from airflow_kafka_offsets.ledger.task_run import TaskRun
-from airflow_kafka_offsets.loading import claiming, load
+from airflow_kafka_offsets.loading import load
+from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.result import LoadResult
 from airflow_kafka_offsets.replaying import replay
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark import tasks
@@ -241,16 +241,16 @@ class Worker:
 def _work(pipe: Connection) -> None:
     slow: dict[str, float] = {}
     # Whoever waits for the other one looks again soon: a race is over in a fraction of a second.
-    claiming._BUSY_POLL_SECONDS = 0.02
+    load._BUSY_POLL_SECONDS = 0.02
     for point, install in POINTS.items():
         if point != "during clean-up":
             install(partial(_be_slow, slow, point))
     while True:
-        load, pauses = pipe.recv()
+        asked, pauses = pipe.recv()
         slow.clear()
         slow.update(pauses)
         try:
-            pipe.send(load())
+            pipe.send(asked())
         except Exception as error:  # told to whoever waits at the other end
             pipe.send(error)
 

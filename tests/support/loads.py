@@ -14,9 +14,9 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.loading.load import load
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.result import LoadResult
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.session_launcher import SessionLauncher

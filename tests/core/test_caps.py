@@ -1,0 +1,76 @@
+"""How many offsets of a backlog a batch takes. The ids (P08, P19, …) are those of the cases in `docs/semantics.md`."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.core.planning import UNKNOWN_RECORD_BYTES, Plan, decide, share
+from tests.support.examples import examples
+from tests.support.plans import T0, offsets
+
+
+class TestShare:
+    def test_a_cap_above_the_total_lag_changes_nothing(self) -> None:
+        assert share([3, 0, 4], 7) == [3, 0, 4]
+
+    def test_P19_shares_are_in_proportion_to_lag(self) -> None:
+        assert share([1000, 3000, 6000], 1000) == pytest.approx([100, 300, 600], abs=1)
+
+    def test_P19_a_small_partition_beside_a_huge_one_moves(self) -> None:
+        assert share([1, 10**9], 100) == [1, 99]
+
+    def test_P19_a_cap_below_the_number_of_partitions_goes_to_the_most_lag(self) -> None:
+        assert share([5, 9, 7, 9], 2) == [0, 1, 0, 1]
+
+    @examples(3000)
+    @given(lags=st.lists(st.integers(0, 10**12) | st.integers(0, 5), max_size=40), cap=st.integers(1, 10**12))
+    def test_P19_properties(self, lags: list[int], cap: int) -> None:
+        shares = share(lags, cap)
+        waiting = sum(1 for lag in lags if lag)
+        assert len(shares) == len(lags)
+        assert all(0 <= size <= lag for size, lag in zip(shares, lags, strict=True))
+        assert sum(shares) == min(cap, sum(lags))
+        if cap >= waiting:
+            assert all(size >= 1 for size, lag in zip(shares, lags, strict=True) if lag)
+        assert share(lags, cap) == shares
+
+    @examples(1000)
+    @given(lags=st.lists(st.integers(1, 10**6), min_size=2, max_size=20), cap=st.integers(1, 10**6))
+    def test_P19_more_lag_never_means_a_smaller_share(self, lags: list[int], cap: int) -> None:
+        by_lag = sorted(zip(lags, share(lags, cap), strict=True))
+        largest_of: dict[int, int] = {}
+        for lag, size in by_lag:
+            # Partitions with the same lag may differ by the one offset that cannot be divided.
+            largest_of[lag] = max(largest_of.get(lag, 0), size)
+        sizes = list(largest_of.values())
+        assert sizes == sorted(sizes)
+
+
+class TestCapInBytes:
+    @staticmethod
+    def offsets(max_bytes: int, max_records: int | None = None) -> int:
+        logs = {T0: PartitionLog(0, 1000), TopicPartition("u", 0): PartitionLog(0, 3000)}
+        sizes = {"t": 100.0, "u": 500.0}
+        positions = {tp: Position(0) for tp in logs}
+        return offsets(decide(positions, logs, bytes_per_offset=sizes, max_bytes=max_bytes, max_records=max_records))
+
+    def test_everything_that_fits_is_planned(self) -> None:
+        assert self.offsets(max_bytes=1_600_000) == 4000
+
+    def test_a_backlog_is_cut_in_proportion_to_its_size(self) -> None:
+        assert self.offsets(max_bytes=400_000) == 1000
+
+    def test_the_smaller_of_two_limits_holds(self) -> None:
+        assert self.offsets(max_bytes=400_000, max_records=10) == 10
+        assert self.offsets(max_bytes=4_000, max_records=1000) == 10
+
+    def test_a_record_larger_than_the_limit_is_loaded_by_itself(self) -> None:
+        assert self.offsets(max_bytes=1) == 1
+
+    def test_a_topic_without_a_batch_is_taken_for_records_of_a_kibibyte(self) -> None:
+        plan = decide({T0: Position(0)}, {T0: PartitionLog(0, 1000)}, max_bytes=int(10 * UNKNOWN_RECORD_BYTES))
+        assert offsets(plan) == 10
+
+    def test_nothing_to_load_needs_no_limit(self) -> None:
+        assert decide({T0: Position(9)}, {T0: PartitionLog(0, 9)}, max_bytes=1) == Plan()

@@ -1,0 +1,101 @@
+"""Parameters and installations that cannot work are refused before anything is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError, TransformError
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.hooks.spark import check_java
+from airflow_kafka_offsets.loading.load import load
+from devstack.kafka import KafkaBroker
+from tests.support.clients import produce
+from tests.support.loads import Loader, TopicFactory, names
+
+pytestmark = pytest.mark.server
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"value_format": Json("id BIGNT")}, ConfigurationError, "near 'BIGNT'.*known types are"),
+        ({"value_format": Json("id MAP<STRING,INT>")}, ConfigurationError, "unknown type 'MAP<STRING, INT>'"),
+        ({"value_format": Json("_kafka_offset BIGINT")}, ConfigurationError, "'_kafka_offset' cannot be declared"),
+        ({"transform": "nowhere.at.all"}, TransformError, "module 'nowhere.at' cannot be imported"),
+        ({"transform": "json.nowhere"}, TransformError, "module 'json' has no function 'nowhere'"),
+        ({"transform": "clean"}, TransformError, "write 'package.module.function'"),
+        ({"start": "begining"}, ConfigurationError, "got start='begining'"),
+        ({"on_data_loss": "ignore"}, ConfigurationError, "got on_data_loss='ignore'"),
+        ({"on_busy": "explode"}, ConfigurationError, "got on_busy='explode'"),
+        ({"max_records": 0}, ConfigurationError, "got max_records=0"),
+        ({"isolation_level": "serializable"}, ConfigurationError, "got isolation_level='serializable'"),
+        ({"group_id": ""}, ConfigurationError, "got group_id=''"),
+        ({"lease": 60}, ConfigurationError, "lease must be a positive timedelta; got lease=60"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_with_what_was_received(
+    postgres_loader: Loader, topic: TopicFactory, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        postgres_loader(topic(), **options)
+
+    assert postgres_loader.launcher.jobs == []
+    assert sa.inspect(postgres_loader.engine).get_table_names() == []
+
+
+def test_spark_that_fails_for_its_own_reasons_is_a_staging_error(
+    loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 10))
+
+    class Broken:
+        def check(self, staging_dir: str | None) -> None:
+            """Nothing is missing."""
+
+        def __call__(self, job: object) -> None:
+            raise RuntimeError("no room on the cluster")
+
+        def on_kill(self) -> None:
+            """Nothing runs."""
+
+    with pytest.raises(StagingError, match=r"Spark did not stage batch 1: no room on the cluster"):
+        load(
+            loader.pipeline([name]),
+            kafka_config={"bootstrap.servers": kafka.bootstrap_servers},
+            engine=loader.engine,
+            launcher=Broken(),
+        )
+
+
+def test_missing_or_old_java_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="no java on the PATH: install a Java runtime"):
+        check_java()
+
+    java = tmp_path / "java"
+    java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
+    java.chmod(0o755)
+    with pytest.raises(ConfigurationError, match=r"Java 17 or newer; .*/java says: openjdk version \"11\.0\.2\""):
+        check_java()
+
+
+@pytest.mark.parametrize(
+    ("staging_dir", "message"),
+    [
+        ("staging/here", "must be an absolute path or a URI; got staging_dir='staging/here'"),
+        ("s3://KEY:SECRET@bucket/staging", "must not hold credentials"),
+    ],
+)
+def test_a_staging_directory_that_cannot_work_is_refused(
+    postgres_loader: Loader, topic: TopicFactory, staging_dir: str, message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message) as raised:
+        postgres_loader(topic(), staging_dir=staging_dir)
+
+    assert "SECRET" not in str(raised.value)

@@ -1,0 +1,99 @@
+"""Targets that do not fit the rows are refused, before Spark starts where that is possible."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError, TargetError
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from devstack.kafka import KafkaBroker
+from tests.support.clients import produce
+from tests.support.loads import Loader, TopicFactory, names, positions, rows
+
+pytestmark = pytest.mark.server
+
+
+def test_a_target_that_lacks_a_column_is_refused_with_the_statement_that_adds_it(
+    loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 3))
+    with loader.engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE target (id BIGINT)"))
+
+    with pytest.raises(TargetError, match=r"no column 'name' .*ALTER TABLE target ADD COLUMN name TEXT"):
+        loader(name)
+
+    assert loader.launcher.jobs == []
+
+
+@pytest.mark.parametrize("table", ["", " ", None], ids=["empty", "blank", "none"])
+def test_a_table_without_a_name_is_refused(inline_loader: Loader, topic: TopicFactory, table: Any) -> None:
+    with pytest.raises(ConfigurationError, match="needs the name of a table; got table="):
+        inline_loader(topic(), sink=SqlTable(table))
+
+
+def test_a_schema_in_the_name_of_a_table_is_refused_where_it_would_be_created(
+    inline_loader: Loader, topic: TopicFactory
+) -> None:
+    schema = sa.inspect(inline_loader.engine).default_schema_name
+    meant = re.escape(f"SqlTable('orders', schema='{schema}')")
+    with pytest.raises(ConfigurationError, match=f"no table '{schema}.orders'.*{meant}"):
+        inline_loader(topic(), sink=SqlTable(f"{schema}.orders"))
+
+    with inline_loader.engine.begin() as conn:
+        conn.exec_driver_sql(f'CREATE TABLE "{schema}.orders" (id BIGINT, name TEXT)')
+    inline_loader(topic(), sink=SqlTable(f"{schema}.orders"))
+
+
+def test_a_target_of_other_types_is_refused(postgres_loader: Loader, topic: TopicFactory) -> None:
+    with postgres_loader.engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE target (id DATE, name BOOLEAN, needed INT NOT NULL)"))
+
+    with pytest.raises(TargetError, match=r"'id' is DATE.*'name' is BOOLEAN.*needs a value for 'needed'"):
+        postgres_loader(topic())
+
+
+def test_a_schema_that_is_not_there_is_told(postgres_loader: Loader, topic: TopicFactory) -> None:
+    with pytest.raises(LedgerError, match=r'schema "nowhere" does not exist\. CREATE SCHEMA nowhere'):
+        postgres_loader(topic(), tables=Tables("nowhere"))
+
+
+def test_a_constraint_that_is_checked_at_commit_is_told_without_the_row(
+    postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce(kafka, name, [*names(0, 3), b'{"id": 99887766}', b'{"id": 99887766}'])
+    with postgres_loader.engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE target (id BIGINT, name TEXT, UNIQUE (id) DEFERRABLE INITIALLY DEFERRED)"))
+
+    with pytest.raises(
+        TargetError, match=r"Batch 1 of group 'loader' was not committed.* duplicate key value violates"
+    ) as raised:
+        postgres_loader(name)
+
+    assert "99887766" not in "".join(traceback.format_exception(raised.value))
+    assert rows(postgres_loader.engine, "SELECT count(*) FROM target") == [(0,)]
+    assert positions(postgres_loader.engine) == {}
+
+
+def test_what_postgres_refuses_at_the_end_is_told_without_the_row(
+    postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce(kafka, name, [b'{"id": 1, "name": "secret-value"}'])
+    with postgres_loader.engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE known (name TEXT PRIMARY KEY)"))
+        conn.execute(sa.text("CREATE TABLE target (id BIGINT, name TEXT REFERENCES known)"))
+
+    with pytest.raises(TargetError, match="violates foreign key constraint") as raised:
+        postgres_loader(name)
+
+    assert "secret-value" not in str(raised.value)
+    assert raised.value.__cause__ is None

@@ -1,0 +1,190 @@
+"""Topics that are recreated or grow, and records that are gone before they are loaded. The cases are those of `docs/semantics.md`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewPartitions, NewTopic
+
+from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
+from airflow_kafka_offsets.exceptions import DataLossError, TopicRecreatedError, UnknownTopicError
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.verification.verify import verify
+from devstack.kafka import KafkaBroker
+from devstack.process import wait_until
+from devstack.topics import create_topic, delete_records, delete_topic
+from tests.support import clients
+from tests.support.clients import Kafka, Transactions, produce
+from tests.support.inline import InlineLauncher
+from tests.support.loads import Loader, TopicFactory, names, positions, rows
+from tests.support.openings import ids
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
+
+
+class TestIdentity:
+    @pytest.mark.broker
+    def test_new_partitions_begin_at_their_beginning(  # P14
+        self, inline_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        kafka = inline_loader.kafka
+        produce(kafka, name, names(0, 3))
+        # One client for both looks: one that lives long must see the new partitions.
+        cluster = Cluster(inline_loader.config)
+        assert list(cluster.logs([name])) == [Partition(name, 0)]
+        inline_loader(name, start="latest")
+        admin = clients.admin(inline_loader.kafka)
+        admin.create_partitions([NewPartitions(name, 3)])[name].result()
+
+        def three() -> bool:
+            return list(cluster.logs([name])) == [Partition(name, partition) for partition in range(3)]
+
+        wait_until(three, 120, "the new partitions")
+        produce(kafka, name, names(10, 2), 2)
+        inline_loader(name, start="latest")
+
+        assert ids(inline_loader) == [10, 11]
+        assert positions(inline_loader.engine) == {(name, 0): 3, (name, 1): 0, (name, 2): 2}
+
+    @pytest.mark.parametrize("count", [2, 10], ids=["P11-shorter", "P12-longer"])
+    @pytest.mark.broker
+    def test_a_recreated_topic_is_an_error(self, inline_loader: Loader, topic: TopicFactory, count: int) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 5))
+        inline_loader(name)
+        delete_topic(inline_loader.kafka.bootstrap_servers, name)
+        create_topic(inline_loader.kafka.bootstrap_servers, name)
+        produce(inline_loader.kafka, name, names(100, count))
+
+        with pytest.raises(
+            TopicRecreatedError, match=rf"{name}\[0\]: position 5 belongs to topic id \S+, the topic has"
+        ):
+            inline_loader(name, on_data_loss="skip")
+
+        assert ids(inline_loader) == [0, 1, 2, 3, 4]
+
+    @pytest.mark.broker
+    def test_a_deleted_topic_is_an_error_and_no_hang(  # P15
+        self, inline_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 5))
+        inline_loader(name)
+        delete_topic(inline_loader.kafka.bootstrap_servers, name)
+
+        with pytest.raises(UnknownTopicError, match=f"has no topic '{name}'"):
+            inline_loader(name)
+
+    @pytest.mark.broker
+    def test_a_topic_that_was_just_made_can_be_planned(self, inline_loader: Loader) -> None:  # P17
+        admin = clients.admin(inline_loader.kafka)
+        for number in range(5):
+            name = f"just-made-{inline_loader.engine.dialect.name}-{number}"
+            admin.create_topics([NewTopic(name, 8, 1)])
+            # Its answer is not awaited: whatever the broker says of the topic in these moments is seen.
+            assert len(Cluster(inline_loader.config).logs([name])) == 8
+
+    @pytest.mark.broker
+    def test_planning_2000_partitions_takes_three_requests(  # P21
+        self, kafka: KafkaBroker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        name = topic(partitions=2000)
+        cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers})
+        asked: list[str] = []
+        client = cluster._admin._client
+
+        class Counting:
+            def __getattr__(self, question: str) -> Any:
+                if question != "poll":
+                    asked.append(question)
+                return getattr(client, question)
+
+        monkeypatch.setattr(cluster._admin, "_client", Counting())
+
+        assert len(cluster.logs([name])) == 2000
+        assert asked == ["describe_topics", "list_offsets", "list_offsets"]
+
+
+class TestLostRecords:
+    def test_an_expired_log_without_new_records_has_lost_nothing(  # P09
+        self, inline_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 5))
+        inline_loader(name)
+        delete_records(inline_loader.kafka.bootstrap_servers, name, 5)
+
+        assert inline_loader(name).batches == ()
+
+    @pytest.mark.broker
+    def test_records_that_expire_while_they_are_read(self, inline_loader: Loader, topic: TopicFactory) -> None:
+        name = topic()
+        kafka = inline_loader.kafka
+        produce(kafka, name, names(0, 20))
+
+        class Expires(InlineLauncher):
+            """Retention passes the start of the range between its planning and its being read."""
+
+            def __call__(self, job: StageJob) -> None:
+                delete_records(kafka.bootstrap_servers, name, 8)
+                super().__call__(job)
+
+        expiring = Loader(kafka, inline_loader.engine, Expires())
+        with pytest.raises(DataLossError, match=rf"{name}\[0\]: position 0, beginning offset 8, 8 offsets gone"):
+            expiring(name)
+        assert ids(inline_loader) == []
+        # By the user's decision, in the same load: the batch is given up, the gap recorded, the rest is loaded.
+        result = expiring(name, on_data_loss="skip")
+
+        assert ids(inline_loader) == list(range(8, 20))
+        assert len(result.batches) == 1
+        assert rows(inline_loader.engine, "SELECT start_offset, end_offset FROM offset_gaps") == [(0, 8)]
+        assert rows(inline_loader.engine, "SELECT kind, state FROM offset_batches ORDER BY batch_id") == [
+            ("load", "abandoned"),
+            ("start", "committed"),
+            ("load", "committed"),
+        ]
+        verify("loader", sink=SqlTable("target"), engine=inline_loader.engine, kafka_config=inline_loader.config)
+
+    def test_a_gap_that_opens_while_reading_is_recorded(self, inline_loader: Loader, topic: TopicFactory) -> None:
+        name = topic()
+        kafka = inline_loader.kafka
+        produce(kafka, name, names(0, 5))
+        inline_loader(name)
+        produce(kafka, name, names(5, 15))
+
+        class Expires(InlineLauncher):
+            def __call__(self, job: StageJob) -> None:
+                delete_records(kafka.bootstrap_servers, name, 8)
+                super().__call__(job)
+
+        Loader(kafka, inline_loader.engine, Expires())(name, on_data_loss="skip")
+
+        assert ids(inline_loader) == [*range(5), *range(8, 20)]
+        assert rows(inline_loader.engine, "SELECT start_offset, end_offset, cause FROM offset_gaps") == [
+            (5, 8, "expired")
+        ]
+
+    @pytest.mark.broker
+    def test_what_was_just_committed_may_be_invisible_and_is_never_a_failure(  # P04
+        self, inline_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        transactions = Transactions(inline_loader.kafka, name)
+        loaded = 0
+        for number in range(10):
+            transactions.commit(names(number, 1))
+            loaded += inline_loader(name).rows
+
+        wait_until(lambda: loaded + inline_loader(name).rows >= 10 or len(ids(inline_loader)) == 10, 30, "the last one")
+        assert ids(inline_loader) == list(range(10))

@@ -1,0 +1,91 @@
+"""Which staged files are removed, and which stay. The cases are those of `docs/semantics.md`."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.exceptions import RecordError, StagingError
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from tests.support.clients import Kafka, produce
+from tests.support.inline import Fails
+from tests.support.loads import Loader, TopicFactory, names
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
+
+
+class TestCleanUp:
+    NAME = "batch-{}-" + "0123456789abcdef" * 2
+
+    def test_what_nobody_names_goes_when_it_is_old_and_nothing_else_ever(
+        self, inline_loader: Loader, topic: TopicFactory, tmp_path: Path
+    ) -> None:
+        import os
+
+        staging = tmp_path / "staging"
+        staging.mkdir()
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 5))
+        old, young, foreign = (
+            staging / self.NAME.format(9),
+            staging / self.NAME.format(8),
+            staging / "batch-7-mine",
+        )
+        for directory in (old, young, foreign):
+            directory.mkdir()
+            (directory / "part-1.arrow").write_text("rows")
+        file = staging / self.NAME.format(6)
+        file.write_text("no directory")
+        eight_days_ago = datetime.now(UTC).timestamp() - 8 * 24 * 3600
+        for path in (old / "part-1.arrow", old, foreign / "part-1.arrow", foreign, file):
+            os.utime(path, (eight_days_ago, eight_days_ago))
+
+        inline_loader(name, staging_dir=str(staging))
+
+        assert sorted(staging.iterdir()) == sorted([young, foreign, file])
+
+    def test_an_open_batch_keeps_its_files_and_a_closed_one_does_not(
+        self, inline_loader: Loader, topic: TopicFactory, tmp_path: Path
+    ) -> None:
+        staging = tmp_path / "staging"
+        name, other = topic(), topic()
+        produce(inline_loader.kafka, name, [b"bad"])
+        produce(inline_loader.kafka, other, names(0, 1))
+
+        options: dict[str, Any] = {"staging_dir": str(staging), "staging_retention": timedelta(microseconds=1)}
+        with pytest.raises(StagingError):
+            Loader(inline_loader.kafka, inline_loader.engine, Fails())(name, **options)
+        (kept,) = staging.iterdir()
+
+        # The load of another group finds them: the batch is open, however old its files are.
+        inline_loader(other, group_id="other", sink=SqlTable("other"), **options)
+        assert list(staging.iterdir()) == [kept]
+        with inline_loader.engine.begin() as conn:
+            conn.execute(sa.text("UPDATE offset_batches SET state = 'abandoned' WHERE batch_id = 1"))
+        inline_loader(other, group_id="other", sink=SqlTable("other"), **options)
+        assert list(staging.iterdir()) == []
+
+
+def test_code_that_changed_between_two_tries_is_warned_about(
+    inline_loader: Loader, topic: TopicFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = topic()
+    produce(inline_loader.kafka, name, [b'{"id": "text"}'])
+    with pytest.raises(RecordError):
+        inline_loader(name)
+
+    with caplog.at_level(logging.WARNING):
+        inline_loader(name, on_bad_record="dead_letter")
+
+    assert "Batch 1 was planned with other columns, another transform, or other code of the transform" in caplog.text

@@ -1,0 +1,89 @@
+"""Records that cannot be decoded: with the batch, or instead of it. The cases are those of `docs/semantics.md`."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_kafka_offsets.exceptions import DeadLetterError, RecordError
+from tests.support.clients import Kafka, produce, producer
+from tests.support.loads import Loader, TopicFactory, names, rows
+from tests.support.openings import KEPT, ids
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
+
+
+class TestDeadLetters:
+    BAD = (b"{not json", b'{"id": "text"}', b"\xff\xfe", b"[]")
+
+    @pytest.mark.broker
+    def test_bad_records_are_set_aside_with_the_batch(self, inline_loader: Loader, topic: TopicFactory) -> None:
+        name = topic(partitions=2, **KEPT)
+        kafka = inline_loader.kafka
+        writer = producer(inline_loader.kafka)
+        for number, value in enumerate([*names(0, 3), *self.BAD, *names(3, 2)]):
+            writer.produce(
+                name, value, key=b"key", partition=0, headers=[("h", b"1"), ("h", None)], timestamp=1_000 + number
+            )
+        assert writer.flush(30) == 0
+        produce(kafka, name, names(10, 5), 1)
+
+        result = inline_loader(name, on_bad_record="dead_letter")
+
+        assert (result.records, result.rows, result.dead_letters) == (14, 10, 4)
+        assert ids(inline_loader) == [0, 1, 2, 3, 4, *range(10, 15)]
+        letters = rows(
+            inline_loader.engine,
+            "SELECT topic, partition, offset_value, value, key, headers, error FROM dead_letters ORDER BY offset_value",
+        )
+        assert [(t, p, o, bytes(v)) for t, p, o, v, *_ in letters] == [
+            (name, 0, 3 + i, value) for i, value in enumerate(self.BAD)
+        ]
+        assert {bytes(key) for *_, key, _, _ in letters} == {b"key"}
+        assert {headers for *_, headers, _ in letters} == {'[["h", "MQ=="], ["h", null]]'}
+        assert "'id' is declared as number, but holds string" in letters[1][-1]
+        assert rows(inline_loader.engine, "SELECT records, row_count, dead_letters FROM offset_batches") == [
+            (14, 10, 4)
+        ]
+
+    def test_the_same_records_fail_the_batch_by_default(self, inline_loader: Loader, topic: TopicFactory) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, [*names(0, 3), *self.BAD])
+
+        with pytest.raises(RecordError, match=f"topic '{name}' partition 0 offset 3"):
+            inline_loader(name)
+
+        inline_loader(name, on_bad_record="dead_letter")
+        assert rows(inline_loader.engine, "SELECT count(*) FROM dead_letters") == [(4,)]
+
+    def test_too_many_fail_the_batch_and_name_the_first(self, inline_loader: Loader, topic: TopicFactory) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, [*names(0, 3), *self.BAD])
+
+        with pytest.raises(DeadLetterError, match=r"4 of 7 records of batch 1 .* max_dead_letters=3 .* offset 3"):
+            inline_loader(name, on_bad_record="dead_letter", max_dead_letters=3, slice_offsets=3)
+        assert ids(inline_loader) == []
+        assert rows(inline_loader.engine, "SELECT count(*) FROM dead_letters") == [(0,)]
+
+        inline_loader(name, on_bad_record="dead_letter", max_dead_letters=4)
+        assert len(inline_loader.launcher.jobs) == 1, "the staged files were not used"
+        assert rows(inline_loader.engine, "SELECT count(*) FROM dead_letters") == [(4,)]
+
+    def test_too_many_of_one_slice_fail_the_batch_before_it_is_staged(
+        self, postgres_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        produce(postgres_loader.kafka, name, [*names(0, 3), *self.BAD])
+
+        told = rf"More than 3 records of {name}\[0\] 0\.\.7 cannot be decoded, and max_dead_letters=3 .* partition 0 offset 3"
+        with pytest.raises(DeadLetterError, match=told):
+            postgres_loader(name, on_bad_record="dead_letter", max_dead_letters=3)
+        assert rows(postgres_loader.engine, "SELECT state FROM offset_batches") == [("planned",)]
+
+        postgres_loader(name, on_bad_record="dead_letter", max_dead_letters=4)
+        assert rows(postgres_loader.engine, "SELECT count(*) FROM dead_letters") == [(4,)]

@@ -1,0 +1,99 @@
+"""State tables that are older than the target, as after a restored backup. The cases are those of `docs/semantics.md`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.exceptions import OlderLedgerError
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.spark.job import StageJob
+from tests.support.clients import Kafka, produce
+from tests.support.inline import InlineLauncher
+from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, rows
+from tests.support.openings import ids
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
+
+
+class TestOlderLedger:
+    def test_state_that_is_older_than_the_target_is_refused(self, inline_loader: Loader, topic: TopicFactory) -> None:
+        name = topic()
+        kafka = inline_loader.kafka
+        produce(kafka, name, names(0, 5))
+        inline_loader(name)
+        backup = {
+            table.name: rows(inline_loader.engine, f"SELECT * FROM {table.name}")
+            for table in Tables().metadata.sorted_tables
+        }
+        produce(kafka, name, names(5, 5))
+        inline_loader(name)
+        restore(inline_loader, backup)
+
+        with pytest.raises(OlderLedgerError, match=r"Table 'target' holds rows of batch 2, .* would be 2\."):
+            inline_loader(name)
+        assert ids(inline_loader) == list(range(10))
+
+        with inline_loader.engine.begin() as conn:
+            conn.execute(sa.text("DELETE FROM target WHERE _batch_id >= 2"))
+        inline_loader(name)
+        assert_exactly_once(inline_loader.engine)
+
+    @pytest.mark.parametrize("constraint", ["PRIMARY KEY", "UNIQUE"], ids=["primary-key", "unique"])
+    def test_the_index_of_a_constraint_is_enough_to_find_it_out(
+        self, inline_loader: Loader, topic: TopicFactory, constraint: str
+    ) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 5))
+        with inline_loader.engine.begin() as conn:
+            conn.exec_driver_sql(
+                f"CREATE TABLE target (id BIGINT, name TEXT, _batch_id BIGINT NOT NULL, {constraint} (_batch_id, id))"
+            )
+        inline_loader(name)
+        with inline_loader.engine.begin() as conn:
+            Tables().metadata.drop_all(conn)
+
+        with pytest.raises(OlderLedgerError, match="Table 'target' holds rows of batch 1"):
+            inline_loader(name)
+
+    def test_two_groups_share_a_target(self, inline_loader: Loader, topic: TopicFactory) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 5))
+
+        class LoadsTheOther(InlineLauncher):
+            """The other group plans after, and commits before."""
+
+            def __call__(self, job: StageJob) -> None:
+                Loader(inline_loader.kafka, inline_loader.engine, InlineLauncher())(name, group_id="other")
+                super().__call__(job)
+
+        Loader(inline_loader.kafka, inline_loader.engine, LoadsTheOther())(name)
+
+        assert rows(inline_loader.engine, "SELECT _batch_id, count(*) FROM target GROUP BY 1 ORDER BY 1") == [
+            (1, 5),
+            (2, 5),
+        ]
+
+
+def restore(loader: Loader, backup: dict[str, list[tuple[Any, ...]]]) -> None:
+    """Put the state tables back as a backup of them alone would, the numbers of batches included."""
+    tables = Tables().metadata.sorted_tables
+    with loader.engine.begin() as conn:
+        for table in tables:
+            conn.execute(table.delete())
+            values = [dict(zip(table.columns.keys(), row, strict=True)) for row in backup[table.name]]
+            if values:
+                columns: list[sa.Column[Any]] = [sa.Column(name) for name in table.columns.keys()]  # noqa: SIM118 - a ColumnCollection
+                plain = sa.Table(table.name, sa.MetaData(), *columns)
+                conn.execute(plain.insert(), values)
+        if loader.engine.dialect.name == "postgresql":
+            last = max(row[0] for row in backup["offset_batches"])
+            conn.execute(sa.text(f"SELECT setval('offset_batches_batch_id_seq', {last})"))

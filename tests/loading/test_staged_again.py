@@ -1,0 +1,108 @@
+"""When the files of an earlier attempt are committed, and when a batch is staged again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.exceptions import RecordError
+from airflow_kafka_offsets.formats.json_format import Json
+from devstack.kafka import KafkaBroker
+from tests.support.clients import Kafka, produce
+from tests.support.loads import Loader, TopicFactory, names, rows
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    """A log in memory; the real broker where a test is marked `broker`."""
+    return log
+
+
+def test_corrected_columns_are_staged_anew(loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 10))
+    with loader.engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE target (id BIGINT, name VARCHAR(30) CHECK (name <> 'name-7'))"))
+    with pytest.raises(RecordError, match=r"offset 7 .*(CHECK|check)"):
+        loader(name)
+
+    result = loader(name, value_format=Json("id BIGINT"))
+
+    assert result.rows == 10
+    assert rows(loader.engine, "SELECT count(*), count(name) FROM target") == [(10, 0)]
+
+
+def test_a_corrected_target_is_enough_where_the_rows_were_right(
+    loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 10))
+    with loader.engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE target (id BIGINT UNIQUE, name TEXT)"))
+        conn.execute(sa.text("INSERT INTO target VALUES (3, 'in the way')"))
+    with pytest.raises(RecordError, match="offset 3"):
+        loader(name)
+    with loader.engine.begin() as conn:
+        conn.execute(sa.text("DELETE FROM target"))
+
+    assert loader(name).rows == 10
+
+    assert len(loader.launcher.jobs) == 1, "the staged files were not used"
+
+
+def test_missing_files_are_staged_anew(
+    loader: Loader, kafka: KafkaBroker, topic: TopicFactory, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    name, staging = topic(), tmp_path_factory.mktemp("staging")
+    produce(kafka, name, names(0, 10))
+    with loader.engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE target (id BIGINT UNIQUE, name TEXT, _kafka_offset BIGINT)"))
+        conn.execute(sa.text("INSERT INTO target VALUES (3, 'in the way', -1)"))
+    with pytest.raises(RecordError):
+        loader(name, staging_dir=str(staging))
+    for part in staging.glob("*/part-*.arrow"):
+        part.unlink()
+    with loader.engine.begin() as conn:
+        conn.execute(sa.text("DELETE FROM target"))
+
+    assert loader(name, staging_dir=str(staging)).rows == 10
+
+    assert list(staging.iterdir()) == []
+
+
+@pytest.mark.parametrize("location", ["{staged}", "nosuch://bucket/batch-1", "{precious}"])
+def test_what_cannot_be_read_or_is_no_staging_directory_is_staged_anew_and_left_alone(
+    inline_loader: Loader,
+    kafka: KafkaBroker,
+    topic: TopicFactory,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    location: str,
+) -> None:
+    name, staging, precious = topic(), tmp_path / "staging", tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").touch()
+    produce(kafka, name, names(0, 10))
+    with inline_loader.engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE target (id BIGINT UNIQUE, name TEXT)"))
+        conn.execute(sa.text("INSERT INTO target VALUES (3, 'in the way')"))
+    with pytest.raises(RecordError):
+        inline_loader(name, staging_dir=str(staging))
+    (staged,) = staging.iterdir()
+    for directory in (staged, precious):
+        (directory / "manifest.json").write_text('{"batch_id": 1, "from_the_future": ')
+    uri = location.format(staged=staged, precious=precious)
+    with inline_loader.engine.begin() as conn:
+        conn.execute(sa.text("UPDATE offset_batches SET staging_uri = :uri"), {"uri": uri})
+        conn.execute(sa.text("DELETE FROM target"))
+
+    assert inline_loader(name, staging_dir=str(staging)).rows == 10
+
+    assert f"in {uri} cannot be read, and it is staged again" in caplog.text
+    assert (f"{uri} of batch 1 is left as it is" in caplog.text) == (uri != str(staged))
+    assert sorted(precious.iterdir()) == [precious / "file", precious / "manifest.json"]
+    assert list(staging.iterdir()) == ([] if uri == str(staged) else [staged])
