@@ -18,8 +18,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from airflow_kafka_offsets.cli.output import note
 from airflow_kafka_offsets.database.errors import database_message
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
-from airflow_kafka_offsets.hooks.database import database_engine
-from airflow_kafka_offsets.hooks.kafka import kafka_config
+from airflow_kafka_offsets.hooks.connections import database_engine, kafka_config
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.tables import Tables
 

@@ -18,8 +18,7 @@ from airflow_kafka_offsets.cli.command import KAFKA_TIMEOUT_SECONDS
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.errors import STATE_RIGHTS, database_message, is_outage, sqlstate
 from airflow_kafka_offsets.database.transactions import transaction
-from airflow_kafka_offsets.hooks.database import database_engine
-from airflow_kafka_offsets.hooks.kafka import kafka_config
+from airflow_kafka_offsets.hooks.connections import database_engine, kafka_config
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -160,7 +159,7 @@ def check_spark(checks: Checks, conn_id: str) -> None:
         return "new enough for Spark"
 
     def submit() -> str:
-        from airflow_kafka_offsets.hooks.launchers import make_launcher
+        from airflow_kafka_offsets.hooks.connections import make_launcher
 
         # Whether the load needs a staging directory, and shares it with the executors, is not known here.
         make_launcher(conn_id, name="doctor").check("any")

@@ -11,8 +11,7 @@ from airflow_kafka_offsets.cli.output import show
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.raw import Raw
-from airflow_kafka_offsets.hooks.kafka import kafka_config
-from airflow_kafka_offsets.hooks.launchers import make_launcher
+from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.replaying.bounds import BatchBounds, Bounds, OffsetBounds, TimeBounds
 from airflow_kafka_offsets.replaying.replay import replay as replay_range

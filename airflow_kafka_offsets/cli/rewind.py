@@ -12,7 +12,7 @@ from airflow_kafka_offsets.cli.command import Database, command, database, usage
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.scope import parse_scope
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.hooks.kafka import kafka_config
+from airflow_kafka_offsets.hooks.connections import kafka_config
 from airflow_kafka_offsets.rewinding.execution import abandon_batch, execute_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind

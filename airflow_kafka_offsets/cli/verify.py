@@ -8,7 +8,7 @@ from dataclasses import asdict
 from airflow_kafka_offsets.cli.command import command, database
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.exceptions import VerificationError
-from airflow_kafka_offsets.hooks.kafka import kafka_config
+from airflow_kafka_offsets.hooks.connections import kafka_config
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification import verify as verification
 

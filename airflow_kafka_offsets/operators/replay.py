@@ -200,7 +200,7 @@ class KafkaReplayPlanOperator(GroupOperator):
         :return: the parts, each for the parameter `offsets` of a mapped `KafkaReplayOperator`; none for an empty range
         """
         # Imported here because DAG files are parsed every few seconds.
-        from airflow_kafka_offsets.kafka.cluster import Cluster
+        from airflow_kafka_offsets.hooks.connections import kafka_cluster
         from airflow_kafka_offsets.replaying import bounds
 
         topics = topics_of(self.topics)
@@ -209,7 +209,7 @@ class KafkaReplayPlanOperator(GroupOperator):
         wanted = bounds.check_bounds(_bounds(self.offsets, self.since, self.until, self.batch_id), topics)
         if isinstance(wanted, bounds.BatchBounds) and self.conn_id is None:
             raise ConfigurationError("batch_id needs conn_id, the connection of the database that holds the history")
-        cluster = Cluster(self.kafka_config(), isolation_level=self.isolation_level)
+        cluster = kafka_cluster(self.kafka_conn_id, self.isolation_level)
         ranges, logs = bounds.resolve_bounds(wanted, topics, cluster, self._batch)
         parts = [bounds.bounds_as_json(part, logs) for part in bounds.cut_into_parts(ranges, int(self.parts))]
         self.log.info("%s offsets in %d parts: %s", f"{sum(map(len, ranges)):,}", len(parts), first_few(ranges))
