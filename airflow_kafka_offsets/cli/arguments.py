@@ -39,9 +39,18 @@ def choice(flag: str, text: str, *choices: str) -> Any:
     return option(flag, text, choices=choices, default=choices[0])
 
 
-def topics(text: str, **settings: Any) -> Any:
+def repeated(flag: str, text: str, fallback: str = "", **settings: Any) -> Any:
+    """Return an argument that may be given several times.
+
+    :param fallback: what it is if it is not given, for the help
+    """
+    default = f" (default: {fallback})" if fallback else ""
+    return option(flag, f"{text}; may be given several times{default}", action="append", **settings)
+
+
+def topics(text: str, fallback: str = "", **settings: Any) -> Any:
     """Return the argument `--topic`, which may be given several times."""
-    return option("--topic", text, dest="topics", action="append", **settings)
+    return repeated("--topic", text, fallback, dest="topics", **settings)
 
 
 def kafka_group(flag: str) -> Any:
@@ -103,9 +112,7 @@ ISOLATION_LEVEL = choice(
 
 TABLE_SCHEMA = option("--table-schema", "the schema of that table (default: that of the connection)")
 
-UPSERT_KEY = option(
-    "--upsert-key", "a column of the load's upsert_key; may be given several times", action="append", metavar="COLUMN"
-)
+UPSERT_KEY = repeated("--upsert-key", "a column of the load's upsert_key", metavar="COLUMN")
 
 MAX_RECORDS = option("--max-records", "the most offsets of a batch", type=positive)
 
@@ -116,9 +123,7 @@ ON_DATA_LOSS = choice(
 LAG = (
     *GROUP,
     KAFKA_CONN_ID,
-    topics(
-        "only this topic; may be given several times (default: the topics of the stored positions)", metavar="TOPIC"
-    ),
+    topics("only this topic", "the topics of the stored positions", metavar="TOPIC"),
     option(
         "--start",
         "where a topic without a stored position begins: earliest, latest, none, a timestamp (ISO 8601), a duration back "
@@ -138,10 +143,7 @@ AUTHOR = (
 MOVE = (
     *GROUP,
     KAFKA_CONN_ID,
-    topics(
-        "only this topic, or these partitions of it; may be given several times (default: all topics of the group)",
-        metavar="TOPIC[:PARTITION,…]",
-    ),
+    topics("only this topic, or these partitions of it", "all topics of the group", metavar="TOPIC[:PARTITION,…]"),
     switch("--execute", "move the positions; without it, the command only shows the preview"),
     *AUTHOR,
     option("--abandon", "abandon this open batch of the group in the same transaction", type=positive, metavar="BATCH"),

@@ -11,7 +11,7 @@ from typing import Any
 from airflow.cli.cli_config import ActionCommand, lazy_load_command
 
 from airflow_kafka_offsets.cli import arguments as shared
-from airflow_kafka_offsets.cli.arguments import choice, option, positive, switch, topics
+from airflow_kafka_offsets.cli.arguments import choice, option, positive, repeated, switch, topics
 
 # Airflow prints help without wrapping it.
 _HELP_WIDTH = 100
@@ -154,13 +154,8 @@ COMMANDS = (
         *shared.GROUP,
         shared.KAFKA_CONN_ID,
         shared.SPARK_CONN_ID,
-        topics("the topic; may be given several times", required=True),
-        option(
-            "--offsets",
-            "offsets of a partition, the end exclusive; may be given several times",
-            action="append",
-            metavar="TOPIC:PARTITION:START-END",
-        ),
+        topics("the topic", required=True),
+        repeated("--offsets", "offsets of a partition, the end exclusive", metavar="TOPIC:PARTITION:START-END"),
         option("--since", "from the first record at or after this instant, ISO 8601", metavar="INSTANT"),
         option("--until", "up to the first record at or after this instant", metavar="INSTANT"),
         option("--batch", "the range of this batch of the group's history", type=positive),
@@ -236,10 +231,7 @@ COMMANDS = (
         *shared.DATABASE,
         shared.KAFKA_CONN_ID,
         shared.SPARK_CONN_ID,
-        topics(
-            "a topic that must be readable; may be given several times (default: the topics of all stored positions)",
-            metavar="TOPIC",
-        ),
+        topics("a topic that must be readable", "the topics of all stored positions", metavar="TOPIC"),
         shared.OUTPUT,
     ),
 )

@@ -10,7 +10,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from airflow_kafka_offsets.cli.command import command, describe_error
+from airflow_kafka_offsets.cli.command import command, describe_error, one_line
 from airflow_kafka_offsets.cli.doctor_checks import CheckFailedError, CheckSkipped, Machine
 from airflow_kafka_offsets.cli.output import show
 from airflow_kafka_offsets.core.text import count
@@ -95,7 +95,7 @@ def doctor(args: Namespace) -> None:
         for secret in secrets:
             found = found.replace(secret, "***")
         results[check.name] = result
-        rows.append({"check": check.name, "result": result, "found": " ".join(found.split()), "fix": fix})
+        rows.append({"check": check.name, "result": result, "found": one_line(found), "fix": fix})
     show(rows, args.output)
     failed = [check for check, result in results.items() if result == "failed"]
     if failed:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import replace
 
-from airflow_kafka_offsets.cli.command import Database, cluster, command, database, usage
+from airflow_kafka_offsets.cli.command import Database, cluster, command, database, one_line, usage
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.offsets import split
@@ -91,7 +91,7 @@ def _exit(args: Namespace, name: str, report: LagReport) -> None:
             "topics with --topic"
         )
     if report.errors:
-        errors = (" ".join(str(partition.error).split()) for partition in report.errors)
+        errors = (one_line(partition.error) for partition in report.errors)
         raise SystemExit(
             f"kafka-offsets {name}: the lag of group {args.group!r} is incomplete, {len(report.errors)} of "
             f"{len(report.partitions)} partitions have an error: {first_few(errors, most=1)}"

@@ -95,13 +95,12 @@ def _bounds(args: Namespace) -> Bounds:
         if args.since is None:
             raise ConfigurationError("--until needs --since: where the replay begins")
         return TimeBounds(args.since, args.until)
-    ranges: dict[str, dict[int, tuple[int, int]]] = {}
+    offsets = []
     for text in args.offsets:
         match = _OFFSETS.fullmatch(text)
         if match is None:
             raise ConfigurationError(f"--offsets must be topic:partition:start-end, the end exclusive; got {text!r}")
-        partitions = ranges.setdefault(match["topic"], {})
-        if int(match["partition"]) in partitions:
-            raise ConfigurationError(f"--offsets names {match['topic']}[{match['partition']}] twice")
-        partitions[int(match["partition"])] = (int(match["start"]), int(match["end"]))
-    return OffsetBounds(ranges)
+        offsets.append(match.groupdict())
+    bounds = OffsetBounds(offsets)
+    bounds.read()  # raises for a partition that is named twice
+    return bounds
