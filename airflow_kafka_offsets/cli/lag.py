@@ -8,13 +8,13 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import replace
 
-from airflow_kafka_offsets.cli.command import Database, cluster, command, database, one_line, usage
+from airflow_kafka_offsets.cli.command import Database, cluster, command, database, usage
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.offsets import split
 from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.core.text import count, first_few
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.group_states import group_states
 from airflow_kafka_offsets.lag.measure import LagQuestion, measure_lag
@@ -46,7 +46,7 @@ def show_group(args: Namespace) -> None:
         for partition in report.partitions
     ]
     show(rows, args.output, () if report.errors or not rows else [key for key in rows[0] if key != "error"])
-    _exit(args, "show", report)
+    _check_complete(args.group, report)
 
 
 @command("lag")
@@ -66,7 +66,7 @@ def lag(args: Namespace) -> None:
     if args.output in ("table", "plain"):
         rows[-1]["topic"] = "TOTAL"
     show(rows, args.output)
-    _exit(args, "lag", report)
+    _check_complete(args.group, report)
 
 
 def _report(args: Namespace) -> LagReport:
@@ -80,21 +80,20 @@ def _report(args: Namespace) -> LagReport:
     return report
 
 
-def _exit(args: Namespace, name: str, report: LagReport) -> None:
-    """Exit with an error if the output is incomplete or empty.
+def _check_complete(group: str, report: LagReport) -> None:
+    """Refuse a report that is incomplete or empty.
 
-    :raises SystemExit: partitions have errors, or there are no partitions
+    :raises KafkaOffsetsError: partitions have errors, or there are no partitions
     """
     if not report.partitions:
-        raise SystemExit(
-            f"kafka-offsets {name}: nothing is stored of group {args.group!r} yet, and its lag is not known: name its "
-            "topics with --topic"
+        raise NoPositionError(
+            f"nothing is stored of group {group!r} yet, and its lag is not known: name its topics with --topic"
         )
     if report.errors:
-        errors = (one_line(partition.error) for partition in report.errors)
-        raise SystemExit(
-            f"kafka-offsets {name}: the lag of group {args.group!r} is incomplete, {len(report.errors)} of "
-            f"{len(report.partitions)} partitions have an error: {first_few(errors, most=1)}"
+        first = first_few((partition.error for partition in report.errors), most=1)
+        raise KafkaOffsetsError(
+            f"the lag of group {group!r} is incomplete, {len(report.errors)} of {len(report.partitions)} partitions have an "
+            f"error: {first}"
         )
 
 
