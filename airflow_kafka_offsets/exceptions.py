@@ -42,9 +42,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import ClassVar
 
 
@@ -132,20 +130,20 @@ class RecordError(KafkaOffsetsError):
     :param offset: its offset
     """
 
-    def __init__(self, reason: str, *, topic: str, partition: int, offset: int) -> None:
+    def __init__(self, reason: str, topic: str, partition: int, offset: int) -> None:
+        # Pickle makes an error again from what the base class was given.
+        super().__init__(reason, topic, partition, offset)
         self.reason = reason
         self.topic = topic
         self.partition = partition
         self.offset = offset
-        super().__init__(
-            f"Record at topic {topic!r} partition {partition} offset {offset} cannot be loaded: {reason}. "
+
+    def __str__(self) -> str:
+        return (
+            f"Record at topic {self.topic!r} partition {self.partition} offset {self.offset} cannot be loaded: {self.reason}. "
             "Nothing of this batch was written and no position moved; correct the declared columns or the target, "
             "and run the task again."
         )
-
-    def __reduce__(self) -> tuple[Callable[[str], RecordError], tuple[str]]:
-        make = partial(RecordError, topic=self.topic, partition=self.partition, offset=self.offset)
-        return make, (self.reason,)
 
 
 class DeadLetterError(KafkaOffsetsError):
@@ -236,15 +234,17 @@ class VerificationError(KafkaOffsetsError):
     """
 
     def __init__(self, group_id: str, violations: tuple[Violation, ...]) -> None:
+        # Pickle makes an error again from what the base class was given.
+        super().__init__(group_id, violations)
         self.group_id = group_id
         self.violations = violations
-        first, others = violations[0], len(violations) - 1
+        first = violations[0]
         self.topic, self.partition = first.topic, first.partition
         self.offset, self.batch_id = first.offset, first.batch_id
+
+    def __str__(self) -> str:
+        first, others = self.violations[0], len(self.violations) - 1
         more = (
             f" There {'is 1 other violation' if others == 1 else f'are {others:,} other violations'}." if others else ""
         )
-        super().__init__(f"The coverage of group {group_id!r} is violated: {first.words}.{more}")
-
-    def __reduce__(self) -> tuple[type[VerificationError], tuple[str, tuple[Violation, ...]]]:
-        return VerificationError, (self.group_id, self.violations)
+        return f"The coverage of group {self.group_id!r} is violated: {first.words}.{more}"

@@ -26,7 +26,7 @@ def get_provider_info() -> dict[str, Any]:
         "operators": _modules("operators", "batch", "replay", "rewind", "verify"),
         "sensors": _modules("sensors", "lag"),
         "triggers": _modules("triggers", "lag"),
-        "hooks": _modules("hooks", "database", "kafka", "spark"),
+        "hooks": _modules("hooks", "connections", "spark"),
         "plugins": [{"name": "kafka_offsets", "plugin-class": "airflow_kafka_offsets.plugin.KafkaOffsetsPlugin"}],
         "cli": ["airflow_kafka_offsets.cli.get_commands"],
     }

@@ -34,6 +34,30 @@ def switch(flag: str, text: str) -> Any:
     return option(flag, text, action="store_true")
 
 
+def choice(flag: str, text: str, *choices: str) -> Any:
+    """Return an argument that is one of some words, by default the first."""
+    return option(flag, text, choices=choices, default=choices[0])
+
+
+def repeated(flag: str, text: str, fallback: str = "", **settings: Any) -> Any:
+    """Return an argument that may be given several times.
+
+    :param fallback: what it is if it is not given, for the help
+    """
+    default = f" (default: {fallback})" if fallback else ""
+    return option(flag, f"{text}; may be given several times{default}", action="append", **settings)
+
+
+def topics(text: str, fallback: str = "", **settings: Any) -> Any:
+    """Return the argument `--topic`, which may be given several times."""
+    return repeated("--topic", text, fallback, dest="topics", **settings)
+
+
+def kafka_group(flag: str) -> Any:
+    """Return the argument that names a consumer group in Kafka."""
+    return option(flag, "the consumer group in Kafka", type=consumer_group, required=True, metavar="KAFKA_GROUP")
+
+
 def positive(text: str) -> int:
     """Parse a number of at least 1."""
     # The database holds 64 bits.
@@ -52,7 +76,7 @@ def duration(text: str) -> timedelta:
     raise ArgumentTypeError(f"must be an ISO 8601 duration such as P1D or PT1H30M; got {text!r}")
 
 
-def kafka_group(text: str) -> str:
+def consumer_group(text: str) -> str:
     """Return the name of a consumer group in Kafka, which must not be blank."""
     if not text.strip():
         raise ArgumentTypeError("must be the name of a consumer group; got an empty one")
@@ -64,13 +88,11 @@ def start(text: str) -> Start:
     from airflow_kafka_offsets.core.instants import CommittedBy
 
     if text.startswith(_COMMITTED_BY):
-        return CommittedBy(kafka_group(text.removeprefix(_COMMITTED_BY)))
+        return CommittedBy(consumer_group(text.removeprefix(_COMMITTED_BY)))
     return duration(text) if text.startswith("P") else text
 
 
 OUTPUT = ARG_OUTPUT
-
-GROUP = option("group", "the group_id of the load", metavar="GROUP")
 
 DATABASE = (
     option("--conn-id", "the Airflow connection of the database with the state tables", required=True),
@@ -78,45 +100,30 @@ DATABASE = (
     option("--prefix", "the prefix of the names of the state tables", default=""),
 )
 
+GROUP = (option("group", "the group_id of the load", metavar="GROUP"), *DATABASE)
+
 KAFKA_CONN_ID = option("--kafka-conn-id", "the Airflow connection of Kafka", default="kafka_default")
 
 SPARK_CONN_ID = option("--spark-conn-id", "the Airflow connection of Spark", default="spark_default")
 
-ISOLATION_LEVEL = option(
-    "--isolation-level",
-    "that of the load; decides where a log ends",
-    choices=("read_committed", "read_uncommitted"),
-    default="read_committed",
+ISOLATION_LEVEL = choice(
+    "--isolation-level", "that of the load; decides where a log ends", "read_committed", "read_uncommitted"
 )
-
-TABLE = option("--table", "the table that the group loads into", required=True)
 
 TABLE_SCHEMA = option("--table-schema", "the schema of that table (default: that of the connection)")
 
-UPSERT_KEY = option(
-    "--upsert-key", "a column of the load's upsert_key; may be given several times", action="append", metavar="COLUMN"
-)
+UPSERT_KEY = repeated("--upsert-key", "a column of the load's upsert_key", metavar="COLUMN")
 
 MAX_RECORDS = option("--max-records", "the most offsets of a batch", type=positive)
 
-ON_DATA_LOSS = option(
-    "--on-data-loss",
-    "fail, or skip records that Kafka deleted before they were loaded",
-    choices=("fail", "skip"),
-    default="fail",
+ON_DATA_LOSS = choice(
+    "--on-data-loss", "fail, or skip records that Kafka deleted before they were loaded", "fail", "skip"
 )
 
 LAG = (
-    GROUP,
-    *DATABASE,
+    *GROUP,
     KAFKA_CONN_ID,
-    option(
-        "--topic",
-        "only this topic; may be given several times (default: the topics of the stored positions)",
-        dest="topics",
-        metavar="TOPIC",
-        action="append",
-    ),
+    topics("only this topic", "the topics of the stored positions", metavar="TOPIC"),
     option(
         "--start",
         "where a topic without a stored position begins: earliest, latest, none, a timestamp (ISO 8601), a duration back "
@@ -134,16 +141,9 @@ AUTHOR = (
 )
 
 MOVE = (
-    GROUP,
-    *DATABASE,
+    *GROUP,
     KAFKA_CONN_ID,
-    option(
-        "--topic",
-        "only this topic, or these partitions of it; may be given several times (default: all topics of the group)",
-        dest="topics",
-        metavar="TOPIC[:PARTITION,…]",
-        action="append",
-    ),
+    topics("only this topic, or these partitions of it", "all topics of the group", metavar="TOPIC[:PARTITION,…]"),
     switch("--execute", "move the positions; without it, the command only shows the preview"),
     *AUTHOR,
     option("--abandon", "abandon this open batch of the group in the same transaction", type=positive, metavar="BATCH"),

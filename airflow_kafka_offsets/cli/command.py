@@ -6,9 +6,8 @@ Arguments are in `arguments`, printing is in `output`.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
 from typing import NamedTuple
 
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
@@ -18,8 +17,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from airflow_kafka_offsets.cli.output import note
 from airflow_kafka_offsets.database.errors import database_message
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
-from airflow_kafka_offsets.hooks.database import database_engine
-from airflow_kafka_offsets.hooks.kafka import kafka_config
+from airflow_kafka_offsets.hooks.connections import kafka_cluster, open_database
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.tables import Tables
 
@@ -38,26 +36,19 @@ class Database(NamedTuple):
     tables: Tables
 
 
-def command(name: str) -> Callable[[Callable[[Namespace], None]], Callable[[Namespace], None]]:
-    """Decorate the function of a command: a failure becomes one line on standard error and the exit code 1, or 2 for a usage error.
+@contextmanager
+def command(name: str) -> Iterator[None]:
+    """Report a failure in one line on standard error, and exit with 1, or with 2 for a usage error; decorates the function of a command.
 
     :param name: the name of the command after `airflow kafka-offsets`
     """
-
-    def decorate(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
-        @wraps(function)
-        def run(args: Namespace) -> None:
-            try:
-                function(args)
-            except _UsageError as error:
-                note(f"kafka-offsets {name}: {error}")
-                raise SystemExit(2) from error
-            except (AirflowException, KafkaOffsetsError, SQLAlchemyError, ImportError) as error:
-                raise SystemExit(f"kafka-offsets {name}: {describe_error(error)}") from error
-
-        return run
-
-    return decorate
+    try:
+        yield
+    except _UsageError as error:
+        note(f"kafka-offsets {name}: {one_line(error)}")
+        raise SystemExit(2) from error
+    except (AirflowException, KafkaOffsetsError, SQLAlchemyError, ImportError) as error:
+        raise SystemExit(f"kafka-offsets {name}: {one_line(describe_error(error))}") from error
 
 
 @contextmanager
@@ -69,41 +60,37 @@ def usage() -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:
-        raise _UsageError(_one_line(str(error))) from error
+        raise _UsageError(str(error)) from error
 
 
 def describe_error(error: Exception) -> str:
-    """Return an error in one line: what happened and what to do, without statements, values and URLs."""
+    """Return what happened and what to do, without statements, values and URLs."""
     if isinstance(error, DBAPIError):
         return (
-            f"the database says: {_one_line(database_message(error))}. 'airflow kafka-offsets doctor' with the same --conn-id, --schema and "
+            f"the database says: {database_message(error)}. 'airflow kafka-offsets doctor' with the same --conn-id, --schema and "
             "--prefix shows what is missing"
         )
     if isinstance(error, SQLAlchemyError):
         return f"the database connection cannot be used ({type(error).__name__}): check its type, host and extra"
     if isinstance(error, AirflowNotFoundException):
-        return f"{_one_line(str(error))}. Name another connection, or add this one: 'airflow connections add'"
+        return f"{error}. Name another connection, or add this one: 'airflow connections add'"
     if isinstance(error, ImportError):
-        return f"{_one_line(str(error))}: install what the connection's type needs, for example the extra [postgres]"
-    return _one_line(str(error))
+        return f"{error}: install what the connection's type needs, for example the extra [postgres]"
+    return str(error)
 
 
 @contextmanager
 def database(args: Namespace) -> Iterator[Database]:
     """Open the database of `--conn-id` for a block."""
-    engine = database_engine(args.conn_id)
-    try:
+    with open_database(args.conn_id) as engine:
         yield Database(engine, Tables(args.schema, args.prefix))
-    finally:
-        engine.dispose()
 
 
 def cluster(args: Namespace) -> Cluster:
     """Return the cluster of `--kafka-conn-id`."""
-    return Cluster(
-        kafka_config(args.kafka_conn_id), isolation_level=args.isolation_level, timeout=KAFKA_TIMEOUT_SECONDS
-    )
+    return kafka_cluster(args.kafka_conn_id, args.isolation_level, timeout=KAFKA_TIMEOUT_SECONDS)
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+def one_line(text: object) -> str:
+    """Return a text without its line breaks."""
+    return " ".join(str(text).split())

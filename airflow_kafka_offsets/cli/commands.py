@@ -1,6 +1,6 @@
-"""The table of commands: name, function, help, example and arguments of each.
+"""The table of commands: function, help, example and arguments of each.
 
-A new command is a line here and a function in a module of this package.
+A new command is an entry here and a function in a module of this package.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import Any
 from airflow.cli.cli_config import ActionCommand, lazy_load_command
 
 from airflow_kafka_offsets.cli import arguments as shared
-from airflow_kafka_offsets.cli.arguments import option, positive, switch
+from airflow_kafka_offsets.cli.arguments import choice, option, positive, repeated, switch, topics
 
 # Airflow prints help without wrapping it.
 _HELP_WIDTH = 100
 
 
-def _command(name: str, function: str, summary: str, description: str, example: str, *arguments: Any) -> ActionCommand:
+def _command(function: str, summary: str, description: str, example: str, *arguments: Any) -> ActionCommand:
     """Return a command.
 
     :param function: module and name in this package; imported when the command runs
-    :param example: the command line after `airflow kafka-offsets`
+    :param example: the command line after `airflow kafka-offsets`, which begins with the command's name
     """
     return ActionCommand(
-        name=name,
+        name=example.split(maxsplit=1)[0],
         help=summary,
         description=textwrap.fill(description, _HELP_WIDTH),
         epilog=f"Example: airflow kafka-offsets {example}",
@@ -35,8 +35,7 @@ def _command(name: str, function: str, summary: str, description: str, example: 
 
 COMMANDS = (
     _command(
-        "init",
-        "init.init",
+        "state.init",
         "Create or upgrade the state tables",
         "Create the tables that hold offsets and batch history, or upgrade those of an earlier schema version. Safe to run again. "
         "With --show-sql, print the statements for this database instead, for a user who may run DDL.",
@@ -45,8 +44,7 @@ COMMANDS = (
         switch("--show-sql", "print the statements instead of running them"),
     ),
     _command(
-        "groups",
-        "groups.groups",
+        "state.groups",
         "List the groups",
         "List every group in the state tables: the Kafka cluster it loads from, its generation (a rewind raises it), the number of "
         "partitions with a position, its last committed and its open batch, and the run that holds its lease.",
@@ -55,7 +53,6 @@ COMMANDS = (
         shared.OUTPUT,
     ),
     _command(
-        "show",
         "lag.show_group",
         "Show positions and lag of every partition of a group",
         "Show, for every partition of a group, the stored position, the ends of the log, the lag, the number of lost offsets, "
@@ -66,7 +63,6 @@ COMMANDS = (
         *shared.LAG,
     ),
     _command(
-        "lag",
         "lag.lag",
         "Show the lag of a group, by topic and in total",
         "Show the lag of a group, by topic and in total (the row whose topic is TOTAL, or null). Times are those of the worst "
@@ -75,22 +71,19 @@ COMMANDS = (
         *shared.LAG,
     ),
     _command(
-        "history",
-        "history.history",
+        "state.history",
         "Show the batches of a group",
         "Show the batches of a group, the newest first: loads, rewinds and everything else that moved positions, with author and "
         "reason. With --batch, show the ranges, gaps and replaced output of one batch.",
         "history orders_loader --conn-id warehouse --limit 5\n"
         "         airflow kafka-offsets history orders_loader --conn-id warehouse --batch 42",
-        shared.GROUP,
-        *shared.DATABASE,
+        *shared.GROUP,
         option("--limit", "the most batches to show", type=positive, default=20),
         option("--batch", "the id of the batch to show in full", type=positive),
         shared.OUTPUT,
     ),
     _command(
-        "plan",
-        "plan.plan",
+        "lag.plan",
         "Show what the next batch of a group would load",
         "Show what a load would do next, and write nothing: for every partition the range, the number of offsets, an estimate of "
         "the bytes, and the number of slices that Spark reads in parallel. If the group has an open batch, that comes next. "
@@ -104,17 +97,15 @@ COMMANDS = (
         shared.ON_DATA_LOSS,
     ),
     _command(
-        "verify",
-        "verify.verify",
+        "target.verify",
         "Prove that a group loaded every record exactly once",
         "Prove that the history of a group has no hole and no overlap, and that its target holds each record up to the "
         "positions exactly once. With --kafka-conn-id, read all records that Kafka still has again, and look for each. "
         "If something is wrong, print all violations, and exit with 1. With --upsert-key, rows are not proved: later ones replace "
         "earlier ones.",
         "verify orders_loader --conn-id warehouse --table orders --kafka-conn-id kafka_default",
-        shared.GROUP,
-        *shared.DATABASE,
-        shared.TABLE,
+        *shared.GROUP,
+        option("--table", "the table that the group loads into", required=True),
         shared.TABLE_SCHEMA,
         shared.UPSERT_KEY,
         option(
@@ -125,8 +116,7 @@ COMMANDS = (
         shared.OUTPUT,
     ),
     _command(
-        "rewind",
-        "rewind.rewind",
+        "positions.rewind",
         "Move the positions of a group, with a preview first",
         "Show where a scenario moves the positions of a group, and move them with --execute: all partitions in one transaction, "
         "with a row in the history. The scenarios are those of kafka-consumer-groups --reset-offsets, and --to-batch, --to-group "
@@ -145,11 +135,7 @@ COMMANDS = (
             "to the first record at or after an instant, ISO 8601; no zone means UTC",
             metavar="INSTANT",
         ),
-        option(
-            "--by-duration",
-            "to the first record of the last so much time, ISO 8601: P1DT12H",
-            metavar="DURATION",
-        ),
+        option("--by-duration", "to the first record of the last so much time, ISO 8601: P1DT12H", metavar="DURATION"),
         option("--from-file", "to the offsets of a CSV file, topic,partition,offset (-: stdin)", metavar="FILE"),
         option("--to-batch", "to the state before a batch of the history", metavar="BATCH"),
         option("--to-group", "to the positions of another group in the state tables", metavar="GROUP"),
@@ -158,25 +144,18 @@ COMMANDS = (
         switch("--new-group", "allow a group that is not in the state tables yet"),
     ),
     _command(
-        "replay",
-        "replay.replay",
+        "target.replay",
         "Load a range of offsets or of time beside the loads of a group",
         "Load a range of offsets, a range of time, or that of a batch of the history, through Spark into a table. The positions are "
         "neither read nor moved, and loads of the group continue. Into the group's own table it needs --replace, which removes "
         "what was loaded of the range in the same transaction, or --upsert-key.",
         "replay orders_loader --conn-id warehouse --topic orders --batch 42 --table orders --replace \\\n"
         "             --columns 'id BIGINT, amount DOUBLE'",
-        shared.GROUP,
-        *shared.DATABASE,
+        *shared.GROUP,
         shared.KAFKA_CONN_ID,
         shared.SPARK_CONN_ID,
-        option("--topic", "the topic; may be given several times", dest="topics", action="append", required=True),
-        option(
-            "--offsets",
-            "offsets of a partition, the end exclusive; may be given several times",
-            action="append",
-            metavar="TOPIC:PARTITION:START-END",
-        ),
+        topics("the topic", required=True),
+        repeated("--offsets", "offsets of a partition, the end exclusive", metavar="TOPIC:PARTITION:START-END"),
         option("--since", "from the first record at or after this instant, ISO 8601", metavar="INSTANT"),
         option("--until", "up to the first record at or after this instant", metavar="INSTANT"),
         option("--batch", "the range of this batch of the group's history", type=positive),
@@ -192,11 +171,11 @@ COMMANDS = (
         shared.UPSERT_KEY,
         shared.MAX_RECORDS,
         shared.ON_DATA_LOSS,
-        option(
+        choice(
             "--on-bad-record",
             "fail on records that do not decode, or write them to dead_letters",
-            choices=("fail", "dead_letter"),
-            default="fail",
+            "fail",
+            "dead_letter",
         ),
         option("--staging-dir", "a directory that this machine and Spark's executors share, for staged files"),
         *shared.AUTHOR,
@@ -204,60 +183,46 @@ COMMANDS = (
         shared.OUTPUT,
     ),
     _command(
-        "import",
-        "rewind.import_group",
+        "positions.import_group",
         "Take over the positions that a consumer group in Kafka committed",
         "Show what a consumer group in Kafka committed, and make it the positions of a group with --execute. Partitions without a "
         "commit are left as they are, and listed; commits outside of the log are clamped, and listed. If the group has no positions "
         "yet, all topics that the consumer group committed are imported, or those of --topic.",
         "import orders_loader --conn-id warehouse --from-group old-job --topic orders --execute",
         *shared.MOVE,
-        option(
-            "--from-group",
-            "the consumer group in Kafka",
-            type=shared.kafka_group,
-            required=True,
-            metavar="KAFKA_GROUP",
-        ),
+        shared.kafka_group("--from-group"),
     ),
     _command(
-        "abandon",
-        "rewind.abandon",
+        "positions.abandon",
         "Abandon the open batch of a group",
         "Abandon an open batch, a load or a replay: its attempt can never commit, the positions stay where they are, and the "
         "next load plans a new batch.",
         "abandon orders_loader --conn-id warehouse --batch 42 --reason 'its topic was deleted'",
-        shared.GROUP,
-        *shared.DATABASE,
+        *shared.GROUP,
         option("--batch", "the id of the batch", type=positive, required=True),
         *shared.AUTHOR,
         shared.OUTPUT,
     ),
     _command(
-        "mirror",
-        "mirror.mirror",
+        "positions.mirror",
         "Commit the positions of a group to a consumer group in Kafka",
         "Commit the positions of a group to a consumer group in Kafka, for tools that show lag, and read them back. "
         "No consumer may use that consumer group. A load with mirror_to does this after each commit.",
         "mirror orders_loader --conn-id warehouse --to orders_loader",
-        shared.GROUP,
-        *shared.DATABASE,
+        *shared.GROUP,
         shared.KAFKA_CONN_ID,
-        option("--to", "the consumer group in Kafka", type=shared.kafka_group, required=True, metavar="KAFKA_GROUP"),
+        shared.kafka_group("--to"),
         shared.ISOLATION_LEVEL,
         shared.OUTPUT,
     ),
     _command(
-        "export",
-        "groups.export",
+        "positions.export",
         "Print the positions of a group as CSV",
         "Print the positions of a group as CSV, topic,partition,offset, for 'rewind --from-file'.",
         "export orders_loader --conn-id warehouse > positions.csv",
-        shared.GROUP,
-        *shared.DATABASE,
+        *shared.GROUP,
     ),
     _command(
-        "doctor",
         "doctor.doctor",
         "Check that loads can run here",
         "Check versions, the database and the rights in it, Kafka, Spark and Java, and say how to mend each fault. "
@@ -266,13 +231,7 @@ COMMANDS = (
         *shared.DATABASE,
         shared.KAFKA_CONN_ID,
         shared.SPARK_CONN_ID,
-        option(
-            "--topic",
-            "a topic that must be readable; may be given several times (default: the topics of all stored positions)",
-            dest="topics",
-            metavar="TOPIC",
-            action="append",
-        ),
+        topics("a topic that must be readable", "the topics of all stored positions", metavar="TOPIC"),
         shared.OUTPUT,
     ),
 )

@@ -1,16 +1,29 @@
-"""The commands `airflow kafka-offsets show` and `lag`, which print what `lag.measure` returns."""
+"""`airflow kafka-offsets show`, `lag` and `plan`: how far behind a group is, and what its next batch would load.
+
+They print what `lag.measure` and `loading.outlook` return.
+"""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import replace
 
-from airflow_kafka_offsets.cli.command import cluster, command, database
+from airflow_kafka_offsets.cli.command import Database, cluster, command, database, usage
 from airflow_kafka_offsets.cli.output import note, show
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.log_identity import check_cluster
+from airflow_kafka_offsets.core.offsets import split
+from airflow_kafka_offsets.core.parameters import check
+from airflow_kafka_offsets.core.text import count, first_few
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, NoPositionError
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.lag.group_states import group_states
 from airflow_kafka_offsets.lag.measure import LagQuestion, measure_lag
 from airflow_kafka_offsets.lag.report import LagReport, measures
-from airflow_kafka_offsets.loading.plan import known_topics
+from airflow_kafka_offsets.ledger.groups import cluster_of
+from airflow_kafka_offsets.ledger.install import check_installed
+from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
+from airflow_kafka_offsets.loading.pipeline import LoadOptions
+from airflow_kafka_offsets.loading.plan import Outlook, known_topics, next_batch
 
 
 @command("show")
@@ -33,7 +46,7 @@ def show_group(args: Namespace) -> None:
         for partition in report.partitions
     ]
     show(rows, args.output, () if report.errors or not rows else [key for key in rows[0] if key != "error"])
-    _exit(args, "show", report)
+    _check_complete(args.group, report)
 
 
 @command("lag")
@@ -53,7 +66,7 @@ def lag(args: Namespace) -> None:
     if args.output in ("table", "plain"):
         rows[-1]["topic"] = "TOTAL"
     show(rows, args.output)
-    _exit(args, "lag", report)
+    _check_complete(args.group, report)
 
 
 def _report(args: Namespace) -> LagReport:
@@ -67,19 +80,107 @@ def _report(args: Namespace) -> LagReport:
     return report
 
 
-def _exit(args: Namespace, name: str, report: LagReport) -> None:
-    """Exit with an error if the output is incomplete or empty.
+def _check_complete(group: str, report: LagReport) -> None:
+    """Refuse a report that is incomplete or empty.
 
-    :raises SystemExit: partitions have errors, or there are no partitions
+    :raises KafkaOffsetsError: partitions have errors, or there are no partitions
     """
     if not report.partitions:
-        raise SystemExit(
-            f"kafka-offsets {name}: nothing is stored of group {args.group!r} yet, and its lag is not known: name its "
-            "topics with --topic"
+        raise NoPositionError(
+            f"nothing is stored of group {group!r} yet, and its lag is not known: name its topics with --topic"
         )
     if report.errors:
-        errors = (" ".join(str(partition.error).split()) for partition in report.errors)
-        raise SystemExit(
-            f"kafka-offsets {name}: the lag of group {args.group!r} is incomplete, {len(report.errors)} of "
-            f"{len(report.partitions)} partitions have an error: {first_few(errors, most=1)}"
+        first = first_few((partition.error for partition in report.errors), most=1)
+        raise KafkaOffsetsError(
+            f"the lag of group {group!r} is incomplete, {len(report.errors)} of {len(report.partitions)} partitions have an "
+            f"error: {first}"
         )
+
+
+@command("plan")
+def plan(args: Namespace) -> None:
+    """Print the open batch of a group, or the batch that a load would plan now."""
+    options = _options(args)
+    kafka = cluster(args)
+    with database(args) as state:
+        topics = _topics(args, state, kafka)
+        outlook = next_batch(args.group, topics, options, engine=state.engine, tables=state.tables, cluster=kafka)
+    if (batch := outlook.open_batch) is not None:
+        note(
+            f"Group {args.group!r} has the open batch {batch.batch_id} ({batch.state}): a load finishes it first, and plans "
+            "what is left after it. This is that batch"
+        )
+    elif (batch := outlook.expired_batch) is not None:
+        note(f"The records of the open batch {batch.batch_id} expired: a load abandons it, and plans a new one")
+    rows = [
+        {
+            "topic": range_.topic,
+            "partition": range_.partition,
+            "start": range_.start,
+            "end": range_.end,
+            "offsets": len(range_),
+            "bytes": expected_bytes,
+            "slices": len(split([range_], args.slice_offsets)),
+            "target": range_.target,
+            "skipped": skipped,
+            "how": range_.how,
+            "batch_id": outlook.open_batch.batch_id if outlook.open_batch is not None else None,
+        }
+        for range_, skipped, expected_bytes in outlook.partitions
+    ]
+    show(rows, args.output)
+    note(_summary(args, outlook, topics))
+
+
+@usage()
+def _options(args: Namespace) -> LoadOptions:
+    """Return the options that decide the ranges of a load.
+
+    :raises ConfigurationError: an option cannot work
+    """
+    given = {"group_id": args.group, "isolation_level": args.isolation_level, "slice_offsets": args.slice_offsets}
+    check(given | ({"topics": args.topics} if args.topics else {}), PIPELINE_RULES)
+    options = LoadOptions(
+        start=args.start,
+        until=args.until,
+        max_records=args.max_records,
+        max_bytes=args.max_bytes,
+        on_data_loss=args.on_data_loss,
+    )
+    options.check()
+    return options
+
+
+def _topics(args: Namespace, state: Database, kafka: Cluster) -> list[str]:
+    """Return the topics of the load: those of --topic, else those that the state tables have of the group.
+
+    :raises ConfigurationError: the group is not known, or nothing is stored of it, and --topic names no topics
+    """
+    with state.engine.connect() as conn:
+        check_installed(conn, state.tables)
+        if not args.topics:
+            cluster_of(conn, state.tables, args.group)  # its error names the groups that exist
+        group = group_states(conn, state.tables, [args.group])[args.group]
+    if group.known:
+        check_cluster(args.group, group.cluster_id, kafka.cluster_id())
+    else:
+        note(f"The state tables have no group {args.group!r}: this is what its first run would load")
+    topics: list[str] = args.topics or known_topics(*state, args.group)
+    if not topics:
+        raise ConfigurationError(
+            f"Nothing is stored of group {args.group!r} yet: name the topics of the load with --topic"
+        )
+    return topics
+
+
+def _summary(args: Namespace, outlook: Outlook, topics: list[str]) -> str:
+    partitions = [partition for partition in outlook.partitions if len(partition.range)]
+    if not partitions:
+        return f"Nothing to load for group {args.group!r} in {', '.join(topics)}"
+    slices = sum(len(split([partition.range], args.slice_offsets)) for partition in partitions)
+    skipped = sum(partition.skipped for partition in outlook.partitions)
+    lost = f"; {count(skipped, 'offset')} {'is' if skipped == 1 else 'are'} lost, and skipped" if skipped else ""
+    return (
+        f"{count(sum(len(partition.range) for partition in partitions), 'offset')} of {count(len(partitions), 'partition')}, "
+        f"about {sum(partition.expected_bytes for partition in partitions):,} bytes, in {count(slices, 'slice')}{lost}"
+    )

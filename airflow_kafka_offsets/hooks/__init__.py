@@ -1,1 +1,1 @@
-"""Airflow connections as engines, Kafka configurations and launchers, and Airflow's metrics."""
+"""What Airflow connections name, and Airflow's metrics."""

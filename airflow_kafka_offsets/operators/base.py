@@ -5,22 +5,31 @@ What an operator does with them is in the module that is named for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from jinja2 import UndefinedError
 
-from airflow_kafka_offsets.core.parameters import Rule, check_untemplated, from_attributes
+from airflow_kafka_offsets.core.parameters import (
+    FLAG,
+    NAME,
+    TEXT,
+    Rule,
+    check_untemplated,
+    from_attributes,
+    one_of,
+    or_none,
+)
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.operators.parameters import OPERATOR_RULES
+from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from airflow.sdk import Context
     from jinja2 import Environment
@@ -39,6 +48,19 @@ NO_INTERVAL = (
     "another instant"
 )
 
+_RULES = PIPELINE_RULES | {
+    "on_busy": one_of("wait", "skip", "fail"),
+    "offsets_schema": or_none(TEXT),
+    "offsets_prefix": TEXT,
+    "conn_id": or_none(NAME),
+    "offsets_conn_id": NAME,
+    "kafka_conn_id": NAME,
+    "spark_conn_id": NAME,
+    "abandon_open_batch": FLAG,
+    "new_group": FLAG,
+    "new_cluster": FLAG,
+}
+
 
 class GroupOperator(BaseOperator):
     """An operator for a group, with state tables in a SQL database and records in Kafka.
@@ -47,22 +69,20 @@ class GroupOperator(BaseOperator):
     The default of `retry_policy` is `KafkaOffsetsRetryPolicy`.
     """
 
-    parameter_rules: ClassVar[Mapping[str, Rule]] = OPERATOR_RULES
-
     group_id: str
     isolation_level: str
     offsets_schema: str | None
     offsets_prefix: str
-    kafka_conn_id: str | None
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if self.retry_policy is None:
             self.retry_policy = KafkaOffsetsRetryPolicy()
 
-    def check_parameters(self) -> None:
+    def check_parameters(self, **rules: Rule) -> None:
         """Check the parameters that are not templated.
 
+        :param rules: the rules for parameters that are something else in this operator
         :raises ConfigurationError: a parameter cannot work; names it and the value received
         """
         given = {
@@ -71,7 +91,7 @@ class GroupOperator(BaseOperator):
             # Airflow calls a function in a templated field with the context, and a transform is not meant for that.
             if name not in self.template_fields or (name == "transform" and callable(value))
         }
-        check_untemplated(given, self.parameter_rules, self.template_fields)
+        check_untemplated(given, _RULES | rules, self.template_fields)
         sink = given.get("sink")
         if sink is not None and sink.conn_id is None:
             raise ConfigurationError(f"The sink {sink.name!r} has no conn_id: name the connection of its database")
@@ -84,24 +104,12 @@ class GroupOperator(BaseOperator):
 
         return Tables(self.offsets_schema, self.offsets_prefix)
 
-    def kafka_config(self) -> dict[str, Any]:
-        """Return the librdkafka configuration of the connection."""
-        from airflow_kafka_offsets.hooks.kafka import kafka_config
-
-        assert self.kafka_conn_id is not None  # checked by the caller, where Kafka is optional
-        return kafka_config(self.kafka_conn_id)
-
-    @contextmanager
-    def database(self, conn_id: str | None) -> Iterator[Engine]:
+    def database(self, conn_id: str | None) -> AbstractContextManager[Engine]:
         """Open the database of a connection, and close it after the block."""
-        from airflow_kafka_offsets.hooks.database import database_engine
+        from airflow_kafka_offsets.hooks.connections import open_database
 
         assert conn_id is not None  # see `check_parameters`
-        engine = database_engine(conn_id)
-        try:
-            yield engine
-        finally:
-            engine.dispose()
+        return open_database(conn_id)
 
 
 class PipelineOperator(GroupOperator):
@@ -116,6 +124,7 @@ class PipelineOperator(GroupOperator):
     sink: Sink
     staging_dir: str | None
     spark_conf: dict[str, Any] | None
+    kafka_conn_id: str
     spark_conn_id: str
     _launcher: Launcher | None = None
 
@@ -145,13 +154,13 @@ class PipelineOperator(GroupOperator):
         """
         from airflow.sdk.observability import stats
 
-        from airflow_kafka_offsets.hooks.launchers import make_launcher
+        from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher
         from airflow_kafka_offsets.hooks.metrics import emit_commit
         from airflow_kafka_offsets.loading.pipeline import Pipeline
 
         run = task_run(context)
         self._launcher = make_launcher(self.spark_conn_id, conf=self.spark_conf, name=f"{run.dag_id}.{run.task_id}")
-        config = self.kafka_config()
+        config = kafka_config(self.kafka_conn_id)
         with self.database(self.sink.conn_id) as engine:
             result = work(
                 from_attributes(Pipeline, self, topics=topics_of(self.topics), staging_dir=self.staging_dir or None),

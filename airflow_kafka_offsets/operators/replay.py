@@ -136,7 +136,7 @@ class KafkaReplayOperator(PipelineOperator):
         return self.run_on_spark(
             context,
             replay,
-            _bounds(self.offsets, self.since, self.until, self.batch_id),
+            _bounds(self),
             max_records=self.max_records,
             on_data_loss=self.on_data_loss,
             replace=self.replace,
@@ -200,16 +200,16 @@ class KafkaReplayPlanOperator(GroupOperator):
         :return: the parts, each for the parameter `offsets` of a mapped `KafkaReplayOperator`; none for an empty range
         """
         # Imported here because DAG files are parsed every few seconds.
-        from airflow_kafka_offsets.kafka.cluster import Cluster
+        from airflow_kafka_offsets.hooks.connections import kafka_cluster
         from airflow_kafka_offsets.replaying import bounds
 
         topics = topics_of(self.topics)
         if not str(self.parts).strip().isdecimal():
             raise ConfigurationError(f"parts must be a whole number of at least 1; got parts={self.parts!r}")
-        wanted = bounds.check_bounds(_bounds(self.offsets, self.since, self.until, self.batch_id), topics)
+        wanted = bounds.check_bounds(_bounds(self), topics)
         if isinstance(wanted, bounds.BatchBounds) and self.conn_id is None:
             raise ConfigurationError("batch_id needs conn_id, the connection of the database that holds the history")
-        cluster = Cluster(self.kafka_config(), isolation_level=self.isolation_level)
+        cluster = kafka_cluster(self.kafka_conn_id, self.isolation_level)
         ranges, logs = bounds.resolve_bounds(wanted, topics, cluster, self._batch)
         parts = [bounds.bounds_as_json(part, logs) for part in bounds.cut_into_parts(ranges, int(self.parts))]
         self.log.info("%s offsets in %d parts: %s", f"{sum(map(len, ranges)):,}", len(parts), first_few(ranges))
@@ -222,27 +222,22 @@ class KafkaReplayPlanOperator(GroupOperator):
             return batch_of(engine, self.tables, self.group_id, batch_id)
 
 
-def _bounds(
-    offsets: OffsetsGiven | None,
-    since: str | datetime | None,
-    until: str | datetime | None,
-    batch_id: int | str | None,
-) -> Bounds:
+def _bounds(given: KafkaReplayOperator | KafkaReplayPlanOperator) -> Bounds:
     """Return the bounds that are given; a template that renders to an empty text gives none.
 
     :raises ConfigurationError: there are none, or of more than one kind
     """
     from airflow_kafka_offsets.replaying.bounds import BatchBounds, OffsetBounds, TimeBounds
 
-    if sum(map(bool, (offsets, since, batch_id))) != 1 or (until and not since):
+    if sum(map(bool, (given.offsets, given.since, given.batch_id))) != 1 or (given.until and not given.since):
         raise ConfigurationError(
             "A replay has one of offsets, since (with until), and batch_id; "
-            f"got offsets={offsets!r}, since={since!r}, until={until!r}, batch_id={batch_id!r}"
+            f"got offsets={given.offsets!r}, since={given.since!r}, until={given.until!r}, batch_id={given.batch_id!r}"
         )
-    if offsets:
-        return OffsetBounds(offsets)
-    if since:
-        return TimeBounds(since, until or None)
-    if not str(batch_id).isdecimal():
-        raise ConfigurationError(f"batch_id must be a number; got batch_id={batch_id!r}")
-    return BatchBounds(int(str(batch_id)))
+    if given.offsets:
+        return OffsetBounds(given.offsets)
+    if given.since:
+        return TimeBounds(given.since, given.until or None)
+    if not str(given.batch_id).isdecimal():
+        raise ConfigurationError(f"batch_id must be a number; got batch_id={given.batch_id!r}")
+    return BatchBounds(int(str(given.batch_id)))

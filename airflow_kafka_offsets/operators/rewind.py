@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_offsets.core.parameters import or_none
+from airflow_kafka_offsets.loading.parameters import SINK
 from airflow_kafka_offsets.operators.base import GroupOperator, task_run
-from airflow_kafka_offsets.operators.parameters import REWIND_RULES
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -44,7 +45,6 @@ class KafkaRewindOperator(GroupOperator):
     """
 
     template_fields: Sequence[str] = ("group_id", "scenario", "value", "scope", "preview_only", "reason")
-    parameter_rules = REWIND_RULES
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class KafkaRewindOperator(GroupOperator):
         self.offsets_schema = offsets_schema
         self.offsets_prefix = offsets_prefix
         self.kafka_conn_id = kafka_conn_id
-        self.check_parameters()
+        self.check_parameters(replace=or_none(SINK))
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Rewind, or preview it.
@@ -92,6 +92,7 @@ class KafkaRewindOperator(GroupOperator):
         # Here and not above: DAG files are parsed every few seconds.
         from airflow_kafka_offsets.core.scope import parse_scope
         from airflow_kafka_offsets.database.errors import translated_errors
+        from airflow_kafka_offsets.hooks.connections import kafka_config
         from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind, executed_by
         from airflow_kafka_offsets.rewinding.previewing import preview_rewind
         from airflow_kafka_offsets.rewinding.scenarios import Scenario
@@ -103,7 +104,7 @@ class KafkaRewindOperator(GroupOperator):
         scopes = [self.scope] if isinstance(self.scope, str) else self.scope
         scope = parse_scope([text for text in scopes if text != ""])
         run = task_run(context)
-        config = self.kafka_config()
+        config = kafka_config(self.kafka_conn_id)
         with (
             self.database(self.offsets_conn_id) as engine,
             translated_errors(f"Group {self.group_id!r} was not rewound", "Run the task again."),

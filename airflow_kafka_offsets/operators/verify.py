@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_offsets.core.parameters import NAME, or_none
 from airflow_kafka_offsets.operators.base import GroupOperator
-from airflow_kafka_offsets.operators.parameters import VERIFY_RULES
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -33,7 +33,6 @@ class KafkaVerifyOperator(GroupOperator):
     """
 
     template_fields: Sequence[str] = ("group_id",)
-    parameter_rules = VERIFY_RULES
 
     def __init__(
         self,
@@ -53,7 +52,7 @@ class KafkaVerifyOperator(GroupOperator):
         self.isolation_level = isolation_level
         self.offsets_schema = offsets_schema
         self.offsets_prefix = offsets_prefix
-        self.check_parameters()
+        self.check_parameters(kafka_conn_id=or_none(NAME))
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Verify.
@@ -61,9 +60,10 @@ class KafkaVerifyOperator(GroupOperator):
         :return: the fields of `Coverage`, for XCom
         """
         # Here and not above: DAG files are parsed every few seconds.
+        from airflow_kafka_offsets.hooks.connections import kafka_config
         from airflow_kafka_offsets.verification.verify import verify
 
-        config = self.kafka_config() if self.kafka_conn_id is not None else None
+        config = kafka_config(self.kafka_conn_id) if self.kafka_conn_id is not None else None
         with self.database(self.sink.conn_id) as engine:
             coverage = verify(
                 self.group_id,

@@ -145,25 +145,21 @@ class KafkaLagSensor(BaseSensorOperator):
 
         from airflow_kafka_offsets.database.errors import translated_errors
         from airflow_kafka_offsets.exceptions import KafkaOffsetsError
-        from airflow_kafka_offsets.hooks.database import database_engine
-        from airflow_kafka_offsets.hooks.kafka import kafka_config
+        from airflow_kafka_offsets.hooks.connections import kafka_cluster, open_database
         from airflow_kafka_offsets.hooks.metrics import emit_lag
-        from airflow_kafka_offsets.kafka.cluster import Cluster
         from airflow_kafka_offsets.lag.measure import measure_lag
         from airflow_kafka_offsets.ledger.tables import Tables
 
         options = self._options()
         try:
             question = options.question()
-            config = kafka_config(self.kafka_conn_id)
-            cluster = Cluster(config, isolation_level=self.isolation_level, timeout=_KAFKA_SECONDS)
-            engine = database_engine(self.offsets_conn_id)
-            try:
-                with translated_errors(f"The database of connection {self.offsets_conn_id!r} could not be read", ""):
-                    tables = Tables(self.offsets_schema, self.offsets_prefix)
-                    report = measure_lag(engine, tables, cluster, question, new_group=True)
-            finally:
-                engine.dispose()
+            cluster = kafka_cluster(self.kafka_conn_id, self.isolation_level, timeout=_KAFKA_SECONDS)
+            with (
+                open_database(self.offsets_conn_id) as engine,
+                translated_errors(f"The database of connection {self.offsets_conn_id!r} could not be read", ""),
+            ):
+                tables = Tables(self.offsets_schema, self.offsets_prefix)
+                report = measure_lag(engine, tables, cluster, question, new_group=True)
         except KafkaOffsetsError as error:
             if not error.retriable:
                 raise AirflowFailException(f"{type(error).__name__}: {error}") from error

@@ -1,6 +1,6 @@
 """Triggers that poll the lag of a group in the triggerer.
 
-A trigger is a `LagWatch`, whose fields are its parameters, with `serialize` and with `run`, which iterates over `watch`.
+A trigger is a `_LagTrigger`, whose fields are its parameters, with `run`, which iterates over `watch`.
 Another trigger is another such class. The thresholds are compared in `lag.thresholds`, the polls shared in `lag.shared_poll`.
 """
 
@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from airflow.observability import stats
@@ -35,28 +35,18 @@ _KAFKA_SECONDS = 10.0
 _polls: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], SharedPoll]] = WeakKeyDictionary()
 
 
-class Prepared(NamedTuple):
-    """What a watcher of a group needs."""
+def prepare(watched: LagWatch) -> tuple[StateTables, LagQuestion, Callable[[Callable[[], object]], SharedPoll]]:
+    """Read the options, and import what a poll needs, which takes long and would block all triggers.
 
-    tables: StateTables
-    question: LagQuestion
-    open_poll: Callable[[Callable[[], object]], SharedPoll]
-
-
-def prepare(watched: LagWatch) -> Prepared:
-    """Read the options, and import what a poll needs, which takes long and would block all triggers."""
-    from airflow_kafka_offsets.hooks.database import database_engine
-    from airflow_kafka_offsets.hooks.kafka import kafka_config
-    from airflow_kafka_offsets.kafka.cluster import Cluster
+    :return: the state tables, what is measured, and a function that makes a poll; it takes what is called when the poll ends
+    """
+    from airflow_kafka_offsets.hooks.connections import database_engine, kafka_cluster
     from airflow_kafka_offsets.lag.shared_poll import SharedPoll, StateTables
 
-    def open_cluster() -> Cluster:
-        config = kafka_config(watched.kafka_conn_id)
-        return Cluster(config, isolation_level=watched.isolation_level, timeout=_KAFKA_SECONDS)
-
     tables = StateTables(watched.offsets_conn_id, watched.offsets_schema, watched.offsets_prefix)
+    cluster = partial(kafka_cluster, watched.kafka_conn_id, watched.isolation_level, timeout=_KAFKA_SECONDS)
     polled = partial(emit_poll, stats, watched.kafka_conn_id)
-    return Prepared(tables, watched.question(), partial(SharedPoll, open_cluster, database_engine, polled=polled))
+    return tables, watched.question(), partial(SharedPoll, cluster, database_engine, polled=polled)
 
 
 async def watch(watched: LagWatch) -> AsyncGenerator[PollResult[Judgement] | Exception]:
@@ -76,8 +66,20 @@ async def watch(watched: LagWatch) -> AsyncGenerator[PollResult[Judgement] | Exc
             yield result
 
 
+class _LagTrigger(LagWatch, BaseTrigger):
+    """A trigger whose parameters are the options of a watch, and the fields that a subclass adds."""
+
+    def __post_init__(self) -> None:
+        BaseTrigger.__init__(self)  # type: ignore[no-untyped-call]
+        super().__post_init__()
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the parameters; they hold no secrets, because connections are named."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", self.as_kwargs()
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
-class KafkaLagTrigger(LagWatch, BaseTrigger):
+class KafkaLagTrigger(_LagTrigger):
     """Wait until the lag of a group meets thresholds, once: the trigger of a deferred `KafkaLagSensor`.
 
     It waits while a cluster or a database is not available. The event has `met` and `report`, or `error` if waiting cannot
@@ -93,14 +95,6 @@ class KafkaLagTrigger(LagWatch, BaseTrigger):
     """
 
     first_poll: datetime | None = None
-
-    def __post_init__(self) -> None:
-        BaseTrigger.__init__(self)  # type: ignore[no-untyped-call]
-        super().__post_init__()
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the parameters; they hold no secrets, because connections are named."""
-        return "airflow_kafka_offsets.triggers.lag.KafkaLagTrigger", self.as_kwargs()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll until the thresholds are met."""
@@ -125,7 +119,7 @@ class KafkaLagTrigger(LagWatch, BaseTrigger):
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class KafkaLagEventTrigger(LagWatch, BaseEventTrigger):
+class KafkaLagEventTrigger(_LagTrigger, BaseEventTrigger):
     """Fire when the lag of a group meets thresholds: for an `AssetWatcher`, so that DAGs run when there is enough to load, when
     records have waited for long enough, or before retention deletes them.
 
@@ -148,14 +142,6 @@ class KafkaLagEventTrigger(LagWatch, BaseEventTrigger):
     templated: ClassVar[Sequence[str]] = ()
 
     rearm_after: timedelta = timedelta(minutes=30)
-
-    def __post_init__(self) -> None:
-        BaseEventTrigger.__init__(self)  # type: ignore[no-untyped-call]
-        super().__post_init__()
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the parameters; they hold no secrets, because connections are named."""
-        return "airflow_kafka_offsets.triggers.lag.KafkaLagEventTrigger", self.as_kwargs()
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll without end."""

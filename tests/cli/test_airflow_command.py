@@ -17,7 +17,7 @@ from tests.support.command_line import database_connection, kafka_connection
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.broker]
 
 
 def test_data_notes_and_failures_go_where_a_shell_expects_them(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,40 +16,12 @@ from airflow_kafka_offsets.ledger.tables import Tables
 from devstack.kafka import KafkaBroker
 from devstack.process import free_port
 from devstack.spark import SparkStandalone
-from tests.support.command_line import CommandLine, Done, database_connection, kafka_connection
+from tests.support.command_line import DB, CommandLine, Done, findings, kafka_connection
 from tests.support.loads import Loader, TopicFactory
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.broker]
 
 SECRET = "5ecret-canary"
-DB = ("--conn-id", "warehouse")
-
-
-@pytest.fixture
-def cli(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], engine: Engine, kafka: KafkaBroker
-) -> CommandLine:
-    connections = {
-        "warehouse": database_connection(engine),
-        "kafka_default": kafka_connection(kafka),
-        "spark_default": json.dumps({"conn_type": "spark", "host": "local[2]"}),
-    }
-    return CommandLine(monkeypatch, capsys, connections)
-
-
-def findings(done: Done) -> dict[str, dict[str, Any]]:
-    """By check; and what must be true of every one."""
-    found = {row["check"]: row for row in done.json}
-    for row in found.values():
-        assert row["result"] in ("ok", "failed", "skipped")
-        assert row["found"]
-        assert (row["fix"] is not None) == (row["result"] == "failed"), row
-    failed = [row["check"] for row in found.values() if row["result"] == "failed"]
-    assert (done.status != 0) == bool(failed)
-    for check in failed:
-        assert check in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stdout + done.stderr
-    return found
 
 
 def results(done: Done) -> dict[str, str]:
@@ -134,103 +105,6 @@ def test_tables_of_another_version_are_an_error(cli: CommandLine, engine: Engine
         conn.execute(sa.text("UPDATE offsets_schema_version SET version = 99"))
 
     assert "99" in findings(cli("doctor", *DB, "--output", "json"))["state tables"]["found"]
-
-
-class TestRights:
-    @pytest.fixture
-    def reader(self, postgres_engine: Engine) -> Iterator[str]:
-        """A user who may read, and a connection of hers."""
-        initialize(postgres_engine, Tables())
-        name = f"reader_{postgres_engine.url.database}"
-        with postgres_engine.begin() as conn:
-            conn.execute(sa.text(f"CREATE USER {name} PASSWORD '{SECRET}'"))
-            conn.execute(sa.text(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}"))
-        yield name
-        with postgres_engine.begin() as conn:
-            conn.execute(sa.text(f"DROP OWNED BY {name}"))
-            conn.execute(sa.text(f"DROP USER {name}"))
-
-    @pytest.fixture
-    def cli(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-        postgres_engine: Engine,
-        kafka: KafkaBroker,
-        reader: str,
-    ) -> CommandLine:
-        url = postgres_engine.url.set(drivername="postgres", username=reader, password=SECRET)
-        connections = {
-            "warehouse": url.render_as_string(hide_password=False),
-            "kafka_default": kafka_connection(kafka),
-            "spark_default": json.dumps({"conn_type": "spark", "host": "local[2]"}),
-        }
-        return CommandLine(monkeypatch, capsys, connections)
-
-    def rights(self, cli: CommandLine) -> dict[str, Any]:
-        row: dict[str, Any] = findings(cli("doctor", *DB, "--output", "json"))["rights"]
-        return row
-
-    def test_missing_rights_are_named_one_by_one(self, cli: CommandLine, postgres_engine: Engine, reader: str) -> None:
-        def grant(right: str) -> None:
-            with postgres_engine.begin() as conn:
-                conn.execute(sa.text(f"GRANT {right} TO {reader}"))
-
-        row = self.rights(cli)
-        assert row["result"] == "failed"
-        assert "INSERT on consumed_offsets" in row["found"]
-        assert "GRANT" in row["fix"]
-        grant("INSERT, UPDATE ON ALL TABLES IN SCHEMA public")
-        assert "DELETE on" in self.rights(cli)["found"]
-        assert "UPDATE on" not in self.rights(cli)["found"]
-        grant("DELETE ON ALL TABLES IN SCHEMA public")
-        assert self.rights(cli)["found"] == "missing: USAGE on the sequence of offset_batches"
-        grant("USAGE ON ALL SEQUENCES IN SCHEMA public")
-        assert self.rights(cli)["result"] == "ok"
-
-    def test_a_database_that_is_read_only_is_told(self, cli: CommandLine, postgres_engine: Engine) -> None:
-        with postgres_engine.begin() as conn:
-            name = postgres_engine.url.database
-            conn.execute(sa.text(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'))
-        row = self.rights(cli)
-        assert (row["result"], "read-only transaction" in row["found"]) == ("failed", True)
-        with postgres_engine.begin() as conn:
-            conn.execute(sa.text("SET default_transaction_read_only = off"))
-
-    def test_a_user_who_may_not_create_tables_is_told(
-        self, cli: CommandLine, postgres_engine: Engine, reader: str
-    ) -> None:
-        row = findings(cli("doctor", *DB, "--prefix", "other_", "--output", "json"))["state tables"]
-        assert row["result"] == "failed"
-        assert row["found"].startswith("the database says: permission denied")
-        assert "doctor" not in row["found"]
-        assert "--show-sql" in row["fix"]
-
-    def test_a_user_who_may_not_read_the_tables_is_told(
-        self, cli: CommandLine, postgres_engine: Engine, reader: str
-    ) -> None:
-        with postgres_engine.begin() as conn:
-            conn.execute(sa.text(f"REVOKE ALL ON ALL TABLES IN SCHEMA public FROM {reader}"))
-        found = findings(cli("doctor", *DB, "--output", "json"))
-        assert found["state tables"]["found"] == (
-            "they exist, but this user may not read them: permission denied for table offsets_schema_version"
-        )
-        assert found["state tables"]["fix"].startswith("GRANT SELECT, INSERT")
-        assert found["rights"]["found"] == "there are no state tables to check"
-
-    def test_a_schema_that_is_not_there_is_told(self, cli: CommandLine) -> None:
-        row = findings(cli("doctor", *DB, "--schema", "No where", "--output", "json"))["state tables"]
-        assert (row["result"], row["found"]) == ("failed", 'schema "No where" does not exist')
-        assert row["fix"].startswith('CREATE SCHEMA "No where"')
-
-    def test_a_user_without_any_schema_is_told_to_name_one(
-        self, cli: CommandLine, postgres_engine: Engine, reader: str
-    ) -> None:
-        with postgres_engine.begin() as conn:
-            conn.execute(sa.text(f"ALTER USER {reader} SET search_path = ''"))
-        row = findings(cli("doctor", *DB, "--prefix", "other_", "--output", "json"))["state tables"]
-        assert row["result"] == "failed"
-        assert row["fix"].startswith("name a schema with --schema")
 
 
 def test_one_topic_is_not_called_topics(cli: CommandLine, topic: TopicFactory) -> None:

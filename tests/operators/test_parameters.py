@@ -12,7 +12,7 @@ from jinja2 import UndefinedError
 from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaReplayOperator, SqlTable
 from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.hooks import kafka
+from airflow_kafka_offsets.hooks import connections
 from airflow_kafka_offsets.operators.base import PipelineOperator
 from airflow_kafka_offsets.operators.replay import KafkaReplayPlanOperator
 from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
@@ -178,7 +178,7 @@ def test_the_plan_of_a_replay_logs_the_first_of_its_ranges(
 ) -> None:
     ranges = [OffsetRange("orders", partition, 0, 10, 10) for partition in range(1000)]
     logs = {one.topic_partition: PartitionLog(0, 10) for one in ranges}
-    monkeypatch.setattr(kafka, "kafka_config", lambda conn_id: {"bootstrap.servers": "127.0.0.1:1"})
+    monkeypatch.setattr(connections, "kafka_config", lambda conn_id: {"bootstrap.servers": "127.0.0.1:1"})
     monkeypatch.setattr(bounds, "resolve_bounds", lambda *_: (ranges, logs))
     operator = KafkaReplayPlanOperator(
         task_id="plan", group_id="group", topics=["orders"], parts=2, offsets={"orders": {0: [0, 10]}}

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory, names
 from tests.support.replays import Replayer
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave SQLite to `make soak`."""
-    for item in items:
-        engine = item.callspec.params.get("engine") if hasattr(item, "callspec") else None
-        if engine == "sqlite" and item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture

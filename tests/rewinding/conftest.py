@@ -13,15 +13,6 @@ from tests.support.rewinds import Rewinder
 from tests.support.warehouse import T0, T1, Warehouse
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave SQLite to `make soak`, except with the real broker: the tests without servers run on it every day."""
-    for item in items:
-        engine = item.callspec.params.get("engine") if hasattr(item, "callspec") else None
-        if engine == "sqlite" and item.path.parent == Path(__file__).parent and not item.get_closest_marker("broker"):
-            item.add_marker(pytest.mark.long)
-
-
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Warehouse]:
     warehouse = Warehouse(tmp_path / "warehouse.db")

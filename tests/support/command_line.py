@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pytest
 from sqlalchemy.engine import Engine
 
-from tests.support.clients import Kafka
+from airflow_kafka_offsets.exceptions import StagingError
+from airflow_kafka_offsets.spark.job import StageJob
+from tests.support.clients import Kafka, producer
+from tests.support.loads import Loader, names
+
+DB = ("--conn-id", "warehouse")
+FORMATS = ("table", "json", "yaml", "plain")
 
 
 class Done(NamedTuple):
@@ -67,3 +73,61 @@ def database_connection(engine: Engine) -> str:
 def kafka_connection(kafka: Kafka, **config: Any) -> str:
     """A connection of the Kafka provider's."""
     return json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": kafka.bootstrap_servers, **config}})
+
+
+def ok(done: Done) -> Any:
+    assert done.status == 0, done.stderr
+    return done.json
+
+
+def data(cli: CommandLine, *arguments: str) -> Any:
+    """What a command finds in the database, as JSON."""
+    return ok(cli(*arguments, *DB, "--output", "json"))
+
+
+def failed(done: Done, name: str) -> str:
+    """The one line that a failure is."""
+    assert done.status != 0
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith(f"kafka-offsets {name}: ")
+    assert "Traceback" not in done.stderr
+    return line
+
+
+class DyingLauncher:
+    """Spark that does not come up."""
+
+    def check(self, staging_dir: str | None) -> None:
+        """Nothing is missing."""
+
+    def __call__(self, job: StageJob) -> None:
+        raise StagingError("Spark did not come up")
+
+
+def leave_open(loader: Loader, topic: str, **options: Any) -> None:
+    """A batch that was planned, and not finished."""
+    with pytest.raises(StagingError):
+        Loader(loader.kafka, loader.engine, DyingLauncher())(topic, **options)
+
+
+def produce_at(kafka: Kafka, topic: str, timestamps_ms: Sequence[int]) -> None:
+    """Records with timestamps of their own."""
+    writer = producer(kafka)
+    for number, timestamp_ms in enumerate(timestamps_ms):
+        writer.produce(topic, names(number, 1)[0], timestamp=timestamp_ms)
+        writer.flush(30)
+
+
+def findings(done: Done) -> dict[str, dict[str, Any]]:
+    """By check; and what must be true of every one."""
+    found = {row["check"]: row for row in done.json}
+    for row in found.values():
+        assert row["result"] in ("ok", "failed", "skipped")
+        assert row["found"]
+        assert (row["fix"] is not None) == (row["result"] == "failed"), row
+    failed = [row["check"] for row in found.values() if row["result"] == "failed"]
+    assert (done.status != 0) == bool(failed)
+    for check in failed:
+        assert check in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stdout + done.stderr
+    return found

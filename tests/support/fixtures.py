@@ -19,21 +19,25 @@ from tests.support.loads import CountingLauncher, Loader
 from tests.support.memory_log import MemoryLog
 
 # Every day these prove on Postgres what `make soak` proves on SQLite as well.
-_SQLITE_BY_SOAK = (
-    "cli/test_doctor",
-    "cli/test_show",
+_SQLITE_IN_SOAK = (
+    "cli/",
     "loading/test_crash_sweep",
     "loading/test_races",
-    "replaying/test_replay",
+    "replaying/",
     "rewinding/test_rewind_races",
 )
-# Here SQLite is left to the scenarios that keep the real broker, and to the tests of the ledger, of rewinds and of planning
-# that need no server; the others of them run on it in `make soak`.
+# Of these, SQLite keeps the cases with the real broker; the tests of the ledger, of rewinds and of planning that need no server
+# run on it every day.
 _SQLITE_WITH_THE_BROKER = (
+    "cli/test_import",
     "cli/test_rewind",
-    "loading/test_planning_cases",
-    "rewinding/test_rewind",
-    "rewinding/test_rewind_replace",
+    "loading/test_bounds_of_loads",
+    "loading/test_changed_logs",
+    "loading/test_clean_up",
+    "loading/test_dead_letters",
+    "loading/test_older_ledger",
+    "loading/test_starts",
+    "rewinding/",
 )
 
 
@@ -42,9 +46,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         module = f"{item.path.parent.name}/{item.path.stem}"
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if parameters.get("engine") == "sqlite" and (
-            module in _SQLITE_BY_SOAK or (module in _SQLITE_WITH_THE_BROKER and not item.get_closest_marker("broker"))
-        ):
+        if parameters.get("engine") != "sqlite" or not module.startswith(_SQLITE_IN_SOAK + _SQLITE_WITH_THE_BROKER):
+            continue
+        races = module.startswith("rewinding/test_rewind_races")
+        kept = item.get_closest_marker("broker") and module.startswith(_SQLITE_WITH_THE_BROKER) and not races
+        if not kept:
             item.add_marker(pytest.mark.long)
 
 

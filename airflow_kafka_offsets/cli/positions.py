@@ -1,4 +1,7 @@
-"""`airflow kafka-offsets rewind`, `import` and `abandon`."""
+"""The commands that move, copy or print the positions of a group, or abandon what would move them:
+
+`airflow kafka-offsets rewind`, `import`, `abandon`, `mirror` and `export`.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,20 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from airflow_kafka_offsets.cli.command import Database, command, database, usage
+from airflow_kafka_offsets.cli.command import Database, cluster, command, database, usage
 from airflow_kafka_offsets.cli.output import note, show
+from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.scope import parse_scope
-from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.hooks.kafka import kafka_config
+from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
+from airflow_kafka_offsets.hooks.connections import kafka_config
+from airflow_kafka_offsets.ledger.groups import cluster_of
+from airflow_kafka_offsets.ledger.positions import read_positions, stored_positions
+from airflow_kafka_offsets.loading.mirror import mirror_stored
 from airflow_kafka_offsets.rewinding.execution import abandon_batch, execute_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
-from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario
+from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario, write_offsets
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 
@@ -49,6 +57,36 @@ def abandon(args: Namespace) -> None:
         abandon_batch(args.group, args.batch, engine=engine, tables=tables, who=args.who, reason=args.reason)
     show([{"group": args.group, "batch": args.batch, "state": "abandoned"}], args.output)
     note(f"Batch {args.batch} of group {args.group!r} is abandoned; its attempt can never commit")
+
+
+@command("mirror")
+def mirror(args: Namespace) -> None:
+    """Commit the positions of a group to a consumer group in Kafka.
+
+    :raises MirrorError: the consumer group does not show every position
+    :raises NoPositionError: nothing is stored of the group
+    """
+    kafka = cluster(args)
+    with database(args) as (engine, tables):
+        with engine.connect() as conn:
+            loaded_from = cluster_of(conn, tables, args.group)
+        check_cluster(args.group, loaded_from, kafka.cluster_id())
+        partitions = mirror_stored(kafka, args.to, lambda: read_positions(engine, tables, args.group))
+    if not partitions:
+        raise NoPositionError(f"Nothing is stored of group {args.group!r} yet: there is nothing to mirror")
+    show([{"group": args.group, "kafka_group": args.to, "partitions": partitions}], args.output)
+    note(f"Consumer group {args.to!r} in Kafka shows the positions of {count(partitions, 'partition')}")
+
+
+@command("export")
+def export(args: Namespace) -> None:
+    """Print the positions of a group as CSV, for `rewind --from-file`."""
+    with database(args) as (engine, tables), engine.connect() as conn:
+        cluster_of(conn, tables, args.group)
+        positions = stored_positions(conn, tables, args.group)
+    if not positions:
+        raise ConfigurationError(f"Nothing is stored of group {args.group!r} yet: there is nothing to export")
+    sys.stdout.write(write_offsets({tp: position.offset for tp, position in positions.items()}))
 
 
 def _chosen(args: Namespace) -> list[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets replay`: a range of records, loaded beside the loads of a group."""
+"""`airflow kafka-offsets replay` and `verify`: a range of records, loaded into a table beside the loads; the proof of what was loaded."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from airflow_kafka_offsets.cli.command import command, database, usage
-from airflow_kafka_offsets.cli.output import show
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.cli.output import note, show
+from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.raw import Raw
-from airflow_kafka_offsets.hooks.kafka import kafka_config
-from airflow_kafka_offsets.hooks.launchers import make_launcher
+from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.replaying.bounds import BatchBounds, Bounds, OffsetBounds, TimeBounds
 from airflow_kafka_offsets.replaying.replay import replay as replay_range
 from airflow_kafka_offsets.rewinding.execution import current_user
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.verification import verify as verification
 
 _OFFSETS = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<start>\d+)-(?P<end>\d+)", re.ASCII)
 
@@ -53,6 +53,33 @@ def replay(args: Namespace) -> None:
     show([asdict(result)], args.output)
 
 
+@command("verify")
+def verify(args: Namespace) -> None:
+    """Print what was proved, or else every violation.
+
+    :raises VerificationError: something is wrong
+    """
+    config = kafka_config(args.kafka_conn_id) if args.kafka_conn_id is not None else None
+    sink = SqlTable(args.table, args.table_schema, upsert_key=tuple(args.upsert_key or ()))
+    with database(args) as (engine, tables):
+        try:
+            coverage = verification.verify(
+                args.group,
+                sink=sink,
+                engine=engine,
+                tables=tables,
+                kafka_config=config,
+                isolation_level=args.isolation_level,
+            )
+        except VerificationError as error:
+            show([asdict(violation) for violation in error.violations], args.output)
+            raise
+        show([asdict(coverage)], args.output)
+        if not coverage.output_checked:
+            with engine.connect() as conn:
+                note(verification.describe_unchecked(sink.rows(conn).limit))
+
+
 @usage()
 def _bounds(args: Namespace) -> Bounds:
     """Return the range to replay.
@@ -68,13 +95,12 @@ def _bounds(args: Namespace) -> Bounds:
         if args.since is None:
             raise ConfigurationError("--until needs --since: where the replay begins")
         return TimeBounds(args.since, args.until)
-    ranges: dict[str, dict[int, tuple[int, int]]] = {}
+    offsets = []
     for text in args.offsets:
         match = _OFFSETS.fullmatch(text)
         if match is None:
             raise ConfigurationError(f"--offsets must be topic:partition:start-end, the end exclusive; got {text!r}")
-        partitions = ranges.setdefault(match["topic"], {})
-        if int(match["partition"]) in partitions:
-            raise ConfigurationError(f"--offsets names {match['topic']}[{match['partition']}] twice")
-        partitions[int(match["partition"])] = (int(match["start"]), int(match["end"]))
-    return OffsetBounds(ranges)
+        offsets.append(match.groupdict())
+    bounds = OffsetBounds(offsets)
+    bounds.read()  # raises for a partition that is named twice
+    return bounds

@@ -1,0 +1,93 @@
+"""`airflow kafka-offsets init`, `groups` and `history`: the state tables as they are, without a request to Kafka."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from sqlalchemy.exc import DBAPIError
+
+from airflow_kafka_offsets.cli.command import command, database
+from airflow_kafka_offsets.cli.output import note, show
+from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.database.errors import database_message, is_outage
+from airflow_kafka_offsets.ledger import install, overview
+from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION
+
+_BATCH_COLUMNS = [
+    "batch_id",
+    "kind",
+    "state",
+    "scenario",
+    "records",
+    "rows",
+    "dead_letters",
+    "by",
+    "planned_at",
+    "committed_at",
+    "reason",
+]
+
+
+@command("init")
+def init(args: Namespace) -> None:
+    """Create or upgrade the state tables, or print the statements."""
+    with database(args) as (engine, tables):
+        if args.show_sql:
+            try:
+                text = install.statements(engine, tables)
+            except DBAPIError as error:
+                if not is_outage(error):
+                    raise
+                note(
+                    f"The database cannot be read: {database_message(error)}. These are the statements for one without state tables"
+                )
+                text = tables.ddl(engine.dialect)
+            sys.stdout.write(text)
+            if not text:
+                note(f"The state tables already have schema version {SCHEMA_VERSION}: there is nothing to run")
+            return
+        with engine.connect() as conn:
+            before = install.stored_version(conn, tables)
+        changed = install.initialize(engine, tables)
+    if not changed:
+        outcome = "exist already, in the version of this package,"
+    elif before is None:
+        outcome = "were created"
+    else:
+        outcome = f"were upgraded from schema version {before} to {SCHEMA_VERSION}"
+    note(f"The state tables {outcome} in database {engine.url.database!r}")
+
+
+@command("groups")
+def groups(args: Namespace) -> None:
+    """Print every group in the state tables."""
+    with database(args) as (engine, tables), engine.connect() as conn:
+        rows = overview.groups(conn, tables)
+    show(rows, args.output)
+
+
+@command("history")
+def history(args: Namespace) -> None:
+    """Print batches, the newest first; or the ranges, gaps and replaced output of one."""
+    with database(args) as (engine, tables), engine.connect() as conn:
+        if args.batch is not None:
+            rows = overview.batch_parts(conn, tables, args.group, args.batch)
+            show(
+                rows,
+                args.output,
+                [key for key in (rows[0] if rows else ()) if any(row[key] is not None for row in rows)],
+            )
+            return
+        rows = overview.batches(conn, tables, args.group, args.limit + 1)
+    newest = rows[: args.limit]
+    if args.output in ("table", "plain"):
+        newest = [row | {"by": _author(row)} for row in newest]
+    show(newest, args.output, _BATCH_COLUMNS)
+    if len(rows) > args.limit:
+        note(f"The group has more than {count(args.limit, 'batch', 'batches')}; --limit shows more of them")
+
+
+def _author(row: overview.Row) -> str | None:
+    """Return the user or the task that made a batch."""
+    return row["who"] or "/".join(str(row[key]) for key in ("dag_id", "task_id", "run_id") if row[key] is not None)

@@ -1,0 +1,100 @@
+"""What Airflow connections name: databases, Kafka clusters and launchers of Spark.
+
+To add a launcher, write a module with a class that is a `spark.launcher.Launcher` and takes what `make_launcher` passes, and add a
+line to `LAUNCHERS`. `SessionLauncher` is not in the table: its caller passes a session, and no connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.kafka.config import check_config
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
+
+    from airflow_kafka_offsets.kafka.cluster import Cluster
+    from airflow_kafka_offsets.spark.launcher import Launcher
+
+LAUNCHERS = {"spark": "airflow_kafka_offsets.hooks.spark:SparkSubmitLauncher"}
+"""The class of the launcher for each type of connection."""
+
+
+def database_engine(conn_id: str) -> Engine:
+    """Return the engine of the connection's own hook, which logs in as its provider does.
+
+    :raises AirflowNotFoundException: there is no such connection
+    :raises ConfigurationError: its hook has no SQLAlchemy engine
+    """
+    connection = BaseHook.get_connection(conn_id)
+    hook = connection.get_hook()  # type: ignore[no-untyped-call]
+    if not hasattr(hook, "get_sqlalchemy_engine"):
+        raise ConfigurationError(
+            f"Connection {conn_id!r} is of type {connection.conn_type!r}, which is no SQL database: the target and the "
+            "positions must be in one"
+        )
+    # Error messages must not show the values of rows.
+    engine: Engine = hook.get_sqlalchemy_engine(engine_kwargs={"hide_parameters": True})
+    return engine
+
+
+@contextmanager
+def open_database(conn_id: str) -> Iterator[Engine]:
+    """Open the database of a connection, and close it after the block; see `database_engine`."""
+    engine = database_engine(conn_id)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def kafka_config(conn_id: str) -> dict[str, Any]:
+    """Return the librdkafka configuration in the extra of a connection.
+
+    The extra is data: unlike the provider's hook, this function never imports dotted paths that it contains.
+
+    :raises AirflowNotFoundException: there is no such connection
+    :raises ConfigurationError: it is of another type, or its extra cannot be used
+    """
+    connection = BaseHook.get_connection(conn_id)
+    if connection.conn_type != "kafka":
+        raise ConfigurationError(f"Connection {conn_id!r} is of type {connection.conn_type!r}, not 'kafka'")
+    try:
+        return check_config(connection.extra_dejson)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"Connection {conn_id!r}: {error}") from error
+
+
+def kafka_cluster(conn_id: str, isolation_level: str = "read_committed", *, timeout: float = 30.0) -> Cluster:
+    """Return the cluster of a connection; see `kafka_config`.
+
+    :param isolation_level: decides where a log ends
+    :param timeout: seconds that a request may take
+    """
+    from airflow_kafka_offsets.kafka.cluster import Cluster
+
+    return Cluster(kafka_config(conn_id), isolation_level=isolation_level, timeout=timeout)
+
+
+def make_launcher(conn_id: str, *, conf: Mapping[str, Any] | None = None, name: str) -> Launcher:
+    """Return the launcher for a connection.
+
+    :param conf: Spark properties; they take precedence over those that the package sets
+    :param name: the name of the Spark application
+    :raises AirflowNotFoundException: the connection does not exist
+    :raises ConfigurationError: the table has no launcher for the type of the connection
+    """
+    conn_type = BaseHook.get_connection(conn_id).conn_type
+    if conn_type not in LAUNCHERS:
+        raise ConfigurationError(
+            f"Connection {conn_id!r} has type {conn_type!r}; Spark is launched through connections of type {', '.join(LAUNCHERS)}"
+        )
+    module, _, class_name = LAUNCHERS[conn_type].partition(":")
+    launcher: Launcher = getattr(import_module(module), class_name)(conn_id, conf=conf, name=name)
+    return launcher

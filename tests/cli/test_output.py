@@ -1,0 +1,107 @@
+"""Every command in every format: what is printed, and how a failure is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+from airflow.utils import yaml
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.ledger.claims import claim_group
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.task_run import TaskRun
+from devstack.kafka import KafkaBroker
+from tests.support.clients import produce
+from tests.support.command_line import DB, FORMATS, CommandLine, failed
+from tests.support.loads import Loader, TopicFactory, names
+
+pytestmark = pytest.mark.server
+
+
+class TestOutput:
+    COMMANDS = (
+        ("groups",),
+        ("show", "loader"),
+        ("lag", "loader"),
+        ("history", "loader"),
+        ("history", "loader", "--batch", "1"),
+        ("plan", "loader"),
+        ("verify", "loader", "--table", "target"),
+        ("mirror", "loader", "--to", "shown-by-the-command"),
+    )
+
+    def test_every_command_prints_every_format(self, cli: CommandLine, kafka: KafkaBroker, loaded_topic: str) -> None:
+        produce(kafka, loaded_topic, names(5, 1))
+        for command in self.COMMANDS:
+            printed = {form: cli(*command, *DB, "--output", form) for form in FORMATS}
+            assert {form: done.status for form, done in printed.items()} == dict.fromkeys(FORMATS, 0), printed
+            keys = [set(row) for row in json.loads(printed["json"].stdout)]
+            assert keys, command
+            assert [set(row) for row in yaml.safe_load(printed["yaml"].stdout)] == keys
+            headings = printed["plain"].stdout.splitlines()[0].split()
+            assert {key.removesuffix("_seconds").replace("_", "-").upper() for key in keys[0]} >= set(headings) - {"BY"}
+            assert headings[0] in printed["table"].stdout.splitlines()[0]
+
+    def test_show_has_the_columns_of_kafka_consumer_groups(
+        self, cli: CommandLine, inline_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        inline_loader(name)
+        done = cli("show", "loader", *DB, "--output", "plain")
+        assert done.stdout.splitlines()[0].split()[:6] == [
+            "GROUP",
+            "TOPIC",
+            "PARTITION",
+            "CURRENT-OFFSET",
+            "LOG-END-OFFSET",
+            "LAG",
+        ]
+        assert done.stdout.splitlines()[1].split()[:6] == ["loader", name, "0", "0", "0", "0"]
+
+    def test_what_is_stored_is_no_markup(self, cli: CommandLine, engine: Engine) -> None:
+        initialize(engine, Tables())
+        claim_group(engine, Tables(), "[red]a[/blue] :bug:", TaskRun("r"), cluster_id="c", lease=timedelta(0))
+        for form in FORMATS:
+            assert "[red]a[/blue] :bug:" in cli("groups", *DB, "--output", form).stdout
+
+
+class TestFailures:
+    def test_a_connection_that_does_not_exist(self, cli: CommandLine) -> None:
+        assert "nowhere" in failed(cli("groups", "--conn-id", "nowhere"), "groups")
+
+    def test_a_database_that_does_not_answer(self, cli: CommandLine) -> None:
+        cli.connect("warehouse", "postgres://someone:5ecret@127.0.0.1:1/orders")
+        done = cli("groups", *DB)
+        assert "doctor" in failed(done, "groups")
+        assert "5ecret" not in done.stdout + done.stderr
+
+    def test_a_broker_that_does_not_answer(self, cli: CommandLine, inline_loader: Loader, topic: TopicFactory) -> None:
+        inline_loader(topic())
+        extra = {"bootstrap.servers": "127.0.0.1:1", "sasl.password": "5ecret"}
+        cli.connect("kafka_default", json.dumps({"conn_type": "kafka", "extra": extra}))
+        done = cli("lag", "loader", *DB)
+        assert "127.0.0.1:1" in failed(done, "lag")
+        assert "5ecret" not in done.stdout + done.stderr
+
+    def test_a_missing_conn_id_is_a_usage_error(self, cli: CommandLine) -> None:
+        assert cli("groups").status == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("show", "loader", "--start", "committed-by:"),
+        ("lag", "loader", "--start", "committed-by: "),
+        ("mirror", "loader", "--to", ""),
+        ("import", "loader", "--from-group", " "),
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_consumer_group_without_a_name_is_a_usage_error(cli: CommandLine, command: Sequence[str]) -> None:
+    done = cli(*command, *DB)
+    assert done.status == 2
+    assert "must be the name of a consumer group; got an empty one" in done.stderr

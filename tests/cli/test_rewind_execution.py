@@ -1,0 +1,192 @@
+"""`airflow kafka-offsets rewind --execute`: a preview as it was shown, replaced rows, undo, open batches, the history."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from airflow_kafka_offsets.exceptions import FencedError
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.verification.verify import verify
+from devstack.airflow import AirflowHome
+from devstack.kafka import KafkaBroker
+from tests.support.airflow_runs import airflow_uri
+from tests.support.clients import produce
+from tests.support.command_line import Done, kafka_connection, leave_open
+from tests.support.inline import InlineLauncher
+from tests.support.loads import Loader, TopicFactory, names, positions, rows
+from tests.support.rewind_commands import Rewinds, assert_rows_once
+
+pytestmark = pytest.mark.server
+
+
+def test_r33_a_preview_whose_positions_moved_is_a_conflict(rewinds: Rewinds, tmp_path: Path) -> None:
+    saved = tmp_path / "preview.json"
+    saved.write_text(rewinds("rewind", "--to-offset", "50", "--output", "json").stdout)
+    rewinds.loader(rewinds.topic)
+
+    done = rewinds("rewind", "--preview", str(saved), "--execute")
+
+    assert done.status == 1
+    assert f"{rewinds.topic}[0]: position 100 in the preview, position 200 now" in done.stderr
+    assert rewinds.position == 200
+
+
+def test_a_saved_preview_is_executed_as_it_was_shown(rewinds: Rewinds, kafka: KafkaBroker, tmp_path: Path) -> None:
+    saved = tmp_path / "preview.json"
+    saved.write_text(rewinds("rewind", "--to-latest", "--output", "json").stdout)
+    produce(kafka, rewinds.topic, names(200, 10))
+
+    assert rewinds("rewind", "--preview", str(saved), "--execute").status == 0
+    assert rewinds.position == 200
+
+
+def test_replace_and_load_again_leave_every_record_once(rewinds: Rewinds) -> None:
+    done = rewinds("rewind", "--to-offset", "40", "--replace", "target", "--execute")
+
+    assert "60 rows and 0 dead letters were removed" in done.stderr
+    assert rows(rewinds.loader.engine, "SELECT count(*) FROM target") == [(40,)]
+    assert rewinds.loader(rewinds.topic).records == 160
+    loaded = rows(rewinds.loader.engine, "SELECT _kafka_offset FROM target ORDER BY 1")
+    assert [offset for (offset,) in loaded] == list(range(200))
+    verify("loader", sink=SqlTable("target"), engine=rewinds.loader.engine, kafka_config=rewinds.loader.config)
+
+
+def test_replace_that_was_forgotten_is_made_good(rewinds: Rewinds) -> None:
+    rewinds("rewind", "--to-offset", "50", "--execute")
+    again = ("rewind", "--to-current", "--replace", "target")
+
+    assert "0 positions would change: 50 offsets are read again" in rewinds(*again).stderr
+    done = rewinds(*again, "--execute")
+
+    assert done.status == 0
+    assert "50 offsets are read again" in done.stderr
+    assert "50 rows and 0 dead letters were removed" in done.stderr
+    rewinds.loader(rewinds.topic)
+    assert_rows_once(rewinds.loader, 200)
+
+
+def test_undo_takes_the_last_rewind_back_and_loads_nothing_twice(rewinds: Rewinds) -> None:
+    rewinds("rewind", "--to-earliest", "--execute")
+    assert rewinds.position == 0
+
+    assert rewinds("rewind", "--undo", "--execute").status == 0
+
+    assert rewinds.position == 100
+    rewinds.loader(rewinds.topic)
+    assert_rows_once(rewinds.loader, 200)
+
+
+def test_an_undo_after_a_load_is_refused_and_names_the_way(rewinds: Rewinds) -> None:
+    rewinds("rewind", "--to-earliest", "--execute")
+    rewinds.loader(rewinds.topic)
+
+    done = rewinds("rewind", "--undo", "--execute")
+
+    assert done.status == 1
+    assert "rewind to-batch 2" in done.stderr
+    assert rewinds.position == 200
+
+
+def test_the_history_says_who_and_why(rewinds: Rewinds) -> None:
+    rewinds("rewind", "--shift-by", "-10", "--execute", "--who", "alice", "--reason", "late schema")
+
+    newest = rewinds("history", "--output", "json").json[0]
+
+    assert (newest["kind"], newest["scenario"], newest["who"], newest["reason"]) == (
+        "rewind",
+        "shift-by -10",
+        "alice",
+        "late schema",
+    )
+
+
+def test_r31_an_open_batch_is_named_and_once_abandoned_never_commits(rewinds: Rewinds) -> None:
+    execute = ("rewind", "--to-offset", "50", "--replace", "target", "--execute")
+    refused: list[Done] = []
+    abandoned: list[Done] = []
+
+    class RewoundMeanwhile(InlineLauncher):
+        """Stages all of batch 2; the load that is about to commit it loses it then."""
+
+        def __call__(self, job: StageJob) -> None:
+            super().__call__(job)
+            refused.append(rewinds(*execute))
+            assert rewinds.position == 100
+            refused.append(rewinds(*execute, "--abandon", "3"))
+            abandoned.append(rewinds(*execute, "--abandon", "2", "--reason", "it hangs"))
+
+    with pytest.raises(FencedError):
+        Loader(rewinds.loader.kafka, rewinds.loader.engine, RewoundMeanwhile())(rewinds.topic)
+
+    assert [(one.status, one.stdout) for one in refused] == [(1, "")] * 2
+    assert "has the open batch 2: " in refused[0].stderr
+    assert "has the open batch 2, which is not batch 3" in refused[1].stderr
+    assert abandoned[0].status == 0, abandoned[0].stderr
+    assert rewinds.position == 50
+    assert rows(rewinds.loader.engine, "SELECT state FROM offset_batches ORDER BY batch_id") == [
+        ("committed",),
+        ("abandoned",),
+        ("committed",),
+    ]
+    rewinds.loader(rewinds.topic)
+    assert_rows_once(rewinds.loader, 200)
+    verify("loader", sink=SqlTable("target"), engine=rewinds.loader.engine, kafka_config=rewinds.loader.config)
+
+
+def test_a_batch_is_abandoned_where_no_position_changes(rewinds: Rewinds) -> None:
+    leave_open(rewinds.loader, rewinds.topic)
+    nowhere = ("rewind", "--to-offset", "100", "--execute", "--abandon")
+
+    wrong = rewinds(*nowhere, "77")
+    done = rewinds(*nowhere, "2", "--reason", "it hangs")
+
+    assert (wrong.status, wrong.stdout) == (1, "")
+    assert "Batch 77 of group 'loader' cannot be abandoned: the group has no such batch" in wrong.stderr
+    assert done.status == 0
+    assert "No position was to be changed; batch 2 is abandoned" in done.stderr
+    assert rows(rewinds.loader.engine, "SELECT batch_id, state FROM offset_batches ORDER BY batch_id") == [
+        (1, "committed"),
+        (2, "abandoned"),
+    ]
+
+
+def test_a_user_without_a_name_is_told_by_number(rewinds: Rewinds, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)
+
+    assert rewinds("rewind", "--to-offset", "50", "--execute").status == 0
+
+    found = rows(rewinds.loader.engine, "SELECT who FROM offset_batches WHERE kind = 'rewind'")
+    assert found == [(f"uid {2**31 - 7}@{socket.gethostname()}",)]
+
+
+@pytest.mark.broker
+def test_the_real_airflow_command_previews_executes_and_fails(
+    postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, tmp_path: Path
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 100))
+    postgres_loader(name)
+    connections = {"kafka_default": kafka_connection(kafka), "warehouse": airflow_uri(postgres_loader.engine)}
+    common = ("kafka-offsets", "rewind", "loader", "--conn-id", "warehouse")
+    with AirflowHome(dags=tmp_path, connections=connections) as home:
+        preview = home.run(*common, "--to-offset", "50", "--output", "json")
+        (tmp_path / "preview.json").write_text(preview.stdout)
+        executed = home.run(*common, "--preview", str(tmp_path / "preview.json"), "--execute", "--replace", "target")
+        again = home.run(*common, "--preview", str(tmp_path / "preview.json"), "--execute")
+
+    assert json.loads(preview.stdout)["offsets_reread"] == 50
+    assert executed.returncode == 0, executed.stderr
+    assert (again.returncode, again.stdout) == (1, "")
+    assert again.stderr.splitlines()[-1].startswith("kafka-offsets rewind: ")
+    assert "were rewound since this preview was made" in again.stderr.splitlines()[-1]
+    assert positions(postgres_loader.engine) == {(name, 0): 50}
+    postgres_loader(name)
+    assert_rows_once(postgres_loader, 100)

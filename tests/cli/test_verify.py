@@ -1,0 +1,51 @@
+"""`airflow kafka-offsets verify`: what was proved, or every violation."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from tests.support.clients import produce
+from tests.support.command_line import DB, CommandLine, data, failed
+from tests.support.loads import Loader, TopicFactory, names
+
+pytestmark = pytest.mark.server
+
+
+class TestVerify:
+    def test_a_group_that_is_as_it_has_to_be(self, cli: CommandLine, loaded_topic: str) -> None:
+        (alone,) = data(cli, "verify", "loader", "--table", "target")
+        (compared,) = data(cli, "verify", "loader", "--table", "target", "--kafka-conn-id", "kafka_default")
+
+        assert (alone["records"], alone["rows"], alone["reread"]) == (5, 5, None)
+        assert compared["reread"] == 5
+
+    def test_what_was_not_looked_at_is_noted(
+        self, cli: CommandLine, inline_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 5))
+        with inline_loader.engine.begin() as conn:
+            conn.execute(sa.text("CREATE TABLE plain (id BIGINT NOT NULL)"))
+        inline_loader(name, sink=SqlTable("plain"), value_format=Json("id BIGINT NOT NULL"))
+
+        done = cli("verify", "loader", *DB, "--table", "plain", "--output", "json")
+
+        assert (done.status, done.json[0]["rows"], done.json[0]["output_checked"]) == (0, 5, False)
+        assert (
+            "Table 'plain' has no column _batch_id, _kafka_topic, _kafka_partition, _kafka_offset: history and positions are proved"
+            in done.stderr
+        )
+
+    def test_violations_are_data_and_the_status_says_it(
+        self, cli: CommandLine, inline_loader: Loader, loaded_topic: str
+    ) -> None:
+        with inline_loader.engine.begin() as conn:
+            conn.execute(sa.text("DELETE FROM target WHERE _kafka_offset = 3"))
+
+        done = cli("verify", "loader", *DB, "--table", "target", "--output", "json")
+
+        assert "is violated" in failed(done, "verify")
+        assert (done.json[0]["topic"], done.json[0]["batch_id"]) == (loaded_topic, 1)
