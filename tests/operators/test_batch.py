@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from devstack.process import free_port
 from devstack.spark import SparkStandalone
 from tests.support.airflow_runs import DAGS, Runs, airflow_runs, airflow_uri, locked, waits_for_a_lock
 from tests.support.clients import produce
+from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, positions, rows
 from tests.support.warm_airflow import WarmAirflowHome
 
@@ -159,28 +158,21 @@ def test_a_run_without_a_data_interval_is_told_so_and_not_tried_again() -> None:
         home.env["LOAD_UNDER_TEST"] = json.dumps(
             {"topics": ["any"], "until": "{{ data_interval_end }}", "retries": 1, "retry_delay_seconds": 0}
         )
-        run = subprocess.run(
-            [sys.executable, "-c", f"from airflow.dag_processing.dagbag import DagBag; {test}"],
-            capture_output=True,
-            text=True,
-            env=home.env,
-            cwd=home.directory,
-            check=True,
-            timeout=300,
-        )
+        run = home.run_code(f"from airflow.dag_processing.dagbag import DagBag; {test}")
 
+    assert run.returncode == 0, run.stderr
     output = run.stdout + run.stderr
     assert "ConfigurationError: 'data_interval_end' is undefined: this run has no data interval" in output
     assert "ConfigurationError: running the task again changes nothing" in output
 
 
-def test_positions_are_a_macro_in_templates(postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
+def test_positions_are_a_macro_in_templates(kafka: KafkaBroker, postgres_engine: Engine, topic: TopicFactory) -> None:
     name = topic(partitions=2)
     for partition in range(2):
         produce(kafka, name, names(0, 5 + partition), partition)
-    postgres_loader(name)
+    Loader(kafka, postgres_engine, InlineLauncher())(name)
 
-    with WarmAirflowHome(dags=DAGS, connections={"warehouse": airflow_uri(postgres_loader.engine)}) as home:
+    with WarmAirflowHome(dags=DAGS, connections={"warehouse": airflow_uri(postgres_engine)}) as home:
         run = home.run("dags", "test", "positions_macro")
 
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-5000:]

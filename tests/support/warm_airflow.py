@@ -7,6 +7,7 @@ configuration and the metadata database of the home that runs it. A test whose s
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -23,7 +24,12 @@ from typing import IO, Any, NoReturn, Self
 from devstack.airflow import AirflowHome
 
 _MAX_REQUEST = 1 << 20
-_DAGS_TEST = ("airflow.cli.commands.dag_command", "airflow.sdk.execution_time.task_runner")
+_DAGS_TEST = (
+    "airflow.cli.commands.dag_command",
+    "airflow.sdk.execution_time.task_runner",
+    "alembic.command",
+    "sqlalchemy.dialects.postgresql.psycopg",
+)
 
 
 class WarmAirflowHome(AirflowHome):
@@ -39,6 +45,10 @@ class WarmAirflowHome(AirflowHome):
                 file.seek(0)
                 printed.append(file.read())
         return subprocess.CompletedProcess(process.args, process.returncode, *printed)
+
+    def run_code(self, code: str) -> subprocess.CompletedProcess[str]:
+        """Run Python code as a command, as `python -c` does in the environment of the home."""
+        return self.run("-c", code)
 
     def popen(  # type: ignore[override]
         self, *arguments: str, stdout: IO[Any], stderr: int | IO[Any] = subprocess.STDOUT
@@ -164,10 +174,7 @@ def _run(request: dict[str, Any], stdout: int, stderr: int) -> NoReturn:
     status: Any = 1
     try:
         _configure_airflow(request["directory"])
-        sys.argv = ["airflow", *request["arguments"]]
-        from airflow.__main__ import main
-
-        main()  # type: ignore[no-untyped-call]
+        _command(*request["arguments"])
         status = 0
     except SystemExit as end:
         status = end.code
@@ -182,8 +189,18 @@ def _run(request: dict[str, Any], stdout: int, stderr: int) -> NoReturn:
         os._exit(status or 0)
 
 
+def _command(*arguments: str) -> None:
+    sys.argv = ["airflow", *arguments]
+    if arguments[0] == "-c":
+        exec(arguments[1], {"__name__": "__main__"})
+        return
+    from airflow.__main__ import main
+
+    main()  # type: ignore[no-untyped-call]
+
+
 def _import_airflow() -> None:
-    """Import what commands import, and build the execution API. It starts its thread with the first request only."""
+    """Import what commands import, and build the execution API. No thread and no connection may be there when it forks."""
     from importlib import import_module
 
     from airflow.cli.cli_parser import get_parser
@@ -192,7 +209,15 @@ def _import_airflow() -> None:
     for name in _DAGS_TEST:
         import_module(name)
     get_parser()
-    in_process_api_server().app  # noqa: B018
+    asyncio.run(_ask_for_nothing(in_process_api_server().app))
+
+
+async def _ask_for_nothing(app: Any) -> None:
+    """Have an API build its routes for all its versions, which the first request does."""
+    import httpx
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://in-process") as client:
+        assert (await client.get("/nothing")).status_code == httpx.codes.NOT_FOUND
 
 
 def _configure_airflow(home: str) -> None:
