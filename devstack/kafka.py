@@ -12,15 +12,12 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from devstack.java import find_java
+from devstack.java import QUICK_START, find_java
 from devstack.kafka_jars import kafka_classpath
 from devstack.process import ServerProcess, free_port
 from devstack.server import Server
 
 _START_TIMEOUT = 60.0
-
-# A short-lived or idle JVM starts in half the time with these options. A busy broker is slower with them.
-QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 # The roles of a node follow from its listeners.
 CLIENT, CONTROLLER = "CLIENT", "CONTROLLER"
@@ -173,9 +170,12 @@ class KafkaBroker(KafkaNode):
 
     :param heap: the JVM's maximum heap
     :param config: broker settings by Kafka's names; they override those for tests
+    :param java_options: more options of the JVM
     """
 
-    def __init__(self, *, heap: str = "512m", config: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *, heap: str = "512m", config: dict[str, str] | None = None, java_options: Sequence[str] = ()
+    ) -> None:
         controller_port = free_port()
         super().__init__(
             1,
@@ -185,6 +185,7 @@ class KafkaBroker(KafkaNode):
             directory=Path(tempfile.mkdtemp(prefix="devstack-kafka-")),
             heap=heap,
             config=config or {},
+            java_options=java_options,
         )
 
 

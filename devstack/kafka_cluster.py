@@ -7,7 +7,8 @@ from typing import Self
 
 from confluent_kafka.admin import AdminClient, PartitionMetadata
 
-from devstack.kafka import CLIENT, CONTROLLER, QUICK_START, KafkaNode, new_cluster_id, voter
+from devstack.java import QUICK_START
+from devstack.kafka import CLIENT, CONTROLLER, KafkaNode, new_cluster_id, voter
 from devstack.process import free_port, wait_until
 from devstack.server import Stack
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from devstack.airflow import AirflowHome
+from devstack.java import QUICK_START
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.spark import SparkStandalone
@@ -53,7 +54,7 @@ def airflow_home(pytestconfig: pytest.Config) -> AirflowHome:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[KafkaBroker]:
     """A broker for the whole session. Tests that stop, kill or freeze a broker start one of their own."""
-    with KafkaBroker() as broker:
+    with KafkaBroker(java_options=QUICK_START) as broker:
         yield broker
 
 

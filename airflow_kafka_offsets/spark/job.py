@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import Slice, pack
 from airflow_kafka_offsets.formats.record_format import RecordFormat, from_plain, to_plain
-from airflow_kafka_offsets.staging.rows import TargetColumns
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
 
 
 @dataclass(frozen=True)

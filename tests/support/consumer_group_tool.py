@@ -14,7 +14,8 @@ from airflow_kafka_offsets.core.scope import parse_scope
 from airflow_kafka_offsets.rewinding.execution import execute_rewind
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
-from devstack.kafka import QUICK_START, KafkaBroker
+from devstack.java import QUICK_START
+from devstack.kafka import KafkaBroker
 from devstack.topics import create_topic, delete_records
 from tests.support import clients
 from tests.support.clients import commit_to_kafka

@@ -11,7 +11,8 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
 
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from devstack.kafka import QUICK_START, KafkaBroker
+from devstack.java import QUICK_START
+from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from tests.support import clients
 

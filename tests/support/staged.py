@@ -17,7 +17,7 @@ from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead
-from airflow_kafka_offsets.staging.rows import TargetColumns
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
 
 ORDERS = TopicPartition("orders", 0)
 

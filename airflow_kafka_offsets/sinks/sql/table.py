@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
-from airflow_kafka_offsets.staging.rows import TargetColumns
+from airflow_kafka_offsets.staging.target_columns import TargetColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +77,7 @@ class SqlTable:
         from airflow_kafka_offsets.core.origin import RECORD
         from airflow_kafka_offsets.sinks.sql import upsert
         from airflow_kafka_offsets.sinks.sql.column_types import check_rights, match, required
-        from airflow_kafka_offsets.staging.rows import TargetColumns
+        from airflow_kafka_offsets.staging.target_columns import TargetColumns
 
         if not isinstance(self.table, str) or not self.table.strip():
             raise ConfigurationError(f"SqlTable needs the name of a table; got table={self.table!r}")
