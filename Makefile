@@ -3,6 +3,8 @@ PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest --durations=10
 # Both workers have servers of their own. Each begins with a half of the tests; who is ready first takes over half of what is left.
 PARALLEL := -n 2 --dist worksteal
+# Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
+unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .PHONY: help setup test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag airflow reference constraints clean
 
