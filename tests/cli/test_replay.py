@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from tests.support.airflow_runs import airflow_uri
 from tests.support.clients import produce
 from tests.support.command_line import kafka_connection
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
 from tests.support.rewind_commands import assert_rows_once
+from tests.support.warm_airflow import WarmAirflowHome
 
 pytestmark = pytest.mark.server
 
@@ -35,7 +35,7 @@ def test_a_replay_of_a_batch_replaces_its_rows_and_moves_nothing(
     }
     command = ("kafka-offsets", "replay", "loader", "--conn-id", "warehouse", "--topic", name, "--table", "target")
     columns = ("--columns", "id BIGINT NOT NULL, name STRING")
-    with AirflowHome(dags=tmp_path, connections=connections) as home:
+    with WarmAirflowHome(dags=tmp_path, connections=connections) as home:
         refused = home.run(*command, *columns, "--batch", "1")
         done = home.run(*command, *columns, "--batch", "1", "--replace", "--reason", "a wrong transform")
 

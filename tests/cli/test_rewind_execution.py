@@ -13,7 +13,6 @@ from airflow_kafka_offsets.exceptions import FencedError
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.verification.verify import verify
-from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from tests.support.airflow_runs import airflow_uri
 from tests.support.clients import produce
@@ -21,6 +20,7 @@ from tests.support.command_line import Done, kafka_connection, leave_open
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
 from tests.support.rewind_commands import Rewinds, assert_rows_once
+from tests.support.warm_airflow import WarmAirflowHome
 
 pytestmark = pytest.mark.server
 
@@ -176,7 +176,7 @@ def test_the_real_airflow_command_previews_executes_and_fails(
     postgres_loader(name)
     connections = {"kafka_default": kafka_connection(kafka), "warehouse": airflow_uri(postgres_loader.engine)}
     common = ("kafka-offsets", "rewind", "loader", "--conn-id", "warehouse")
-    with AirflowHome(dags=tmp_path, connections=connections) as home:
+    with WarmAirflowHome(dags=tmp_path, connections=connections) as home:
         preview = home.run(*common, "--to-offset", "50", "--output", "json")
         (tmp_path / "preview.json").write_text(preview.stdout)
         executed = home.run(*common, "--preview", str(tmp_path / "preview.json"), "--execute", "--replace", "target")

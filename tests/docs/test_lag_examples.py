@@ -16,6 +16,7 @@ from devstack.kafka import KafkaBroker
 from devstack.orders import produce_orders
 from devstack.topics import create_topic
 from tests.support.statsd import metrics
+from tests.support.warm_airflow import WarmAirflowHome
 
 pytestmark = pytest.mark.server
 
@@ -30,13 +31,12 @@ def warehouse(database: str) -> Iterator[Engine]:
     engine.dispose()
 
 
-def home_of(kafka: KafkaBroker, warehouse: Engine, **config: str) -> AirflowHome:
-    connections = {
+def connections_of(kafka: KafkaBroker, warehouse: Engine) -> dict[str, str]:
+    return {
         "kafka_default": json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": kafka.bootstrap_servers}}),
         "spark_default": json.dumps({"conn_type": "spark", "host": "local[2]"}),
         "warehouse": warehouse.url.set(drivername="postgres").render_as_string(hide_password=False),
     }
-    return AirflowHome(dags=EXAMPLES, connections=connections, config=config)
 
 
 def loaded(warehouse: Engine, table: str) -> tuple[int, int]:
@@ -60,7 +60,7 @@ def test_a_sensor_waits_and_the_load_follows_and_both_tell_the_metrics(kafka: Ka
             "metrics.statsd_port": str(port),
             "metrics.statsd_influxdb_enabled": "True",
         }
-        with home_of(kafka, warehouse, **config) as home:
+        with AirflowHome(dags=EXAMPLES, connections=connections_of(kafka, warehouse), config=config) as home:
             run = home.run("dags", "test", "load_enough_orders", "2026-01-01")
         told = received()
 
@@ -81,7 +81,7 @@ def test_a_sensor_waits_and_the_load_follows_and_both_tell_the_metrics(kafka: Ka
 
 def test_each_hour_has_its_orders(kafka: KafkaBroker, warehouse: Engine) -> None:
     create_topic(kafka.bootstrap_servers, "orders", 4)
-    with home_of(kafka, warehouse) as home:
+    with WarmAirflowHome(dags=EXAMPLES, connections=connections_of(kafka, warehouse)) as home:
         run = home.run("dags", "test", "load_orders_hourly", "2026-01-01T10:00:00")
 
     assert run.returncode == 0, (run.stdout + run.stderr)[-8000:]

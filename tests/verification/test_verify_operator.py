@@ -16,12 +16,12 @@ from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy
 from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.facts import Coverage
-from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from tests.support.airflow_runs import DAGS, airflow_uri
 from tests.support.clients import produce
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names
+from tests.support.warm_airflow import WarmAirflowHome
 
 pytestmark = pytest.mark.server
 
@@ -37,7 +37,7 @@ def test_the_operator_hands_on_what_was_proved(
         "kafka_default": json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": kafka.bootstrap_servers}}),
         "warehouse": airflow_uri(postgres_engine),
     }
-    with AirflowHome(dags=DAGS, connections=connections) as home:
+    with WarmAirflowHome(dags=DAGS, connections=connections) as home:
         run = home.run("dags", "test", "verify_under_test")
         with contextlib.closing(sqlite3.connect(home.directory / "airflow.db")) as metadata:
             pushed = metadata.execute("SELECT value FROM xcom WHERE key = 'return_value'").fetchall()
