@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
 
-from sqlalchemy.engine import Engine
-
 from airflow_kafka_offsets.core.instants import Start, from_milliseconds, milliseconds
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.offsets import PartitionLog, TopicPartition
@@ -20,7 +18,7 @@ from airflow_kafka_offsets.kafka.start_offsets import first_offsets
 from airflow_kafka_offsets.lag.group_states import GroupState, group_states
 from airflow_kafka_offsets.lag.report import Committed, LagReport, evaluate
 from airflow_kafka_offsets.ledger.groups import cluster_of
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger
 
 T = TypeVar("T")
 
@@ -49,14 +47,7 @@ class LagQuestion:
     times: bool = False
 
 
-def measure_lag(
-    engine: Engine,
-    tables: Tables,
-    cluster: Cluster,
-    question: LagQuestion,
-    *,
-    new_group: bool = False,
-) -> LagReport:
+def measure_lag(ledger: Ledger, cluster: Cluster, question: LagQuestion, *, new_group: bool = False) -> LagReport:
     """Measure the lag of a group.
 
     For any number of partitions, this takes four requests to Kafka: the cluster's id, the topics, and both ends of the logs;
@@ -70,10 +61,10 @@ def measure_lag(
     :raises UnknownTopicError: a topic or partition of the scope does not exist and has no position
     :raises KafkaUnavailableError: the cluster did not answer in time
     """
-    with engine.connect() as conn:
+    with ledger.connect() as conn:
         if not new_group:
-            cluster_of(conn, tables, question.group_id)
-        states = group_states(conn, tables, [question.group_id])
+            cluster_of(conn, ledger.tables, question.group_id)
+        states = group_states(conn, ledger.tables, [question.group_id])
     report = next(LagPolls(cluster).reports([(question, states[question.group_id])]))
     if isinstance(report, Exception):
         raise report

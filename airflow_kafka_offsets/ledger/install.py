@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.database.errors import database_message, is_outage, sqlstate
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
 from airflow_kafka_offsets.ledger.migrations import upgrade_statements
-from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables, sql_text
+from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables, sql_text
 
 # In other databases each DDL statement is a transaction of its own.
 _BEGIN = {"postgresql": "BEGIN", "sqlite": "BEGIN IMMEDIATE"}
@@ -20,7 +20,7 @@ _BEGIN = {"postgresql": "BEGIN", "sqlite": "BEGIN IMMEDIATE"}
 _NO_SUCH_SCHEMA = "3F000"
 
 
-def initialize(engine: Engine, tables: Tables) -> bool:
+def initialize(ledger: Ledger) -> bool:
     """Create missing state tables, and upgrade those of an earlier schema version.
 
     Idempotent, and safe in two processes at once. With transactional DDL (Postgres, SQLite) an upgrade is one transaction; in
@@ -30,14 +30,14 @@ def initialize(engine: Engine, tables: Tables) -> bool:
     :raises LedgerError: the tables cannot be created or upgraded, or are of a newer version than this package knows
     :raises DatabaseUnavailableError: the database is unavailable, or out of space for example
     """
-    with engine.connect() as conn:
-        version = stored_version(conn, tables)
+    with ledger.connect() as conn:
+        version = stored_version(conn, ledger.tables)
     if version is None:
-        return create_missing(engine, tables)
-    return version < SCHEMA_VERSION and _upgrade(engine, tables)
+        return create_missing(ledger)
+    return version < SCHEMA_VERSION and _upgrade(ledger)
 
 
-def create_missing(engine: Engine, tables: Tables) -> bool:
+def create_missing(ledger: Ledger) -> bool:
     """Create missing state tables, as every load does first; tables of an earlier version are not upgraded.
 
     Workers with the earlier version of this package may still use them: an administrator decides when to upgrade.
@@ -46,28 +46,32 @@ def create_missing(engine: Engine, tables: Tables) -> bool:
     :raises LedgerError: the tables cannot be created, or are of another version
     :raises DatabaseUnavailableError: the database is unavailable, or out of space for example
     """
-    tables.check_names(engine.dialect)
-    with engine.connect() as conn:
+    tables = ledger.tables
+    tables.check_names(ledger.engine.dialect)
+    with ledger.connect() as conn:
         if installed_version(conn, tables) is not None:
             return False
-    return _change(engine, tables, lambda conn: _create(conn, tables), "created", "Grant CREATE on the schema")
+    return _change(ledger, lambda conn: _create(conn, tables), "created", "Grant CREATE on the schema")
 
 
-def statements(engine: Engine, tables: Tables) -> str:
+def statements(ledger: Ledger) -> str:
     """Return the SQL that `init` would run, for users without the right to run DDL; empty where there is nothing to do.
 
     :raises LedgerError: the tables cannot be upgraded, or are of a newer version than this package knows
     """
-    with engine.connect() as conn:
+    tables, dialect = ledger.tables, ledger.engine.dialect
+    with ledger.connect() as conn:
         version = stored_version(conn, tables)
         if version is None:
-            return tables.ddl(engine.dialect)
-        text = sql_text(upgrade_statements(conn, tables, version), engine.dialect)
-    begin = _BEGIN.get(engine.dialect.name)
+            return tables.ddl(dialect)
+        text = sql_text(upgrade_statements(conn, tables, version), dialect)
+    begin = _BEGIN.get(dialect.name)
     return f"{begin};\n\n{text}COMMIT;\n\n" if text and begin else text
 
 
-def _upgrade(engine: Engine, tables: Tables) -> bool:
+def _upgrade(ledger: Ledger) -> bool:
+    tables = ledger.tables
+
     def work(conn: Connection) -> bool:
         # Waits for the upgrade of another process. SQLite's transaction has its lock from the beginning.
         conn.execute(sa.select(tables.schema_version).with_for_update()).all()
@@ -78,16 +82,17 @@ def _upgrade(engine: Engine, tables: Tables) -> bool:
             conn.execute(statement)
         return True
 
-    return _change(engine, tables, work, "upgraded", "Run it as the owner of the tables")
+    return _change(ledger, work, "upgraded", "Run it as the owner of the tables")
 
 
-def _change(engine: Engine, tables: Tables, work: Callable[[Connection], bool], done: str, way_out: str) -> bool:
+def _change(ledger: Ledger, work: Callable[[Connection], bool], done: str, way_out: str) -> bool:
     """Run a transaction that changes the tables; return False where another process has changed them meanwhile."""
+    engine, tables = ledger.engine, ledger.tables
     try:
         return transact(engine, work)
     except DBAPIError as error:
         # Where two processes create the tables at the same time, one of them gets an error.
-        with engine.connect() as conn:
+        with ledger.connect() as conn:
             if stored_version(conn, tables) == SCHEMA_VERSION:
                 return False
         if is_outage(error):

@@ -74,20 +74,20 @@ class StagedBatch:
 
 def stage(context: LoadContext, claim: Claim, batch: Batch) -> StagedBatch:
     """Run Spark to write files with the rows of a batch, in a new directory."""
-    pipeline, engine = context.pipeline, context.engine
-    with engine.connect() as conn:
+    pipeline = context.pipeline
+    with context.ledger.connect() as conn:
         # The commit checks it again; here it saves a Spark application whose result could not be committed.
-        pipeline.sink.refuse_unknown_rows(conn, pipeline.tables.offset_batches, batch.batch_id)
+        pipeline.sink.refuse_unknown_rows(conn, context.ledger.tables.offset_batches, batch.batch_id)
     directory = create_directory(batch, pipeline.staging_dir)
     job = make_job(context, batch, directory)
-    begin_staging(engine, pipeline.tables, claim, batch, directory.uri, context.recipe)
+    begin_staging(claim, batch, directory.uri, context.recipe)
     if batch.staging_uri is not None:
         # An earlier attempt was killed while it staged.
         remove_attempt(batch.batch_id, batch.staging_uri, pipeline.staging_dir)
     staged = launch_application(context.launcher, job, batch, directory)
     # If a topic was recreated while Spark read, records of the new topic would be loaded as those of the old one.
     log_identity.check_ranges(batch.ranges, context.cluster.logs(pipeline.topics))
-    mark_staged(engine, pipeline.tables, claim, batch, staged.records)
+    mark_staged(claim, batch, staged.records)
     return staged
 
 
