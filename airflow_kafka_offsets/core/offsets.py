@@ -28,6 +28,18 @@ class TopicPartition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class OfPartition:
+    """Something of a single partition: its topic and its number are the first fields."""
+
+    topic: str
+    partition: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
 class Position:
     """The stored position of a partition: the next offset to read, and the identity of the log it belongs to.
 
@@ -54,7 +66,7 @@ class PartitionLog:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetRange:
+class OffsetRange(OfPartition):
     """Offsets of one partition that a batch loads.
 
     :param start: the stored position, or the offset that `how` decided on
@@ -65,8 +77,6 @@ class OffsetRange:
     :param end_epoch: that of the leader that reported the log's end, when the range was planned; stored with the position
     """
 
-    topic: str
-    partition: int
     start: int
     end: int
     target: int
@@ -74,10 +84,6 @@ class OffsetRange:
     how: str = "stored"
     leader_epoch: int | None = None
     end_epoch: int | None = None
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
 
     @property
     def epoch_after(self) -> int | None:
@@ -96,11 +102,9 @@ class OffsetRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(OfPartition):
     """Offsets [start, end) of a partition that no batch will ever load, and the reason."""
 
-    topic: str
-    partition: int
     start: int
     end: int
     cause: str

@@ -173,7 +173,7 @@ def _raise_if_lost(gaps: Sequence[Gap], on_data_loss: OnDataLoss) -> None:
     """
     if gaps and on_data_loss == "fail":
         lost = "; ".join(
-            f"{gap.topic}[{gap.partition}]: position {gap.start}, beginning offset {gap.end}, {gap.end - gap.start} offsets gone"
+            f"{gap.topic_partition}: position {gap.start}, beginning offset {gap.end}, {gap.end - gap.start} offsets gone"
             for gap in gaps
         )
         raise DataLossError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -57,7 +57,7 @@ class Batch:
     def starts(self) -> dict[TopicPartition, int]:
         """The offset at which the batch starts each partition: its gap comes before its range."""
         starts = {range_.topic_partition: range_.start for range_ in self.ranges}
-        return starts | {TopicPartition(gap.topic, gap.partition): gap.start for gap in self.gaps}
+        return starts | {gap.topic_partition: gap.start for gap in self.gaps}
 
 
 def of_task(tables: Tables, group_id: str, owner: TaskRun) -> sa.ColumnElement[bool]:
@@ -112,11 +112,7 @@ def insert_batch(
             generation=generation,
             kind=kind,
             attempt=0,
-            dag_id=owner.dag_id,
-            task_id=owner.task_id,
-            run_id=owner.run_id,
-            map_index=owner.map_index,
-            try_number=owner.try_number,
+            **asdict(owner),
             **values,
         )
     )
@@ -153,21 +149,12 @@ def as_batch(conn: Connection, tables: Tables, row: Any) -> Batch:
     """Return a row of `offset_batches` as a batch, with its ranges and gaps."""
 
     def parts(table: sa.Table) -> sa.CursorResult[Any]:
-        columns = table.c
-        return conn.execute(
-            sa.select(table).where(columns.batch_id == row.batch_id).order_by(columns.topic, columns.partition)
-        )
+        of_batch = sa.select(table).where(table.c.batch_id == row.batch_id)
+        return conn.execute(of_batch.order_by(table.c.topic, table.c.partition))
 
-    return Batch(
-        row.batch_id,
-        row.consumer_group,
-        row.state,
-        tuple(map(as_range, parts(tables.offset_ranges))),
-        tuple(map(as_gap, parts(tables.offset_gaps))),
-        row.target_table,
-        row.staging_uri,
-        row.fingerprint,
-    )
+    ranges, gaps = map(as_range, parts(tables.offset_ranges)), map(as_gap, parts(tables.offset_gaps))
+    stored = (row.target_table, row.staging_uri, row.fingerprint)
+    return Batch(row.batch_id, row.consumer_group, row.state, tuple(ranges), tuple(gaps), *stored)
 
 
 def as_range(row: Any) -> OffsetRange:

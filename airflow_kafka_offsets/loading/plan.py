@@ -181,9 +181,7 @@ def abandon_if_expired(context: LoadContext, claim: Claim, options: LoadOptions,
 def log_gaps(gaps: Iterable[Gap]) -> None:
     """Log the offsets that a plan leaves out, before anything is loaded."""
     for gap in gaps:
-        log.warning(
-            "%s[%d]: offsets %d..%d are %s: %s", gap.topic, gap.partition, gap.start, gap.end, gap.cause, gap.decision
-        )
+        log.warning("%s: offsets %d..%d are %s: %s", gap.topic_partition, gap.start, gap.end, gap.cause, gap.decision)
 
 
 class PartitionOutlook(NamedTuple):
@@ -242,7 +240,7 @@ def known_topics(ledger: Ledger, group_id: str) -> list[str]:
 def _partitions(
     ranges: Sequence[OffsetRange], gaps: Sequence[Gap], sizes: Mapping[str, float]
 ) -> tuple[PartitionOutlook, ...]:
-    skipped = {(gap.topic, gap.partition): gap.end - gap.start for gap in gaps}
+    skipped = {gap.topic_partition: gap.end - gap.start for gap in gaps}
     return tuple(
         PartitionOutlook(
             range_,

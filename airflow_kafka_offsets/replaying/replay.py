@@ -42,7 +42,6 @@ from airflow_kafka_offsets.replaying.replay_batches import (
     batch_of,
     plan_again,
     record_replay,
-    take_replay,
 )
 from airflow_kafka_offsets.spark.launcher import Launcher
 
@@ -115,7 +114,7 @@ def replay(
             reason=reason,
             who=who,
         )
-        batches = take_replay(context.ledger, request, cluster_id=context.cluster_id)
+        batches = record_replay(context.ledger, request, cluster_id=context.cluster_id)
         clean_up(context.ledger, pipeline)
         result = LoadResult()
         for batch in batches or _plan(context, bounds, request, max_records, on_data_loss):

@@ -148,7 +148,7 @@ def _spans(batch: Batch) -> Iterator[tuple[TopicPartition, Span]]:
     for range_ in batch.ranges:
         yield range_.topic_partition, (range_.start, range_.end)
     for gap in batch.gaps:
-        yield TopicPartition(gap.topic, gap.partition), (gap.start, gap.end)
+        yield gap.topic_partition, (gap.start, gap.end)
 
 
 def batch_of(ledger: Ledger, group_id: str, batch_id: int) -> Batch:
@@ -167,30 +167,19 @@ def batch_of(ledger: Ledger, group_id: str, batch_id: int) -> Batch:
         return as_batch(conn, ledger.tables, row)
 
 
-def take_replay(ledger: Ledger, replay: Replay, *, cluster_id: str) -> list[ReplayBatch]:
-    """Take over the batches that an earlier try of the same task instance planned for the same replay.
+def record_replay(ledger: Ledger, replay: Replay, plans: Sequence[Plan] = (), *, cluster_id: str) -> list[ReplayBatch]:
+    """Take over the batches that an earlier try of the same task instance planned for the same replay, or else write all of them
+    ahead of its work.
 
     Open batches of other replays of the task instance are abandoned. Parts of this replay that were abandoned meanwhile are
-    planned again.
+    planned again. The group's row is locked, and not claimed: a running load goes on.
 
+    :param plans: of the batches; empty only takes over
     :return: all batches of the replay; none where no try has planned it
-    :raises ClusterChangedError: the group belongs to another cluster
-    :raises DoubleLoadError: records of an abandoned part would be duplicated by now
-    """
-
-    return record_replay(ledger, replay, (), cluster_id=cluster_id)
-
-
-def record_replay(ledger: Ledger, replay: Replay, plans: Sequence[Plan], *, cluster_id: str) -> list[ReplayBatch]:
-    """Write all batches of a replay ahead of its work, or take over those that another try has written meanwhile.
-
-    The group's row is locked, and not claimed: a running load goes on.
-
     :raises ClusterChangedError: the group belongs to another cluster
     :raises DoubleLoadError: records would be duplicated
     :raises ConfigurationError: there is nothing to replace
     """
-
     tables = ledger.tables
 
     def work(conn: Connection) -> list[ReplayBatch]:
@@ -250,7 +239,7 @@ def _take_over(conn: Connection, ledger: Ledger, replay: Replay, generation: int
 def _replay_batch(conn: Connection, ledger: Ledger, replay: Replay, row: Any) -> ReplayBatch:
     batch = as_batch(conn, ledger.tables, row)
     if row.state in OPEN_STATES:
-        return _claim(ledger, replay, batch, row.epoch)
+        return ReplayClaim(ledger, replay.group_id, row.epoch, replay.owner, replay, batch)
     return ReplayedBatch(batch, LoadResult((row.batch_id,), row.records, row.row_count, row.dead_letters))
 
 
@@ -278,8 +267,4 @@ def _insert(conn: Connection, ledger: Ledger, replay: Replay, plan: Plan, genera
         replaced,
         **values,
     )
-    return _claim(ledger, replay, batch, 1)
-
-
-def _claim(ledger: Ledger, replay: Replay, batch: Batch, epoch: int) -> ReplayClaim:
-    return ReplayClaim(ledger, replay.group_id, epoch, replay.owner, replay, batch)
+    return ReplayClaim(ledger, replay.group_id, 1, replay.owner, replay, batch)
