@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from airflow_kafka_offsets.cli.output import note
-from airflow_kafka_offsets.database.errors import database_message
+from airflow_kafka_offsets.database.transactions import database_message
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
 from airflow_kafka_offsets.hooks.connections import kafka_cluster, open_database
 from airflow_kafka_offsets.kafka.cluster import Cluster

@@ -14,8 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.cli.command import KAFKA_TIMEOUT_SECONDS, database
 from airflow_kafka_offsets.core.text import count, first_few
-from airflow_kafka_offsets.database.errors import STATE_RIGHTS, database_message, is_outage, sqlstate
-from airflow_kafka_offsets.database.transactions import transaction
+from airflow_kafka_offsets.database.transactions import STATE_RIGHTS, database_message, is_outage, sqlstate, transaction
 from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.install import installed_version
@@ -95,10 +94,7 @@ class Machine:
                 raise CheckSkipped("there are no state tables to check")
             missing = list(_missing_rights(ledger))
             if missing:
-                raise CheckFailedError(
-                    f"missing: {first_few(missing, most=_MOST_RIGHTS)}",
-                    f"GRANT {STATE_RIGHTS}",
-                )
+                raise CheckFailedError(f"missing: {first_few(missing, most=_MOST_RIGHTS)}", f"GRANT {STATE_RIGHTS}")
             with ledger.connect() as conn:
                 stored = conn.scalars(sa.select(ledger.tables.consumed_offsets.c.topic).distinct()).all()
         self._topics = self._topics or stored

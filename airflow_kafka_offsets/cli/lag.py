@@ -1,6 +1,6 @@
 """`airflow kafka-offsets show`, `lag` and `plan`: how far behind a group is, and what its next batch would load.
 
-They print what `lag.measure` and `loading.outlook` return.
+They print what `lag.measure` and `loading.plan` return.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.lag.group_states import group_states
-from airflow_kafka_offsets.lag.measure import LagQuestion, measure_lag
+from airflow_kafka_offsets.lag.measure import LagQuestion, group_states, measure_lag
 from airflow_kafka_offsets.lag.report import LagReport, measures
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import check_installed

@@ -203,10 +203,7 @@ def cap(ranges: Sequence[OffsetRange], most: int | None) -> list[OffsetRange]:
 
 
 def most_offsets(
-    ranges: Sequence[OffsetRange],
-    max_records: int | None,
-    max_bytes: int | None,
-    bytes_per_offset: Mapping[str, float],
+    ranges: Sequence[OffsetRange], max_records: int | None, max_bytes: int | None, bytes_per_offset: Mapping[str, float]
 ) -> int | None:
     """Return the most offsets of one batch by both limits; None without a limit.
 

@@ -1,7 +1,12 @@
-"""Batches of every kind as rows of the state tables: the queries and inserts that loads, replays and rewinds share."""
+"""Batches of every kind as rows of the state tables, and who they are of: the queries and inserts that loads, replays and rewinds
+share.
+"""
 
 from __future__ import annotations
 
+import os
+import socket
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,7 +16,6 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 
 OPEN_STATES = ("planned", "staged")
 
@@ -108,12 +112,7 @@ def insert_batch(
     """
     result = conn.execute(
         tables.offset_batches.insert().values(
-            consumer_group=group_id,
-            generation=generation,
-            kind=kind,
-            attempt=0,
-            **asdict(owner),
-            **values,
+            consumer_group=group_id, generation=generation, kind=kind, attempt=0, **asdict(owner), **values
         )
     )
     key = result.inserted_primary_key
@@ -165,3 +164,28 @@ def as_range(row: Any) -> OffsetRange:
 def as_gap(row: Any) -> Gap:
     """Return a row of `offset_gaps` as a gap."""
     return Gap(**{attribute: getattr(row, column) for column, attribute in _GAP_COLUMNS.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRun:
+    """An Airflow task instance in one of its tries, or a process outside of Airflow.
+
+    The tries of a task instance are the same owner: a later try takes over from an earlier one at once.
+    """
+
+    run_id: str
+    dag_id: str | None = None
+    task_id: str | None = None
+    map_index: int | None = None
+    try_number: int | None = None
+
+    @classmethod
+    def of_this_process(cls) -> TaskRun:
+        """Return an identity that no other process has, for scripts and notebooks."""
+        return cls(run_id=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}")
+
+    def __str__(self) -> str:
+        if self.dag_id is None:
+            return f"process {self.run_id}"
+        mapped = f" map index {self.map_index}" if self.map_index is not None and self.map_index >= 0 else ""
+        return f"dag {self.dag_id!r} task {self.task_id!r} run {self.run_id!r}{mapped}"

@@ -13,10 +13,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.offsets import MAX_INT64, TopicPartition
+from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
-from airflow_kafka_offsets.database.errors import translated_errors
-from airflow_kafka_offsets.database.transactions import database_now, transact
+from airflow_kafka_offsets.core.text import MAX_INT64
+from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import OpenBatchError, PositionsMovedError
 from airflow_kafka_offsets.ledger.batch_rows import (
     OPEN_STATES,
@@ -29,7 +29,7 @@ from airflow_kafka_offsets.ledger.batch_rows import (
 )
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.group_table import refuse_replayed
-from airflow_kafka_offsets.ledger.groups import lock, stored_generation
+from airflow_kafka_offsets.ledger.groups import stored_generation
 from airflow_kafka_offsets.ledger.moved_positions import keep_first_positions, store_first_positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
@@ -131,7 +131,6 @@ def abandon(claim: Claim, batch: Batch, reason: str) -> None:
 
     :param reason: for the history
     """
-
     tables = claim.ledger.tables
 
     def work(conn: Connection) -> None:
@@ -139,21 +138,6 @@ def abandon(claim: Claim, batch: Batch, reason: str) -> None:
         update_open(conn, tables, batch.batch_id, state="abandoned", reason=reason)
 
     claim.transact(work)
-
-
-def abandon_batch(ledger: Ledger, group_id: str, batch_id: int, *, who: str, reason: str | None = None) -> None:
-    """Abandon an open batch, a load or a replay: the positions stay where they are, or where the batch began.
-
-    :param who: for the history, as is the reason
-    :raises OpenBatchError: the batch is not open, or of another group
-    """
-
-    def work(conn: Connection) -> None:
-        lock(conn, ledger.tables, group_id)
-        abandon_locked(conn, ledger.tables, group_id, batch_id, who, reason)
-
-    with translated_errors(f"Batch {batch_id} of group {group_id!r} was not abandoned", "Try again."):
-        transact(ledger.engine, work)
 
 
 def abandon_locked(

@@ -14,8 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
-from airflow_kafka_offsets.database.errors import database_message, is_outage
-from airflow_kafka_offsets.database.transactions import database_now, transact
+from airflow_kafka_offsets.database.transactions import database_message, database_now, is_outage, transact
 from airflow_kafka_offsets.exceptions import (
     CommitUnknownError,
     DatabaseBusyError,
@@ -47,7 +46,6 @@ def commit_batch(claim: Claim, batch: Batch, reads: Reads, write: Callable[[Conn
     :raises DatabaseUnavailableError: no room, no connection, a time-out; nothing was written
     :raises CommitUnknownError: the connection broke, and the ledger could not be read
     """
-
     tables = claim.ledger.tables
 
     def work(conn: Connection) -> int:

@@ -15,7 +15,7 @@ from airflow_kafka_offsets.ledger.batch_rows import Recipe
 from airflow_kafka_offsets.ledger.install import create_missing
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.spark.launcher import Launcher
+from airflow_kafka_offsets.spark.job import Launcher
 from airflow_kafka_offsets.staging.rows import TargetColumns
 
 

@@ -13,9 +13,9 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.core.planning import OnDataLoss
 from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.database.errors import translated_errors
+from airflow_kafka_offsets.database.transactions import translated_errors
 from airflow_kafka_offsets.exceptions import DataLossError
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.commit import commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
 from airflow_kafka_offsets.loading.load import prefer_fenced_error
@@ -43,7 +43,7 @@ from airflow_kafka_offsets.replaying.replay_batches import (
     plan_again,
     record_replay,
 )
-from airflow_kafka_offsets.spark.launcher import Launcher
+from airflow_kafka_offsets.spark.job import Launcher
 
 log = logging.getLogger(__name__)
 

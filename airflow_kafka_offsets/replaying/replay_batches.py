@@ -13,15 +13,15 @@ from typing import Any, ClassVar, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.offsets import Span, TopicPartition, intersect
 from airflow_kafka_offsets.core.planning import Plan
-from airflow_kafka_offsets.core.spans import Span, intersect
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, FencedError
 from airflow_kafka_offsets.ledger.batch_rows import (
     OPEN_STATES,
     Batch,
     Recipe,
+    TaskRun,
     as_batch,
     insert_batch,
     of_task_instance,
@@ -32,7 +32,6 @@ from airflow_kafka_offsets.ledger.group_table import loads_into, same_table_name
 from airflow_kafka_offsets.ledger.groups import lock, lock_group
 from airflow_kafka_offsets.ledger.positions import Reads
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.replaying.double_loads import refuse_double, refuse_overlap
 
@@ -71,14 +70,10 @@ class ReplayClaim(Claim):
     replay: Replay
     batch: Batch
 
-    @property
-    def batch_id(self) -> int:
-        return self.batch.batch_id
-
     def row(self) -> tuple[sa.Table, sa.ColumnElement[bool]]:
         """Return the table of the batches, and the condition for the batch's row."""
         batches = self.ledger.tables.offset_batches
-        return batches, batches.c.batch_id == self.batch_id
+        return batches, batches.c.batch_id == self.batch.batch_id
 
     def begin_commit(self, conn: Connection, batch: Batch) -> None:
         """Lock the batch, and check that its records will not be duplicated.
@@ -103,11 +98,11 @@ class ReplayClaim(Claim):
         """Return the error that says which try has the batch now."""
         batches = self.ledger.tables.offset_batches.c
         row = conn.execute(
-            sa.select(batches.epoch, batches.try_number).where(batches.batch_id == self.batch_id)
+            sa.select(batches.epoch, batches.try_number).where(batches.batch_id == self.batch.batch_id)
         ).one_or_none()
         current = f"try {row.try_number}, epoch {row.epoch}" if row is not None else "its row is gone"
         return FencedError(
-            f"Batch {self.batch_id}, a replay of group {self.group_id!r}, was taken over by a later attempt of {self.owner} "
+            f"Batch {self.batch.batch_id}, a replay of group {self.group_id!r}, was taken over by a later attempt of {self.owner} "
             f"({current}) while this one (try {self.owner.try_number}, epoch {self.epoch}) was running. Nothing of this attempt "
             "was written; the later attempt carries on with the same batch."
         )
@@ -205,8 +200,8 @@ def plan_again(claim: ReplayClaim, plan: Plan, reason: str) -> ReplayClaim:
     batches = tables.offset_batches
 
     def work(conn: Connection) -> ReplayClaim:
-        generation = conn.scalar(sa.select(batches.c.generation).where(batches.c.batch_id == claim.batch_id))
-        update_open(conn, tables, claim.batch_id, state="abandoned", reason=reason)
+        generation = conn.scalar(sa.select(batches.c.generation).where(batches.c.batch_id == claim.batch.batch_id))
+        update_open(conn, tables, claim.batch.batch_id, state="abandoned", reason=reason)
         return _insert(conn, claim.ledger, claim.replay, plan, generation or 0)
 
     return claim.transact(work)

@@ -14,26 +14,22 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.core.offsets import Gap, Position
-from airflow_kafka_offsets.core.scope import Scope
+from airflow_kafka_offsets.core.offsets import Gap, Position, Scope
 from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.database.errors import translated_errors
-from airflow_kafka_offsets.database.transactions import transact
+from airflow_kafka_offsets.database.transactions import transact, translated_errors
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     CommitUnknownError,
     OpenBatchError,
     RewindConflictError,
 )
-from airflow_kafka_offsets.ledger.batch_rows import of_task_instance
-from airflow_kafka_offsets.ledger.batches import abandon_batch as abandon_open_batch
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun, of_task_instance
 from airflow_kafka_offsets.ledger.batches import abandon_locked, open_batch_of
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock, lock_group, wait_for_group
 from airflow_kafka_offsets.ledger.install import create_missing, installed_version
 from airflow_kafka_offsets.ledger.moved_positions import move_positions
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.rewinding.history import REWIND_KINDS, count_removed, executed_preview
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
@@ -156,13 +152,7 @@ def execute_rewind(
 
 
 def executed_by(
-    ledger: Ledger,
-    run: TaskRun,
-    group_id: str,
-    scenario: Scenario,
-    *,
-    scope: Scope | None = None,
-    replace: Sink | None = None,
+    ledger: Ledger, run: TaskRun, group_id: str, scenario: Scenario, scope: Scope, replace: Sink | None
 ) -> tuple[RewindPreview, RewindResult] | None:
     """Return what an earlier try of a task instance has rewound; None if none has.
 
@@ -172,7 +162,7 @@ def executed_by(
     with ledger.connect() as conn:
         if installed_version(conn, tables) is None:
             return None
-        batch_id = _executed_by(conn, tables, group_id, run, scenario.describe(scope or {}), replace)
+        batch_id = _executed_by(conn, tables, group_id, run, scenario.describe(scope), replace)
     if batch_id is None:
         return None
     preview = executed_preview(ledger, batch_id)
@@ -195,10 +185,16 @@ def abandon_batch(
     :raises OpenBatchError: the group has no such batch, or it is not open
     :raises ConfigurationError: there is no such group
     """
-    ledger = Ledger(engine, tables or Tables())
-    with ledger.connect() as conn:
-        cluster_of(conn, ledger.tables, group_id)  # raises if there is no such group
-    abandon_open_batch(ledger, group_id, batch_id, who=who or current_user(), reason=reason)
+    of_group, who = tables or Tables(), who or current_user()
+
+    def work(conn: Connection) -> None:
+        lock(conn, of_group, group_id)
+        abandon_locked(conn, of_group, group_id, batch_id, who, reason)
+
+    with engine.connect() as conn:
+        cluster_of(conn, of_group, group_id)  # raises if there is no such group
+    with translated_errors(f"Batch {batch_id} of group {group_id!r} was not abandoned", "Try again."):
+        transact(engine, work)
 
 
 def current_user() -> str:

@@ -10,9 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
-from airflow_kafka_offsets.core.offsets import Position, TopicPartition
-from airflow_kafka_offsets.core.scope import Scope, in_scope
-from airflow_kafka_offsets.core.spans import Span, subtract
+from airflow_kafka_offsets.core.offsets import Position, Scope, Span, TopicPartition, in_scope, subtract
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,

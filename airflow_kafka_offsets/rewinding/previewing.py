@@ -12,8 +12,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.core.log_identity import check_cluster
-from airflow_kafka_offsets.core.offsets import Position, TopicPartition
-from airflow_kafka_offsets.core.scope import Scope, partitions_in
+from airflow_kafka_offsets.core.offsets import Position, Scope, TopicPartition, partitions_in
 from airflow_kafka_offsets.database.transactions import now
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster

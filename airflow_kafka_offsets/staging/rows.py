@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
-from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import Manifest
+from airflow_kafka_offsets.staging.directory import Manifest, StagingDirectory
 
 
 class TargetColumns(NamedTuple):

@@ -7,8 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
-from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
-from airflow_kafka_offsets.core.spans import Span, intersect, merge, subtract
+from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, intersect, merge, subtract
 from airflow_kafka_offsets.verification.facts import CONTINUED, BatchRecord, Findings
 
 

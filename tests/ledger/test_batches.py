@@ -7,9 +7,9 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_offsets.core.offsets import Gap, Position, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.batches import begin_staging, captured_targets, mark_staged, open_batch, record_plan
 from airflow_kafka_offsets.ledger.positions import read_positions
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 from tests.support.ledgers import (
     FIRST_LOAD,
     FIRST_TRY,

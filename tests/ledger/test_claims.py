@@ -10,9 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import ClusterChangedError, FencedError, GroupBusyError, LedgerError
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import GroupClaim, claim_group, heartbeat
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 from tests.support.ledgers import CLUSTER, FIRST_TRY, GROUP, MINUTE, OTHER_RUN, SECOND_TRY, Database, until
 
 

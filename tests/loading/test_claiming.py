@@ -13,9 +13,9 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import GroupBusyError
 from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.loading.load import hold_group
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.sinks.sql.table import SqlTable

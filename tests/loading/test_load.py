@@ -7,9 +7,9 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import DataLossError, RecordError, StagingError
 from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob

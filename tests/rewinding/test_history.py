@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, TopicPartition
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, Scope, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
-from airflow_kafka_offsets.core.scope import Scope
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     NoPositionError,
@@ -14,9 +13,10 @@ from airflow_kafka_offsets.exceptions import (
     TopicRecreatedError,
 )
 from airflow_kafka_offsets.ledger.batch_rows import Recipe
-from airflow_kafka_offsets.ledger.batches import abandon_batch, record_plan
+from airflow_kafka_offsets.ledger.batches import record_plan
 from airflow_kafka_offsets.ledger.positions import read_positions
 from airflow_kafka_offsets.rewinding.decision import PartitionRewind
+from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.rewinding.history import (
     executed_preview,
     loaded_within,
@@ -59,7 +59,7 @@ class TestStateBefore:
 
     def test_a_batch_that_was_abandoned_moved_nothing(self, loaded: Warehouse) -> None:
         _, batch = loaded.plan({T0: 30})
-        abandon_batch(loaded.ledger, GROUP, batch.batch_id, who="ana@host")
+        abandon_batch(GROUP, batch.batch_id, engine=loaded.engine, tables=loaded.tables, who="ana@host")
         after = loaded.load({T0: 40})
 
         assert offsets_of(state_before(loaded.ledger, GROUP, after)) == {T0: 20, T1: 5}
@@ -226,7 +226,7 @@ class TestCovered:
 
     def test_a_batch_that_was_abandoned_loaded_nothing(self, loaded: Warehouse) -> None:
         _, batch = loaded.plan({T0: 30})
-        abandon_batch(loaded.ledger, GROUP, batch.batch_id, who="ana@host")
+        abandon_batch(GROUP, batch.batch_id, engine=loaded.engine, tables=loaded.tables, who="ana@host")
         assert self.spans(loaded) == [(0, 10), (10, 20)]
 
     def test_an_earlier_topic_of_the_same_name_does_not_count(self, loaded: Warehouse) -> None:

@@ -19,10 +19,11 @@ from airflow_kafka_offsets.exceptions import (
     RewindConflictError,
 )
 from airflow_kafka_offsets.ledger.batch_rows import Recipe
-from airflow_kafka_offsets.ledger.batches import abandon_batch, open_batch, record_plan
+from airflow_kafka_offsets.ledger.batches import open_batch, record_plan
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.ledger.groups import read_generation
 from airflow_kafka_offsets.replaying.replay_batches import Replay, ReplayClaim, record_replay
+from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from tests.support.warehouse import (
     CLUSTER,
     GROUP,
@@ -202,7 +203,7 @@ class TestOpenBatch:
 
     def test_it_can_be_abandoned_alone(self, loaded: Warehouse) -> None:
         held, batch = loaded.plan({T0: 30})
-        abandon_batch(loaded.ledger, GROUP, batch.batch_id, who="ana@host")
+        abandon_batch(GROUP, batch.batch_id, engine=loaded.engine, tables=loaded.tables, who="ana@host")
 
         with pytest.raises(FencedError):
             loaded.commit(held, batch)
@@ -219,20 +220,20 @@ class TestOpenBatch:
     def test_only_an_open_batch_can_be_abandoned(self, loaded: Warehouse, batch_id: int, found: str) -> None:
         before = loaded.dump()
         with pytest.raises(OpenBatchError, match=found):
-            abandon_batch(loaded.ledger, GROUP, batch_id, who="ana@host")
+            abandon_batch(GROUP, batch_id, engine=loaded.engine, tables=loaded.tables, who="ana@host")
         assert loaded.dump() == before
 
     def test_a_batch_of_another_group_cannot_be_abandoned(self, loaded: Warehouse) -> None:
         _, batch = loaded.plan({T0: 3}, group="other")
         with pytest.raises(OpenBatchError, match="the group has no such batch"):
-            abandon_batch(loaded.ledger, GROUP, batch.batch_id, who="ana@host")
+            abandon_batch(GROUP, batch.batch_id, engine=loaded.engine, tables=loaded.tables, who="ana@host")
         assert loaded.batch(batch.batch_id)["state"] == "planned"
 
     def test_abandoning_a_replay_does_not_disturb_a_load(self, loaded: Warehouse) -> None:
         replay = Replay(group_id=GROUP, owner=REWINDER, scenario="0..5", recipe=Recipe("elsewhere", None, "f"))
         (planned,) = record_replay(loaded.ledger, replay, [Plan((OffsetRange(*T0, 0, 5, 5, ID),))], cluster_id=CLUSTER)
         held, batch = loaded.plan({T0: 30})
-        abandon_batch(loaded.ledger, GROUP, planned.batch.batch_id, who="ana@host")
+        abandon_batch(GROUP, planned.batch.batch_id, engine=loaded.engine, tables=loaded.tables, who="ana@host")
 
         loaded.commit(held, batch)
         assert isinstance(planned, ReplayClaim)

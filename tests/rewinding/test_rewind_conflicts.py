@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.core.scope import parse_scope
+from airflow_kafka_offsets.core.offsets import TopicPartition, parse_scope
 from airflow_kafka_offsets.exceptions import (
     OpenBatchError,
     RewindConflictError,
 )
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.rewinding.execution import abandon_batch, executed_by
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.scenarios import Scenario

@@ -16,7 +16,7 @@ from airflow_kafka_offsets.exceptions import (
     CommitUnknownError,
     DatabaseUnavailableError,
 )
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.rewinding.execution import executed_by
 from airflow_kafka_offsets.rewinding.previewing import CurrentState, current_state
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
@@ -50,6 +50,7 @@ class TestOnce:
             owner,
             GROUP,
             Scenario.of(*scenario.split()),
+            scope={},
             replace=SqlTable(target) if target is not None else None,
         )
         return done[1].batch_id if done is not None else None

@@ -9,9 +9,9 @@ import pytest
 
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.shared_poll import PollResult
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import claim_group
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.triggers.lag import KafkaLagEventTrigger
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, names
