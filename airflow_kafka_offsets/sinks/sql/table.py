@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
-from airflow_kafka_offsets.staging.rows import TargetColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.sinks.sink import Removed, ReplacedOffsets
     from airflow_kafka_offsets.sinks.sql.rows import SqlRows
-    from airflow_kafka_offsets.staging.rows import StagedRows
+    from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 
     Writer = Callable[[Connection, sa.Table, pa.Schema, StagedRows], int]
 
