@@ -12,44 +12,39 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_EXPORTS = {
-    "BatchBounds": "airflow_kafka_offsets.replaying.bounds",
-    "CommittedBy": "airflow_kafka_offsets.core.instants",
-    "Json": "airflow_kafka_offsets.formats.json_format",
-    "KafkaBatchOperator": "airflow_kafka_offsets.operators.batch",
-    "KafkaLagEventTrigger": "airflow_kafka_offsets.triggers.lag",
-    "KafkaLagSensor": "airflow_kafka_offsets.sensors.lag",
-    "KafkaLagTrigger": "airflow_kafka_offsets.triggers.lag",
-    "KafkaOffsetsRetryPolicy": "airflow_kafka_offsets.operators.retry_policy",
-    "KafkaReplayOperator": "airflow_kafka_offsets.operators.replay",
-    "KafkaReplayPlanOperator": "airflow_kafka_offsets.operators.replay",
-    "KafkaRewindOperator": "airflow_kafka_offsets.operators.rewind",
-    "KafkaVerifyOperator": "airflow_kafka_offsets.operators.verify",
-    "LoadOptions": "airflow_kafka_offsets.loading.pipeline",
-    "LoadResult": "airflow_kafka_offsets.loading.context",
-    "OffsetBounds": "airflow_kafka_offsets.replaying.bounds",
-    "Pipeline": "airflow_kafka_offsets.loading.pipeline",
-    "Raw": "airflow_kafka_offsets.formats.raw",
-    "RewindPreview": "airflow_kafka_offsets.rewinding.preview",
-    "RewindResult": "airflow_kafka_offsets.rewinding.execution",
-    "Scenario": "airflow_kafka_offsets.rewinding.scenarios",
-    "SessionLauncher": "airflow_kafka_offsets.spark.session_launcher",
-    "SqlTable": "airflow_kafka_offsets.sinks.sql.table",
-    "TimeBounds": "airflow_kafka_offsets.replaying.bounds",
-    "abandon_batch": "airflow_kafka_offsets.rewinding.execution",
-    "execute_rewind": "airflow_kafka_offsets.rewinding.execution",
-    "load": "airflow_kafka_offsets.loading.load",
-    "parse_scope": "airflow_kafka_offsets.core.scope",
-    "preview_rewind": "airflow_kafka_offsets.rewinding.previewing",
-    "replay": "airflow_kafka_offsets.replaying.replay",
-    "verify": "airflow_kafka_offsets.verification.verify",
+_MODULES = {
+    "airflow_kafka_offsets.core.instants": ("CommittedBy",),
+    "airflow_kafka_offsets.core.offsets": ("parse_scope",),
+    "airflow_kafka_offsets.formats.json_format": ("Json",),
+    "airflow_kafka_offsets.formats.raw": ("Raw",),
+    "airflow_kafka_offsets.loading.context": ("LoadResult",),
+    "airflow_kafka_offsets.loading.load": ("load",),
+    "airflow_kafka_offsets.loading.pipeline": ("LoadOptions", "Pipeline"),
+    "airflow_kafka_offsets.operators.batch": ("KafkaBatchOperator",),
+    "airflow_kafka_offsets.operators.replay": ("KafkaReplayOperator", "KafkaReplayPlanOperator"),
+    "airflow_kafka_offsets.operators.retry_policy": ("KafkaOffsetsRetryPolicy",),
+    "airflow_kafka_offsets.operators.rewind": ("KafkaRewindOperator",),
+    "airflow_kafka_offsets.operators.verify": ("KafkaVerifyOperator",),
+    "airflow_kafka_offsets.replaying.bounds": ("BatchBounds", "OffsetBounds", "TimeBounds"),
+    "airflow_kafka_offsets.replaying.replay": ("replay",),
+    "airflow_kafka_offsets.rewinding.execution": ("RewindResult", "abandon_batch", "execute_rewind"),
+    "airflow_kafka_offsets.rewinding.preview": ("RewindPreview",),
+    "airflow_kafka_offsets.rewinding.previewing": ("preview_rewind",),
+    "airflow_kafka_offsets.rewinding.scenarios": ("Scenario",),
+    "airflow_kafka_offsets.sensors.lag": ("KafkaLagSensor",),
+    "airflow_kafka_offsets.sinks.sql.table": ("SqlTable",),
+    "airflow_kafka_offsets.spark.session_launcher": ("SessionLauncher",),
+    "airflow_kafka_offsets.triggers.lag": ("KafkaLagEventTrigger", "KafkaLagTrigger"),
+    "airflow_kafka_offsets.verification.verify": ("verify",),
 }
+
+_EXPORTS = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = ["__version__", *_EXPORTS]
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.core.instants import CommittedBy as CommittedBy
-    from airflow_kafka_offsets.core.scope import parse_scope as parse_scope
+    from airflow_kafka_offsets.core.offsets import parse_scope as parse_scope
     from airflow_kafka_offsets.formats.json_format import Json as Json
     from airflow_kafka_offsets.formats.raw import Raw as Raw
     from airflow_kafka_offsets.loading.context import LoadResult as LoadResult

@@ -28,8 +28,7 @@ from airflow_kafka_offsets import Json, Pipeline, SessionLauncher, SqlTable, loa
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.loading.context import OnCommit
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
-from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.launcher import Launcher
+from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from benchmarks import machine
 from benchmarks.datasets import COLUMNS, Dataset
 from benchmarks.lag import create_topics

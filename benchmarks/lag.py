@@ -20,7 +20,7 @@ from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.measure import LagQuestion, measure_lag
 from airflow_kafka_offsets.lag.report import Committed, evaluate
 from airflow_kafka_offsets.lag.thresholds import Thresholds
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.rewinding.execution import execute_rewind
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
@@ -59,7 +59,7 @@ def main() -> int:
             cluster = Cluster(config)
 
             def look(times: bool, group: str = group, cluster: Cluster = cluster, partitions: int = partitions) -> None:
-                report = measure_lag(engine, Tables(), cluster, LagQuestion(group, times=times))
+                report = measure_lag(Ledger(engine), cluster, LagQuestion(group, times=times))
                 assert (len(report.partitions), report.lag) == (partitions, 10 * partitions)
 
             seconds = [

@@ -25,7 +25,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from benchmarks import machine
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
@@ -120,7 +120,7 @@ class Metrics:
 def store_positions(engine: Engine, kafka: KafkaBroker, topics: list[str], groups: int) -> None:
     """Store positions of every group in every partition of its topic, all at the beginning."""
     tables, now = Tables(), datetime.now(UTC)
-    initialize(engine, tables)
+    initialize(Ledger(engine, tables))
     cluster = Cluster({"bootstrap.servers": kafka.bootstrap_servers})
     cluster_id, logs = cluster.cluster_id(), cluster.logs(topics)
     names = [f"group_{number}" for number in range(groups)]

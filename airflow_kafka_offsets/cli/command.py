@@ -8,18 +8,16 @@ from __future__ import annotations
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
-from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from airflow_kafka_offsets.cli.output import note
-from airflow_kafka_offsets.database.errors import database_message
+from airflow_kafka_offsets.database.transactions import database_message
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
 from airflow_kafka_offsets.hooks.connections import kafka_cluster, open_database
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 KAFKA_TIMEOUT_SECONDS = 10.0
 """How long a command waits for an answer of Kafka: less than a task, since a person waits for the command."""
@@ -27,13 +25,6 @@ KAFKA_TIMEOUT_SECONDS = 10.0
 
 class _UsageError(Exception):
     """An option has a value that it cannot have."""
-
-
-class Database(NamedTuple):
-    """The database with the state tables, and their schema and prefix."""
-
-    engine: Engine
-    tables: Tables
 
 
 @contextmanager
@@ -80,10 +71,10 @@ def describe_error(error: Exception) -> str:
 
 
 @contextmanager
-def database(args: Namespace) -> Iterator[Database]:
-    """Open the database of `--conn-id` for a block."""
+def database(args: Namespace) -> Iterator[Ledger]:
+    """Open the database of `--conn-id` for a block, with the state tables of `--schema` and `--prefix`."""
     with open_database(args.conn_id) as engine:
-        yield Database(engine, Tables(args.schema, args.prefix))
+        yield Ledger(engine, Tables(args.schema, args.prefix))
 
 
 def cluster(args: Namespace) -> Cluster:

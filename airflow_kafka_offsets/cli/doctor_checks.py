@@ -12,13 +12,13 @@ import sqlalchemy as sa
 from airflow.sdk import BaseHook
 from sqlalchemy.exc import DBAPIError
 
-from airflow_kafka_offsets.cli.command import KAFKA_TIMEOUT_SECONDS, Database, database
+from airflow_kafka_offsets.cli.command import KAFKA_TIMEOUT_SECONDS, database
 from airflow_kafka_offsets.core.text import count, first_few
-from airflow_kafka_offsets.database.errors import STATE_RIGHTS, database_message, is_outage, sqlstate
-from airflow_kafka_offsets.database.transactions import transaction
+from airflow_kafka_offsets.database.transactions import STATE_RIGHTS, database_message, is_outage, sqlstate, transaction
 from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.install import installed_version
+from airflow_kafka_offsets.ledger.tables import Ledger
 
 _REQUIRED = ("airflow-kafka-offsets", "apache-airflow-core", "confluent-kafka", "pyarrow", "sqlalchemy")
 
@@ -76,35 +76,33 @@ class Machine:
         return ", ".join(f"{name} {version}" for name, version in installed.items())
 
     def database(self) -> str:
-        with database(self._args) as (engine, _), engine.connect() as conn:
+        with database(self._args) as ledger, ledger.connect() as conn:
             conn.scalar(sa.select(1))
             version = ".".join(map(str, conn.dialect.server_version_info or ()))
+        engine = ledger.engine
         user = f" as user {engine.url.username!r}" if engine.url.username else ""
         return f"{engine.dialect.name} {version}, database {engine.url.database!r}{user}"
 
     def state_tables(self) -> str:
-        with database(self._args) as state:
-            version = _installed_version(state)
-            return _try_to_create(state) if version is None else f"they exist, with schema version {version}"
+        with database(self._args) as ledger:
+            version = _installed_version(ledger)
+            return _try_to_create(ledger) if version is None else f"they exist, with schema version {version}"
 
     def rights(self) -> str:
-        with database(self._args) as state:
-            if _installed_version(state) is None:
+        with database(self._args) as ledger:
+            if _installed_version(ledger) is None:
                 raise CheckSkipped("there are no state tables to check")
-            missing = list(_missing_rights(state))
+            missing = list(_missing_rights(ledger))
             if missing:
-                raise CheckFailedError(
-                    f"missing: {first_few(missing, most=_MOST_RIGHTS)}",
-                    f"GRANT {STATE_RIGHTS}",
-                )
-            with state.engine.connect() as conn:
-                stored = conn.scalars(sa.select(state.tables.consumed_offsets.c.topic).distinct()).all()
+                raise CheckFailedError(f"missing: {first_few(missing, most=_MOST_RIGHTS)}", f"GRANT {STATE_RIGHTS}")
+            with ledger.connect() as conn:
+                stored = conn.scalars(sa.select(ledger.tables.consumed_offsets.c.topic).distinct()).all()
         self._topics = self._topics or stored
         return "SELECT, INSERT, UPDATE and DELETE, each in a transaction that was committed"
 
     def binary_copy(self) -> str:
-        with database(self._args) as (engine, _):
-            dialect = engine.dialect
+        with database(self._args) as ledger:
+            dialect = ledger.engine.dialect
         if dialect.name != "postgresql":
             raise CheckSkipped(f"only for Postgres; {dialect.name} gets inserts")
         version = _version("pgpq")
@@ -190,9 +188,9 @@ def _version(distribution: str) -> str | None:
         return None
 
 
-def _installed_version(state: Database) -> int | None:
+def _installed_version(ledger: Ledger) -> int | None:
     """Return the schema version of the state tables, all of which exist; None where there are none."""
-    engine, tables = state
+    engine, tables = ledger.engine, ledger.tables
     tables.check_names(engine.dialect)
     with engine.connect() as conn:
         try:
@@ -219,9 +217,9 @@ def _installed_version(state: Database) -> int | None:
     return version
 
 
-def _try_to_create(state: Database) -> str:
+def _try_to_create(ledger: Ledger) -> str:
     """Create the state tables in a transaction that is rolled back."""
-    engine, tables = state
+    engine, tables = ledger.engine, ledger.tables
     if engine.dialect.name not in _DDL_IN_TRANSACTIONS:
         raise CheckSkipped("they do not exist yet; 'airflow kafka-offsets init', or the first load, creates them")
     try:
@@ -239,8 +237,8 @@ def _try_to_create(state: Database) -> str:
         raise CheckFailedError(database_message(error), f"{create}, and grant USAGE and CREATE on it") from error
 
 
-def _missing_rights(state: Database) -> Iterator[str]:
-    engine, tables = state
+def _missing_rights(ledger: Ledger) -> Iterator[str]:
+    engine, tables = ledger.engine, ledger.tables
     for table in tables.metadata.sorted_tables:
         for right, statement in _statements(table):
             try:

@@ -1,6 +1,6 @@
 """`airflow kafka-offsets show`, `lag` and `plan`: how far behind a group is, and what its next batch would load.
 
-They print what `lag.measure` and `loading.outlook` return.
+They print what `lag.measure` and `loading.plan` return.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import replace
 
-from airflow_kafka_offsets.cli.command import Database, cluster, command, database, usage
+from airflow_kafka_offsets.cli.command import cluster, command, database, usage
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.offsets import split
@@ -16,11 +16,11 @@ from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.lag.group_states import group_states
-from airflow_kafka_offsets.lag.measure import LagQuestion, measure_lag
+from airflow_kafka_offsets.lag.measure import LagQuestion, group_states, measure_lag
 from airflow_kafka_offsets.lag.report import LagReport, measures
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import check_installed
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
 from airflow_kafka_offsets.loading.plan import Outlook, known_topics, next_batch
@@ -71,12 +71,12 @@ def lag(args: Namespace) -> None:
 
 def _report(args: Namespace) -> LagReport:
     kafka = cluster(args)
-    with database(args) as state:
+    with database(args) as ledger:
         question = LagQuestion(args.group, dict.fromkeys(args.topics or ()), args.start, times=True)
-        report = measure_lag(*state, kafka, question)
-        if not report.partitions and (topics := known_topics(*state, args.group)):
+        report = measure_lag(ledger, kafka, question)
+        if not report.partitions and (topics := known_topics(ledger, args.group)):
             note(f"No position of group {args.group!r} is stored yet: these are the topics of its open batch")
-            report = measure_lag(*state, kafka, replace(question, scope=dict.fromkeys(topics)))
+            report = measure_lag(ledger, kafka, replace(question, scope=dict.fromkeys(topics)))
     return report
 
 
@@ -102,9 +102,9 @@ def plan(args: Namespace) -> None:
     """Print the open batch of a group, or the batch that a load would plan now."""
     options = _options(args)
     kafka = cluster(args)
-    with database(args) as state:
-        topics = _topics(args, state, kafka)
-        outlook = next_batch(args.group, topics, options, engine=state.engine, tables=state.tables, cluster=kafka)
+    with database(args) as ledger:
+        topics = _topics(args, ledger, kafka)
+        outlook = next_batch(ledger, kafka, args.group, topics, options)
     if (batch := outlook.open_batch) is not None:
         note(
             f"Group {args.group!r} has the open batch {batch.batch_id} ({batch.state}): a load finishes it first, and plans "
@@ -151,21 +151,21 @@ def _options(args: Namespace) -> LoadOptions:
     return options
 
 
-def _topics(args: Namespace, state: Database, kafka: Cluster) -> list[str]:
+def _topics(args: Namespace, ledger: Ledger, kafka: Cluster) -> list[str]:
     """Return the topics of the load: those of --topic, else those that the state tables have of the group.
 
     :raises ConfigurationError: the group is not known, or nothing is stored of it, and --topic names no topics
     """
-    with state.engine.connect() as conn:
-        check_installed(conn, state.tables)
+    with ledger.connect() as conn:
+        check_installed(conn, ledger.tables)
         if not args.topics:
-            cluster_of(conn, state.tables, args.group)  # its error names the groups that exist
-        group = group_states(conn, state.tables, [args.group])[args.group]
+            cluster_of(conn, ledger.tables, args.group)  # its error names the groups that exist
+        group = group_states(conn, ledger.tables, [args.group])[args.group]
     if group.known:
         check_cluster(args.group, group.cluster_id, kafka.cluster_id())
     else:
         note(f"The state tables have no group {args.group!r}: this is what its first run would load")
-    topics: list[str] = args.topics or known_topics(*state, args.group)
+    topics: list[str] = args.topics or known_topics(ledger, args.group)
     if not topics:
         raise ConfigurationError(
             f"Nothing is stored of group {args.group!r} yet: name the topics of the load with --topic"

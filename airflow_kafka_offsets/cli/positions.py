@@ -11,15 +11,16 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from airflow_kafka_offsets.cli.command import Database, cluster, command, database, usage
+from airflow_kafka_offsets.cli.command import cluster, command, database, usage
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.log_identity import check_cluster
-from airflow_kafka_offsets.core.scope import parse_scope
+from airflow_kafka_offsets.core.offsets import parse_scope
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
 from airflow_kafka_offsets.hooks.connections import kafka_config
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import read_positions, stored_positions
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.mirror import mirror_stored
 from airflow_kafka_offsets.rewinding.execution import abandon_batch, execute_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
@@ -31,7 +32,7 @@ from airflow_kafka_offsets.sinks.sql.table import SqlTable
 @command("rewind")
 def rewind(args: Namespace) -> None:
     """Preview a rewind, or execute it; a saved preview is executed as it was shown."""
-    with database(args) as state:
+    with database(args) as ledger:
         if args.preview is not None:
             if _chosen(args) or args.topics:
                 raise ConfigurationError("--preview says what is moved: leave out the scenario and the scope")
@@ -39,22 +40,24 @@ def rewind(args: Namespace) -> None:
             if preview.group_id != args.group:
                 raise ConfigurationError(f"The saved preview is of group {preview.group_id!r}, not of {args.group!r}")
         else:
-            preview = _preview(args, _scenario(args), state)
-        _show_and_execute(args, preview, state)
+            preview = _preview(args, _scenario(args), ledger)
+        _show_and_execute(args, preview, ledger)
 
 
 @command("import")
 def import_group(args: Namespace) -> None:
     """Preview the positions that a consumer group in Kafka has committed, or make them those of a group."""
-    with database(args) as state:
-        _show_and_execute(args, _preview(args, Scenario.of("import", args.from_group), state), state)
+    with database(args) as ledger:
+        _show_and_execute(args, _preview(args, Scenario.of("import", args.from_group), ledger), ledger)
 
 
 @command("abandon")
 def abandon(args: Namespace) -> None:
     """Abandon an open batch."""
-    with database(args) as (engine, tables):
-        abandon_batch(args.group, args.batch, engine=engine, tables=tables, who=args.who, reason=args.reason)
+    with database(args) as ledger:
+        abandon_batch(
+            args.group, args.batch, engine=ledger.engine, tables=ledger.tables, who=args.who, reason=args.reason
+        )
     show([{"group": args.group, "batch": args.batch, "state": "abandoned"}], args.output)
     note(f"Batch {args.batch} of group {args.group!r} is abandoned; its attempt can never commit")
 
@@ -67,11 +70,11 @@ def mirror(args: Namespace) -> None:
     :raises NoPositionError: nothing is stored of the group
     """
     kafka = cluster(args)
-    with database(args) as (engine, tables):
-        with engine.connect() as conn:
-            loaded_from = cluster_of(conn, tables, args.group)
+    with database(args) as ledger:
+        with ledger.connect() as conn:
+            loaded_from = cluster_of(conn, ledger.tables, args.group)
         check_cluster(args.group, loaded_from, kafka.cluster_id())
-        partitions = mirror_stored(kafka, args.to, lambda: read_positions(engine, tables, args.group))
+        partitions = mirror_stored(kafka, args.to, lambda: read_positions(ledger, args.group))
     if not partitions:
         raise NoPositionError(f"Nothing is stored of group {args.group!r} yet: there is nothing to mirror")
     show([{"group": args.group, "kafka_group": args.to, "partitions": partitions}], args.output)
@@ -81,9 +84,9 @@ def mirror(args: Namespace) -> None:
 @command("export")
 def export(args: Namespace) -> None:
     """Print the positions of a group as CSV, for `rewind --from-file`."""
-    with database(args) as (engine, tables), engine.connect() as conn:
-        cluster_of(conn, tables, args.group)
-        positions = stored_positions(conn, tables, args.group)
+    with database(args) as ledger, ledger.connect() as conn:
+        cluster_of(conn, ledger.tables, args.group)
+        positions = stored_positions(conn, ledger.tables, args.group)
     if not positions:
         raise ConfigurationError(f"Nothing is stored of group {args.group!r} yet: there is nothing to export")
     sys.stdout.write(write_offsets({tp: position.offset for tp, position in positions.items()}))
@@ -106,13 +109,13 @@ def _scenario(args: Namespace) -> Scenario:
     return Scenario.of(name, _text(value) if name == "from-file" else value, group_id=args.group)
 
 
-def _preview(args: Namespace, scenario: Scenario, state: Database) -> RewindPreview:
+def _preview(args: Namespace, scenario: Scenario, ledger: Ledger) -> RewindPreview:
     return preview_rewind(
         args.group,
         scenario,
-        engine=state.engine,
+        engine=ledger.engine,
         kafka_config=kafka_config(args.kafka_conn_id),
-        tables=state.tables,
+        tables=ledger.tables,
         scope=parse_scope(args.topics or ()),
         isolation_level=args.isolation_level,
         new_group=getattr(args, "new_group", False),
@@ -120,7 +123,7 @@ def _preview(args: Namespace, scenario: Scenario, state: Database) -> RewindPrev
     )
 
 
-def _show_and_execute(args: Namespace, preview: RewindPreview, state: Database) -> None:
+def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -> None:
     """Show a preview, and execute it with --execute."""
     target = SqlTable(args.replace, args.table_schema) if args.replace is not None else None
     if target is not None:
@@ -129,8 +132,8 @@ def _show_and_execute(args: Namespace, preview: RewindPreview, state: Database) 
     if args.execute:
         result = execute_rewind(
             preview,
-            engine=state.engine,
-            tables=state.tables,
+            engine=ledger.engine,
+            tables=ledger.tables,
             who=args.who,
             reason=args.reason,
             abandon=args.abandon,

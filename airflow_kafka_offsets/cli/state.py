@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from airflow_kafka_offsets.cli.command import command, database
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.text import count
-from airflow_kafka_offsets.database.errors import database_message, is_outage
+from airflow_kafka_offsets.database.transactions import database_message, is_outage
 from airflow_kafka_offsets.ledger import install, overview
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION
 
@@ -32,54 +32,54 @@ _BATCH_COLUMNS = [
 @command("init")
 def init(args: Namespace) -> None:
     """Create or upgrade the state tables, or print the statements."""
-    with database(args) as (engine, tables):
+    with database(args) as ledger:
         if args.show_sql:
             try:
-                text = install.statements(engine, tables)
+                text = install.statements(ledger)
             except DBAPIError as error:
                 if not is_outage(error):
                     raise
                 note(
                     f"The database cannot be read: {database_message(error)}. These are the statements for one without state tables"
                 )
-                text = tables.ddl(engine.dialect)
+                text = ledger.tables.ddl(ledger.engine.dialect)
             sys.stdout.write(text)
             if not text:
                 note(f"The state tables already have schema version {SCHEMA_VERSION}: there is nothing to run")
             return
-        with engine.connect() as conn:
-            before = install.stored_version(conn, tables)
-        changed = install.initialize(engine, tables)
+        with ledger.connect() as conn:
+            before = install.stored_version(conn, ledger.tables)
+        changed = install.initialize(ledger)
     if not changed:
         outcome = "exist already, in the version of this package,"
     elif before is None:
         outcome = "were created"
     else:
         outcome = f"were upgraded from schema version {before} to {SCHEMA_VERSION}"
-    note(f"The state tables {outcome} in database {engine.url.database!r}")
+    note(f"The state tables {outcome} in database {ledger.engine.url.database!r}")
 
 
 @command("groups")
 def groups(args: Namespace) -> None:
     """Print every group in the state tables."""
-    with database(args) as (engine, tables), engine.connect() as conn:
-        rows = overview.groups(conn, tables)
+    with database(args) as ledger, ledger.connect() as conn:
+        rows = overview.groups(conn, ledger.tables)
     show(rows, args.output)
 
 
 @command("history")
 def history(args: Namespace) -> None:
     """Print batches, the newest first; or the ranges, gaps and replaced output of one."""
-    with database(args) as (engine, tables), engine.connect() as conn:
+    with database(args) as ledger, ledger.connect() as conn:
         if args.batch is not None:
-            rows = overview.batch_parts(conn, tables, args.group, args.batch)
+            rows = overview.batch_parts(conn, ledger.tables, args.group, args.batch)
             show(
                 rows,
                 args.output,
                 [key for key in (rows[0] if rows else ()) if any(row[key] is not None for row in rows)],
             )
             return
-        rows = overview.batches(conn, tables, args.group, args.limit + 1)
+        rows = overview.batches(conn, ledger.tables, args.group, args.limit + 1)
     newest = rows[: args.limit]
     if args.output in ("table", "plain"):
         newest = [row | {"by": _author(row)} for row in newest]

@@ -26,7 +26,7 @@ _OFFSETS = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<start>\d+)-(?P<e
 def replay(args: Namespace) -> None:
     """Load a range, and print the result."""
     bounds = _bounds(args)
-    with database(args) as (engine, tables):
+    with database(args) as ledger:
         pipeline = Pipeline(
             group_id=args.group,
             topics=tuple(args.topics),
@@ -36,13 +36,13 @@ def replay(args: Namespace) -> None:
             on_bad_record=args.on_bad_record,
             isolation_level=args.isolation_level,
             staging_dir=args.staging_dir,
-            tables=tables,
+            tables=ledger.tables,
         )
         result = replay_range(
             pipeline,
             bounds,
             kafka_config=kafka_config(args.kafka_conn_id),
-            engine=engine,
+            engine=ledger.engine,
             launcher=make_launcher(args.spark_conn_id, name=f"replay.{args.group}"),
             max_records=args.max_records,
             on_data_loss=args.on_data_loss,
@@ -61,13 +61,13 @@ def verify(args: Namespace) -> None:
     """
     config = kafka_config(args.kafka_conn_id) if args.kafka_conn_id is not None else None
     sink = SqlTable(args.table, args.table_schema, upsert_key=tuple(args.upsert_key or ()))
-    with database(args) as (engine, tables):
+    with database(args) as ledger:
         try:
             coverage = verification.verify(
                 args.group,
                 sink=sink,
-                engine=engine,
-                tables=tables,
+                engine=ledger.engine,
+                tables=ledger.tables,
                 kafka_config=config,
                 isolation_level=args.isolation_level,
             )
@@ -76,7 +76,7 @@ def verify(args: Namespace) -> None:
             raise
         show([asdict(coverage)], args.output)
         if not coverage.output_checked:
-            with engine.connect() as conn:
+            with ledger.connect() as conn:
                 note(verification.describe_unchecked(sink.rows(conn).limit))
 
 

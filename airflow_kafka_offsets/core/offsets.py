@@ -1,17 +1,18 @@
-"""Value types: partitions, positions, ranges and slices, and how ranges are split for Spark.
+"""Value types: partitions, positions, ranges, slices, spans and scopes.
 
-Ranges are half open: start inclusive, end exclusive. Which offsets a range has is decided in `core.planning`.
+Ranges and spans are half open: start inclusive, end exclusive. Which offsets a range has is decided in `core.planning`; here is how
+ranges are split for Spark, and the arithmetic of spans. A scope limits a rewind or a lag to topics, or to some of their partitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-MAX_INT64 = 2**63 - 1
-"""The largest offset, and the largest number of a batch: both are signed 64-bit integers."""
+from airflow_kafka_offsets.core.text import parse_unsigned
+from airflow_kafka_offsets.exceptions import ConfigurationError, UnknownTopicError
 
 # Of a task: thousands of partitions are to be read by many executors.
 _MOST_SLICES = 64
@@ -25,6 +26,18 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}[{self.partition}]"
+
+
+@dataclass(frozen=True, slots=True)
+class OfPartition:
+    """Something of a single partition: its topic and its number are the first fields."""
+
+    topic: str
+    partition: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +67,7 @@ class PartitionLog:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetRange:
+class OffsetRange(OfPartition):
     """Offsets of one partition that a batch loads.
 
     :param start: the stored position, or the offset that `how` decided on
@@ -65,8 +78,6 @@ class OffsetRange:
     :param end_epoch: that of the leader that reported the log's end, when the range was planned; stored with the position
     """
 
-    topic: str
-    partition: int
     start: int
     end: int
     target: int
@@ -74,10 +85,6 @@ class OffsetRange:
     how: str = "stored"
     leader_epoch: int | None = None
     end_epoch: int | None = None
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
 
     @property
     def epoch_after(self) -> int | None:
@@ -96,11 +103,9 @@ class OffsetRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(OfPartition):
     """Offsets [start, end) of a partition that no batch will ever load, and the reason."""
 
-    topic: str
-    partition: int
     start: int
     end: int
     cause: str
@@ -160,3 +165,100 @@ def pack(slices: Iterable[Slice], max_offsets: int) -> list[tuple[Slice, ...]]:
 def _pieces(start: int, end: int, most: int) -> Iterator[tuple[int, int]]:
     count = -(-(end - start) // most)
     return pairwise([start + (end - start) * i // count for i in range(count + 1)] if count else [])
+
+
+Span = tuple[int, int]
+
+
+def subtract(spans: Iterable[Span], removed: Iterable[Span]) -> list[Span]:
+    """Return what is left of each span without the offsets of others; spans that touch stay apart."""
+    left = list(spans)
+    for start, end in removed:
+        if start >= end:
+            continue  # an empty span would split another in two
+        left = [
+            piece
+            for first, last in left
+            for piece in ((first, min(last, start)), (max(first, end), last))
+            if piece[0] < piece[1]
+        ]
+    return left
+
+
+def merge(spans: Iterable[Span]) -> list[Span]:
+    """Return the same offsets in the fewest spans, in ascending order; none of them is empty."""
+    merged: list[Span] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
+        elif start < end:
+            merged.append((start, end))
+    return merged
+
+
+def intersect(left: Span, right: Span) -> Span | None:
+    """Return the offsets that two spans have in common, or None."""
+    start, end = max(left[0], right[0]), min(left[1], right[1])
+    return (start, end) if start < end else None
+
+
+def first_common(spans: Iterable[Span], others: Iterable[Span]) -> Span | None:
+    """Return the first offsets that two collections of spans have in common, or None.
+
+    The spans of one collection do not overlap once they are merged. Of both together in ascending order, the first two that overlap
+    are therefore neighbours, and long collections are compared in n log n.
+    """
+    neighbours = pairwise(sorted([*merge(spans), *merge(others)]))
+    return next(filter(None, (intersect(before, after) for before, after in neighbours)), None)
+
+
+def partitions_in(
+    scope: Scope, positions: Iterable[TopicPartition], logs: Iterable[TopicPartition]
+) -> list[TopicPartition]:
+    """Return the partitions in a scope: those of the log, and those that have a position but do not exist any more.
+
+    :param positions: the partitions that have a position
+    :param logs: every partition of the topics in the scope
+    :raises UnknownTopicError: the topics have no such partitions
+    """
+    logs = frozenset(logs)
+    known = {*positions, *logs}
+    named = {TopicPartition(topic, number) for topic, numbers in scope.items() for number in numbers or ()}
+    if missing := sorted(named - known):
+        has = {tp.topic: sum(other.topic == tp.topic for other in logs) for tp in missing}
+        raise UnknownTopicError(
+            "There is no partition "
+            + ", ".join(f"{tp} (the topic has {has[tp.topic]}: 0..{has[tp.topic] - 1})" for tp in missing)
+        )
+    return sorted(tp for tp in known if in_scope(scope, tp))
+
+
+def in_scope(scope: Scope, tp: TopicPartition) -> bool:
+    """Return whether a partition is in a scope."""
+    return not scope or (tp.topic in scope and ((numbers := scope[tp.topic]) is None or tp.partition in numbers))
+
+
+Scope = Mapping[str, frozenset[int] | None]
+"""Topics with the numbers of their partitions, None for all partitions; an empty scope is all topics of the group."""
+
+
+def parse_scope(scopes: str | Iterable[str]) -> Scope:
+    """Parse `topic` and `topic:partition,partition`, as in Kafka's tool. Later mentions of a topic add to earlier ones.
+
+    :param scopes: one, or several
+    :raises ConfigurationError: a topic is missing, or a partition is not a number
+    """
+    parsed: dict[str, frozenset[int] | None] = {}
+    for text in [scopes] if isinstance(scopes, str) else scopes:
+        topic, colon, listed = text.partition(":")
+        if not topic:
+            raise ConfigurationError(f"A scope is topic or topic:0,1; got {text!r}")
+        try:
+            numbers = frozenset(map(parse_unsigned, listed.split(","))) if colon else None
+        except ValueError:
+            raise ConfigurationError(
+                f"A scope is topic or topic:0,1, with partitions as numbers; got {text!r}"
+            ) from None
+        before = parsed.get(topic, frozenset())
+        parsed[topic] = None if before is None or numbers is None else before | numbers
+    return parsed

@@ -173,7 +173,7 @@ def _raise_if_lost(gaps: Sequence[Gap], on_data_loss: OnDataLoss) -> None:
     """
     if gaps and on_data_loss == "fail":
         lost = "; ".join(
-            f"{gap.topic}[{gap.partition}]: position {gap.start}, beginning offset {gap.end}, {gap.end - gap.start} offsets gone"
+            f"{gap.topic_partition}: position {gap.start}, beginning offset {gap.end}, {gap.end - gap.start} offsets gone"
             for gap in gaps
         )
         raise DataLossError(
@@ -203,10 +203,7 @@ def cap(ranges: Sequence[OffsetRange], most: int | None) -> list[OffsetRange]:
 
 
 def most_offsets(
-    ranges: Sequence[OffsetRange],
-    max_records: int | None,
-    max_bytes: int | None,
-    bytes_per_offset: Mapping[str, float],
+    ranges: Sequence[OffsetRange], max_records: int | None, max_bytes: int | None, bytes_per_offset: Mapping[str, float]
 ) -> int | None:
     """Return the most offsets of one batch by both limits; None without a limit.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from airflow_kafka_offsets.core.offsets import MAX_INT64
+MAX_INT64 = 2**63 - 1
+"""The largest offset, and the largest number of a batch: both are signed 64-bit integers."""
 
 
 def first_few(items: Iterable[object], *, between: str = ", ", most: int = 10) -> str:

@@ -17,10 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, cast, run
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORMATS = {
-    "json": "airflow_kafka_offsets.formats.json_format:Json",
-    "raw": "airflow_kafka_offsets.formats.raw:Raw",
-}
+FORMATS = {"json": "airflow_kafka_offsets.formats.json_format:Json", "raw": "airflow_kafka_offsets.formats.raw:Raw"}
 """The class of each format, by its kind."""
 
 

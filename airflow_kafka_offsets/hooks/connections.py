@@ -1,6 +1,6 @@
 """What Airflow connections name: databases, Kafka clusters and launchers of Spark.
 
-To add a launcher, write a module with a class that is a `spark.launcher.Launcher` and takes what `make_launcher` passes, and add a
+To add a launcher, write a module with a class that is a `spark.job.Launcher` and takes what `make_launcher` passes, and add a
 line to `LAUNCHERS`. `SessionLauncher` is not in the table: its caller passes a session, and no connection.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
     from airflow_kafka_offsets.kafka.cluster import Cluster
-    from airflow_kafka_offsets.spark.launcher import Launcher
+    from airflow_kafka_offsets.spark.job import Launcher
 
 LAUNCHERS = {"spark": "airflow_kafka_offsets.hooks.spark:SparkSubmitLauncher"}
 """The class of the launcher for each type of connection."""

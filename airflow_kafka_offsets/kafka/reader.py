@@ -63,11 +63,7 @@ def consumer_config(config: Mapping[str, Any], group_id: str, isolation_level: s
 
 
 def read(
-    slice_: Slice,
-    config: Mapping[str, Any],
-    *,
-    with_headers: bool = False,
-    idle_timeout: float = 120.0,
+    slice_: Slice, config: Mapping[str, Any], *, with_headers: bool = False, idle_timeout: float = 120.0
 ) -> Iterator[pa.RecordBatch]:
     """Read the records of a slice, in order.
 

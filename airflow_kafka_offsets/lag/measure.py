@@ -1,26 +1,29 @@
-"""Measure the lag of groups: read their positions, then the ends of the logs, and call `lag.report.evaluate`."""
+"""Measure the lag of groups: read their positions, with a few queries whatever the number of groups, then the ends of the logs, and
+call `lag.report.evaluate`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
 
-from sqlalchemy.engine import Engine
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.instants import Start, from_milliseconds, milliseconds
 from airflow_kafka_offsets.core.log_identity import check_cluster
-from airflow_kafka_offsets.core.offsets import PartitionLog, TopicPartition
+from airflow_kafka_offsets.core.offsets import PartitionLog, Position, Scope, TopicPartition, partitions_in
 from airflow_kafka_offsets.core.planning import First, first_offset
-from airflow_kafka_offsets.core.scope import Scope, partitions_in
+from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
 from airflow_kafka_offsets.kafka.cluster import Cluster, PartialLogs
 from airflow_kafka_offsets.kafka.start_offsets import first_offsets
-from airflow_kafka_offsets.lag.group_states import GroupState, group_states
 from airflow_kafka_offsets.lag.report import Committed, LagReport, evaluate
 from airflow_kafka_offsets.ledger.groups import cluster_of
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.install import installed_version
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 T = TypeVar("T")
 
@@ -49,14 +52,7 @@ class LagQuestion:
     times: bool = False
 
 
-def measure_lag(
-    engine: Engine,
-    tables: Tables,
-    cluster: Cluster,
-    question: LagQuestion,
-    *,
-    new_group: bool = False,
-) -> LagReport:
+def measure_lag(ledger: Ledger, cluster: Cluster, question: LagQuestion, *, new_group: bool = False) -> LagReport:
     """Measure the lag of a group.
 
     For any number of partitions, this takes four requests to Kafka: the cluster's id, the topics, and both ends of the logs;
@@ -70,10 +66,10 @@ def measure_lag(
     :raises UnknownTopicError: a topic or partition of the scope does not exist and has no position
     :raises KafkaUnavailableError: the cluster did not answer in time
     """
-    with engine.connect() as conn:
+    with ledger.connect() as conn:
         if not new_group:
-            cluster_of(conn, tables, question.group_id)
-        states = group_states(conn, tables, [question.group_id])
+            cluster_of(conn, ledger.tables, question.group_id)
+        states = group_states(conn, ledger.tables, [question.group_id])
     report = next(LagPolls(cluster).reports([(question, states[question.group_id])]))
     if isinstance(report, Exception):
         raise report
@@ -217,3 +213,72 @@ def _by_topic(values: Mapping[TopicPartition, T]) -> dict[str, dict[TopicPartiti
     for tp, value in values.items():
         topics.setdefault(tp.topic, {})[tp] = value
     return topics
+
+
+# Databases limit the bound values of a statement.
+_GROUPS_PER_QUERY = 500
+
+_COLUMNS = ("topic", "partition", "offset_value", "topic_id", "leader_epoch", "record_timestamp", "updated_at")
+
+_Stored = tuple[str, int, int, str | None, int | None, datetime | None, datetime | None]
+"""A position as it is stored. The garbage collector does not track plain tuples of plain values: objects for thousands of
+groups would make its pauses longer, and these block an event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """The state of a group in the state tables.
+
+    :param now: the database's time
+    :param known: whether the state tables have the group
+    :param cluster_id: the Kafka cluster that the group is loaded from; None if it is not known
+    :param busy: whether a run holds the group's lease
+    :param stored: the group's positions
+    :param installed: whether the state tables exist
+    """
+
+    now: datetime
+    known: bool = False
+    cluster_id: str | None = None
+    busy: bool = False
+    stored: Sequence[_Stored] = ()
+    installed: bool = True
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """Return the topics with positions."""
+        return frozenset(topic for topic, *_ in self.stored)
+
+    def fingerprint(self) -> int:
+        """Return a number that changes when a position moves."""
+        return hash(frozenset(row[:3] for row in self.stored))
+
+    def committed(self) -> dict[TopicPartition, Committed]:
+        """Return the positions as objects, created at each call; see `_Stored`."""
+        return {
+            TopicPartition(topic, partition): Committed(Position(offset, topic_id, epoch), newest, updated_at)
+            for topic, partition, offset, topic_id, epoch, newest, updated_at in self.stored
+        }
+
+
+def group_states(conn: Connection, tables: Tables, group_ids: Collection[str]) -> dict[str, GroupState]:
+    """Return the state of each group, known or not. Without state tables, no group is known.
+
+    :raises LedgerError: the state tables are of another version
+    """
+    now, wanted = database_now(conn), sorted(group_ids)
+    if installed_version(conn, tables) is None:
+        return {group_id: GroupState(now, installed=False) for group_id in wanted}
+    groups, offsets = tables.consumer_groups.c, tables.consumed_offsets.c
+    positions = sa.select(offsets.consumer_group, *(offsets[name] for name in _COLUMNS))
+    leases = sa.select(groups.group_id, groups.cluster_id, groups.lease_owner, groups.lease_expires_at)
+    stored: dict[str, list[_Stored]] = {group_id: [] for group_id in wanted}
+    states = {group_id: GroupState(now) for group_id in wanted}
+    for index in range(0, len(wanted), _GROUPS_PER_QUERY):
+        some = wanted[index : index + _GROUPS_PER_QUERY]
+        for group_id, *position in conn.execute(positions.where(offsets.consumer_group.in_(some))):
+            stored[group_id].append(tuple(position))
+        for row in conn.execute(leases.where(groups.group_id.in_(some))):
+            busy = row.lease_owner is not None and row.lease_expires_at > now
+            states[row.group_id] = GroupState(now, True, row.cluster_id, busy, stored[row.group_id])
+    return states

@@ -14,7 +14,7 @@ from operator import attrgetter
 from typing import Any, Literal
 
 from airflow_kafka_offsets.core.log_identity import topic_mismatch
-from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
+from airflow_kafka_offsets.core.offsets import OfPartition, PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.core.planning import Start, first_offset
 from airflow_kafka_offsets.core.text import first_few
 
@@ -37,7 +37,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionLag:
+class PartitionLag(OfPartition):
     """The lag of one partition. Numbers count offsets; compaction and transactions leave offsets without a record.
 
     The oldest unread record is the first one with a timestamp after that of the newest committed record.
@@ -57,8 +57,6 @@ class PartitionLag:
     :param error: why the lag of the partition is not known
     """
 
-    topic: str
-    partition: int
     position: int | None = None
     beginning: int | None = None
     end: int | None = None
@@ -70,10 +68,6 @@ class PartitionLag:
     headroom_time: timedelta | None = None
     flags: tuple[Flag, ...] = ()
     error: str | None = None
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
 
 
 @dataclass(frozen=True, slots=True)

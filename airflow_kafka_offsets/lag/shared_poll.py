@@ -16,11 +16,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.database.errors import translated_errors
+from airflow_kafka_offsets.database.transactions import translated_errors
 from airflow_kafka_offsets.exceptions import DatabaseUnavailableError
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.lag.group_states import GroupState, group_states
-from airflow_kafka_offsets.lag.measure import LagPolls, LagQuestion
+from airflow_kafka_offsets.lag.measure import GroupState, LagPolls, LagQuestion, group_states
 from airflow_kafka_offsets.lag.report import LagReport
 from airflow_kafka_offsets.ledger.tables import Tables
 

@@ -102,7 +102,7 @@ class LagWatch(Thresholds):
         """
         # Imported here because DAG files are parsed every few seconds.
         from airflow_kafka_offsets.core.instants import CommittedBy, check_start
-        from airflow_kafka_offsets.core.scope import parse_scope
+        from airflow_kafka_offsets.core.offsets import parse_scope
         from airflow_kafka_offsets.lag.measure import LagQuestion
 
         start = self.start

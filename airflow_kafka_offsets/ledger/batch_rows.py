@@ -1,9 +1,14 @@
-"""Batches of every kind as rows of the state tables: the queries and inserts that loads, replays and rewinds share."""
+"""Batches of every kind as rows of the state tables, and who they are of: the queries and inserts that loads, replays and rewinds
+share.
+"""
 
 from __future__ import annotations
 
+import os
+import socket
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,7 +16,6 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 
 OPEN_STATES = ("planned", "staged")
 
@@ -57,7 +61,7 @@ class Batch:
     def starts(self) -> dict[TopicPartition, int]:
         """The offset at which the batch starts each partition: its gap comes before its range."""
         starts = {range_.topic_partition: range_.start for range_ in self.ranges}
-        return starts | {TopicPartition(gap.topic, gap.partition): gap.start for gap in self.gaps}
+        return starts | {gap.topic_partition: gap.start for gap in self.gaps}
 
 
 def of_task(tables: Tables, group_id: str, owner: TaskRun) -> sa.ColumnElement[bool]:
@@ -108,16 +112,7 @@ def insert_batch(
     """
     result = conn.execute(
         tables.offset_batches.insert().values(
-            consumer_group=group_id,
-            generation=generation,
-            kind=kind,
-            attempt=0,
-            dag_id=owner.dag_id,
-            task_id=owner.task_id,
-            run_id=owner.run_id,
-            map_index=owner.map_index,
-            try_number=owner.try_number,
-            **values,
+            consumer_group=group_id, generation=generation, kind=kind, attempt=0, **asdict(owner), **values
         )
     )
     key = result.inserted_primary_key
@@ -153,21 +148,12 @@ def as_batch(conn: Connection, tables: Tables, row: Any) -> Batch:
     """Return a row of `offset_batches` as a batch, with its ranges and gaps."""
 
     def parts(table: sa.Table) -> sa.CursorResult[Any]:
-        columns = table.c
-        return conn.execute(
-            sa.select(table).where(columns.batch_id == row.batch_id).order_by(columns.topic, columns.partition)
-        )
+        of_batch = sa.select(table).where(table.c.batch_id == row.batch_id)
+        return conn.execute(of_batch.order_by(table.c.topic, table.c.partition))
 
-    return Batch(
-        row.batch_id,
-        row.consumer_group,
-        row.state,
-        tuple(map(as_range, parts(tables.offset_ranges))),
-        tuple(map(as_gap, parts(tables.offset_gaps))),
-        row.target_table,
-        row.staging_uri,
-        row.fingerprint,
-    )
+    ranges, gaps = map(as_range, parts(tables.offset_ranges)), map(as_gap, parts(tables.offset_gaps))
+    stored = (row.target_table, row.staging_uri, row.fingerprint)
+    return Batch(row.batch_id, row.consumer_group, row.state, tuple(ranges), tuple(gaps), *stored)
 
 
 def as_range(row: Any) -> OffsetRange:
@@ -178,3 +164,28 @@ def as_range(row: Any) -> OffsetRange:
 def as_gap(row: Any) -> Gap:
     """Return a row of `offset_gaps` as a gap."""
     return Gap(**{attribute: getattr(row, column) for column, attribute in _GAP_COLUMNS.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRun:
+    """An Airflow task instance in one of its tries, or a process outside of Airflow.
+
+    The tries of a task instance are the same owner: a later try takes over from an earlier one at once.
+    """
+
+    run_id: str
+    dag_id: str | None = None
+    task_id: str | None = None
+    map_index: int | None = None
+    try_number: int | None = None
+
+    @classmethod
+    def of_this_process(cls) -> TaskRun:
+        """Return an identity that no other process has, for scripts and notebooks."""
+        return cls(run_id=f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}")
+
+    def __str__(self) -> str:
+        if self.dag_id is None:
+            return f"process {self.run_id}"
+        mapped = f" map index {self.map_index}" if self.map_index is not None and self.map_index >= 0 else ""
+        return f"dag {self.dag_id!r} task {self.task_id!r} run {self.run_id!r}{mapped}"

@@ -11,12 +11,12 @@ from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.offsets import MAX_INT64, TopicPartition
+from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
-from airflow_kafka_offsets.database.errors import translated_errors
-from airflow_kafka_offsets.database.transactions import database_now, transact
+from airflow_kafka_offsets.core.text import MAX_INT64
+from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import OpenBatchError, PositionsMovedError
 from airflow_kafka_offsets.ledger.batch_rows import (
     OPEN_STATES,
@@ -27,19 +27,20 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     of_task_instance,
     update_open,
 )
-from airflow_kafka_offsets.ledger.claims import Claim, transact_claimed
+from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.group_table import refuse_replayed
-from airflow_kafka_offsets.ledger.groups import lock, stored_generation
+from airflow_kafka_offsets.ledger.groups import stored_generation
 from airflow_kafka_offsets.ledger.moved_positions import keep_first_positions, store_first_positions
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 # Batches whose records are measured.
 _RECENT_BATCHES = 5
 
 
-def open_batch(engine: Engine, tables: Tables, group_id: str) -> Batch | None:
+def open_batch(ledger: Ledger, group_id: str) -> Batch | None:
     """Return the group's planned or staged load, of any attempt: it is finished before a new batch is planned."""
-    with engine.connect() as conn:
+    tables = ledger.tables
+    with ledger.connect() as conn:
         row = conn.execute(sa.select(tables.offset_batches).where(_is_open_load(tables, group_id))).one_or_none()
         return None if row is None else as_batch(conn, tables, row)
 
@@ -54,25 +55,26 @@ def _is_open_load(tables: Tables, group_id: str) -> sa.ColumnElement[bool]:
     return (batches.consumer_group == group_id) & (batches.kind == "load") & batches.state.in_(OPEN_STATES)
 
 
-def captured_targets(engine: Engine, tables: Tables, claim: Claim) -> dict[TopicPartition, int] | None:
+def captured_targets(claim: Claim) -> dict[TopicPartition, int] | None:
     """Return the offsets, by partition, up to which this task instance loads: those that its first batch captured.
 
     :return: None before its first batch
     """
+    tables = claim.ledger.tables
     batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
     own = of_task_instance(tables, claim.group_id, claim.owner)
-    with engine.connect() as conn:
+    with claim.ledger.connect() as conn:
         first = sa.select(sa.func.min(batches.batch_id)).where(own, batches.kind == "load").scalar_subquery()
         rows = conn.execute(sa.select(tables.offset_ranges).where(ranges.batch_id == first))
         return {TopicPartition(row.topic, row.partition): row.target_offset for row in rows} or None
 
 
-def bytes_per_offset(engine: Engine, tables: Tables, group_id: str) -> dict[str, float]:
+def bytes_per_offset(ledger: Ledger, group_id: str) -> dict[str, float]:
     """Return the average bytes of keys and values for each offset, by topic, in the latest loads of a group.
 
     :return: topics of which at least one offset was read
     """
-    batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
+    batches, ranges = ledger.tables.offset_batches.c, ledger.tables.offset_ranges.c
     recent = (
         sa.select(batches.batch_id)
         .where(batches.consumer_group == group_id, batches.kind == "load", batches.state == "committed")
@@ -88,13 +90,11 @@ def bytes_per_offset(engine: Engine, tables: Tables, group_id: str) -> dict[str,
         .group_by(ranges.topic)
         .having(offsets > 0)
     )
-    with engine.connect() as conn:
+    with ledger.connect() as conn:
         return {topic: float(size) / float(count) for topic, size, count in conn.execute(query)}
 
 
-def record_plan(
-    engine: Engine, tables: Tables, claim: Claim, plan: Plan, recipe: Recipe, generation: int, *, upsert: bool = False
-) -> Batch | None:
+def record_plan(claim: Claim, plan: Plan, recipe: Recipe, generation: int, *, upsert: bool = False) -> Batch | None:
     """Write a plan ahead of its load: from now on a retry, or the next run, loads exactly these ranges.
 
     Positions of topics that start at the end of their log are stored in the same transaction, as a batch of kind `start`.
@@ -105,7 +105,7 @@ def record_plan(
     :raises PositionsMovedError: the positions were rewound since they were read
     :raises DoubleLoadError: a replay has already appended records to the table that the group would load into it
     """
-    group_id, owner = claim.group_id, claim.owner
+    tables, group_id, owner = claim.ledger.tables, claim.group_id, claim.owner
 
     def write(conn: Connection) -> Batch | None:
         if stored_generation(conn, tables, group_id) != generation:
@@ -123,37 +123,21 @@ def record_plan(
         values: dict[str, Any] = {"state": "planned", "planned_at": now} | asdict(recipe)
         return insert_batch(conn, tables, group_id, owner, "load", generation, plan.ranges, plan.gaps, **values)
 
-    return transact_claimed(engine, tables, claim, write)
+    return claim.transact(write)
 
 
-def abandon(engine: Engine, tables: Tables, claim: Claim, batch: Batch, reason: str) -> None:
+def abandon(claim: Claim, batch: Batch, reason: str) -> None:
     """Abandon an open load as its own attempt: the positions stay where they are, or where the batch began.
 
     :param reason: for the history
     """
+    tables = claim.ledger.tables
 
     def work(conn: Connection) -> None:
         keep_first_positions(conn, tables, claim.group_id, batch.batch_id)
         update_open(conn, tables, batch.batch_id, state="abandoned", reason=reason)
 
-    transact_claimed(engine, tables, claim, work)
-
-
-def abandon_batch(
-    engine: Engine, tables: Tables, group_id: str, batch_id: int, *, who: str, reason: str | None = None
-) -> None:
-    """Abandon an open batch, a load or a replay: the positions stay where they are, or where the batch began.
-
-    :param who: for the history, as is the reason
-    :raises OpenBatchError: the batch is not open, or of another group
-    """
-
-    def work(conn: Connection) -> None:
-        lock(conn, tables, group_id)
-        abandon_locked(conn, tables, group_id, batch_id, who, reason)
-
-    with translated_errors(f"Batch {batch_id} of group {group_id!r} was not abandoned", "Try again."):
-        transact(engine, work)
+    claim.transact(work)
 
 
 def abandon_locked(
@@ -193,8 +177,9 @@ def abandon_locked(
         )
 
 
-def begin_staging(engine: Engine, tables: Tables, claim: Claim, batch: Batch, staging_uri: str, recipe: Recipe) -> None:
+def begin_staging(claim: Claim, batch: Batch, staging_uri: str, recipe: Recipe) -> None:
     """Record where and how this attempt stages, before it does: a later attempt can remove the files that it leaves."""
+    tables = claim.ledger.tables
     values: dict[str, Any] = {
         "state": "planned",
         "staging_uri": staging_uri,
@@ -202,14 +187,14 @@ def begin_staging(engine: Engine, tables: Tables, claim: Claim, batch: Batch, st
         "transform": recipe.transform,
         "fingerprint": recipe.fingerprint,
     }
-    transact_claimed(engine, tables, claim, lambda conn: update_open(conn, tables, batch.batch_id, **values))
+    claim.transact(lambda conn: update_open(conn, tables, batch.batch_id, **values))
 
 
-def mark_staged(engine: Engine, tables: Tables, claim: Claim, batch: Batch, records: int) -> None:
+def mark_staged(claim: Claim, batch: Batch, records: int) -> None:
     """Record that the manifest is complete: a later try commits the files without reading Kafka again."""
 
     def work(conn: Connection) -> None:
         values = {"state": "staged", "records": records, "staged_at": database_now(conn)}
-        update_open(conn, tables, batch.batch_id, states=("planned",), **values)
+        update_open(conn, claim.ledger.tables, batch.batch_id, states=("planned",), **values)
 
-    transact_claimed(engine, tables, claim, work)
+    claim.transact(work)

@@ -10,26 +10,29 @@ from __future__ import annotations
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from airflow_kafka_offsets.core.log_identity import check_cluster
-from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.database.errors import database_message, sqlstate, translated_errors
-from airflow_kafka_offsets.database.transactions import database_now, transact
+from airflow_kafka_offsets.database.transactions import (
+    database_message,
+    database_now,
+    sqlstate,
+    transact,
+    translated_errors,
+)
 from airflow_kafka_offsets.exceptions import DatabaseBusyError, FencedError, GroupBusyError, LedgerError
-from airflow_kafka_offsets.ledger.batch_rows import Batch
+from airflow_kafka_offsets.ledger.batch_rows import Batch, TaskRun
 from airflow_kafka_offsets.ledger.groups import OTHER_CLUSTER, group_row, insert_if_missing
-from airflow_kafka_offsets.ledger.positions import RangeRead, check_positions, positions_after, set_positions
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.positions import Reads, check_positions, positions_after, set_positions
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 log = logging.getLogger(__name__)
 
@@ -43,79 +46,78 @@ class Claim(ABC):
     """A row that every writer locks, and the epoch that this attempt wrote to it: a later attempt raises the epoch.
 
     :param kind: of the batches that are written under it, `load` or `replay`
+    :param ledger: where the row is, and the batches
     """
 
     kind: ClassVar[str]
 
+    ledger: Ledger
     group_id: str
     epoch: int
     owner: TaskRun
 
     @abstractmethod
-    def row(self, tables: Tables) -> tuple[sa.Table, sa.ColumnElement[bool]]:
+    def row(self) -> tuple[sa.Table, sa.ColumnElement[bool]]:
         """Return the table of the row, and the condition for it."""
 
     @abstractmethod
-    def fenced(self, conn: Connection, tables: Tables) -> FencedError:
+    def fenced(self, conn: Connection) -> FencedError:
         """Return the error that says which later attempt has raised the epoch."""
 
     @abstractmethod
-    def begin_commit(self, conn: Connection, tables: Tables, batch: Batch) -> None:
+    def begin_commit(self, conn: Connection, batch: Batch) -> None:
         """Lock the row, and check that the batch may be committed, before its rows are written."""
 
     @abstractmethod
-    def finish_commit(
-        self, conn: Connection, tables: Tables, batch: Batch, reads: Mapping[TopicPartition, RangeRead], now: datetime
-    ) -> None:
+    def finish_commit(self, conn: Connection, batch: Batch, reads: Reads, now: datetime) -> None:
         """Write what belongs to the commit besides rows, after these were written.
 
         :param now: the time of the commit, by the database's clock
         """
 
-    def lock(self, conn: Connection, tables: Tables) -> None:
+    def lock(self, conn: Connection) -> None:
         """Lock the row, as every writer does first, and check that it still has this claim's epoch.
 
         :raises FencedError: a later attempt has raised it
         """
-        if not self.update(conn, tables, epoch=self.epoch):
-            raise self.fenced(conn, tables)
+        if not self.update(conn, epoch=self.epoch):
+            raise self.fenced(conn)
 
-    def update(self, conn: Connection, tables: Tables, **values: object) -> bool:
+    def update(self, conn: Connection, **values: object) -> bool:
         """Write to the row; return False where it has another epoch."""
-        table, of_row = self.row(tables)
+        table, of_row = self.row()
         claimed = table.update().where(of_row, table.c.epoch == self.epoch)
         return conn.execute(claimed.values(**values)).rowcount == 1
 
-    def wait(self, conn: Connection, tables: Tables) -> None:
+    def wait(self, conn: Connection) -> None:
         """Lock the row under any epoch: no other transaction of this or another attempt is open on it afterwards."""
-        table, of_row = self.row(tables)
+        table, of_row = self.row()
         conn.execute(table.update().where(of_row).values(epoch=table.c.epoch))
 
-    def check(self, engine: Engine, tables: Tables) -> None:
+    def check(self) -> None:
         """Check, without a lock, that the row still has this claim's epoch; that may change a moment later.
 
         :raises FencedError: a later attempt has raised it
         """
-        table, of_row = self.row(tables)
-        with engine.connect() as conn:
+        table, of_row = self.row()
+        with self.ledger.connect() as conn:
             if conn.scalar(sa.select(table.c.epoch).where(of_row)) != self.epoch:
-                raise self.fenced(conn, tables)
+                raise self.fenced(conn)
 
+    def transact(self, work: Callable[[Connection], T]) -> T:
+        """Run a transaction that begins by locking the row.
 
-def transact_claimed(engine: Engine, tables: Tables, claim: Claim, work: Callable[[Connection], T]) -> T:
-    """Run a transaction that begins by locking the claim.
+        :param work: may be called several times, see `database.transactions.transact`
+        :raises FencedError: a later attempt took over; nothing was written
+        :raises DatabaseUnavailableError: the database failed for a reason that is not in the statements
+        """
 
-    :param work: may be called several times, see `transact`
-    :raises FencedError: a later attempt took over; nothing was written
-    :raises DatabaseUnavailableError: the database failed for a reason that is not in the statements
-    """
+        def claimed(conn: Connection) -> T:
+            self.lock(conn)
+            return work(conn)
 
-    def claimed(conn: Connection) -> T:
-        claim.lock(conn, tables)
-        return work(conn)
-
-    with translated_errors(f"The state of group {claim.group_id!r} could not be written"):
-        return transact(engine, claimed)
+        with translated_errors(f"The state of group {self.group_id!r} could not be written"):
+            return transact(self.ledger.engine, claimed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,41 +131,41 @@ class GroupClaim(Claim):
 
     lease: timedelta
 
-    def row(self, tables: Tables) -> tuple[sa.Table, sa.ColumnElement[bool]]:
+    def row(self) -> tuple[sa.Table, sa.ColumnElement[bool]]:
         """Return the table of the groups, and the condition for the group's row."""
-        return tables.consumer_groups, tables.consumer_groups.c.group_id == self.group_id
+        groups = self.ledger.tables.consumer_groups
+        return groups, groups.c.group_id == self.group_id
 
-    def begin_commit(self, conn: Connection, tables: Tables, batch: Batch) -> None:
+    def begin_commit(self, conn: Connection, batch: Batch) -> None:
         """Lock the group, and check that the stored positions are where the batch starts.
 
         :raises FencedError: a later attempt has claimed the group
         :raises PositionConflictError: a stored position is another one
         """
-        self.lock(conn, tables)
-        check_positions(conn, tables, batch)
+        self.lock(conn)
+        check_positions(conn, self.ledger.tables, batch)
 
-    def finish_commit(
-        self, conn: Connection, tables: Tables, batch: Batch, reads: Mapping[TopicPartition, RangeRead], now: datetime
-    ) -> None:
+    def finish_commit(self, conn: Connection, batch: Batch, reads: Reads, now: datetime) -> None:
         """Move the positions to the ends of the batch's ranges."""
-        set_positions(conn, tables, self.group_id, batch.batch_id, positions_after(batch.ranges), now, reads)
+        tables, positions = self.ledger.tables, positions_after(batch.ranges)
+        set_positions(conn, tables, self.group_id, batch.batch_id, positions, now, reads)
         # The heartbeat could not renew the lease while this transaction had the group's row locked.
-        self.update(conn, tables, lease_expires_at=now + self.lease)
+        self.update(conn, lease_expires_at=now + self.lease)
 
-    def renew(self, engine: Engine, tables: Tables) -> bool:
+    def renew(self) -> bool:
         """Renew the lease; return False where a later attempt has claimed the group."""
         return transact(
-            engine, lambda conn: self.update(conn, tables, lease_expires_at=database_now(conn) + self.lease)
+            self.ledger.engine, lambda conn: self.update(conn, lease_expires_at=database_now(conn) + self.lease)
         )
 
-    def release(self, engine: Engine, tables: Tables) -> None:
+    def release(self) -> None:
         """End the lease, so that the next run does not wait for it to expire."""
-        transact(engine, lambda conn: self.update(conn, tables, lease_owner=None, lease_expires_at=None))
+        transact(self.ledger.engine, lambda conn: self.update(conn, lease_owner=None, lease_expires_at=None))
 
-    def fenced(self, conn: Connection, tables: Tables) -> FencedError:
+    def fenced(self, conn: Connection) -> FencedError:
         """Return the error that says who has the group now, or that the batch was abandoned."""
-        row = group_row(conn, tables, self.group_id)
-        batches = tables.offset_batches.c
+        tables = self.ledger.tables
+        row, batches = group_row(conn, tables, self.group_id), tables.offset_batches.c
         loads = sa.select(batches.batch_id, batches.state, batches.reason).where(
             batches.consumer_group == self.group_id, batches.kind == "load"
         )
@@ -182,7 +184,7 @@ class GroupClaim(Claim):
 
 
 @contextmanager
-def heartbeat(engine: Engine, tables: Tables, claim: GroupClaim) -> Iterator[threading.Thread]:
+def heartbeat(claim: GroupClaim) -> Iterator[threading.Thread]:
     """Renew the lease of a claim three times a lease, in a thread, from the beginning to the end of the block.
 
     A renewal that fails does not end the attempt: when the lease expires, the epoch still keeps the data safe. The renewals
@@ -193,7 +195,7 @@ def heartbeat(engine: Engine, tables: Tables, claim: GroupClaim) -> Iterator[thr
     def renew() -> None:
         while not stop.wait(claim.lease.total_seconds() / 3):
             try:
-                if not claim.renew(engine, tables):
+                if not claim.renew():
                     log.warning(
                         "Group %r was taken over by a later attempt; this one will not be able to commit",
                         claim.group_id,
@@ -211,9 +213,7 @@ def heartbeat(engine: Engine, tables: Tables, claim: GroupClaim) -> Iterator[thr
         thread.join()
 
 
-def claim_group(
-    engine: Engine, tables: Tables, group_id: str, owner: TaskRun, *, cluster_id: str, lease: timedelta
-) -> GroupClaim:
+def claim_group(ledger: Ledger, group_id: str, owner: TaskRun, *, cluster_id: str, lease: timedelta) -> GroupClaim:
     """Claim a group for this attempt.
 
     :param cluster_id: the id of the Kafka cluster; stored by the first claim, compared by every later one
@@ -222,6 +222,7 @@ def claim_group(
     :raises ClusterChangedError: the group's positions belong to another cluster
     :raises LedgerError: the user may not write to the state tables
     """
+    engine, tables = ledger.engine, ledger.tables
     groups = tables.consumer_groups
 
     def work(conn: Connection) -> GroupClaim:
@@ -241,7 +242,7 @@ def claim_group(
         )
         if claimed.rowcount != 1:  # only in databases without FOR UPDATE
             raise GroupBusyError(f"Group {group_id!r} was claimed by another run at the same moment")
-        return GroupClaim(group_id, row.epoch + 1, owner, lease)
+        return GroupClaim(ledger, group_id, row.epoch + 1, owner, lease)
 
     try:
         return transact(engine, work)

@@ -5,18 +5,16 @@ What a load checks and writes besides rows (positions, lease) is in `ledger.clai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
-from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.database.errors import database_message, is_outage
-from airflow_kafka_offsets.database.transactions import database_now, transact
+from airflow_kafka_offsets.database.transactions import database_message, database_now, is_outage, transact
 from airflow_kafka_offsets.exceptions import (
     CommitUnknownError,
     DatabaseBusyError,
@@ -26,21 +24,14 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.ledger.batch_rows import Batch, update_open
 from airflow_kafka_offsets.ledger.claims import Claim
-from airflow_kafka_offsets.ledger.positions import RangeRead, bound_partition, is_bound_partition
+from airflow_kafka_offsets.ledger.positions import Reads, bound_partition, is_bound_partition
 from airflow_kafka_offsets.ledger.tables import Tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def commit_batch(
-    engine: Engine,
-    tables: Tables,
-    claim: Claim,
-    batch: Batch,
-    reads: Mapping[TopicPartition, RangeRead],
-    write: Callable[[Connection], int],
-) -> int:
+def commit_batch(claim: Claim, batch: Batch, reads: Reads, write: Callable[[Connection], int]) -> int:
     """Write the rows of a batch and mark it committed, in one transaction, with what its claim adds.
 
     :param reads: what was read of each range
@@ -55,18 +46,19 @@ def commit_batch(
     :raises DatabaseUnavailableError: no room, no connection, a time-out; nothing was written
     :raises CommitUnknownError: the connection broke, and the ledger could not be read
     """
+    tables = claim.ledger.tables
 
     def work(conn: Connection) -> int:
-        claim.begin_commit(conn, tables, batch)
+        claim.begin_commit(conn, batch)
         rows = write(conn)
         now = database_now(conn)
-        claim.finish_commit(conn, tables, batch, reads, now)
+        claim.finish_commit(conn, batch, reads, now)
         _close(conn, tables, batch, reads, rows, now)
         return rows
 
     of_group = f"{batch.batch_id} of group {batch.group_id!r}"
     try:
-        return transact(engine, work, outcome=lambda conn: _rows_committed(conn, tables, claim, batch))
+        return transact(claim.ledger.engine, work, outcome=lambda conn: _rows_committed(conn, claim, batch))
     except DBAPIError as error:
         nothing = f"Batch {of_group} was not committed, and nothing of it was written: {database_message(error)}."
         if is_outage(error):
@@ -99,18 +91,16 @@ def write_dead_letters(conn: Connection, tables: Tables, batch: Batch, letters: 
         conn.execute(tables.dead_letters.insert(), [of_batch | row for row in rows])
 
 
-def _rows_committed(conn: Connection, tables: Tables, claim: Claim, batch: Batch) -> int | None:
+def _rows_committed(conn: Connection, claim: Claim, batch: Batch) -> int | None:
     """Return the number of rows that a batch was committed with; None where it was not committed."""
     # Until the server notices that the connection broke, the transaction is open and has the claim locked.
-    claim.wait(conn, tables)
-    batches = tables.offset_batches.c
+    claim.wait(conn)
+    batches = claim.ledger.tables.offset_batches.c
     row = conn.execute(sa.select(batches.state, batches.row_count).where(batches.batch_id == batch.batch_id)).one()
     return int(row.row_count) if row.state == "committed" else None
 
 
-def _close(
-    conn: Connection, tables: Tables, batch: Batch, reads: Mapping[TopicPartition, RangeRead], rows: int, now: datetime
-) -> None:
+def _close(conn: Connection, tables: Tables, batch: Batch, reads: Reads, rows: int, now: datetime) -> None:
     ranges = tables.offset_ranges
     if reads:
         conn.execute(

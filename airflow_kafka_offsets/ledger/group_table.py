@@ -13,10 +13,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
-from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
-from airflow_kafka_offsets.core.spans import subtract
+from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition, subtract
 from airflow_kafka_offsets.exceptions import DoubleLoadError, ForeignBatchError
-from airflow_kafka_offsets.ledger.claims import Claim, transact_claimed
+from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.tables import Tables
 
 log = logging.getLogger(__name__)
@@ -75,7 +74,7 @@ def same_table_names(bind: Connection | Engine, name: str) -> tuple[str, ...]:
     return (name, name.removeprefix(f"{default}.") if name.startswith(f"{default}.") else f"{default}.{name}")
 
 
-def keep_to_table(engine: Engine, tables: Tables, claim: Claim, topics: Sequence[str], target: str) -> None:
+def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
     """Check that a group goes on loading into its table, which has the records before its positions.
 
     If that table does not exist any more, it is taken for renamed to the target, and the history gets the new name. If it was
@@ -86,8 +85,8 @@ def keep_to_table(engine: Engine, tables: Tables, claim: Claim, topics: Sequence
     :raises ForeignBatchError: the group loads into another table; the message says how to move to a new one
     :raises FencedError: a later attempt took over
     """
-    group_id = claim.group_id
-    with engine.connect() as conn:
+    group_id, tables = claim.group_id, claim.ledger.tables
+    with claim.ledger.connect() as conn:
         known = group_table(conn, tables, group_id)
         if known is None or known.kind != "load" or known.name in same_table_names(conn, target):
             return
@@ -100,7 +99,7 @@ def keep_to_table(engine: Engine, tables: Tables, claim: Claim, topics: Sequence
         .where(batches.c.consumer_group == group_id, batches.c.target_table.in_(old_names))
         .values(target_table=target)
     )
-    renamed = transact_claimed(engine, tables, claim, lambda conn: conn.execute(rename).rowcount)
+    renamed = claim.transact(lambda conn: conn.execute(rename).rowcount)
     log.warning(
         "Table %r of group %r does not exist any more: it is taken for renamed to %r, and %d batches of the history have the new "
         "name from now on. If it was dropped, its rows are missing: 'airflow kafka-offsets verify' shows which",

@@ -5,23 +5,23 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.install import check_installed
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 _SHOWN = 10
 
 OTHER_CLUSTER = "Correct the connection, or load from the other cluster under a new group_id."
 
 
-def read_generation(engine: Engine, tables: Tables, group_id: str) -> int:
+def read_generation(ledger: Ledger, group_id: str) -> int:
     """Return the generation of a group: the number of its rewinds; 0 for an unknown group."""
-    with engine.connect() as conn:
-        return stored_generation(conn, tables, group_id)
+    with ledger.connect() as conn:
+        return stored_generation(conn, ledger.tables, group_id)
 
 
 def stored_generation(conn: Connection, tables: Tables, group_id: str) -> int:

@@ -1,18 +1,24 @@
-"""Create the state tables, upgrade them, and check their version."""
+"""Create the state tables, upgrade them, and check their version.
+
+The migrations from one schema version to the next are at the end, in order. A migration names its columns itself, since `Tables` has
+the columns of the current version only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import ExecutableDDLElement
+from sqlalchemy.sql.compiler import DDLCompiler
 
-from airflow_kafka_offsets.database.errors import database_message, is_outage, sqlstate
-from airflow_kafka_offsets.database.transactions import transact
+from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.database.transactions import database_message, is_outage, sqlstate, transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
-from airflow_kafka_offsets.ledger.migrations import upgrade_statements
-from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables, sql_text
+from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables, sql_text
 
 # In other databases each DDL statement is a transaction of its own.
 _BEGIN = {"postgresql": "BEGIN", "sqlite": "BEGIN IMMEDIATE"}
@@ -20,7 +26,7 @@ _BEGIN = {"postgresql": "BEGIN", "sqlite": "BEGIN IMMEDIATE"}
 _NO_SUCH_SCHEMA = "3F000"
 
 
-def initialize(engine: Engine, tables: Tables) -> bool:
+def initialize(ledger: Ledger) -> bool:
     """Create missing state tables, and upgrade those of an earlier schema version.
 
     Idempotent, and safe in two processes at once. With transactional DDL (Postgres, SQLite) an upgrade is one transaction; in
@@ -30,14 +36,14 @@ def initialize(engine: Engine, tables: Tables) -> bool:
     :raises LedgerError: the tables cannot be created or upgraded, or are of a newer version than this package knows
     :raises DatabaseUnavailableError: the database is unavailable, or out of space for example
     """
-    with engine.connect() as conn:
-        version = stored_version(conn, tables)
+    with ledger.connect() as conn:
+        version = stored_version(conn, ledger.tables)
     if version is None:
-        return create_missing(engine, tables)
-    return version < SCHEMA_VERSION and _upgrade(engine, tables)
+        return create_missing(ledger)
+    return version < SCHEMA_VERSION and _upgrade(ledger)
 
 
-def create_missing(engine: Engine, tables: Tables) -> bool:
+def create_missing(ledger: Ledger) -> bool:
     """Create missing state tables, as every load does first; tables of an earlier version are not upgraded.
 
     Workers with the earlier version of this package may still use them: an administrator decides when to upgrade.
@@ -46,28 +52,32 @@ def create_missing(engine: Engine, tables: Tables) -> bool:
     :raises LedgerError: the tables cannot be created, or are of another version
     :raises DatabaseUnavailableError: the database is unavailable, or out of space for example
     """
-    tables.check_names(engine.dialect)
-    with engine.connect() as conn:
+    tables = ledger.tables
+    tables.check_names(ledger.engine.dialect)
+    with ledger.connect() as conn:
         if installed_version(conn, tables) is not None:
             return False
-    return _change(engine, tables, lambda conn: _create(conn, tables), "created", "Grant CREATE on the schema")
+    return _change(ledger, lambda conn: _create(conn, tables), "created", "Grant CREATE on the schema")
 
 
-def statements(engine: Engine, tables: Tables) -> str:
+def statements(ledger: Ledger) -> str:
     """Return the SQL that `init` would run, for users without the right to run DDL; empty where there is nothing to do.
 
     :raises LedgerError: the tables cannot be upgraded, or are of a newer version than this package knows
     """
-    with engine.connect() as conn:
+    tables, dialect = ledger.tables, ledger.engine.dialect
+    with ledger.connect() as conn:
         version = stored_version(conn, tables)
         if version is None:
-            return tables.ddl(engine.dialect)
-        text = sql_text(upgrade_statements(conn, tables, version), engine.dialect)
-    begin = _BEGIN.get(engine.dialect.name)
+            return tables.ddl(dialect)
+        text = sql_text(upgrade_statements(conn, tables, version), dialect)
+    begin = _BEGIN.get(dialect.name)
     return f"{begin};\n\n{text}COMMIT;\n\n" if text and begin else text
 
 
-def _upgrade(engine: Engine, tables: Tables) -> bool:
+def _upgrade(ledger: Ledger) -> bool:
+    tables = ledger.tables
+
     def work(conn: Connection) -> bool:
         # Waits for the upgrade of another process. SQLite's transaction has its lock from the beginning.
         conn.execute(sa.select(tables.schema_version).with_for_update()).all()
@@ -78,16 +88,17 @@ def _upgrade(engine: Engine, tables: Tables) -> bool:
             conn.execute(statement)
         return True
 
-    return _change(engine, tables, work, "upgraded", "Run it as the owner of the tables")
+    return _change(ledger, work, "upgraded", "Run it as the owner of the tables")
 
 
-def _change(engine: Engine, tables: Tables, work: Callable[[Connection], bool], done: str, way_out: str) -> bool:
+def _change(ledger: Ledger, work: Callable[[Connection], bool], done: str, way_out: str) -> bool:
     """Run a transaction that changes the tables; return False where another process has changed them meanwhile."""
+    engine, tables = ledger.engine, ledger.tables
     try:
         return transact(engine, work)
     except DBAPIError as error:
         # Where two processes create the tables at the same time, one of them gets an error.
-        with engine.connect() as conn:
+        with ledger.connect() as conn:
             if stored_version(conn, tables) == SCHEMA_VERSION:
                 return False
         if is_outage(error):
@@ -154,3 +165,89 @@ def check_installed(conn: Connection, tables: Tables) -> None:
             "ever loaded into it, or the state tables are in another schema or have another prefix. The first load creates them, or "
             "'airflow kafka-offsets init'"
         )
+
+
+class TableStatement(ExecutableDDLElement):
+    """A statement about tables, whose quoted names replace `{}`."""
+
+    inherit_cache = False
+
+    def __init__(self, text: str, *tables: sa.Table) -> None:
+        self.text = text
+        self.tables = tables
+
+
+@compiles(TableStatement)
+def _with_names(element: TableStatement, compiler: DDLCompiler, **_: object) -> str:
+    return element.text.format(", ".join(map(compiler.preparer.format_table, element.tables)))
+
+
+Statement = TableStatement | sa.Update
+
+
+def upgrade_statements(conn: Connection, tables: Tables, version: int) -> Iterator[Statement]:
+    """Yield the statements that upgrade the tables from a version to the current one.
+
+    To upgrade, run each statement before the next one is asked for: a migration locks tables before it checks their data.
+
+    :raises LedgerError: the data do not allow a migration
+    """
+    stored = tables.schema_version
+    for to_version, migration in MIGRATIONS.items():
+        if to_version > version:
+            yield from migration(conn, tables)
+            yield stored.update().where(stored.c.version == to_version - 1).values(version=to_version)
+
+
+def _drop_lateness(conn: Connection, tables: Tables) -> Iterator[Statement]:
+    """Drop the columns of records that were loaded after a position."""
+    offsets, ranges = tables.consumed_offsets, tables.offset_ranges
+    # SQLite has one writer at a time; in other databases the first ALTER TABLE ends the lock.
+    if conn.dialect.name == "postgresql":
+        # No load may commit between the check and the statements.
+        yield TableStatement("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE", offsets, ranges)
+    _refuse_lateness(conn, tables)
+    ahead = ("ahead_offset", "ahead_before_ms")
+    for table, columns in ((offsets, ahead), (ranges, ("loaded_offset", "loaded_before_ms", *ahead))):
+        # A database without transactional DDL keeps the changes of an interrupted migration.
+        existing = _column_names(conn, table)
+        for column in columns:
+            if column in existing:
+                yield TableStatement(f"ALTER TABLE {{}} DROP COLUMN {column}", table)
+
+
+def _refuse_lateness(conn: Connection, tables: Tables) -> None:
+    """Raise an error where records after a position are loaded already: without these columns they would be loaded again."""
+    offsets, ranges, batches = tables.consumed_offsets, tables.offset_ranges, tables.offset_batches.c
+    ahead: sa.ColumnClause[int] = sa.column("ahead_offset", sa.BigInteger)
+    # Staged files of an open batch may have such records, too.
+    of_open_batches = (
+        sa.select(batches.consumer_group)
+        .join(ranges, ranges.c.batch_id == batches.batch_id)
+        .where(
+            batches.state.in_(("planned", "staged")),
+            ranges.c.end_offset == ranges.c.target_offset,
+            ahead > ranges.c.end_offset,
+        )
+    )
+    of_positions = sa.select(offsets.c.consumer_group).where(ahead > offsets.c.offset_value)
+    groups: set[str] = set()
+    for table, query in ((offsets, of_positions), (ranges, of_open_batches)):
+        if "ahead_offset" in _column_names(conn, table):
+            groups |= set(conn.scalars(query))
+    if groups:
+        raise LedgerError(
+            f"The state tables cannot be upgraded to schema version 2: records after the positions of group "
+            f"{first_few(map(repr, sorted(groups)))} are loaded already (lateness), which version 2 does not store, so that "
+            "they would be loaded again. Nothing was changed. With the installed version of airflow-kafka-offsets before the "
+            "upgrade, run a load without until for each of these groups, which moves the positions past those records; then "
+            "run 'airflow kafka-offsets init' again"
+        )
+
+
+def _column_names(conn: Connection, table: sa.Table) -> set[str]:
+    return {column["name"] for column in sa.inspect(conn).get_columns(table.name, schema=table.schema)}
+
+
+MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {2: _drop_lateness}
+"""The migrations by the version to which they lead. A migration yields statements, without those that an interrupted one has run."""

@@ -12,10 +12,9 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, Position, TopicPartition
-from airflow_kafka_offsets.core.spans import Span
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, Position, Span, TopicPartition
 from airflow_kafka_offsets.database.transactions import database_now
-from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe, as_batch, insert_batch
+from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe, TaskRun, as_batch, insert_batch
 from airflow_kafka_offsets.ledger.groups import stored_generation
 from airflow_kafka_offsets.ledger.positions import (
     bound_partition,
@@ -26,7 +25,6 @@ from airflow_kafka_offsets.ledger.positions import (
 )
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.sinks.sink import Sink
 
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import OffsetRange, Position, TopicPartition
 from airflow_kafka_offsets.exceptions import PositionConflictError
 from airflow_kafka_offsets.ledger.batch_rows import Batch
-from airflow_kafka_offsets.ledger.tables import Tables, UtcDateTime
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables, UtcDateTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,14 @@ class RangeRead:
     dead_letters: int = 0
 
 
-def read_positions(engine: Engine, tables: Tables, group_id: str) -> dict[TopicPartition, Position]:
+Reads = Mapping[TopicPartition, RangeRead]
+"""What was read of each range of a batch."""
+
+
+def read_positions(ledger: Ledger, group_id: str) -> dict[TopicPartition, Position]:
     """Return the stored positions of a group."""
-    with engine.connect() as conn:
-        return stored_positions(conn, tables, group_id)
+    with ledger.connect() as conn:
+        return stored_positions(conn, ledger.tables, group_id)
 
 
 def stored_positions(conn: Connection, tables: Tables, group_id: str) -> dict[TopicPartition, Position]:
@@ -85,7 +89,7 @@ def set_positions(
     batch_id: int,
     positions: Mapping[TopicPartition, Position],
     now: datetime,
-    reads: Mapping[TopicPartition, RangeRead] | None = None,
+    reads: Reads | None = None,
 ) -> None:
     """Store positions of a group.
 

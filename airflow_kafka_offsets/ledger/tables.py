@@ -1,4 +1,4 @@
-"""The state tables as SQLAlchemy tables: names, columns, schema version, and the DDL as text.
+"""The state tables as SQLAlchemy tables: names, columns, schema version, and the DDL as text; and the database that they are in.
 
 `docs/state-tables.md` describes what a row of each table means.
 """
@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Dialect
+from sqlalchemy.engine import Connection, Dialect, Engine
 from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.types import TypeDecorator
@@ -175,6 +176,18 @@ class Tables:
             )
         statements.append(self.schema_version.insert().values(version=SCHEMA_VERSION))
         return sql_text(statements, dialect)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """A SQL database and the state tables in it."""
+
+    engine: Engine
+    tables: Tables = field(default_factory=Tables)
+
+    def connect(self) -> Connection:
+        """Open a connection, for statements that read."""
+        return self.engine.connect()
 
 
 def sql_text(statements: Iterable[ClauseElement], dialect: Dialect) -> str:

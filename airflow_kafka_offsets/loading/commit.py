@@ -29,7 +29,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
     :param began: when this attempt started with the batch, by the monotonic clock
     :raises DeadLetterError: more records could not be decoded than the pipeline allows
     """
-    pipeline, engine = context.pipeline, context.engine
+    pipeline, tables = context.pipeline, context.ledger.tables
     most = pipeline.max_dead_letters
     if most is not None and staged.dead_letters > most:
         first = next(dead_letters(staged.directory, staged.manifest)).slice(0, 1).to_pylist()[0]
@@ -39,16 +39,16 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
     rows = StagedRows(staged.directory, staged.manifest)
     schema = rows.schema()
     if schema is not None:
-        pipeline.sink.prepare(engine, schema)
+        pipeline.sink.prepare(context.ledger.engine, schema)
 
     def write(conn: Connection) -> int:
-        pipeline.sink.refuse_unknown_rows(conn, pipeline.tables.offset_batches, batch.batch_id)
+        pipeline.sink.refuse_unknown_rows(conn, tables.offset_batches, batch.batch_id)
         if context.replace:
-            replace_output(conn, pipeline.tables, batch.group_id, batch.batch_id, pipeline.sink)
-        write_dead_letters(conn, pipeline.tables, batch, dead_letters(staged.directory, staged.manifest))
+            replace_output(conn, tables, batch.group_id, batch.batch_id, pipeline.sink)
+        write_dead_letters(conn, tables, batch, dead_letters(staged.directory, staged.manifest))
         return pipeline.sink.write(conn, rows)
 
-    count = commit_batch(engine, pipeline.tables, claim, batch, staged.reads, write)
+    count = commit_batch(claim, batch, staged.reads, write)
     log.info(
         "Committed batch %d, a %s of group %r: %s records, %s rows into %s%s in %.1f s: %s",
         batch.batch_id,

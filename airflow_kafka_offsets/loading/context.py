@@ -13,9 +13,10 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.batch_rows import Recipe
 from airflow_kafka_offsets.ledger.install import create_missing
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.spark.launcher import Launcher
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.spark.job import Launcher
+from airflow_kafka_offsets.staging.rows import TargetColumns
 
 
 class Commit(NamedTuple):
@@ -82,7 +83,7 @@ class LoadContext:
     kafka_config: Mapping[str, Any] = field(repr=False)  # holds secrets
     cluster: Cluster
     cluster_id: str
-    engine: Engine
+    ledger: Ledger
     launcher: Launcher
     columns: pa.Schema
     target: TargetColumns
@@ -108,13 +109,14 @@ class LoadContext:
         """
         cluster = Cluster(kafka_config, isolation_level=pipeline.isolation_level)
         cluster_id = cluster.cluster_id()
-        create_missing(engine, pipeline.tables)
+        ledger = Ledger(engine, pipeline.tables)
+        create_missing(ledger)
         return cls(
             pipeline=pipeline,
             kafka_config=kafka_config,
             cluster=cluster,
             cluster_id=cluster_id,
-            engine=engine,
+            ledger=ledger,
             launcher=launcher,
             columns=columns,
             target=pipeline.sink.prepare(engine, None if pipeline.transform else columns),

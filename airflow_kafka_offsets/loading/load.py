@@ -16,11 +16,11 @@ from typing import Any
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from airflow_kafka_offsets.database.errors import translated_errors
+from airflow_kafka_offsets.database.transactions import translated_errors
 from airflow_kafka_offsets.exceptions import DataLossError, FencedError, GroupBusyError, LedgerError
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import Claim, GroupClaim, claim_group, heartbeat
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.commit import commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
 from airflow_kafka_offsets.loading.mirror import mirror_after_commit
@@ -28,7 +28,7 @@ from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.loading.plan import abandon_if_expired, decide, plan
 from airflow_kafka_offsets.loading.stage import stage
 from airflow_kafka_offsets.loading.staging_area import clean_up
-from airflow_kafka_offsets.spark.launcher import Launcher
+from airflow_kafka_offsets.spark.job import Launcher
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +67,9 @@ def load(
         context = LoadContext.prepare(
             pipeline, columns, kafka_config=kafka_config, engine=engine, launcher=launcher, on_commit=on_commit
         )
-        clean_up(engine, pipeline)
-        with hold_group(pipeline, options, engine, run or TaskRun.of_this_process(), context.cluster_id) as claim:
+        clean_up(context.ledger, pipeline)
+        run = run or TaskRun.of_this_process()
+        with hold_group(context.ledger, pipeline.group_id, options, run, context.cluster_id) as claim:
             return _load_batches(context, claim, options)
 
 
@@ -81,7 +82,7 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
         if planned is None:
             if not result.batches:
                 # Mirrors positions that were stored without a batch, or that an earlier load could not mirror.
-                mirror_after_commit(context.cluster, options.mirror_to, context.engine, context.pipeline)
+                mirror_after_commit(context.cluster, options.mirror_to, context.ledger, context.pipeline)
             return result
         batch, staged = planned
         try:
@@ -91,7 +92,7 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
                 raise
             continue
         result += commit(context, claim, batch, staged, batch_started)
-        mirror_after_commit(context.cluster, options.mirror_to, context.engine, context.pipeline)
+        mirror_after_commit(context.cluster, options.mirror_to, context.ledger, context.pipeline)
         budget = options.time_budget
         if budget is not None and time.monotonic() - started >= budget.total_seconds():
             complete = not decide(context, claim, options).ranges
@@ -102,20 +103,19 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
 
 @contextmanager
 def hold_group(
-    pipeline: Pipeline, options: LoadOptions, engine: Engine, run: TaskRun, cluster_id: str
+    ledger: Ledger, group_id: str, options: LoadOptions, run: TaskRun, cluster_id: str
 ) -> Iterator[GroupClaim]:
-    """Claim a pipeline's group, and renew the lease until the end of the block.
+    """Claim a group, and renew the lease until the end of the block.
 
     Where another run holds the group, `on_busy` decides whether to wait.
 
     :raises GroupBusyError: another run holds the group, and `on_busy` is "fail"
     :raises FencedError: a later attempt took over the group within the block, also where that caused another error
     """
-    tables = pipeline.tables
     next_log = time.monotonic()
     while True:
         try:
-            claim = claim_group(engine, tables, pipeline.group_id, run, cluster_id=cluster_id, lease=options.lease)
+            claim = claim_group(ledger, group_id, run, cluster_id=cluster_id, lease=options.lease)
             break
         except GroupBusyError as busy:
             if options.on_busy == "fail":
@@ -126,18 +126,18 @@ def hold_group(
             time.sleep(_BUSY_POLL_SECONDS)
     try:
         # All the time: planning waits for Kafka, and writing rows may take longer than a lease.
-        with heartbeat(engine, tables, claim), prefer_fenced_error(claim, engine, tables):
+        with heartbeat(claim), prefer_fenced_error(claim):
             yield claim
     finally:
         try:
-            claim.release(engine, tables)
+            claim.release()
         except (SQLAlchemyError, LedgerError) as error:
             # The lease expires; an error here must not hide the one that ended the block.
             log.warning("The lease of group %r could not be released; it will expire: %s", claim.group_id, error)
 
 
 @contextmanager
-def prefer_fenced_error(claim: Claim, engine: Engine, tables: Tables) -> Iterator[None]:
+def prefer_fenced_error(claim: Claim) -> Iterator[None]:
     """Raise FencedError instead of another error of the block where a later attempt took over."""
     try:
         yield
@@ -147,5 +147,5 @@ def prefer_fenced_error(claim: Claim, engine: Engine, tables: Tables) -> Iterato
         # A later attempt removes the files of this one, which causes other errors. A database error of the check is not raised: the
         # first error says more.
         with suppress(SQLAlchemyError):
-            claim.check(engine, tables)
+            claim.check()
         raise

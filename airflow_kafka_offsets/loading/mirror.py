@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Mapping
 from itertools import groupby
 
-from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.database.errors import database_message
+from airflow_kafka_offsets.database.transactions import database_message
 from airflow_kafka_offsets.exceptions import MirrorError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.positions import read_positions
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def mirror_stored(cluster: Cluster, kafka_group: str, stored: Callable[[], Posit
     return len(positions)
 
 
-def mirror_after_commit(cluster: Cluster, kafka_group: str | None, engine: Engine, pipeline: Pipeline) -> None:
+def mirror_after_commit(cluster: Cluster, kafka_group: str | None, ledger: Ledger, pipeline: Pipeline) -> None:
     """Mirror a pipeline's positions to a consumer group where one is named, in at most `AFTER_COMMIT_SECONDS`.
 
     Errors are logged as warnings: the rows and the positions are committed, and the next load mirrors again.
@@ -94,7 +94,7 @@ def mirror_after_commit(cluster: Cluster, kafka_group: str | None, engine: Engin
 
     def stored() -> Positions:
         nonlocal positions
-        of_group = read_positions(engine, pipeline.tables, pipeline.group_id)
+        of_group = read_positions(ledger, pipeline.group_id)
         positions = {tp: position for tp, position in of_group.items() if tp.topic in pipeline.topics}
         return positions
 

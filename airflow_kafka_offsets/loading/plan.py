@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sqlalchemy.engine import Engine
-
 from airflow_kafka_offsets.core import planning
 from airflow_kafka_offsets.core.instants import instant
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
@@ -28,7 +26,7 @@ from airflow_kafka_offsets.ledger.group_table import keep_to_table, same_table_n
 from airflow_kafka_offsets.ledger.groups import read_generation
 from airflow_kafka_offsets.ledger.moved_positions import first_ranges
 from airflow_kafka_offsets.ledger.positions import positions_after, read_positions
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
 from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged
@@ -51,13 +49,13 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
     :raises ForeignBatchError: the group's batches belong to another load
     :raises DoubleLoadError: a replay has appended records to the table that the group would load into it again
     """
-    pipeline, engine, tables = context.pipeline, context.engine, context.pipeline.tables
-    batch = open_batch(engine, tables, claim.group_id)
+    pipeline, ledger = context.pipeline, context.ledger
+    batch = open_batch(ledger, claim.group_id)
     planned = _resume(context, claim, options, batch) if batch is not None else None
     if planned is not None:
         return planned
-    keep_to_table(engine, tables, claim, pipeline.topics, pipeline.sink.name)
-    generation = read_generation(engine, tables, claim.group_id)
+    keep_to_table(claim, pipeline.topics, pipeline.sink.name)
+    generation = read_generation(ledger, claim.group_id)
     decided = decide(context, claim, options)
     log_gaps(decided.gaps)
     if not decided.ranges and not decided.initial:
@@ -65,7 +63,7 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
         return None
     try:
         upsert = pipeline.sink.replaces_rows
-        batch = record_plan(engine, tables, claim, decided, context.recipe, generation, upsert=upsert)
+        batch = record_plan(claim, decided, context.recipe, generation, upsert=upsert)
     except PositionsMovedError as moved:
         log.info("%s", moved)
         return plan(context, claim, options)
@@ -92,18 +90,16 @@ def log_planned(batch: Batch, kind: str) -> None:
 
 def decide(context: LoadContext, claim: Claim, options: LoadOptions) -> planning.Plan:
     """Decide what a new batch of this task instance would load now; nothing is written."""
-    pipeline, engine, tables = context.pipeline, context.engine, context.pipeline.tables
-    targets = captured_targets(engine, tables, claim)
-    return decide_now(pipeline.group_id, pipeline.topics, options, engine, tables, context.cluster, targets)
+    pipeline, targets = context.pipeline, captured_targets(claim)
+    return decide_now(context.ledger, context.cluster, pipeline.group_id, pipeline.topics, options, targets)
 
 
 def decide_now(
+    ledger: Ledger,
+    cluster: Cluster,
     group_id: str,
     topics: Sequence[str],
     options: LoadOptions,
-    engine: Engine,
-    tables: Tables,
-    cluster: Cluster,
     targets: Mapping[TopicPartition, int] | None = None,
     abandoned: Batch | None = None,
 ) -> planning.Plan:
@@ -114,13 +110,13 @@ def decide_now(
     :raises PlanningError: the stored positions and the logs do not fit together
     """
     # Positions are read before the ends of the logs: the other way round, lag could be negative.
-    positions = read_positions(engine, tables, group_id)
+    positions = read_positions(ledger, group_id)
     if abandoned is not None:
         positions |= positions_after(first_ranges(abandoned, positions))
     logs = cluster.logs(topics)
     if targets is None and options.until is not None:
         targets = targets_until(cluster, instant("until", options.until), logs)
-    start = first_offsets(cluster, options.start, lambda: now(engine), logs, positions)
+    start = first_offsets(cluster, options.start, lambda: now(ledger.engine), logs, positions)
     return planning.decide(
         positions,
         extend_to_positions(cluster, logs, positions, start),
@@ -128,7 +124,7 @@ def decide_now(
         on_data_loss=options.on_data_loss,
         max_records=options.max_records,
         max_bytes=options.max_bytes,
-        bytes_per_offset=bytes_per_offset(engine, tables, group_id) if options.max_bytes else None,
+        bytes_per_offset=bytes_per_offset(ledger, group_id) if options.max_bytes else None,
         targets=targets,
     )
 
@@ -142,7 +138,7 @@ def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Bat
     """
     pipeline = context.pipeline
     topics = {range_.topic for range_ in batch.ranges}
-    is_own = batch.target_table in same_table_names(context.engine, pipeline.sink.name)
+    is_own = batch.target_table in same_table_names(context.ledger.engine, pipeline.sink.name)
     if not topics <= set(pipeline.topics) or not is_own:
         raise ForeignBatchError(
             f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} into table "
@@ -176,7 +172,7 @@ def abandon_if_expired(context: LoadContext, claim: Claim, options: LoadOptions,
     if planning.check_open(batch.ranges, context.cluster.logs(pipeline.topics), options.on_data_loss):
         return False
     log.warning("Batch %d of group %r is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
-    abandon(context.engine, pipeline.tables, claim, batch, EXPIRED)
+    abandon(claim, batch, EXPIRED)
     if batch.staging_uri is not None:
         remove_attempt(batch.batch_id, batch.staging_uri, pipeline.staging_dir)
     return True
@@ -185,9 +181,7 @@ def abandon_if_expired(context: LoadContext, claim: Claim, options: LoadOptions,
 def log_gaps(gaps: Iterable[Gap]) -> None:
     """Log the offsets that a plan leaves out, before anything is loaded."""
     for gap in gaps:
-        log.warning(
-            "%s[%d]: offsets %d..%d are %s: %s", gap.topic, gap.partition, gap.start, gap.end, gap.cause, gap.decision
-        )
+        log.warning("%s: offsets %d..%d are %s: %s", gap.topic_partition, gap.start, gap.end, gap.cause, gap.decision)
 
 
 class PartitionOutlook(NamedTuple):
@@ -216,15 +210,13 @@ class Outlook:
     expired_batch: Batch | None = None
 
 
-def next_batch(
-    group_id: str, topics: Sequence[str], options: LoadOptions, *, engine: Engine, tables: Tables, cluster: Cluster
-) -> Outlook:
+def next_batch(ledger: Ledger, cluster: Cluster, group_id: str, topics: Sequence[str], options: LoadOptions) -> Outlook:
     """Return what a load would do now.
 
     :raises PlanningError: the stored positions and the logs do not fit together, or offsets are lost and may not be skipped
     """
-    sizes = bytes_per_offset(engine, tables, group_id)
-    batch = open_batch(engine, tables, group_id)
+    sizes = bytes_per_offset(ledger, group_id)
+    batch = open_batch(ledger, group_id)
     # A staged batch is committed without reading Kafka again. A batch whose records expired is abandoned.
     if batch is not None and (
         batch.state == "staged"
@@ -233,22 +225,22 @@ def next_batch(
         )
     ):
         return Outlook(_partitions(batch.ranges, batch.gaps, sizes), open_batch=batch)
-    decided = decide_now(group_id, topics, options, engine, tables, cluster, abandoned=batch)
+    decided = decide_now(ledger, cluster, group_id, topics, options, abandoned=batch)
     return Outlook(_partitions((*decided.ranges, *decided.initial), decided.gaps, sizes), expired_batch=batch)
 
 
-def known_topics(engine: Engine, tables: Tables, group_id: str) -> list[str]:
+def known_topics(ledger: Ledger, group_id: str) -> list[str]:
     """Return the topics of a group's stored positions; without any, those of its open batch, the first."""
-    if positions := read_positions(engine, tables, group_id):
+    if positions := read_positions(ledger, group_id):
         return sorted({tp.topic for tp in positions})
-    batch = open_batch(engine, tables, group_id)
+    batch = open_batch(ledger, group_id)
     return sorted({range_.topic for range_ in batch.ranges}) if batch is not None else []
 
 
 def _partitions(
     ranges: Sequence[OffsetRange], gaps: Sequence[Gap], sizes: Mapping[str, float]
 ) -> tuple[PartitionOutlook, ...]:
-    skipped = {(gap.topic, gap.partition): gap.end - gap.start for gap in gaps}
+    skipped = {gap.topic_partition: gap.end - gap.start for gap in gaps}
     return tuple(
         PartitionOutlook(
             range_,

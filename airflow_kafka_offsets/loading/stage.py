@@ -26,11 +26,9 @@ from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt
-from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.launcher import Launcher
+from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from airflow_kafka_offsets.spark.main import failure
-from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead
+from airflow_kafka_offsets.staging.directory import MANIFEST, Manifest, SliceRead, StagingDirectory
 
 log = logging.getLogger(__name__)
 
@@ -74,20 +72,20 @@ class StagedBatch:
 
 def stage(context: LoadContext, claim: Claim, batch: Batch) -> StagedBatch:
     """Run Spark to write files with the rows of a batch, in a new directory."""
-    pipeline, engine = context.pipeline, context.engine
-    with engine.connect() as conn:
+    pipeline = context.pipeline
+    with context.ledger.connect() as conn:
         # The commit checks it again; here it saves a Spark application whose result could not be committed.
-        pipeline.sink.refuse_unknown_rows(conn, pipeline.tables.offset_batches, batch.batch_id)
+        pipeline.sink.refuse_unknown_rows(conn, context.ledger.tables.offset_batches, batch.batch_id)
     directory = create_directory(batch, pipeline.staging_dir)
     job = make_job(context, batch, directory)
-    begin_staging(engine, pipeline.tables, claim, batch, directory.uri, context.recipe)
+    begin_staging(claim, batch, directory.uri, context.recipe)
     if batch.staging_uri is not None:
         # An earlier attempt was killed while it staged.
         remove_attempt(batch.batch_id, batch.staging_uri, pipeline.staging_dir)
     staged = launch_application(context.launcher, job, batch, directory)
     # If a topic was recreated while Spark read, records of the new topic would be loaded as those of the old one.
     log_identity.check_ranges(batch.ranges, context.cluster.logs(pipeline.topics))
-    mark_staged(engine, pipeline.tables, claim, batch, staged.records)
+    mark_staged(claim, batch, staged.records)
     return staged
 
 

@@ -15,10 +15,10 @@ from secrets import token_hex
 
 import sqlalchemy as sa
 from pyarrow import fs
-from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.batch_rows import OPEN_STATES, Batch
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 
@@ -75,7 +75,7 @@ def remove_attempt(batch_id: int, uri: str, staging_dir: str | None) -> None:
     _remove(StagingDirectory(uri))
 
 
-def clean_up(engine: Engine, pipeline: Pipeline) -> None:
+def clean_up(ledger: Ledger, pipeline: Pipeline) -> None:
     """Remove directories of closed batches, and old directories that no batch names.
 
     A directory that an open batch of these state tables names always stays. A directory that no batch names here belongs to an
@@ -86,11 +86,11 @@ def clean_up(engine: Engine, pipeline: Pipeline) -> None:
     directories = _directories(staging_root(pipeline.staging_dir))
     if not directories:
         return
-    batches = pipeline.tables.offset_batches.c
+    batches = ledger.tables.offset_batches.c
     query = sa.select(batches.staging_uri, batches.state).where(
         batches.batch_id.in_({batch_id for batch_id, _ in directories}), batches.staging_uri.is_not(None)
     )
-    with engine.connect() as conn:
+    with ledger.connect() as conn:
         states = {row.staging_uri: row.state for row in conn.execute(query)}
     now = datetime.now(UTC)
     for _, directory in directories:

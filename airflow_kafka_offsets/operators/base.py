@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from sqlalchemy.engine import Engine
 
+    from airflow_kafka_offsets.ledger.batch_rows import TaskRun
     from airflow_kafka_offsets.ledger.tables import Tables
-    from airflow_kafka_offsets.ledger.task_run import TaskRun
     from airflow_kafka_offsets.loading.context import LoadResult
     from airflow_kafka_offsets.sinks.sink import Sink
-    from airflow_kafka_offsets.spark.launcher import Launcher
+    from airflow_kafka_offsets.spark.job import Launcher
 
 
 NO_INTERVAL = (
@@ -182,6 +182,6 @@ def topics_of(topics: Any) -> tuple[str, ...]:
 
 def task_run(context: Context) -> TaskRun:
     """Return the task instance of a context, with its try."""
-    from airflow_kafka_offsets.ledger.task_run import TaskRun
+    from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 
     return from_attributes(TaskRun, context["ti"])

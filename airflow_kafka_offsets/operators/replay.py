@@ -216,10 +216,11 @@ class KafkaReplayPlanOperator(GroupOperator):
         return parts
 
     def _batch(self, batch_id: int) -> Batch:
+        from airflow_kafka_offsets.ledger.tables import Ledger
         from airflow_kafka_offsets.replaying.replay_batches import batch_of
 
         with self.database(self.conn_id) as engine:
-            return batch_of(engine, self.tables, self.group_id, batch_id)
+            return batch_of(Ledger(engine, self.tables), self.group_id, batch_id)
 
 
 def _bounds(given: KafkaReplayOperator | KafkaReplayPlanOperator) -> Bounds:

@@ -90,9 +90,10 @@ class KafkaRewindOperator(GroupOperator):
         :return: the preview, `executed`, and the fields of `RewindResult`, for XCom
         """
         # Here and not above: DAG files are parsed every few seconds.
-        from airflow_kafka_offsets.core.scope import parse_scope
-        from airflow_kafka_offsets.database.errors import translated_errors
+        from airflow_kafka_offsets.core.offsets import parse_scope
+        from airflow_kafka_offsets.database.transactions import translated_errors
         from airflow_kafka_offsets.hooks.connections import kafka_config
+        from airflow_kafka_offsets.ledger.tables import Ledger
         from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind, executed_by
         from airflow_kafka_offsets.rewinding.previewing import preview_rewind
         from airflow_kafka_offsets.rewinding.scenarios import Scenario
@@ -109,9 +110,8 @@ class KafkaRewindOperator(GroupOperator):
             self.database(self.offsets_conn_id) as engine,
             translated_errors(f"Group {self.group_id!r} was not rewound", "Run the task again."),
         ):
-            done = executed_by(
-                run, self.group_id, scenario, engine=engine, tables=self.tables, scope=scope, replace=self.replace
-            )
+            ledger = Ledger(engine, self.tables)
+            done = executed_by(ledger, run, self.group_id, scenario, scope=scope, replace=self.replace)
             if done is not None:
                 preview, result = done
                 self.log.info("This task instance has rewound group %r already: %s", self.group_id, result)

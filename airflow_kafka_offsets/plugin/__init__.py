@@ -16,10 +16,10 @@ def positions(conn_id: str, group_id: str, schema: str | None = None, prefix: st
     """
     from airflow_kafka_offsets.hooks.connections import open_database
     from airflow_kafka_offsets.ledger.positions import read_positions
-    from airflow_kafka_offsets.ledger.tables import Tables
+    from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
     with open_database(conn_id) as engine:
-        stored = read_positions(engine, Tables(schema, prefix), group_id)
+        stored = read_positions(Ledger(engine, Tables(schema, prefix)), group_id)
     offsets: dict[str, dict[int, int]] = {}
     for tp, position in sorted(stored.items()):
         offsets.setdefault(tp.topic, {})[tp.partition] = position.offset

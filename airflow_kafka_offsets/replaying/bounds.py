@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.instants import instant, milliseconds
-from airflow_kafka_offsets.core.offsets import MAX_INT64, Gap, OffsetRange, PartitionLog, TopicPartition
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, TopicPartition
 from airflow_kafka_offsets.core.planning import OnDataLoss, Plan
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import MAX_INT64, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
-from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
-from airflow_kafka_offsets.core.spans import Span, first_common, intersect
+from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, first_common, intersect
 from airflow_kafka_offsets.exceptions import ConfigurationError, DoubleLoadError
 from airflow_kafka_offsets.ledger.batch_rows import of_task
 from airflow_kafka_offsets.ledger.group_table import group_table, loads_into, same_table_names

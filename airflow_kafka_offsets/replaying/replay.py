@@ -13,9 +13,9 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.core.planning import OnDataLoss
 from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.database.errors import translated_errors
+from airflow_kafka_offsets.database.transactions import translated_errors
 from airflow_kafka_offsets.exceptions import DataLossError
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.commit import commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
 from airflow_kafka_offsets.loading.load import prefer_fenced_error
@@ -42,9 +42,8 @@ from airflow_kafka_offsets.replaying.replay_batches import (
     batch_of,
     plan_again,
     record_replay,
-    take_replay,
 )
-from airflow_kafka_offsets.spark.launcher import Launcher
+from airflow_kafka_offsets.spark.job import Launcher
 
 log = logging.getLogger(__name__)
 
@@ -115,8 +114,8 @@ def replay(
             reason=reason,
             who=who,
         )
-        batches = take_replay(engine, pipeline.tables, request, cluster_id=context.cluster_id)
-        clean_up(engine, pipeline)
+        batches = record_replay(context.ledger, request, cluster_id=context.cluster_id)
+        clean_up(context.ledger, pipeline)
         result = LoadResult()
         for batch in batches or _plan(context, bounds, request, max_records, on_data_loss):
             if isinstance(batch, ReplayClaim):
@@ -130,14 +129,14 @@ def _plan(
     context: LoadContext, bounds: Bounds, request: Replay, max_records: int | None, on_data_loss: OnDataLoss
 ) -> list[ReplayBatch]:
     """Plan all batches of a replay, and write them to the state tables."""
-    pipeline, engine, tables = context.pipeline, context.engine, context.pipeline.tables
-    planned_batch = partial(batch_of, engine, tables, pipeline.group_id)
+    pipeline, ledger = context.pipeline, context.ledger
+    planned_batch = partial(batch_of, ledger, pipeline.group_id)
     ranges, logs = resolve_bounds(bounds, pipeline.topics, context.cluster, planned_batch)
     if not ranges:
         log.info("Nothing to replay for group %r: no offsets within %s", pipeline.group_id, request.scenario)
         return []
     plans = plan_parts(ranges, logs, max_records, on_data_loss)
-    batches = record_replay(engine, tables, request, plans, cluster_id=context.cluster_id)
+    batches = record_replay(ledger, request, plans, cluster_id=context.cluster_id)
     for planned in batches:
         log_gaps(planned.batch.gaps)
         log_planned(planned.batch, "replay")
@@ -147,7 +146,7 @@ def _plan(
 def _stage_and_commit(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLoss) -> LoadResult:
     """Stage and commit an open batch of this or an earlier try."""
     began, batch = time.monotonic(), claim.batch
-    with prefer_fenced_error(claim, context.engine, context.pipeline.tables):
+    with prefer_fenced_error(claim):
         work = find_staged(batch, context.recipe.fingerprint)
         again = _plan_again(context, claim, on_data_loss) if work is None else None
         if work is None and again is None:
@@ -170,17 +169,17 @@ def _plan_again(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLo
     :raises PlanningError: the log is another one, or records are gone and the user did not choose to skip
     :raises DoubleLoadError: records would be duplicated by now
     """
-    pipeline, batch = context.pipeline, claim.batch
+    batch = claim.batch
     logs = context.cluster.logs(sorted({range_.topic for range_ in batch.ranges}))
     plan = fit_to_logs(batch.ranges, logs, on_data_loss)
     # The commit checks this again; here it saves a Spark application.
-    with context.engine.connect() as conn:
-        refuse_double(conn, pipeline.tables, claim.replay, batch.ranges)
+    with claim.ledger.connect() as conn:
+        refuse_double(conn, claim.ledger.tables, claim.replay, batch.ranges)
     if not plan.gaps:
         return None
     plan = fit_to_logs(requested_ranges(batch), logs, on_data_loss)
     log.warning("Batch %d, a replay for group %r, is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
-    again = plan_again(context.engine, pipeline.tables, claim, plan, EXPIRED)
+    again = plan_again(claim, plan, EXPIRED)
     log_gaps(again.batch.gaps)
     return again
 

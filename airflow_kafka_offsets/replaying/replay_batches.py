@@ -5,34 +5,33 @@ A replay claims single batches, and not the group, which its loads go on with.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.offsets import Span, TopicPartition, intersect
 from airflow_kafka_offsets.core.planning import Plan
-from airflow_kafka_offsets.core.spans import Span, intersect
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, FencedError
 from airflow_kafka_offsets.ledger.batch_rows import (
     OPEN_STATES,
     Batch,
     Recipe,
+    TaskRun,
     as_batch,
     insert_batch,
     of_task_instance,
     update_open,
 )
-from airflow_kafka_offsets.ledger.claims import Claim, transact_claimed
+from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.group_table import loads_into, same_table_names
 from airflow_kafka_offsets.ledger.groups import lock, lock_group
-from airflow_kafka_offsets.ledger.positions import RangeRead
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.positions import Reads
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.replaying.double_loads import refuse_double, refuse_overlap
 
@@ -71,15 +70,12 @@ class ReplayClaim(Claim):
     replay: Replay
     batch: Batch
 
-    @property
-    def batch_id(self) -> int:
-        return self.batch.batch_id
-
-    def row(self, tables: Tables) -> tuple[sa.Table, sa.ColumnElement[bool]]:
+    def row(self) -> tuple[sa.Table, sa.ColumnElement[bool]]:
         """Return the table of the batches, and the condition for the batch's row."""
-        return tables.offset_batches, tables.offset_batches.c.batch_id == self.batch_id
+        batches = self.ledger.tables.offset_batches
+        return batches, batches.c.batch_id == self.batch.batch_id
 
-    def begin_commit(self, conn: Connection, tables: Tables, batch: Batch) -> None:
+    def begin_commit(self, conn: Connection, batch: Batch) -> None:
         """Lock the batch, and check that its records will not be duplicated.
 
         Where it writes into the group's own table, the group's row is locked too: no position moves meanwhile, and no load
@@ -88,26 +84,25 @@ class ReplayClaim(Claim):
         :raises FencedError: a later try has taken the batch over
         :raises DoubleLoadError: a stored position was moved back since the batch was planned
         """
+        tables = self.ledger.tables
         # The group before the batch, as `abandon_batch` locks them: two locks in two orders are a deadlock.
         if self.replay.replace or loads_into(conn, tables, self.group_id, self.replay.target):
             lock(conn, tables, self.group_id)
-        self.lock(conn, tables)
+        self.lock(conn)
         refuse_double(conn, tables, self.replay, batch.ranges)
 
-    def finish_commit(
-        self, conn: Connection, tables: Tables, batch: Batch, reads: Mapping[TopicPartition, RangeRead], now: datetime
-    ) -> None:
+    def finish_commit(self, conn: Connection, batch: Batch, reads: Reads, now: datetime) -> None:
         """Do nothing: a replay neither moves positions nor holds a lease."""
 
-    def fenced(self, conn: Connection, tables: Tables) -> FencedError:
+    def fenced(self, conn: Connection) -> FencedError:
         """Return the error that says which try has the batch now."""
-        batches = tables.offset_batches.c
+        batches = self.ledger.tables.offset_batches.c
         row = conn.execute(
-            sa.select(batches.epoch, batches.try_number).where(batches.batch_id == self.batch_id)
+            sa.select(batches.epoch, batches.try_number).where(batches.batch_id == self.batch.batch_id)
         ).one_or_none()
         current = f"try {row.try_number}, epoch {row.epoch}" if row is not None else "its row is gone"
         return FencedError(
-            f"Batch {self.batch_id}, a replay of group {self.group_id!r}, was taken over by a later attempt of {self.owner} "
+            f"Batch {self.batch.batch_id}, a replay of group {self.group_id!r}, was taken over by a later attempt of {self.owner} "
             f"({current}) while this one (try {self.owner.try_number}, epoch {self.epoch}) was running. Nothing of this attempt "
             "was written; the later attempt carries on with the same batch."
         )
@@ -148,81 +143,72 @@ def _spans(batch: Batch) -> Iterator[tuple[TopicPartition, Span]]:
     for range_ in batch.ranges:
         yield range_.topic_partition, (range_.start, range_.end)
     for gap in batch.gaps:
-        yield TopicPartition(gap.topic, gap.partition), (gap.start, gap.end)
+        yield gap.topic_partition, (gap.start, gap.end)
 
 
-def batch_of(engine: Engine, tables: Tables, group_id: str, batch_id: int) -> Batch:
+def batch_of(ledger: Ledger, group_id: str, batch_id: int) -> Batch:
     """Return a load or a replay from a group's history.
 
     :raises ConfigurationError: the group has none with that id
     """
-    batches = tables.offset_batches
-    with engine.connect() as conn:
+    batches = ledger.tables.offset_batches
+    with ledger.connect() as conn:
         row = conn.execute(
             sa.select(batches).where(batches.c.batch_id == batch_id, batches.c.consumer_group == group_id)
         ).one_or_none()
         if row is None or row.kind not in ("load", "replay"):
             kind = f"batch {batch_id} is a {row.kind}" if row is not None else "the history knows none of that number"
             raise ConfigurationError(f"Group {group_id!r} has no batch {batch_id} that loaded something: {kind}")
-        return as_batch(conn, tables, row)
+        return as_batch(conn, ledger.tables, row)
 
 
-def take_replay(engine: Engine, tables: Tables, replay: Replay, *, cluster_id: str) -> list[ReplayBatch]:
-    """Take over the batches that an earlier try of the same task instance planned for the same replay.
+def record_replay(ledger: Ledger, replay: Replay, plans: Sequence[Plan] = (), *, cluster_id: str) -> list[ReplayBatch]:
+    """Take over the batches that an earlier try of the same task instance planned for the same replay, or else write all of them
+    ahead of its work.
 
     Open batches of other replays of the task instance are abandoned. Parts of this replay that were abandoned meanwhile are
-    planned again.
+    planned again. The group's row is locked, and not claimed: a running load goes on.
 
+    :param plans: of the batches; empty only takes over
     :return: all batches of the replay; none where no try has planned it
-    :raises ClusterChangedError: the group belongs to another cluster
-    :raises DoubleLoadError: records of an abandoned part would be duplicated by now
-    """
-
-    return record_replay(engine, tables, replay, (), cluster_id=cluster_id)
-
-
-def record_replay(
-    engine: Engine, tables: Tables, replay: Replay, plans: Sequence[Plan], *, cluster_id: str
-) -> list[ReplayBatch]:
-    """Write all batches of a replay ahead of its work, or take over those that another try has written meanwhile.
-
-    The group's row is locked, and not claimed: a running load goes on.
-
     :raises ClusterChangedError: the group belongs to another cluster
     :raises DoubleLoadError: records would be duplicated
     :raises ConfigurationError: there is nothing to replace
     """
+    tables = ledger.tables
 
     def work(conn: Connection) -> list[ReplayBatch]:
         generation = lock_group(conn, tables, replay.group_id, cluster_id)
-        taken = _take_over(conn, tables, replay, generation)
+        taken = _take_over(conn, ledger, replay, generation)
         if taken or not plans:
             return taken
         ranges = [range_ for plan in plans for range_ in plan.ranges]
         refuse_double(conn, tables, replay, ranges)
         refuse_overlap(conn, tables, replay, ranges)
-        return [_insert(conn, tables, replay, plan, generation) for plan in plans]
+        return [_insert(conn, ledger, replay, plan, generation) for plan in plans]
 
-    return transact(engine, work)
+    return transact(ledger.engine, work)
 
 
-def plan_again(engine: Engine, tables: Tables, claim: ReplayClaim, plan: Plan, reason: str) -> ReplayClaim:
+def plan_again(claim: ReplayClaim, plan: Plan, reason: str) -> ReplayClaim:
     """Abandon an open batch and plan another one for its offsets, in one transaction: a replay never lacks a part.
 
     :param reason: for the history
     :raises FencedError: a later attempt took the batch over
     """
+    tables = claim.ledger.tables
     batches = tables.offset_batches
 
     def work(conn: Connection) -> ReplayClaim:
-        generation = conn.scalar(sa.select(batches.c.generation).where(batches.c.batch_id == claim.batch_id))
-        update_open(conn, tables, claim.batch_id, state="abandoned", reason=reason)
-        return _insert(conn, tables, claim.replay, plan, generation or 0)
+        generation = conn.scalar(sa.select(batches.c.generation).where(batches.c.batch_id == claim.batch.batch_id))
+        update_open(conn, tables, claim.batch.batch_id, state="abandoned", reason=reason)
+        return _insert(conn, claim.ledger, claim.replay, plan, generation or 0)
 
-    return transact_claimed(engine, tables, claim, work)
+    return claim.transact(work)
 
 
-def _take_over(conn: Connection, tables: Tables, replay: Replay, generation: int) -> list[ReplayBatch]:
+def _take_over(conn: Connection, ledger: Ledger, replay: Replay, generation: int) -> list[ReplayBatch]:
+    tables = ledger.tables
     batches = tables.offset_batches
     of_owner = of_task_instance(tables, replay.group_id, replay.owner) & (batches.c.kind == "replay")
     into_target = batches.c.target_table.in_(same_table_names(conn, replay.target))
@@ -234,25 +220,25 @@ def _take_over(conn: Connection, tables: Tables, replay: Replay, generation: int
     other = {"state": "abandoned", "reason": f"a later try replays something else: {replay.scenario}"}
     conn.execute(batches.update().where(of_owner, sa.not_(same), still_open).values(raised | other))
     rows = conn.execute(sa.select(batches).where(of_owner, same).order_by(batches.c.batch_id)).all()
-    taken = [_replay_batch(conn, tables, replay, row) for row in rows if row.state != "abandoned"]
+    taken = [_replay_batch(conn, ledger, replay, row) for row in rows if row.state != "abandoned"]
     if not taken:
         return []
     abandoned = [as_batch(conn, tables, row) for row in rows if row.state == "abandoned"]
     for part in missing_parts([planned.batch for planned in taken], abandoned):
         refuse_double(conn, tables, replay, part.ranges)
         refuse_overlap(conn, tables, replay, part.ranges)
-        taken.append(_insert(conn, tables, replay, Plan(part.ranges, part.gaps), generation))
+        taken.append(_insert(conn, ledger, replay, Plan(part.ranges, part.gaps), generation))
     return taken
 
 
-def _replay_batch(conn: Connection, tables: Tables, replay: Replay, row: Any) -> ReplayBatch:
-    batch = as_batch(conn, tables, row)
+def _replay_batch(conn: Connection, ledger: Ledger, replay: Replay, row: Any) -> ReplayBatch:
+    batch = as_batch(conn, ledger.tables, row)
     if row.state in OPEN_STATES:
-        return _claim(replay, batch, row.epoch)
+        return ReplayClaim(ledger, replay.group_id, row.epoch, replay.owner, replay, batch)
     return ReplayedBatch(batch, LoadResult((row.batch_id,), row.records, row.row_count, row.dead_letters))
 
 
-def _insert(conn: Connection, tables: Tables, replay: Replay, plan: Plan, generation: int) -> ReplayClaim:
+def _insert(conn: Connection, ledger: Ledger, replay: Replay, plan: Plan, generation: int) -> ReplayClaim:
     values = {
         "state": "planned",
         "epoch": 1,
@@ -265,10 +251,15 @@ def _insert(conn: Connection, tables: Tables, replay: Replay, plan: Plan, genera
     read = {range_.topic_partition: (range_.start, range_.end) for range_ in plan.ranges if len(range_)}
     replaced = read if replay.replace else None
     batch = insert_batch(
-        conn, tables, replay.group_id, replay.owner, "replay", generation, plan.ranges, plan.gaps, replaced, **values
+        conn,
+        ledger.tables,
+        replay.group_id,
+        replay.owner,
+        "replay",
+        generation,
+        plan.ranges,
+        plan.gaps,
+        replaced,
+        **values,
     )
-    return _claim(replay, batch, 1)
-
-
-def _claim(replay: Replay, batch: Batch, epoch: int) -> ReplayClaim:
-    return ReplayClaim(replay.group_id, epoch, replay.owner, replay, batch)
+    return ReplayClaim(ledger, replay.group_id, 1, replay.owner, replay, batch)

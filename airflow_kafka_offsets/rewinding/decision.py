@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
-from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog, Position, TopicPartition
-from airflow_kafka_offsets.core.spans import Span
+from airflow_kafka_offsets.core.offsets import OffsetRange, OfPartition, PartitionLog, Position, Span, TopicPartition
 from airflow_kafka_offsets.exceptions import NoPositionError, TopicRecreatedError
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 
@@ -30,7 +29,7 @@ _MISSING = {
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionRewind:
+class PartitionRewind(OfPartition):
     """How a rewind moves the position of a partition.
 
     :param beginning: of the log; None if the topic no longer has the partition
@@ -44,8 +43,6 @@ class PartitionRewind:
         replaced since; None if there are none
     """
 
-    topic: str
-    partition: int
     beginning: int | None
     end: int | None
     old: Position | None
@@ -54,10 +51,6 @@ class PartitionRewind:
     note: str = ""
     skipped: tuple[Span, ...] = ()
     loaded_to: int | None = None
-
-    @property
-    def topic_partition(self) -> TopicPartition:
-        return TopicPartition(self.topic, self.partition)
 
     @property
     def old_offset(self) -> int | None:

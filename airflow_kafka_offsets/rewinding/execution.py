@@ -14,26 +14,22 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.core.offsets import Gap, Position
-from airflow_kafka_offsets.core.scope import Scope
+from airflow_kafka_offsets.core.offsets import Gap, Position, Scope
 from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.database.errors import translated_errors
-from airflow_kafka_offsets.database.transactions import transact
+from airflow_kafka_offsets.database.transactions import transact, translated_errors
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     CommitUnknownError,
     OpenBatchError,
     RewindConflictError,
 )
-from airflow_kafka_offsets.ledger.batch_rows import of_task_instance
-from airflow_kafka_offsets.ledger.batches import abandon_batch as abandon_open_batch
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun, of_task_instance
 from airflow_kafka_offsets.ledger.batches import abandon_locked, open_batch_of
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock, lock_group, wait_for_group
 from airflow_kafka_offsets.ledger.install import create_missing, installed_version
 from airflow_kafka_offsets.ledger.moved_positions import move_positions
 from airflow_kafka_offsets.ledger.positions import stored_positions
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.rewinding.history import REWIND_KINDS, count_removed, executed_preview
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
@@ -85,7 +81,8 @@ def execute_rewind(
     :raises CommitUnknownError: the connection broke, and the database could not be asked whether the rewind was committed
     :raises LedgerError: see `exceptions`
     """
-    tables, who, group_id = tables or Tables(), who or current_user(), preview.group_id
+    ledger = Ledger(engine, tables or Tables())
+    tables, who, group_id = ledger.tables, who or current_user(), preview.group_id
     moves = preview.changed if replace is None else preview.replacing
     if not moves:
         log.info("Nothing to change: %s leaves the positions of group %r where they are", preview.scenario, group_id)
@@ -96,7 +93,7 @@ def execute_rewind(
     if replace is not None:
         preview.refuse_replace()
     if preview.generation is None:
-        create_missing(engine, tables)
+        create_missing(ledger)
     run = run or TaskRun.of_this_process()
 
     def execute(conn: Connection) -> int:
@@ -151,32 +148,25 @@ def execute_rewind(
     log.info(
         "Moved %d positions of group %r (%s), number %d in the history", moved, group_id, preview.scenario, batch_id
     )
-    return RewindResult(batch_id, moved, *count_removed(engine, tables, batch_id))
+    return RewindResult(batch_id, moved, *count_removed(ledger, batch_id))
 
 
 def executed_by(
-    run: TaskRun,
-    group_id: str,
-    scenario: Scenario,
-    *,
-    engine: Engine,
-    tables: Tables | None = None,
-    scope: Scope | None = None,
-    replace: Sink | None = None,
+    ledger: Ledger, run: TaskRun, group_id: str, scenario: Scenario, scope: Scope, replace: Sink | None
 ) -> tuple[RewindPreview, RewindResult] | None:
     """Return what an earlier try of a task instance has rewound; None if none has.
 
     :param scenario: if the latest rewind had another scenario, scope or target, the task instance wants another rewind
     """
-    tables = tables or Tables()
-    with engine.connect() as conn:
+    tables = ledger.tables
+    with ledger.connect() as conn:
         if installed_version(conn, tables) is None:
             return None
-        batch_id = _executed_by(conn, tables, group_id, run, scenario.describe(scope or {}), replace)
+        batch_id = _executed_by(conn, tables, group_id, run, scenario.describe(scope), replace)
     if batch_id is None:
         return None
-    preview = executed_preview(engine, tables, batch_id)
-    return preview, RewindResult(batch_id, len(preview.changed), *count_removed(engine, tables, batch_id))
+    preview = executed_preview(ledger, batch_id)
+    return preview, RewindResult(batch_id, len(preview.changed), *count_removed(ledger, batch_id))
 
 
 def abandon_batch(
@@ -195,10 +185,16 @@ def abandon_batch(
     :raises OpenBatchError: the group has no such batch, or it is not open
     :raises ConfigurationError: there is no such group
     """
-    tables = tables or Tables()
+    of_group, who = tables or Tables(), who or current_user()
+
+    def work(conn: Connection) -> None:
+        lock(conn, of_group, group_id)
+        abandon_locked(conn, of_group, group_id, batch_id, who, reason)
+
     with engine.connect() as conn:
-        cluster_of(conn, tables, group_id)  # raises if there is no such group
-    abandon_open_batch(engine, tables, group_id, batch_id, who=who or current_user(), reason=reason)
+        cluster_of(conn, of_group, group_id)  # raises if there is no such group
+    with translated_errors(f"Batch {batch_id} of group {group_id!r} was not abandoned", "Try again."):
+        transact(engine, work)
 
 
 def current_user() -> str:

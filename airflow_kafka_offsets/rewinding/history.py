@@ -7,12 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
-from airflow_kafka_offsets.core.offsets import Position, TopicPartition
-from airflow_kafka_offsets.core.scope import Scope, in_scope
-from airflow_kafka_offsets.core.spans import Span, subtract
+from airflow_kafka_offsets.core.offsets import Position, Scope, Span, TopicPartition, in_scope, subtract
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
@@ -23,7 +21,7 @@ from airflow_kafka_offsets.exceptions import (
 from airflow_kafka_offsets.ledger.batch_rows import as_batch, as_range
 from airflow_kafka_offsets.ledger.group_table import group_table, same_table_names
 from airflow_kafka_offsets.ledger.groups import cluster_of
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.rewinding.decision import Logs, PartitionRewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 
@@ -34,16 +32,17 @@ REWIND_KINDS = ("rewind", "undo", "import")
 _MOVING_KINDS = ("load", "start", *REWIND_KINDS)
 
 
-def state_before(engine: Engine, tables: Tables, group_id: str, batch_id: int) -> dict[TopicPartition, Position]:
+def state_before(ledger: Ledger, group_id: str, batch_id: int) -> dict[TopicPartition, Position]:
     """Return the positions of a group before a batch of its history.
 
     A partition that no earlier batch moved is where the first later batch found it, or chose to begin.
 
     :raises ConfigurationError: the group has no such batch
     """
+    tables = ledger.tables
     batch = tables.offset_batches.c.batch_id
     gaps = tables.offset_gaps.c
-    with engine.connect() as conn:
+    with ledger.connect() as conn:
         _check_batch(conn, tables, group_id, batch_id)
         later = _first_moves(conn, tables, group_id, batch >= batch_id, batch)
         earlier = _first_moves(conn, tables, group_id, batch < batch_id, batch.desc())
@@ -65,9 +64,7 @@ def state_before(engine: Engine, tables: Tables, group_id: str, batch_id: int) -
     return positions
 
 
-def state_before_last_rewind(
-    engine: Engine, tables: Tables, group_id: str, scope: Scope
-) -> dict[TopicPartition, Position | None]:
+def state_before_last_rewind(ledger: Ledger, group_id: str, scope: Scope) -> dict[TopicPartition, Position | None]:
     """Return the positions before the latest rewind of a group, which may be an undo or an import; None where there was none.
 
     :param scope: leaves out other partitions
@@ -75,8 +72,9 @@ def state_before_last_rewind(
     :raises RewindConflictError: it removed output, which moving positions cannot bring back, or later batches moved on
     :raises TopicRecreatedError: it moved positions of an earlier topic of the same name
     """
+    tables = ledger.tables
     batches, ranges, offsets = tables.offset_batches.c, tables.offset_ranges, tables.consumed_offsets.c
-    with engine.connect() as conn:
+    with ledger.connect() as conn:
         batch = conn.execute(
             sa.select(batches.batch_id, batches.scenario)
             .where(batches.consumer_group == group_id, batches.kind.in_(REWIND_KINDS), batches.state == "committed")
@@ -117,47 +115,44 @@ def state_before_last_rewind(
     return {tp: PartitionRewind.from_range(move).old for tp, move in moves.items()}
 
 
-def executed_preview(engine: Engine, tables: Tables, batch_id: int) -> RewindPreview:
+def executed_preview(ledger: Ledger, batch_id: int) -> RewindPreview:
     """Return the preview of a rewind in the history, without what is not recorded: the ends of the logs."""
+    tables = ledger.tables
     batches = tables.offset_batches.c
-    with engine.connect() as conn:
+    with ledger.connect() as conn:
         row = conn.execute(sa.select(tables.offset_batches).where(batches.batch_id == batch_id)).one()
         cluster_id = cluster_of(conn, tables, row.consumer_group) or ""
         moves = tuple(map(PartitionRewind.from_range, as_batch(conn, tables, row).ranges))
     return RewindPreview(row.consumer_group, cluster_id, row.generation - 1, row.scenario, row.kind, moves)
 
 
-def count_removed(engine: Engine, tables: Tables, batch_id: int) -> tuple[int, int]:
+def count_removed(ledger: Ledger, batch_id: int) -> tuple[int, int]:
     """Return how many rows and dead letters of earlier batches a batch deleted."""
-    replaced = tables.replaced_output.c
+    replaced = ledger.tables.replaced_output.c
     query = sa.select(sa.func.sum(replaced.row_count), sa.func.sum(replaced.dead_letters))
-    with engine.connect() as conn:
+    with ledger.connect() as conn:
         rows, dead_letters = conn.execute(query.where(replaced.batch_id == batch_id)).one()
     return int(rows or 0), int(dead_letters or 0)
 
 
 def with_loaded_ranges(
-    engine: Engine,
-    tables: Tables,
-    group_id: str,
-    partitions: Iterable[PartitionRewind],
-    logs: Logs,
+    ledger: Ledger, group_id: str, partitions: Iterable[PartitionRewind], logs: Logs
 ) -> tuple[PartitionRewind, ...]:
     """Return moves with what only the history knows: after a rewind, offsets beyond the old position may be loaded.
 
     Offsets that were loaded before are not skipped, and those loaded at the new position or after it are read again.
     """
     moves = {partition.topic_partition: partition for partition in partitions}
-    with engine.connect() as conn:
+    with ledger.connect() as conn:
         skipping = {tp: logs[tp].topic_id for tp, move in moves.items() if move.skipped}
-        loaded = loaded_within(conn, tables, group_id, skipping)
+        loaded = loaded_within(conn, ledger.tables, group_id, skipping)
         # A position of another topic is removed or left as it is: its offsets say nothing.
         staying = {
             tp: move.new.topic_id
             for tp, move in moves.items()
             if move.new is not None and tp in logs and move.new.topic_id == logs[tp].topic_id
         }
-        ends = _loaded_ends(conn, tables, group_id, staying)
+        ends = _loaded_ends(conn, ledger.tables, group_id, staying)
     return tuple(
         replace(
             move,

@@ -12,8 +12,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.core.log_identity import check_cluster
-from airflow_kafka_offsets.core.offsets import Position, TopicPartition
-from airflow_kafka_offsets.core.scope import Scope, partitions_in
+from airflow_kafka_offsets.core.offsets import Position, Scope, TopicPartition, partitions_in
 from airflow_kafka_offsets.database.transactions import now
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
 from airflow_kafka_offsets.kafka.cluster import Cluster
@@ -21,7 +20,7 @@ from airflow_kafka_offsets.ledger.batches import open_batch_of
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.positions import stored_positions
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.rewinding.decision import LookedUp, Positions, decide
 from airflow_kafka_offsets.rewinding.history import state_before, state_before_last_rewind, with_loaded_ranges
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
@@ -73,8 +72,8 @@ def preview_rewind(
     :raises RewindConflictError: the last rewind cannot be undone any more
     :raises KafkaUnavailableError: the cluster did not answer in time
     """
-    tables, scope = tables or Tables(), scope or {}
-    state = current_state(engine, tables, group_id, may_be_new=new_group or scenario.name == "import")
+    ledger, scope = Ledger(engine, tables or Tables()), scope or {}
+    state = current_state(ledger, group_id, may_be_new=new_group or scenario.name == "import")
     cluster = Cluster(kafka_config, isolation_level=isolation_level)
     cluster_id = cluster.cluster_id()
     moves_cluster = state.cluster_id not in (None, cluster_id)
@@ -88,7 +87,7 @@ def preview_rewind(
     if isinstance(scenario.value, Mapping):
         named = _as_positions(scenario.value)
     elif scenario.name == "undo":
-        named = state_before_last_rewind(engine, tables, group_id, scope)
+        named = state_before_last_rewind(ledger, group_id, scope)
     looked_up = named
     topics = sorted(scope or {tp.topic for tp in (state.positions if named is None else named)})
     if not topics and scenario.name == "import":
@@ -110,10 +109,10 @@ def preview_rewind(
         records = cluster.offsets_for_times(dict.fromkeys(in_log, milliseconds(instant)))
         looked_up = _as_positions({tp: record.offset for tp, record in records.items()})
     elif looked_up is None:
-        looked_up = _look_up(engine, tables, group_id, scenario, cluster, in_log)
+        looked_up = _look_up(ledger, group_id, scenario, cluster, in_log)
     decided = decide(scenario, partitions, state.positions, logs, looked_up)
     if state.generation:
-        decided = with_loaded_ranges(engine, tables, group_id, decided, logs)
+        decided = with_loaded_ranges(ledger, group_id, decided, logs)
     preview = RewindPreview(
         group_id=group_id,
         cluster_id=cluster_id,
@@ -129,7 +128,7 @@ def preview_rewind(
     return preview
 
 
-def current_state(engine: Engine, tables: Tables, group_id: str, *, may_be_new: bool = False) -> CurrentState:
+def current_state(ledger: Ledger, group_id: str, *, may_be_new: bool = False) -> CurrentState:
     """Return the current state of a group.
 
     The generation is read first: if the positions are rewound meanwhile, it is too old, and nothing is executed on them.
@@ -137,8 +136,9 @@ def current_state(engine: Engine, tables: Tables, group_id: str, *, may_be_new: 
     :param may_be_new: whether the group may be one that nothing is stored of yet
     :raises ConfigurationError: nothing is stored of the group
     """
+    tables = ledger.tables
     groups = tables.consumer_groups.c
-    with engine.connect() as conn:
+    with ledger.connect() as conn:
         if not may_be_new:
             cluster_of(conn, tables, group_id)  # raises if there is no such group
         elif installed_version(conn, tables) is None:
@@ -199,12 +199,7 @@ def _check_new_cluster(
 
 
 def _look_up(
-    engine: Engine,
-    tables: Tables,
-    group_id: str,
-    scenario: Scenario,
-    cluster: Cluster,
-    partitions: list[TopicPartition],
+    ledger: Ledger, group_id: str, scenario: Scenario, cluster: Cluster, partitions: list[TopicPartition]
 ) -> LookedUp:
     """Return the positions that a scenario means, as far as the history, another group or Kafka has to be asked for them.
 
@@ -214,9 +209,9 @@ def _look_up(
         case "import", str(consumer_group):
             return _as_positions(import_offsets(cluster, consumer_group, partitions))
         case "to-batch", int(batch_id):
-            return state_before(engine, tables, group_id, batch_id)
+            return state_before(ledger, group_id, batch_id)
         case "to-group", str(other):
-            state = current_state(engine, tables, other)
+            state = current_state(ledger, other)
             way_out = "Its offsets mean nothing in this one; name an offset or a time."
             check_cluster(other, state.cluster_id, cluster.cluster_id(), way_out)
             return {tp: Position(position.offset, position.topic_id) for tp, position in state.positions.items()}

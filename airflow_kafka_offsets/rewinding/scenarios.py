@@ -21,9 +21,8 @@ from hashlib import sha256
 from typing import Any
 
 from airflow_kafka_offsets.core.instants import duration, instant
-from airflow_kafka_offsets.core.offsets import MAX_INT64, TopicPartition
-from airflow_kafka_offsets.core.scope import Scope
-from airflow_kafka_offsets.core.text import is_unsigned, parse_unsigned
+from airflow_kafka_offsets.core.offsets import Scope, TopicPartition
+from airflow_kafka_offsets.core.text import MAX_INT64, is_unsigned, parse_unsigned
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 PartitionOffsets = Mapping[TopicPartition, int]

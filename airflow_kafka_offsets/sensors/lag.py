@@ -143,12 +143,12 @@ class KafkaLagSensor(BaseSensorOperator):
         # Imported here because DAG files are parsed every few seconds.
         from airflow.sdk.observability import stats
 
-        from airflow_kafka_offsets.database.errors import translated_errors
+        from airflow_kafka_offsets.database.transactions import translated_errors
         from airflow_kafka_offsets.exceptions import KafkaOffsetsError
         from airflow_kafka_offsets.hooks.connections import kafka_cluster, open_database
         from airflow_kafka_offsets.hooks.metrics import emit_lag
         from airflow_kafka_offsets.lag.measure import measure_lag
-        from airflow_kafka_offsets.ledger.tables import Tables
+        from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
         options = self._options()
         try:
@@ -158,8 +158,8 @@ class KafkaLagSensor(BaseSensorOperator):
                 open_database(self.offsets_conn_id) as engine,
                 translated_errors(f"The database of connection {self.offsets_conn_id!r} could not be read", ""),
             ):
-                tables = Tables(self.offsets_schema, self.offsets_prefix)
-                report = measure_lag(engine, tables, cluster, question, new_group=True)
+                ledger = Ledger(engine, Tables(self.offsets_schema, self.offsets_prefix))
+                report = measure_lag(ledger, cluster, question, new_group=True)
         except KafkaOffsetsError as error:
             if not error.retriable:
                 raise AirflowFailException(f"{type(error).__name__}: {error}") from error

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from sqlalchemy.engine import Connection, Engine
 
-    from airflow_kafka_offsets.staging.rows import StagedRows
-    from airflow_kafka_offsets.staging.target_columns import TargetColumns
+    from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 
 Detail = Literal["offsets", "batches", "nothing"]
 """What the rows of a target say of their origin: topic, partition, offset and batch; the batch alone; nothing."""

@@ -1,4 +1,4 @@
-"""The job of the Spark application, and its form as JSON. What the application leaves behind is in `staging.manifest`."""
+"""The job of the Spark application, and its form as JSON. What the application leaves behind is in `staging.directory`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import Slice, pack
 from airflow_kafka_offsets.formats.record_format import RecordFormat, from_plain, to_plain
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.staging.rows import TargetColumns
 
 
 @dataclass(frozen=True)
@@ -80,3 +80,25 @@ class StageJob:
         plain["columns"] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(plain["columns"])))
         plain["python_path"] = tuple(plain["python_path"])
         return cls(**plain)
+
+
+class Launcher(Protocol):
+    """Runs the Spark application for a job, and returns when it has finished.
+
+    `session_launcher` and `hooks.spark` implement it. A launcher knows nothing of batches, positions and targets.
+    """
+
+    def check(self, staging_dir: str | None) -> None:
+        """Check, before anything is planned, that Spark can be launched and reach the staging directory.
+
+        :raises ConfigurationError: something is missing; the message says what
+        """
+
+    def __call__(self, job: StageJob) -> None:
+        """Stage a job, and raise an exception if that fails.
+
+        An error that the application left in the staging directory takes precedence over the exception.
+        """
+
+    def on_kill(self) -> None:
+        """Stop the application, if one is running: Airflow stops the task."""

@@ -24,8 +24,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsErr
 from airflow_kafka_offsets.spark.driver import run, stage_files
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.tasks import report_failure, stage_slices
-from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.staging.directory import StagedFile, StagingDirectory
 
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 

@@ -25,8 +25,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import SliceRead
+from airflow_kafka_offsets.staging.directory import SliceRead, StagingDirectory
 
 # A line for each slice helps if there are few. Of hundreds, the slowest are enough.
 _MAX_SLICES = 8

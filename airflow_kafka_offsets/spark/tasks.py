@@ -17,8 +17,7 @@ from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.slice_notes import SliceReport
 from airflow_kafka_offsets.staging.dead_letters import DeadLetterFile
-from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.staging.directory import StagedFile, StagingDirectory
 
 _RESULT = pa.schema([("name", pa.string()), ("row_count", pa.int64()), ("byte_count", pa.int64())])
 

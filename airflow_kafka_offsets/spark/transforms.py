@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.exceptions import TargetError, TransformError
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.staging.rows import TargetColumns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

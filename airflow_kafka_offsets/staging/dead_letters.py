@@ -14,8 +14,7 @@ import pyarrow as pa
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import DeadLetterError
 from airflow_kafka_offsets.formats.record_format import BadRecord
-from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import Manifest
+from airflow_kafka_offsets.staging.directory import Manifest, StagingDirectory
 
 SCHEMA = pa.schema(
     [

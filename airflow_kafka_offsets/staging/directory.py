@@ -1,9 +1,9 @@
-"""The staging directory of one attempt to stage a batch: data files, and small JSON notes beside them.
+"""The staging directory of one attempt to stage a batch: data files, small JSON notes beside them, and the manifest.
 
 A directory holds `part-*.arrow` (rows), `dead-*.arrow` (dead letters of a slice), `slice-*.json` (a slice that was read to its
 end), `progress-*.json` (a slice that is being read), `failure-*.json` (why a task or the driver failed) and, once everything else
-is complete, `manifest.json`. A name that begins with a dot is that of a file being written. When directories are created and
-removed is decided in `loading.staging_area`.
+is complete, `manifest.json`, which says which files count: Spark's driver writes it last. A name that begins with a dot is that of a
+file being written. When directories are created and removed is decided in `loading.staging_area`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import uuid
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -153,3 +154,74 @@ class StagingDirectory:
             for name, written_ns in files
             if name.startswith(prefix) and name.endswith(".json") and not name.startswith(".")
         }
+
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A file that an accepted task attempt wrote.
+
+    :param name: in the staging directory
+    """
+
+    name: str
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class SliceRead:
+    """What reading a slice to its end showed.
+
+    :param records: number of records, dead letters included; None if the slice was not read, because the transform's result
+        does not depend on it
+    :param first_timestamp_ms: timestamp of the oldest record, None if no record has one
+    :param last_timestamp_ms: timestamp of the newest record, None if no record has one
+    :param bytes: size of keys and values, as read
+    :param dead_letters: number of records that could not be decoded
+    :param dead_letters_file: name of the file with these records, None if there are none
+    """
+
+    index: int
+    topic: str
+    partition: int
+    start: int
+    end: int
+    records: int | None
+    first_timestamp_ms: int | None = None
+    last_timestamp_ms: int | None = None
+    bytes: int = 0
+    dead_letters: int = 0
+    dead_letters_file: str | None = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The accepted files of a staged batch. The commit ignores files that the manifest does not name.
+
+    :param fingerprint: of the job
+    """
+
+    batch_id: int
+    fingerprint: str
+    files: tuple[StagedFile, ...]
+    reads: tuple[SliceRead, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        plain = json.loads(text)
+        return cls(
+            plain["batch_id"],
+            plain["fingerprint"],
+            tuple(StagedFile(**fields) for fields in plain["files"]),
+            tuple(SliceRead(**fields) for fields in plain["reads"]),
+        )

@@ -1,4 +1,4 @@
-"""The staged rows as a sink reads them in the commit.
+"""The staged rows as a sink reads them in the commit, and the columns of its target.
 
 Rows are record batches with the types of the target, always in the same order.
 """
@@ -7,14 +7,27 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
-from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import Manifest
+from airflow_kafka_offsets.staging.directory import Manifest, StagingDirectory
+
+
+class TargetColumns(NamedTuple):
+    """The columns that a transform may return, and those that it must return.
+
+    :param table: the target's name, for messages
+    :param known: every column of the target, or None if the target does not exist yet
+    :param required: columns that the target cannot fill by itself
+    """
+
+    table: str
+    known: tuple[str, ...] | None
+    required: tuple[str, ...] = ()
 
 
 class StagedRows:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, Slice, TopicPartition
-from airflow_kafka_offsets.core.spans import subtract
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, OfPartition, Slice, TopicPartition, subtract
 from airflow_kafka_offsets.exceptions import Violation
 from airflow_kafka_offsets.sinks.sink import RowCount
 
@@ -113,11 +112,9 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Span(OfPartition):
     """Offsets of a partition that batches without a transform loaded: each of their records left a row or a dead letter."""
 
-    topic: str
-    partition: int
     start: int
     end: int
     first_batch: int

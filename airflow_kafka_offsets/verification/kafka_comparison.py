@@ -56,7 +56,7 @@ class KafkaComparison:
     def _compare(
         self, snapshot: Snapshot, span: Span, logs: Mapping[TopicPartition, PartitionLog]
     ) -> Iterator[Violation]:
-        tp = TopicPartition(span.topic, span.partition)
+        tp = span.topic_partition
         readable = span.slice_within(logs[tp].beginning, logs[tp].end)
         if readable is None:
             return

@@ -7,8 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
-from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
-from airflow_kafka_offsets.core.spans import Span, intersect, merge, subtract
+from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, intersect, merge, subtract
 from airflow_kafka_offsets.verification.facts import CONTINUED, BatchRecord, Findings
 
 
@@ -33,6 +32,7 @@ class _Loaded:
             ]
 
 
+@dataclass(slots=True)
 class LoadedOffsets:
     """Follows the history of a group batch by batch.
 
@@ -40,31 +40,30 @@ class LoadedOffsets:
     :param replaces_rows: whether a record that is written again replaces its row: no replay duplicates any then
     """
 
-    def __init__(self, findings: Findings, target: str, replaces_rows: bool) -> None:
-        self._findings = findings
-        self._target = target
-        self._replaces_rows = replaces_rows
-        # Also of partitions whose position was removed: what was loaded of them is still there.
-        self._anywhere: dict[TopicPartition, _Loaded] = {}
-        self._in_target: dict[TopicPartition, _Loaded] = {}
+    findings: Findings
+    target: str
+    replaces_rows: bool
+    # Also of partitions whose position was removed: what was loaded of them is still there.
+    _anywhere: dict[TopicPartition, _Loaded] = field(default_factory=dict, init=False)
+    _in_target: dict[TopicPartition, _Loaded] = field(default_factory=dict, init=False)
 
     def check_gaps(self, batch: BatchRecord, range_: OffsetRange) -> None:
         """Check that what a rewind skips of a partition was loaded, or is a gap that it recorded."""
         if range_.how == "removed" or range_.how not in CONTINUED:
             return
         tp = range_.topic_partition
-        recorded = [(gap.start, gap.end) for gap in batch.gaps if (gap.topic, gap.partition) == tp]
+        recorded = [(gap.start, gap.end) for gap in batch.gaps if gap.topic_partition == tp]
         loaded = self._anywhere[tp].spans if tp in self._anywhere else []
         for start, end in subtract(merge([(range_.start, range_.end)]), [*recorded, *loaded]):
             wrong = (
                 f"batch {batch.batch_id} moved the position from offset {range_.start} to {range_.end}, and offsets "
                 f"{start}..{end}, which were never loaded, are in no recorded gap: the gap was removed"
             )
-            self._findings.add_violation(wrong, tp, start, batch.batch_id)
+            self.findings.add_violation(wrong, tp, start, batch.batch_id)
 
     def follow(self, batch: BatchRecord) -> None:
         """Note what a committed batch loaded, and what it removed."""
-        in_target = batch.target_table in (None, self._target) and not self._replaces_rows
+        in_target = batch.target_table in (None, self.target) and not self.replaces_rows
         is_replay = batch.kind == "replay"
         for loaded in batch.ranges:
             span = (loaded.range.start, loaded.range.end)
@@ -101,7 +100,7 @@ class LoadedOffsets:
         for appended, batch_id in loaded.appended:
             for start, end in filter(None, (intersect(appended, span) for span in loaded.spans)):
                 wrong = (
-                    f"offsets {start}..{end} were appended to table {self._target!r} by batch {batch_id}, a replay, and loaded "
+                    f"offsets {start}..{end} were appended to table {self.target!r} by batch {batch_id}, a replay, and loaded "
                     "by the group itself: their records are duplicated. Replay them with replace=True"
                 )
-                self._findings.add_violation(wrong, tp, start, batch_id)
+                self.findings.add_violation(wrong, tp, start, batch_id)

@@ -35,23 +35,23 @@ class _PositionHistory:
             self.spans.append(Span(*range_.topic_partition, range_.start, range_.end, batch_id, batch_id))
 
 
+@dataclass(slots=True)
 class PositionHistories:
     """The histories of all partitions, followed move by move.
 
     :param target: the target's name, for violations
     """
 
-    def __init__(self, findings: Findings, target: str) -> None:
-        self._findings = findings
-        self._target = target
-        self._histories: dict[TopicPartition, _PositionHistory] = {}
+    findings: Findings
+    target: str
+    _histories: dict[TopicPartition, _PositionHistory] = field(default_factory=dict, init=False)
 
     def follow(self, batch: BatchRecord, range_: OffsetRange) -> None:
         """Check that the moves that a committed batch makes in a partition start where the one before ended."""
         tp = range_.topic_partition
         if not batch.is_rewind:
             for gap in sorted(batch.gaps, key=lambda gap: gap.start):
-                if (gap.topic, gap.partition) == tp:
+                if gap.topic_partition == tp:
                     skipped = replace(range_, start=gap.start, end=gap.end)
                     self._move(batch, skipped, f"skips offsets {gap.start}..{gap.end}")
         self._move(batch, range_, f"begins at offset {range_.start}")
@@ -84,14 +84,14 @@ class PositionHistories:
                 f"{history.batch_id}: offsets {offset}..{last} {why}"
             )
         if wrong:
-            self._findings.add_violation(wrong, tp, offset, batch.batch_id)
+            self.findings.add_violation(wrong, tp, offset, batch.batch_id)
         if batch.is_rewind:
             if move.end < history.at:
                 # The rewind decided about the rows after the position: they stay, or were removed.
                 history.highest = -1
         elif move.end < move.start:
             wrong = f"batch {batch.batch_id} goes from offset {move.start} back to {move.end}"
-            self._findings.add_violation(wrong, tp, move.end, batch.batch_id)
+            self.findings.add_violation(wrong, tp, move.end, batch.batch_id)
         history.at, history.batch_id = move.end, batch.batch_id
         history.topic_id = move.topic_id or history.topic_id
 
@@ -119,20 +119,20 @@ class PositionHistories:
             history, position = self._histories.get(tp), positions.get(tp)
             if history is not None and position is not None:
                 self._check_position(tp, history, position)
-                self._findings.partitions += 1
-                self._findings.spans += history.spans
+                self.findings.partitions += 1
+                self.findings.spans += history.spans
             elif position is not None:
                 wrong = (
                     f"position {position.offset} is stored, but no committed batch ever moved it there: the history was "
                     "removed, or the position was stored without this package"
                 )
-                self._findings.add_violation(wrong, tp, position.offset)
+                self.findings.add_violation(wrong, tp, position.offset)
             elif history is not None:
                 wrong = (
                     f"the history ends at offset {history.at} with batch {history.batch_id}, but no position is stored: the "
                     "next load would begin anew, and load records again. Put the position back"
                 )
-                self._findings.add_violation(wrong, tp, history.at, history.batch_id)
+                self.findings.add_violation(wrong, tp, history.at, history.batch_id)
 
     def _check_position(self, tp: TopicPartition, history: _PositionHistory, position: Position) -> None:
         offset, wrong = min(position.offset, history.at), ""
@@ -145,10 +145,10 @@ class PositionHistories:
         elif is_other_topic(position.topic_id, history.topic_id):
             wrong = f"the position belongs to topic id {position.topic_id}, the history to topic id {history.topic_id}"
         if wrong:
-            self._findings.add_violation(wrong, tp, offset, history.batch_id)
+            self.findings.add_violation(wrong, tp, offset, history.batch_id)
         if history.highest >= position.offset:
             wrong = (
-                f"table {self._target!r} holds a row of offset {history.highest}, which is not before position "
+                f"table {self.target!r} holds a row of offset {history.highest}, which is not before position "
                 f"{position.offset}: its record would be loaded again"
             )
-            self._findings.add_violation(wrong, tp, history.highest)
+            self.findings.add_violation(wrong, tp, history.highest)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.sinks.sink import Detail, RowCount
 from airflow_kafka_offsets.verification.facts import BatchRecord, Findings, LoadedRange
 
 
+@dataclass(frozen=True, slots=True)
 class RowCounts:
     """Compares the counted rows and dead letters of each batch with what it wrote.
 
@@ -16,10 +18,9 @@ class RowCounts:
     :param detail: what the rows say of their origin
     """
 
-    def __init__(self, findings: Findings, target: str, detail: Detail) -> None:
-        self._findings = findings
-        self._target = target
-        self._detail = detail
+    findings: Findings
+    target: str
+    detail: Detail
 
     def refuse_leftovers(self, batch: BatchRecord) -> None:
         """Report rows and dead letters of a batch that is not committed, or that wrote none."""
@@ -33,33 +34,33 @@ class RowCounts:
         else:
             why = f"a replay into table {batch.target_table!r}{not_ours}"
         for counts, what, where in (
-            (batch.rows, "rows", f"table {self._target!r}"),
+            (batch.rows, "rows", f"table {self.target!r}"),
             (batch.dead_letters, "dead letters", "dead_letters"),
         ):
             if counts:
                 wrong = f"{where} holds {_total(counts):,} {what} of batch {batch.batch_id}, {why}. Their records may be loaded again"
-                self._findings.add_violation(wrong, counts[0].topic_partition, counts[0].first, batch.batch_id)
+                self.findings.add_violation(wrong, counts[0].topic_partition, counts[0].first, batch.batch_id)
 
     def check_rows(self, batch: BatchRecord) -> None:
         """Check that the target holds exactly the rows that a committed batch wrote, and no later batch replaced."""
         removed = _removed(batch)
         expected = (batch.row_count or 0) - removed
-        if self._detail == "nothing":
-            self._findings.rows += expected
+        if self.detail == "nothing":
+            self.findings.rows += expected
             return
-        total, before = _total(batch.rows), len(self._findings.violations)
-        self._findings.rows += total
-        if self._detail == "offsets":
+        total, before = _total(batch.rows), len(self.findings.violations)
+        self.findings.rows += total
+        if self.detail == "offsets":
             for loaded in batch.ranges if batch.names_offsets else ():
                 self._check_range(batch, loaded)
-            self._check_places(batch, batch.rows, f"table {self._target!r} holds rows of")
+            self._check_places(batch, batch.rows, f"table {self.target!r} holds rows of")
         # Where the rows of a partition are wrong, their sum is too.
-        if total != expected and len(self._findings.violations) == before:
+        if total != expected and len(self.findings.violations) == before:
             wrong = (
-                f"table {self._target!r} holds {total:,} rows of batch {batch.batch_id}, which wrote {batch.row_count or 0:,}"
+                f"table {self.target!r} holds {total:,} rows of batch {batch.batch_id}, which wrote {batch.row_count or 0:,}"
                 f"{_less(removed)}{self._elsewhere(batch)}"
             )
-            self._findings.add_violation(wrong, batch_id=batch.batch_id)
+            self.findings.add_violation(wrong, batch_id=batch.batch_id)
 
     def _check_range(self, batch: BatchRecord, loaded: LoadedRange) -> None:
         """Check that each record that is no dead letter is one row, as it is without a transform."""
@@ -74,14 +75,14 @@ class RowCounts:
             )
         else:
             return
-        self._add_violation(f"table {self._target!r} holds {count.count:,} rows of", batch, loaded.range, wrong)
+        self._add_violation(f"table {self.target!r} holds {count.count:,} rows of", batch, loaded.range, wrong)
 
     def check_dead_letters(self, batch: BatchRecord) -> None:
         """Check that exactly the dead letters of a committed batch are there that no later batch replaced."""
         for loaded in batch.ranges:
             written, tp = loaded.dead_letters, loaded.range.topic_partition
             count = _count_of(batch.dead_letters, tp).count
-            self._findings.dead_letters += count
+            self.findings.dead_letters += count
             removed = written if loaded.is_replaced else batch.replaced_of(tp).dead_letters
             if count != written - removed:
                 wrong = f", which dead-lettered {written:,}{_less(removed)}"
@@ -104,14 +105,14 @@ class RowCounts:
                 wrong = f" at offset {offset}, outside of what it loaded, {range_.start}..{range_.end}"
             else:
                 continue
-            self._findings.add_violation(f"{what} batch {batch.batch_id}{wrong}", tp, offset, batch.batch_id)
+            self.findings.add_violation(f"{what} batch {batch.batch_id}{wrong}", tp, offset, batch.batch_id)
 
     def _add_violation(self, what: str, batch: BatchRecord, range_: OffsetRange, wrong: str) -> None:
         text = f"{what} batch {batch.batch_id}, offsets {range_.start}..{range_.end}{wrong}"
-        self._findings.add_violation(text, range_.topic_partition, range_.start, batch.batch_id)
+        self.findings.add_violation(text, range_.topic_partition, range_.start, batch.batch_id)
 
     def _elsewhere(self, batch: BatchRecord) -> str:
-        if batch.target_table in (None, self._target):
+        if batch.target_table in (None, self.target):
             return ""
         return f" (into table {batch.target_table!r}, by the history)"
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from devstack.kafka import KafkaBroker
 from devstack.process import free_port
 from devstack.spark import SparkStandalone
@@ -89,7 +89,7 @@ def test_nothing_is_written(cli: CommandLine, inline_loader: Loader, topic: Topi
 
 
 def test_a_table_that_was_dropped_is_named(cli: CommandLine, engine: Engine) -> None:
-    initialize(engine, Tables())
+    initialize(Ledger(engine))
     with engine.begin() as conn:
         conn.execute(sa.text("DROP TABLE offset_gaps"))
 
@@ -100,7 +100,7 @@ def test_a_table_that_was_dropped_is_named(cli: CommandLine, engine: Engine) -> 
 
 
 def test_tables_of_another_version_are_an_error(cli: CommandLine, engine: Engine) -> None:
-    initialize(engine, Tables())
+    initialize(Ledger(engine))
     with engine.begin() as conn:
         conn.execute(sa.text("UPDATE offsets_schema_version SET version = 99"))
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger
 from devstack.kafka import KafkaBroker
 from tests.support.command_line import DB, CommandLine, findings, kafka_connection
 
@@ -24,7 +24,7 @@ class TestRights:
     @pytest.fixture
     def reader(self, postgres_engine: Engine) -> Iterator[str]:
         """A user who may read, and a connection of hers."""
-        initialize(postgres_engine, Tables())
+        initialize(Ledger(postgres_engine))
         name = f"reader_{postgres_engine.url.database}"
         with postgres_engine.begin() as conn:
             conn.execute(sa.text(f"CREATE USER {name} PASSWORD '{SECRET}'"))

@@ -8,10 +8,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import claim_group
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
 from tests.support.command_line import DB, CommandLine, data, failed, leave_open
@@ -70,8 +70,8 @@ class TestGroups:
     def test_only_a_live_lease_holds_a_group(
         self, cli: CommandLine, engine: Engine, lease: timedelta, shown: bool
     ) -> None:
-        initialize(engine, Tables())
-        claim_group(engine, Tables(), "loader", TaskRun("run-1", "dag", "task"), cluster_id="c", lease=lease)
+        initialize(Ledger(engine))
+        claim_group(Ledger(engine), "loader", TaskRun("run-1", "dag", "task"), cluster_id="c", lease=lease)
 
         (group,) = data(cli, "groups")
 
@@ -83,5 +83,5 @@ class TestGroups:
         assert "offsets_schema_version" in failed(cli("groups", *DB), "groups")
 
     def test_tables_with_a_prefix_are_found_by_it(self, cli: CommandLine, engine: Engine) -> None:
-        initialize(engine, Tables(prefix="my_"))
+        initialize(Ledger(engine, Tables(prefix="my_")))
         assert data(cli, "groups", "--prefix", "my_") == []

@@ -7,8 +7,8 @@ from datetime import datetime
 import pytest
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 from devstack.kafka import KafkaBroker
 from devstack.topics import delete_records
 from tests.support.clients import produce

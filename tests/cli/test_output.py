@@ -10,10 +10,10 @@ import pytest
 from airflow.utils import yaml
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import claim_group
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.tables import Ledger
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
 from tests.support.command_line import DB, FORMATS, CommandLine, failed
@@ -63,8 +63,8 @@ class TestOutput:
         assert done.stdout.splitlines()[1].split()[:6] == ["loader", name, "0", "0", "0", "0"]
 
     def test_what_is_stored_is_no_markup(self, cli: CommandLine, engine: Engine) -> None:
-        initialize(engine, Tables())
-        claim_group(engine, Tables(), "[red]a[/blue] :bug:", TaskRun("r"), cluster_id="c", lease=timedelta(0))
+        initialize(Ledger(engine))
+        claim_group(Ledger(engine), "[red]a[/blue] :bug:", TaskRun("r"), cluster_id="c", lease=timedelta(0))
         for form in FORMATS:
             assert "[red]a[/blue] :bug:" in cli("groups", *DB, "--output", form).stdout
 

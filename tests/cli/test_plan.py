@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger
 from devstack.kafka import KafkaBroker
 from devstack.topics import delete_records
 from tests.support.clients import produce
@@ -120,7 +120,7 @@ class TestPlan:
     ) -> None:
         name = topic()
         produce(kafka, name, names(0, 5))
-        initialize(inline_loader.engine, Tables())
+        initialize(Ledger(inline_loader.engine))
 
         done = cli("plan", "loader", *DB, "--topic", name, "--output", "json")
 
@@ -133,7 +133,7 @@ class TestPlan:
     ) -> None:
         name = topic()
         produce(kafka, name, names(0, 5))
-        initialize(inline_loader.engine, Tables())
+        initialize(Ledger(inline_loader.engine))
 
         (row,) = data(cli, "plan", "new", "--topic", name, "--start", "latest")
 
@@ -145,7 +145,7 @@ class TestPlan:
     ) -> None:
         name = topic(retention_ms=-1)
         produce_at(kafka, name, [1_000, 2_000, 3_000])
-        initialize(inline_loader.engine, Tables())
+        initialize(Ledger(inline_loader.engine))
 
         (row,) = data(cli, "plan", "new", "--topic", name, "--until", "1970-01-01T00:00:02")
 

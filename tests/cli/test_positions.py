@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import claim_group
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.rewinding.scenarios import read_offsets
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
@@ -36,8 +36,8 @@ class TestExport:
         assert read_offsets(done.stdout) == {TopicPartition(name, 0): 0, TopicPartition(name, 1): 5}
 
     def test_a_group_without_positions_is_an_error(self, cli: CommandLine, engine: Engine) -> None:
-        initialize(engine, Tables())
-        claim_group(engine, Tables(), "empty", TaskRun("r"), cluster_id="c", lease=timedelta(0))
+        initialize(Ledger(engine))
+        claim_group(Ledger(engine), "empty", TaskRun("r"), cluster_id="c", lease=timedelta(0))
         done = cli("export", "empty", *DB)
         assert "nothing to export" in failed(done, "export")
         assert done.stdout == ""

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import claim_group
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.tables import Ledger
 from devstack.kafka import KafkaBroker
 from devstack.topics import delete_records, delete_topic
 from tests.support.clients import produce, producer
@@ -201,9 +201,9 @@ class TestLag:
     def test_a_group_of_which_nothing_is_stored_is_not_up_to_date(
         self, cli: CommandLine, kafka: KafkaBroker, engine: Engine
     ) -> None:
-        initialize(engine, Tables())
+        initialize(Ledger(engine))
         of = Cluster({"bootstrap.servers": kafka.bootstrap_servers}).cluster_id()
-        claim_group(engine, Tables(), "empty", TaskRun("r"), cluster_id=of, lease=timedelta(0))
+        claim_group(Ledger(engine), "empty", TaskRun("r"), cluster_id=of, lease=timedelta(0))
 
         done = cli("lag", "empty", *DB, "--output", "json")
 

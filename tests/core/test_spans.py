@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.core import spans
-from airflow_kafka_offsets.core.spans import Span, first_common, intersect, merge, subtract
+from airflow_kafka_offsets.core.offsets import Span, first_common, intersect, merge, subtract
 
 SPANS = st.tuples(st.integers(0, 30), st.integers(0, 30)).map(lambda ends: (min(ends), max(ends)))
 LISTS = st.lists(SPANS, max_size=6)
@@ -59,7 +58,7 @@ def test_the_first_common_offset_is_the_lowest(several: list[Span], others: list
 
 def test_long_lists_are_compared_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[Span, Span]] = []
-    monkeypatch.setattr(spans, "intersect", lambda *pair: compared.append(pair))
+    monkeypatch.setattr("airflow_kafka_offsets.core.offsets.intersect", lambda *pair: compared.append(pair))
     even = [(start, start + 10) for start in range(0, 40_000, 20)]
     odd = [(start + 10, start + 20) for start, _ in even]
 

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from devstack.kafka import KafkaBroker
 from devstack.orders import produce_orders
 from tests.support.warm_airflow import WarmAirflowHome
@@ -155,7 +155,7 @@ def test_the_script_of_the_readme_loads(tmp_path: Path) -> None:
 
 def test_queries_of_the_documents_run(database: str) -> None:
     engine = sa.create_engine(database)
-    initialize(engine, Tables())
+    initialize(Ledger(engine))
     queries = snippets("docs/state-tables.md", "sql")
     with engine.connect() as conn:
         for query in queries:

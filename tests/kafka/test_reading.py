@@ -23,9 +23,8 @@ from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.tasks import read_arrow
 from airflow_kafka_offsets.staging.dead_letters import dead_letters
-from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.staging.directory import Manifest, SliceRead, StagingDirectory
+from airflow_kafka_offsets.staging.rows import TargetColumns
 from devstack.kafka import KafkaBroker
 from tests.support import clients
 from tests.support.clients import produce

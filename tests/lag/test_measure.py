@@ -13,10 +13,9 @@ from airflow_kafka_offsets.core.instants import CommittedBy, Start, milliseconds
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.lag.group_states import group_states
-from airflow_kafka_offsets.lag.measure import LagPolls, LagQuestion, measure_lag
+from airflow_kafka_offsets.lag.measure import LagPolls, LagQuestion, group_states, measure_lag
 from airflow_kafka_offsets.lag.report import LagReport
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from devstack.kafka import KafkaBroker
 from devstack.kafka_cluster import KafkaCluster
 from devstack.topics import create_topic
@@ -38,7 +37,7 @@ def kafka(log: Kafka) -> Kafka:
 def timed(loader: Loader, topic: str, start: Start = "earliest") -> LagReport:
     """What a group that nothing is stored of would find."""
     question = LagQuestion("loader", {topic: None}, start, times=True)
-    return measure_lag(loader.engine, Tables(), Cluster(loader.config), question, new_group=True)
+    return measure_lag(Ledger(loader.engine), Cluster(loader.config), question, new_group=True)
 
 
 def test_L08_a_partition_without_a_leader_is_an_entry_with_an_error(postgres_engine: Engine) -> None:
@@ -51,7 +50,7 @@ def test_L08_a_partition_without_a_leader_is_an_entry_with_an_error(postgres_eng
         kafka.wait_for_leader(-1, "lonely", 0)
         config = {"bootstrap.servers": kafka.brokers[2].bootstrap_servers}
 
-        report = measure_lag(postgres_engine, Tables(), Cluster(config, timeout=8), LagQuestion("loader"))
+        report = measure_lag(Ledger(postgres_engine), Cluster(config, timeout=8), LagQuestion("loader"))
 
         assert (report.lag, report.complete) == (4, False)
         (failed,) = report.errors
@@ -59,7 +58,7 @@ def test_L08_a_partition_without_a_leader_is_an_entry_with_an_error(postgres_eng
         assert "partition lonely[0]" in str(failed.error)
         kafka.brokers[2].kill()
         with pytest.raises(KafkaUnavailableError):
-            measure_lag(postgres_engine, Tables(), Cluster(config, timeout=1), LagQuestion("loader"))
+            measure_lag(Ledger(postgres_engine), Cluster(config, timeout=1), LagQuestion("loader"))
 
 
 def test_any_number_of_partitions_takes_the_same_few_requests(
@@ -82,12 +81,12 @@ def test_any_number_of_partitions_takes_the_same_few_requests(
 
     monkeypatch.setattr(cluster._admin, "ask", counting)
 
-    report = measure_lag(inline_loader.engine, Tables(), cluster, LagQuestion("loader"))
+    report = measure_lag(Ledger(inline_loader.engine), cluster, LagQuestion("loader"))
 
     assert (len(report.partitions), report.lag, report.complete) == (50, 6, True)
     assert asked == {"its cluster id": 1, "its topics": 1, "the offsets of its logs": 2}
     asked.clear()
-    measure_lag(inline_loader.engine, Tables(), cluster, LagQuestion("loader", times=True))
+    measure_lag(Ledger(inline_loader.engine), cluster, LagQuestion("loader", times=True))
     assert asked == {
         "its cluster id": 1,
         "its topics": 1,
@@ -107,7 +106,7 @@ def test_a_new_partition_that_is_named_alone_counts_from_its_beginning(
     produce(inline_loader.kafka, name, names(0, 4), 1)
     question = LagQuestion("loader", {name: frozenset({1}), other: None}, start)
 
-    report = measure_lag(inline_loader.engine, Tables(), Cluster(inline_loader.config), question)
+    report = measure_lag(Ledger(inline_loader.engine), Cluster(inline_loader.config), question)
 
     assert {one.topic_partition: one.lag for one in report.partitions} == {
         TopicPartition(name, 1): 4,
@@ -181,8 +180,8 @@ def test_where_no_state_tables_are_the_lag_of_a_new_group_says_so(inline_loader:
     inline_loader(topic())
     cluster, question = Cluster(inline_loader.config), LagQuestion("new", {name: None})
 
-    there = measure_lag(inline_loader.engine, Tables(), cluster, question, new_group=True)
-    misspelled = measure_lag(inline_loader.engine, Tables(prefix="nope_"), cluster, question, new_group=True)
+    there = measure_lag(Ledger(inline_loader.engine), cluster, question, new_group=True)
+    misspelled = measure_lag(Ledger(inline_loader.engine, Tables(prefix="nope_")), cluster, question, new_group=True)
 
     assert str(there) == "lag 3 in 1 partitions"
     assert str(misspelled).startswith("lag 3 in 1 partitions; the state tables do not exist: ")

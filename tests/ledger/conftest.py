@@ -26,7 +26,7 @@ def empty(tmp_path: Path) -> Iterator[Database]:
 
 @pytest.fixture
 def db(empty: Database) -> Database:
-    initialize(empty.engine, empty.tables)
+    initialize(empty.ledger)
     empty.change("CREATE TABLE output (id INTEGER)")
     return empty
 

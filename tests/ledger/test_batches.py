@@ -7,9 +7,9 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_offsets.core.offsets import Gap, Position, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.batches import begin_staging, captured_targets, mark_staged, open_batch, record_plan
 from airflow_kafka_offsets.ledger.positions import read_positions
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 from tests.support.ledgers import (
     FIRST_LOAD,
     FIRST_TRY,
@@ -34,7 +34,7 @@ class TestRecordPlan:
         batch = db.plan(db.claim(), plan)
         assert batch.ranges == plan.ranges
         assert batch.gaps == plan.gaps
-        assert open_batch(db.engine, db.tables, GROUP) == batch
+        assert open_batch(db.ledger, GROUP) == batch
 
     def test_a_batch_says_who_planned_it_and_for_which_table(self, db: Database) -> None:
         row = db.batch(db.plan(db.claim(SECOND_TRY)).batch_id)
@@ -49,7 +49,7 @@ class TestRecordPlan:
     def test_a_plan_that_loads_nothing_leaves_no_batch(self, db: Database) -> None:
         held = db.claim()
         before = db.dump()
-        assert record_plan(db.engine, db.tables, held, Plan(), RECIPE, 0) is None
+        assert record_plan(held, Plan(), RECIPE, 0) is None
         assert db.dump() == before
 
     def test_a_group_has_one_open_batch_at_most(self, db: Database) -> None:
@@ -59,23 +59,23 @@ class TestRecordPlan:
         with pytest.raises(IntegrityError):
             db.plan(held)
         assert db.dump() == before
-        assert open_batch(db.engine, db.tables, GROUP) == first
+        assert open_batch(db.ledger, GROUP) == first
 
     def test_a_group_without_a_batch_has_none_open(self, db: Database) -> None:
         db.claim()
-        assert open_batch(db.engine, db.tables, GROUP) is None
+        assert open_batch(db.ledger, GROUP) is None
 
     def test_P20_latest_stores_positions_without_a_load_batch(self, db: Database) -> None:
         at_end = offset_range(T0, 100, 100, how="latest")
         initial = (replace(at_end, end_epoch=4), offset_range(T1, 0, 0, how="latest"))
         held = db.claim()
-        assert record_plan(db.engine, db.tables, held, Plan(initial=initial), RECIPE, 0) is None
-        assert read_positions(db.engine, db.tables, GROUP) == {
+        assert record_plan(held, Plan(initial=initial), RECIPE, 0) is None
+        assert read_positions(db.ledger, GROUP) == {
             T0: Position(100, TOPIC_ID, 4),
             T1: Position(0, TOPIC_ID),
         }
-        assert open_batch(db.engine, db.tables, GROUP) is None
-        assert captured_targets(db.engine, db.tables, held) is None
+        assert open_batch(db.ledger, GROUP) is None
+        assert captured_targets(held) is None
         assert [(row["kind"], row["state"]) for row in db.rows("SELECT * FROM offset_batches")] == [
             ("start", "committed")
         ]
@@ -89,20 +89,20 @@ class TestRecordPlan:
 
 class TestCapturedTargets:
     def test_there_are_none_before_the_first_batch(self, db: Database) -> None:
-        assert captured_targets(db.engine, db.tables, db.claim()) is None
+        assert captured_targets(db.claim()) is None
 
     def test_a_later_try_loads_up_to_the_ends_that_the_first_captured(self, db: Database) -> None:
         capped = Plan(
             (offset_range(T0, 0, 4, target=10, how="earliest"), offset_range(T1, 5, 5, target=7, how="earliest"))
         )
         db.plan(db.claim(FIRST_TRY), capped)
-        assert captured_targets(db.engine, db.tables, db.claim(SECOND_TRY)) == {T0: 10, T1: 7}
+        assert captured_targets(db.claim(SECOND_TRY)) == {T0: 10, T1: 7}
 
     def test_those_of_the_first_batch_hold_for_all(self, db: Database) -> None:
         held = db.claim()
         db.load(held)
         db.load(held, Plan((offset_range(T0, 10, 15, target=99, how="stored"),)))
-        assert captured_targets(db.engine, db.tables, held) == {T0: 10, T1: 7}
+        assert captured_targets(held) == {T0: 10, T1: 7}
 
     @pytest.mark.parametrize(
         "other",
@@ -118,29 +118,29 @@ class TestCapturedTargets:
     def test_another_task_instance_captures_its_own(self, db: Database, other: TaskRun) -> None:
         held = db.claim(FIRST_TRY)
         db.load(held)
-        held.release(db.engine, db.tables)
-        assert captured_targets(db.engine, db.tables, db.claim(other)) is None
+        held.release()
+        assert captured_targets(db.claim(other)) is None
 
     def test_a_process_without_a_dag_captures_too(self, db: Database) -> None:
         run = TaskRun.of_this_process()
         db.plan(db.claim(run))
-        assert captured_targets(db.engine, db.tables, db.claim(run)) == {T0: 10, T1: 7}
+        assert captured_targets(db.claim(run)) == {T0: 10, T1: 7}
 
 
 class TestStaging:
     def test_a_batch_knows_where_the_attempt_stages_before_it_does(self, db: Database) -> None:
         held = db.claim()
         batch = db.plan(held)
-        begin_staging(db.engine, db.tables, held, batch, "/staging/1", RECIPE)
-        assert open_batch(db.engine, db.tables, GROUP) == replace(batch, staging_uri="/staging/1")
+        begin_staging(held, batch, "/staging/1", RECIPE)
+        assert open_batch(db.ledger, GROUP) == replace(batch, staging_uri="/staging/1")
         assert db.batch(batch.batch_id)["attempt"] == 1
 
     def test_a_staged_batch_is_open_until_it_is_committed(self, db: Database) -> None:
         held = db.claim()
         batch = db.plan(held)
-        begin_staging(db.engine, db.tables, held, batch, "/staging/1", RECIPE)
-        mark_staged(db.engine, db.tables, held, batch, 12)
-        assert open_batch(db.engine, db.tables, GROUP) == replace(batch, state="staged", staging_uri="/staging/1")
+        begin_staging(held, batch, "/staging/1", RECIPE)
+        mark_staged(held, batch, 12)
+        assert open_batch(db.ledger, GROUP) == replace(batch, state="staged", staging_uri="/staging/1")
         row = db.batch(batch.batch_id)
         assert row["records"] == 12
         assert row["staged_at"] is not None
@@ -148,15 +148,15 @@ class TestStaging:
     def test_a_new_attempt_begins_with_a_planned_batch_again(self, db: Database) -> None:
         held = db.claim()
         batch = db.plan(held)
-        begin_staging(db.engine, db.tables, held, batch, "/staging/1", RECIPE)
-        mark_staged(db.engine, db.tables, held, batch, 12)
-        begin_staging(db.engine, db.tables, held, batch, "/staging/2", RECIPE)
-        assert open_batch(db.engine, db.tables, GROUP) == replace(batch, staging_uri="/staging/2")
+        begin_staging(held, batch, "/staging/1", RECIPE)
+        mark_staged(held, batch, 12)
+        begin_staging(held, batch, "/staging/2", RECIPE)
+        assert open_batch(db.ledger, GROUP) == replace(batch, staging_uri="/staging/2")
         assert db.batch(batch.batch_id)["attempt"] == 2
 
     def test_a_committed_batch_is_never_opened_again(self, db: Database) -> None:
         held = db.claim()
         batch = db.load(held)
-        begin_staging(db.engine, db.tables, held, batch, "/staging/2", RECIPE)
-        mark_staged(db.engine, db.tables, held, batch, 12)
+        begin_staging(held, batch, "/staging/2", RECIPE)
+        mark_staged(held, batch, 12)
         assert db.batch(batch.batch_id)["state"] == "committed"

@@ -10,8 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import ClusterChangedError, FencedError, GroupBusyError, LedgerError
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import GroupClaim, claim_group, heartbeat
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.tables import Ledger
 from tests.support.ledgers import CLUSTER, FIRST_TRY, GROUP, MINUTE, OTHER_RUN, SECOND_TRY, Database, until
 
 
@@ -71,11 +72,11 @@ class TestClaim:
 
     def test_groups_do_not_get_in_each_others_way(self, db: Database) -> None:
         db.claim(FIRST_TRY)
-        other = claim_group(db.engine, db.tables, "another", OTHER_RUN, cluster_id=CLUSTER, lease=MINUTE)
+        other = claim_group(db.ledger, "another", OTHER_RUN, cluster_id=CLUSTER, lease=MINUTE)
         assert other.epoch == 1
 
     def test_another_cluster_is_refused_with_both_ids(self, db: Database) -> None:
-        db.claim().release(db.engine, db.tables)
+        db.claim().release()
         with pytest.raises(ClusterChangedError, match=f"(?s){CLUSTER}.*'another-cluster'"):
             db.claim(cluster_id="another-cluster")
 
@@ -95,7 +96,7 @@ class TestClaim:
     def test_a_database_that_cannot_be_written_says_which_rights_are_missing(self, db: Database) -> None:
         engine = sa.create_engine(f"sqlite:///file:{db.path}?mode=ro&uri=true")
         with pytest.raises(LedgerError, match=r"may not write to the state tables.*GRANT"):
-            claim_group(engine, db.tables, GROUP, FIRST_TRY, cluster_id=CLUSTER, lease=MINUTE)
+            claim_group(Ledger(engine, db.tables), GROUP, FIRST_TRY, cluster_id=CLUSTER, lease=MINUTE)
         engine.dispose()
 
 
@@ -103,7 +104,7 @@ class TestLease:
     def test_renewing_makes_it_longer(self, db: Database) -> None:
         held = db.claim(lease=MINUTE)
         before = db.lease_ends()
-        assert replace(held, lease=2 * MINUTE).renew(db.engine, db.tables) is True
+        assert replace(held, lease=2 * MINUTE).renew() is True
         after = db.lease_ends()
         assert before is not None
         assert after is not None
@@ -113,28 +114,28 @@ class TestLease:
         first = db.claim(FIRST_TRY)
         db.claim(SECOND_TRY)
         before = db.dump()
-        assert first.renew(db.engine, db.tables) is False
+        assert first.renew() is False
         assert db.dump() == before
 
     def test_releasing_lets_another_run_in_at_once(self, db: Database) -> None:
-        db.claim(FIRST_TRY).release(db.engine, db.tables)
+        db.claim(FIRST_TRY).release()
         assert db.claim(OTHER_RUN).epoch == 2
 
     def test_an_attempt_that_was_taken_over_does_not_release_its_successor(self, db: Database) -> None:
         first = db.claim(FIRST_TRY)
         db.claim(SECOND_TRY)
-        first.release(db.engine, db.tables)
+        first.release()
         with pytest.raises(GroupBusyError):
             db.claim(OTHER_RUN)
 
     def test_a_heartbeat_renews_it_while_the_attempt_works(self, db: Database) -> None:
         held = db.claim(lease=timedelta(milliseconds=30))
         db.change("UPDATE consumer_groups SET lease_expires_at = '2000-01-01 00:00:00.000000'")
-        with heartbeat(db.engine, db.tables, held):
+        with heartbeat(held):
             until(lambda: (db.lease_ends() or "") > "2001")
 
     def test_a_heartbeat_ends_with_its_block(self, db: Database) -> None:
-        with heartbeat(db.engine, db.tables, db.claim(lease=timedelta(milliseconds=3))) as thread:
+        with heartbeat(db.claim(lease=timedelta(milliseconds=3))) as thread:
             pass
         assert not thread.is_alive()
 
@@ -145,7 +146,7 @@ class TestLease:
         db.claim(SECOND_TRY)
         with (
             caplog.at_level(logging.WARNING),
-            heartbeat(db.engine, db.tables, replace(first, lease=timedelta(milliseconds=3))) as thread,
+            heartbeat(replace(first, lease=timedelta(milliseconds=3))) as thread,
         ):
             until(lambda: not thread.is_alive())
         assert f"Group '{GROUP}' was taken over by a later attempt" in caplog.text
@@ -156,7 +157,7 @@ class TestLease:
         with (
             caplog.at_level(logging.WARNING),
             closing(sqlite3.connect(db.path, isolation_level=None)) as writer,
-            heartbeat(db.engine, db.tables, held),
+            heartbeat(held),
         ):
             writer.execute("BEGIN IMMEDIATE")
             until(lambda: "could not be renewed" in caplog.text)

@@ -34,8 +34,8 @@ class TestCommit:
         reads = {T0: RangeRead(8, OLD, NEW), T1: RangeRead(0)}
         assert db.commit(held, batch, reads) == 1
         assert db.output() == [1]
-        assert read_positions(db.engine, db.tables, GROUP) == {T0: Position(10, TOPIC_ID), T1: Position(7, TOPIC_ID)}
-        assert open_batch(db.engine, db.tables, GROUP) is None
+        assert read_positions(db.ledger, GROUP) == {T0: Position(10, TOPIC_ID), T1: Position(7, TOPIC_ID)}
+        assert open_batch(db.ledger, GROUP) is None
         row = db.batch(batch.batch_id)
         assert (row["state"], row["records"], row["row_count"], row["dead_letters"]) == ("committed", 8, 1, 0)
         assert row["committed_at"] is not None
@@ -52,11 +52,11 @@ class TestCommit:
         first, second = FIRST_LOAD.ranges
         plan = Plan((replace(first, end_epoch=4), replace(second, end=5, leader_epoch=3, end_epoch=4)))
         db.plan(held, plan)
-        batch = open_batch(db.engine, db.tables, GROUP)
+        batch = open_batch(db.ledger, GROUP)
         assert batch is not None
         assert batch.ranges == plan.ranges
         db.commit(held, batch, {T0: RangeRead(0)}, write=lambda conn: 0)
-        assert read_positions(db.engine, db.tables, GROUP) == {
+        assert read_positions(db.ledger, GROUP) == {
             T0: Position(10, TOPIC_ID, 4),
             T1: Position(5, TOPIC_ID, 3),
         }
@@ -74,7 +74,7 @@ class TestCommit:
         with pytest.raises(RuntimeError, match="the disk is full"):
             db.commit(held, batch, write=write)
         assert db.dump() == before
-        assert open_batch(db.engine, db.tables, GROUP) == batch
+        assert open_batch(db.ledger, GROUP) == batch
 
     def test_a_process_that_is_killed_in_the_transaction_leaves_nothing(self, db: Database) -> None:
         held = db.claim()
@@ -172,7 +172,7 @@ class TestCommit:
     def test_another_groups_positions_are_its_own(self, db: Database) -> None:
         held = db.claim()
         db.load(held)
-        assert read_positions(db.engine, db.tables, "another") == {}
+        assert read_positions(db.ledger, "another") == {}
 
 
 class TestPositionConflict:

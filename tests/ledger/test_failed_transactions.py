@@ -21,7 +21,7 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.ledger.batches import abandon, begin_staging, mark_staged, record_plan
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from tests.support.ledgers import FIRST_TRY, GROUP, RECIPE, SECOND_TRY, T0, T1, Database, offset_range
 
 
@@ -90,20 +90,20 @@ class TestInTheWay:
         "step", ["init", "claim", "record_plan", "begin_staging", "mark_staged", "abandon", "renew", "release"]
     )
     def test_every_step_is_repeated(self, empty: Database, step: str) -> None:
-        initialize(empty.engine, empty.tables)
+        initialize(empty.ledger)
         held = empty.claim()
         batch = empty.plan(held)
         fresh = Tables(prefix="more_")
-        begin_staging(empty.engine, empty.tables, held, batch, "/staging/1", RECIPE)
+        begin_staging(held, batch, "/staging/1", RECIPE)
         steps: dict[str, Callable[[], object]] = {
-            "init": lambda: initialize(empty.engine, fresh),
+            "init": lambda: initialize(Ledger(empty.engine, fresh)),
             "claim": lambda: empty.claim(SECOND_TRY),
-            "record_plan": lambda: record_plan(empty.engine, empty.tables, held, Plan(), RECIPE, 0),
-            "begin_staging": lambda: begin_staging(empty.engine, empty.tables, held, batch, "/staging/2", RECIPE),
-            "mark_staged": lambda: mark_staged(empty.engine, empty.tables, held, batch, 1),
-            "abandon": lambda: abandon(empty.engine, empty.tables, held, batch, "a reason"),
-            "renew": lambda: held.renew(empty.engine, empty.tables),
-            "release": lambda: held.release(empty.engine, empty.tables),
+            "record_plan": lambda: record_plan(held, Plan(), RECIPE, 0),
+            "begin_staging": lambda: begin_staging(held, batch, "/staging/2", RECIPE),
+            "mark_staged": lambda: mark_staged(held, batch, 1),
+            "abandon": lambda: abandon(held, batch, "a reason"),
+            "renew": lambda: held.renew(),
+            "release": lambda: held.release(),
         }
         lost = self.lose(empty.engine, "INSERT INTO more_" if step == "init" else "UPDATE consumer_groups", 1)
         steps[step]()
@@ -159,7 +159,7 @@ class TestOutage:
         empty.change("CREATE TABLE other (id INTEGER)")
         self.fill(empty)
         with pytest.raises(DatabaseUnavailableError, match=r"state tables could not be created.*is full"):
-            initialize(empty.engine, empty.tables)
+            initialize(empty.ledger)
 
 
 class GoneError(Exception):

@@ -28,8 +28,8 @@ class TestFencing:
         held, batch = fenced
         steps: dict[str, Callable[[], object]] = {
             "record_plan": lambda: db.plan(held, NEXT_LOAD),
-            "begin_staging": lambda: begin_staging(db.engine, db.tables, held, batch, "/staging/1", RECIPE),
-            "mark_staged": lambda: mark_staged(db.engine, db.tables, held, batch, 1),
+            "begin_staging": lambda: begin_staging(held, batch, "/staging/1", RECIPE),
+            "mark_staged": lambda: mark_staged(held, batch, 1),
             "commit": lambda: db.commit(held, batch),
         }
         before = db.dump()
@@ -44,7 +44,7 @@ class TestFencing:
     ) -> None:
         held, _ = fenced
         with pytest.raises(FencedError):
-            record_plan(db.engine, db.tables, held, Plan(initial=(offset_range(T0, 9, 9, how="latest"),)), RECIPE, 0)
+            record_plan(held, Plan(initial=(offset_range(T0, 9, 9, how="latest"),)), RECIPE, 0)
         assert db.positions() == {}
 
     def test_a_fenced_attempt_does_not_even_begin_to_write_rows(
@@ -59,7 +59,7 @@ class TestFencing:
     def test_the_later_attempt_finishes_the_same_batch(self, db: Database) -> None:
         db.plan(db.claim(FIRST_TRY))
         second = db.claim(SECOND_TRY)
-        batch = open_batch(db.engine, db.tables, GROUP)
+        batch = open_batch(db.ledger, GROUP)
         assert batch is not None
         assert db.commit(second, batch) == 1
         assert db.positions() == {T0: 10, T1: 7}

@@ -14,15 +14,14 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.exceptions import DoubleLoadError, FencedError, ForeignBatchError
-from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
+from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe, TaskRun
 from airflow_kafka_offsets.ledger.batches import abandon, record_plan
 from airflow_kafka_offsets.ledger.claims import GroupClaim, claim_group
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.ledger.group_table import GroupTable, group_table, keep_to_table, loads_into
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.positions import RangeRead
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.replaying.replay_batches import Replay, record_replay
 
 GROUP, CLUSTER, TOPIC_ID = "loader", "MkU3OEVBNTcwNTJENDM2Qg", "vVZ4aDWLQP2NkY0pxyHJYA"
@@ -36,7 +35,8 @@ class Warehouse:
     def __init__(self, path: Path) -> None:
         self.engine = sa.create_engine(f"sqlite:///{path}")
         self.tables = Tables()
-        initialize(self.engine, self.tables)
+        self.ledger = Ledger(self.engine, self.tables)
+        initialize(self.ledger)
         self.change("CREATE TABLE old (id INTEGER)")
         self.change("CREATE TABLE new (id INTEGER)")
 
@@ -45,7 +45,7 @@ class Warehouse:
             conn.exec_driver_sql(statement)
 
     def claim(self) -> GroupClaim:
-        return claim_group(self.engine, self.tables, GROUP, RUN, cluster_id=CLUSTER, lease=timedelta(minutes=1))
+        return claim_group(self.ledger, GROUP, RUN, cluster_id=CLUSTER, lease=timedelta(minutes=1))
 
     def start(self, target: str) -> None:
         """Store where the group begins, as a first load does with `start="latest"`."""
@@ -53,7 +53,7 @@ class Warehouse:
 
     def plan(self, target: str, plan: Plan, *, upsert: bool = False) -> Batch | None:
         held = self.claim()
-        return record_plan(self.engine, self.tables, held, plan, Recipe(target, None, "fingerprint"), 0, upsert=upsert)
+        return record_plan(held, plan, Recipe(target, None, "fingerprint"), 0, upsert=upsert)
 
     def load(self, target: str, start: int, end: int) -> None:
         """Load offsets, of which nothing is written but the history."""
@@ -67,7 +67,7 @@ class Warehouse:
             return end_rows
 
         end_rows = batch.offsets
-        commit_batch(self.engine, self.tables, held, batch, reads, write)  # type: ignore[arg-type]
+        commit_batch(held, batch, reads, write)  # type: ignore[arg-type]
 
     def replay(self, target: str, start: int, end: int, *, replace: bool = False, run: TaskRun = REPLAYER) -> int:
         wanted = Replay(
@@ -77,7 +77,7 @@ class Warehouse:
             recipe=Recipe(target, None, "fingerprint"),
             replace=replace,
         )
-        (planned,) = record_replay(self.engine, self.tables, wanted, [Plan((offsets(start, end),))], cluster_id=CLUSTER)
+        (planned,) = record_replay(self.ledger, wanted, [Plan((offsets(start, end),))], cluster_id=CLUSTER)
         self.commit(planned, planned.batch, {TopicPartition("orders", 0): RangeRead(end - start)})
         return planned.batch.batch_id
 
@@ -90,7 +90,7 @@ class Warehouse:
             return loads_into(conn, self.tables, GROUP, target)
 
     def keep_to(self, target: str) -> None:
-        keep_to_table(self.engine, self.tables, self.claim(), ["orders"], target)
+        keep_to_table(self.claim(), ["orders"], target)
 
 
 def offsets(start: int, end: int) -> OffsetRange:
@@ -125,7 +125,7 @@ class TestGroupTable:
         assert batch is not None
         assert db.loads_into("old")
 
-        abandon(db.engine, db.tables, db.claim(), batch, "of no use")
+        abandon(db.claim(), batch, "of no use")
         assert db.known() == (2, "start", "old"), "where it began is kept"
         db.keep_to("new")
 
@@ -165,7 +165,7 @@ class TestKeepToTable:
         fenced = db.claim()
         db.claim()
         with pytest.raises(FencedError):
-            keep_to_table(db.engine, db.tables, fenced, ["orders"], "new")
+            keep_to_table(fenced, ["orders"], "new")
         assert db.loads_into("old")
 
     def test_a_dot_may_be_part_of_a_name(self, db: Warehouse) -> None:

@@ -5,7 +5,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.ledger import install
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
+from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables
 from tests.support.command_line import CommandLine, database_connection
 from tests.support.old_tables import T0, contents, position, run_script, structure, upgraded
 
@@ -15,21 +15,21 @@ pytestmark = pytest.mark.server
 class TestPrintedStatements:
     def test_they_upgrade_an_earlier_version_as_init_does(self, old: Engine) -> None:
         wanted = upgraded(old)
-        script = install.statements(old, Tables())
+        script = install.statements(Ledger(old))
         assert wanted != contents(old)
 
         run_script(old, script)
 
         assert contents(old) == wanted
-        assert install.statements(old, Tables()) == ""
+        assert install.statements(Ledger(old)) == ""
 
     def test_they_create_the_tables_of_an_empty_database(self, engine: Engine) -> None:
-        assert install.statements(engine, Tables()) == Tables().ddl(engine.dialect)
+        assert install.statements(Ledger(engine)) == Tables().ddl(engine.dialect)
 
     @pytest.mark.parametrize("prefix", ["select ", "100%", "or\"der's", ":name"])
     def test_odd_names_stay_names(self, engine: Engine, prefix: str) -> None:
         tables = Tables(prefix=prefix)
-        initialize(engine, tables)
+        initialize(Ledger(engine, tables))
         current = structure(engine)
         names = ('"' + (prefix + table).replace('"', '""') + '"' for table in ("consumed_offsets", "offset_ranges"))
         version_1 = "".join(
@@ -38,8 +38,8 @@ class TestPrintedStatements:
             for column in ("ahead_offset", "ahead_before_ms")
         )
         for way in (
-            lambda: initialize(engine, tables),
-            lambda: run_script(engine, install.statements(engine, tables)),
+            lambda: initialize(Ledger(engine, tables)),
+            lambda: run_script(engine, install.statements(Ledger(engine, tables))),
         ):
             run_script(engine, version_1)
             with engine.begin() as conn:
@@ -78,10 +78,10 @@ class TestCommand:
         done = cli("init", "--conn-id", "warehouse", "--show-sql")
 
         assert done.status == 0, done.stderr
-        assert done.stdout == install.statements(old, Tables())
+        assert done.stdout == install.statements(Ledger(old))
         assert done.stdout.count("DROP COLUMN") == 6
         assert contents(old) == before
-        initialize(old, Tables())
+        initialize(Ledger(old))
         current = cli("init", "--conn-id", "warehouse", "--show-sql")
         assert (current.status, current.stdout) == (0, "")
         assert f"already have schema version {SCHEMA_VERSION}: there is nothing to run" in current.stderr

@@ -8,13 +8,12 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.offsets import OffsetRange, Position
 from airflow_kafka_offsets.exceptions import LedgerError
-from airflow_kafka_offsets.lag.group_states import group_states
+from airflow_kafka_offsets.lag.measure import group_states
 from airflow_kafka_offsets.ledger import install
 from airflow_kafka_offsets.ledger.batches import open_batch
-from airflow_kafka_offsets.ledger.install import create_missing, initialize
-from airflow_kafka_offsets.ledger.migrations import MIGRATIONS
+from airflow_kafka_offsets.ledger.install import MIGRATIONS, create_missing, initialize
 from airflow_kafka_offsets.ledger.positions import read_positions
-from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
+from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables
 from tests.support.old_tables import T0, T1, batch, contents, offset_range, position, structure, upgraded
 
 pytestmark = pytest.mark.server
@@ -27,20 +26,20 @@ def test_the_steps_lead_to_the_current_version_one_by_one() -> None:
 def test_every_row_is_kept(old: Engine) -> None:
     wanted = upgraded(old)
 
-    assert initialize(old, Tables()) is True
+    assert initialize(Ledger(old)) is True
 
     assert contents(old) == wanted
-    assert read_positions(old, Tables(), "loader") == {T0: Position(20), T1: Position(5, "id", 4)}
-    again = initialize(old, Tables())
+    assert read_positions(Ledger(old), "loader") == {T0: Position(20), T1: Position(5, "id", 4)}
+    again = initialize(Ledger(old))
     assert (again, contents(old)) == (False, wanted)
 
 
 def test_they_are_what_a_new_database_gets(old: Engine) -> None:
-    initialize(old, Tables())
+    initialize(Ledger(old))
     found = structure(old)
     Tables().metadata.drop_all(old)
 
-    assert initialize(old, Tables()) is True
+    assert initialize(Ledger(old)) is True
 
     assert structure(old) == found
 
@@ -49,9 +48,9 @@ def test_a_batch_that_is_open_is_finished_with_the_new_tables(old: Engine) -> No
     batch(old, 3, "planned", target_table="target")
     offset_range(old, 3, T0, 20, 25)
 
-    initialize(old, Tables())
+    initialize(Ledger(old))
 
-    still_open = open_batch(old, Tables(), "loader")
+    still_open = open_batch(Ledger(old), "loader")
     assert still_open is not None
     assert still_open.ranges == (OffsetRange(*T0, 20, 25, 25),)
 
@@ -65,9 +64,9 @@ class TestRecordsThatAreLoadedAhead:
         with pytest.raises(
             LedgerError, match=r"of group 'daily', 'hourly' are loaded already.*run a load without until"
         ):
-            initialize(old, Tables())
+            initialize(Ledger(old))
         with pytest.raises(LedgerError, match="of group 'daily', 'hourly' are loaded already"):
-            install.statements(old, Tables())
+            install.statements(Ledger(old))
 
         assert contents(old) == before
 
@@ -76,13 +75,13 @@ class TestRecordsThatAreLoadedAhead:
         offset_range(old, 3, T0, 0, 10, ahead_offset=14, ahead_before_ms=5_000)
 
         with pytest.raises(LedgerError, match="of group 'hourly' are loaded already"):
-            initialize(old, Tables())
+            initialize(Ledger(old))
 
     @pytest.mark.parametrize("offset", [14, 15])
     def test_those_that_the_position_has_passed_are_none(self, old: Engine, offset: int) -> None:
         position(old, T0, offset, "hourly", ahead_offset=14, ahead_before_ms=5_000)
 
-        assert initialize(old, Tables()) is True
+        assert initialize(Ledger(old)) is True
 
 
 class TestOtherVersions:
@@ -91,7 +90,7 @@ class TestOtherVersions:
         told = rf"schema version 1, this package works with {SCHEMA_VERSION}.*'airflow kafka-offsets init'"
 
         with pytest.raises(LedgerError, match=told):
-            create_missing(old, Tables())
+            create_missing(Ledger(old))
         with old.connect() as conn:
             with pytest.raises(LedgerError, match=told):
                 install.check_installed(conn, Tables())
@@ -101,13 +100,13 @@ class TestOtherVersions:
         assert contents(old) == before
 
     def test_a_newer_one_is_refused_by_init_too(self, engine: Engine) -> None:
-        initialize(engine, Tables())
+        initialize(Ledger(engine))
         with engine.begin() as conn:
             conn.exec_driver_sql(f"UPDATE offsets_schema_version SET version = {SCHEMA_VERSION + 1}")
 
         for refused in (initialize, create_missing, install.statements):
             with pytest.raises(LedgerError, match=f"schema version {SCHEMA_VERSION + 1}, this package works with"):
-                refused(engine, Tables())
+                refused(Ledger(engine))
 
 
 def test_a_step_that_fails_leaves_nothing_of_itself(old: Engine) -> None:
@@ -116,7 +115,7 @@ def test_a_step_that_fails_leaves_nothing_of_itself(old: Engine) -> None:
     before = structure(old), contents(old)
 
     with pytest.raises(LedgerError, match=r"cannot be upgraded .*--show-sql"):
-        initialize(old, Tables())
+        initialize(Ledger(old))
 
     assert (structure(old), contents(old)) == before
 
@@ -126,7 +125,7 @@ def test_of_two_processes_at_once_one_does_it(old: Engine) -> None:
 
     def init() -> bool:
         start.wait()
-        return initialize(old, Tables())
+        return initialize(Ledger(old))
 
     with ThreadPoolExecutor(2) as threads:
         done = [future.result() for future in [threads.submit(init), threads.submit(init)]]
@@ -142,7 +141,7 @@ def test_a_load_that_is_being_committed_is_waited_for(old: Engine) -> None:
         pytest.skip("the writer that comes second waits at BEGIN")
     with ThreadPoolExecutor(1) as thread, old.connect() as load, load.begin():
         load.exec_driver_sql("UPDATE consumed_offsets SET ahead_offset = 99, ahead_before_ms = 5 WHERE partition = 0")
-        upgrade = thread.submit(initialize, old, Tables())
+        upgrade = thread.submit(initialize, Ledger(old))
         with old.connect() as conn:
             while not conn.exec_driver_sql("SELECT count(*) FROM pg_locks WHERE NOT granted").scalar_one():
                 assert not upgrade.done(), upgrade.result()

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_kafka_offsets.exceptions import DatabaseBusyError, GroupBusyError
 from airflow_kafka_offsets.ledger.claims import claim_group
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from devstack.process import wait_until
 from tests.support.airflow_runs import waits_for_a_lock
 from tests.support.database_faults import (
@@ -128,7 +128,7 @@ class TestInTheWay:
 
     def test_a_group_that_another_run_makes_at_the_same_moment_is_busy(self, postgres_engine: Engine) -> None:
         tables = Tables()
-        initialize(postgres_engine, tables)
+        initialize(Ledger(postgres_engine, tables))
         insert_it = once(
             lambda: change(
                 postgres_engine, "INSERT INTO consumer_groups VALUES ('loader', 'cluster', 0, 0, NULL, NULL)"
@@ -142,5 +142,5 @@ class TestInTheWay:
                 insert_it()
 
         with pytest.raises(GroupBusyError, match="was claimed by another run at the same moment"):
-            claim_group(engine, tables, "loader", RUN, cluster_id="cluster", lease=timedelta(minutes=1))
+            claim_group(Ledger(engine, tables), "loader", RUN, cluster_id="cluster", lease=timedelta(minutes=1))
         engine.dispose()

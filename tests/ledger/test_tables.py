@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Tables
+from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables
 
 DIALECTS = {
     url.get_backend_name(): url.get_dialect()()
@@ -75,8 +75,8 @@ class TestNames:
 
     def test_two_prefixes_live_beside_each_other_in_one_database(self, tmp_path: Path) -> None:
         engine = sa.create_engine(f"sqlite:///{tmp_path}/state.db")
-        assert initialize(engine, Tables(prefix="a_"))
-        assert initialize(engine, Tables(prefix="b_"))
+        assert initialize(Ledger(engine, Tables(prefix="a_")))
+        assert initialize(Ledger(engine, Tables(prefix="b_")))
         names = sa.inspect(engine).get_table_names()
         engine.dispose()
         assert sorted(names) == sorted(prefix + name for prefix in ("a_", "b_") for name in NAMES)
@@ -149,7 +149,7 @@ class TestDdlOnSqlite:
     def test_the_printed_statements_make_what_init_makes(self, tmp_path: Path, prefix: str) -> None:
         tables = Tables(prefix=prefix)
         engine = sa.create_engine(f"sqlite:///{tmp_path}/made.db")
-        initialize(engine, tables)
+        initialize(Ledger(engine, tables))
         engine.dispose()
         with sqlite3.connect(tmp_path / "printed.db") as conn:
             conn.executescript(tables.ddl(engine.dialect))
@@ -162,7 +162,7 @@ class TestDdlOnSqlite:
         with sqlite3.connect(tmp_path / "state.db") as conn:
             conn.executescript(Tables().ddl(engine.dialect))
         conn.close()
-        assert initialize(engine, Tables()) is False
+        assert initialize(Ledger(engine)) is False
         engine.dispose()
 
 
@@ -189,7 +189,7 @@ class TestInstants:
     def test_an_instant_comes_back_as_utc_where_the_database_keeps_no_zone(self, tmp_path: Path) -> None:
         tables = Tables()
         engine = sa.create_engine(f"sqlite:///{tmp_path}/state.db")
-        initialize(engine, tables)
+        initialize(Ledger(engine, tables))
         instant = datetime(2024, 5, 6, 7, 8, 9, 123_456, tzinfo=timezone(timedelta(hours=5, minutes=30)))
         groups = tables.consumer_groups
         with engine.begin() as conn:

@@ -21,8 +21,7 @@ from airflow_kafka_offsets.exceptions import (
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from airflow_kafka_offsets.loading.load import load
-from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.launcher import Launcher
+from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from devstack.kafka import KafkaBroker
 from devstack.process import free_port, wait_until
 from devstack.topics import create_topic

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from tests.support.clients import Kafka, Transactions, produce
 from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, positions, rows
 from tests.support.openings import KEPT, at, ids, produce_at

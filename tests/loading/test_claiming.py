@@ -13,9 +13,9 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import GroupBusyError
 from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.loading.load import hold_group
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -45,7 +45,7 @@ class Database:
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:
     engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    initialize(engine, Tables())
+    initialize(Ledger(engine))
     yield Database(engine)
     engine.dispose()
 
@@ -58,18 +58,21 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_the_lease_is_renewed_whatever_the_attempt_does(db: Database) -> None:
     """Also while it plans or commits, and not while Spark is running alone."""
-    with hold_group(PIPELINE, OPTIONS, db.engine, RUN, "cluster"):
+    with hold_group(Ledger(db.engine), PIPELINE.group_id, OPTIONS, RUN, "cluster"):
         _, first = db.lease()
         assert first is not None
         until(lambda: (db.lease()[1] or "") > first)
-        with pytest.raises(GroupBusyError), hold_group(PIPELINE, OPTIONS, db.engine, OTHER_RUN, "cluster"):
+        with (
+            pytest.raises(GroupBusyError),
+            hold_group(Ledger(db.engine), PIPELINE.group_id, OPTIONS, OTHER_RUN, "cluster"),
+        ):
             pytest.fail("the group is held")
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("no")], ids=["done", "failed"])
 def test_it_is_not_renewed_after_the_release(db: Database, error: Exception | None) -> None:
     def hold() -> None:
-        with hold_group(PIPELINE, OPTIONS, db.engine, RUN, "cluster"):
+        with hold_group(Ledger(db.engine), PIPELINE.group_id, OPTIONS, RUN, "cluster"):
             assert "lease-loader" in names()
             if error is not None:
                 raise error

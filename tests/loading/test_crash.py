@@ -16,7 +16,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import ProgrammingError
 
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger
 from devstack.kafka import KafkaBroker
 from tests.support.airflow_runs import Runs, airflow_runs, airflow_uri, locked, waits_for_a_lock
 from tests.support.clients import produce
@@ -58,7 +58,7 @@ def finish(runs: Runs, engine: Engine, topic: str, date: str = "2026-01-01") -> 
 
 @pytest.mark.long
 def test_killed_before_the_plan(runs: Runs, postgres_engine: Engine, orders: str) -> None:
-    initialize(postgres_engine, Tables())
+    initialize(Ledger(postgres_engine))
     with locked(postgres_engine, "offset_batches", "ACCESS EXCLUSIVE"):
         run = runs.begin(topics=[orders])
         run.until(lambda: waits_for_a_lock(postgres_engine, "SELECT offset_batches"), "looking for an open batch")

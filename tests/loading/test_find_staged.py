@@ -9,8 +9,7 @@ from typing import NoReturn
 import pytest
 
 from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged
-from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, StagedFile
+from airflow_kafka_offsets.staging.directory import MANIFEST, Manifest, StagedFile, StagingDirectory
 from tests.support.staged import COLUMNS, PIPELINE, RANGE, WANTED, batch, read
 
 

@@ -7,9 +7,9 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import DataLossError, RecordError, StagingError
 from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
@@ -283,8 +283,8 @@ def test_an_expired_log_without_records_moves_over_the_gap_without_spark(
 
 
 def test_init_is_idempotent_and_says_so(loader: Loader) -> None:
-    assert initialize(loader.engine, Tables()) is True
-    assert initialize(loader.engine, Tables()) is False
+    assert initialize(Ledger(loader.engine)) is True
+    assert initialize(Ledger(loader.engine)) is False
 
 
 def test_printed_ddl_is_what_init_would_make(loader: Loader) -> None:
@@ -293,4 +293,4 @@ def test_printed_ddl_is_what_init_would_make(loader: Loader) -> None:
             if statement.strip():
                 conn.exec_driver_sql(statement)
 
-    assert initialize(loader.engine, Tables()) is False
+    assert initialize(Ledger(loader.engine)) is False

@@ -14,6 +14,7 @@ from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading import commit as commit_step
 from airflow_kafka_offsets.loading.mirror import AFTER_COMMIT_SECONDS, mirror, mirror_after_commit
 from airflow_kafka_offsets.spark.job import StageJob
@@ -204,7 +205,7 @@ class TestLoad:
             kafka.kill()
 
             begun = time.monotonic()
-            mirror_after_commit(cluster, group, postgres_engine, loader.pipeline(["orders"]))
+            mirror_after_commit(cluster, group, Ledger(postgres_engine), loader.pipeline(["orders"]))
 
             assert time.monotonic() - begun < AFTER_COMMIT_SECONDS + 3
             (warning,) = warnings(caplog)
@@ -218,7 +219,7 @@ class TestLoad:
     ) -> None:
         broken = sa.create_engine("sqlite:////nowhere/at/all.db")
 
-        mirror_after_commit(cluster, group, broken, inline_loader.pipeline(["orders"]))
+        mirror_after_commit(cluster, group, Ledger(broken), inline_loader.pipeline(["orders"]))
 
         (warning,) = warnings(caplog)
         assert f"consumer group '{group}' in Kafka (they could not be read)" in warning

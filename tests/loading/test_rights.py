@@ -12,7 +12,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import LedgerError, TargetError
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
@@ -43,7 +43,7 @@ def guest(postgres_loader: Loader) -> Iterator[Engine]:
 def made_ready(loader: Loader, topic: str, *statements: str) -> None:
     """Records, the state tables and a target, and what statements make of them."""
     produce(loader.kafka, topic, names(0, 3))
-    initialize(loader.engine, Tables())
+    initialize(Ledger(loader.engine))
     with loader.engine.begin() as conn:
         for statement in ("CREATE TABLE target (id BIGINT, name TEXT)", *statements):
             conn.execute(sa.text(statement))

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger
 from devstack.kafka import KafkaBroker
 from devstack.process import free_port
 from devstack.spark import SparkStandalone
@@ -37,7 +37,7 @@ def test_concurrent_runs_load_every_offset_once(
 ) -> None:
     name = topic()
     produce(kafka, name, names(0, 2000))
-    initialize(postgres_engine, Tables())
+    initialize(Ledger(postgres_engine))
 
     first = runs.begin("2026-01-01", topics=[name])
     first.until(lambda: rows(postgres_engine, "SELECT state FROM offset_batches") == [("planned",)], "the plan")

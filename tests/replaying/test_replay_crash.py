@@ -11,7 +11,7 @@ from airflow_kafka_offsets.exceptions import (
     FencedError,
     GroupBusyError,
 )
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.clients import produce

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
-from airflow_kafka_offsets.core.scope import Scope, partitions_in
+from airflow_kafka_offsets.core.offsets import PartitionLog, Position, Scope, TopicPartition, partitions_in
 from airflow_kafka_offsets.exceptions import NoPositionError, TopicRecreatedError, UnknownTopicError
 from airflow_kafka_offsets.rewinding.decision import PartitionRewind, decide
 from airflow_kafka_offsets.rewinding.scenarios import Scenario, read_offsets, write_offsets

@@ -88,7 +88,7 @@ class TestExecute:
     def test_every_rewind_begins_a_generation(self, loaded: Warehouse) -> None:
         for number in (1, 2, 3):
             loaded.rewind("to-offset", number)
-            assert read_generation(loaded.engine, loaded.tables, GROUP) == number
+            assert read_generation(loaded.ledger, GROUP) == number
 
     def test_only_partitions_that_change_are_written_down(self, loaded: Warehouse) -> None:
         batch_id = loaded.rewind("to-offset", 5)
@@ -108,7 +108,7 @@ class TestExecute:
         """R01."""
         batch_id = db.execute(db.preview("to-offset", 50, of=[T0]))
 
-        assert read_positions(db.engine, db.tables, GROUP) == {T0: Position(50, ID)}
+        assert read_positions(db.ledger, GROUP) == {T0: Position(50, ID)}
         assert db.ranges(batch_id)[0]["how"] == "chosen"
         assert db.rows("SELECT group_id, cluster_id, generation FROM consumer_groups") == [
             {"group_id": GROUP, "cluster_id": CLUSTER, "generation": 1}
@@ -127,7 +127,7 @@ class TestExecute:
         loaded.topic_id = OTHER_ID
         batch_id = loaded.rewind("to-offset", 2)
 
-        assert read_positions(loaded.engine, loaded.tables, GROUP) == {
+        assert read_positions(loaded.ledger, GROUP) == {
             T0: Position(2, OTHER_ID),
             T1: Position(2, OTHER_ID),
         }

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, TopicPartition
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, Scope, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
-from airflow_kafka_offsets.core.scope import Scope
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     NoPositionError,
@@ -14,9 +13,10 @@ from airflow_kafka_offsets.exceptions import (
     TopicRecreatedError,
 )
 from airflow_kafka_offsets.ledger.batch_rows import Recipe
-from airflow_kafka_offsets.ledger.batches import abandon_batch, record_plan
+from airflow_kafka_offsets.ledger.batches import record_plan
 from airflow_kafka_offsets.ledger.positions import read_positions
 from airflow_kafka_offsets.rewinding.decision import PartitionRewind
+from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.rewinding.history import (
     executed_preview,
     loaded_within,
@@ -40,37 +40,37 @@ from tests.support.warehouse import (
 
 class TestStateBefore:
     def test_it_is_where_the_batches_before_it_left_off(self, loaded: Warehouse) -> None:
-        assert offsets_of(state_before(loaded.engine, loaded.tables, GROUP, 2)) == {T0: 10, T1: 5}
+        assert offsets_of(state_before(loaded.ledger, GROUP, 2)) == {T0: 10, T1: 5}
 
     def test_a_partition_that_came_later_is_where_it_began(self, loaded: Warehouse) -> None:
         loaded.load({U0: 3}, how="new-partition")
-        assert offsets_of(state_before(loaded.engine, loaded.tables, GROUP, 1)) == {T0: 0, T1: 0, U0: 0}
+        assert offsets_of(state_before(loaded.ledger, GROUP, 1)) == {T0: 0, T1: 0, U0: 0}
 
     def test_a_gap_is_before_it(self, loaded: Warehouse) -> None:
         held = loaded.claim()
         plan = Plan((OffsetRange(*T0, 25, 30, 30, ID, "skipped-gap"),), (Gap(*T0, 20, 25, "expired", "skipped"),))
-        batch = record_plan(loaded.engine, loaded.tables, held, plan, Recipe("output", None, "f"), 0)
+        batch = record_plan(held, plan, Recipe("output", None, "f"), 0)
         assert batch is not None
         loaded.commit(held, batch)
 
-        assert offsets_of(state_before(loaded.engine, loaded.tables, GROUP, batch.batch_id))[T0] == 20
+        assert offsets_of(state_before(loaded.ledger, GROUP, batch.batch_id))[T0] == 20
         loaded.change("DELETE FROM offset_batches WHERE batch_id < 3")
-        assert offsets_of(state_before(loaded.engine, loaded.tables, GROUP, batch.batch_id))[T0] == 20
+        assert offsets_of(state_before(loaded.ledger, GROUP, batch.batch_id))[T0] == 20
 
     def test_a_batch_that_was_abandoned_moved_nothing(self, loaded: Warehouse) -> None:
         _, batch = loaded.plan({T0: 30})
-        abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
+        abandon_batch(GROUP, batch.batch_id, engine=loaded.engine, tables=loaded.tables, who="ana@host")
         after = loaded.load({T0: 40})
 
-        assert offsets_of(state_before(loaded.engine, loaded.tables, GROUP, after)) == {T0: 20, T1: 5}
-        assert offsets_of(state_before(loaded.engine, loaded.tables, GROUP, batch.batch_id)) == {T0: 20, T1: 5}
+        assert offsets_of(state_before(loaded.ledger, GROUP, after)) == {T0: 20, T1: 5}
+        assert offsets_of(state_before(loaded.ledger, GROUP, batch.batch_id)) == {T0: 20, T1: 5}
 
     def test_rewinds_are_part_of_the_history(self, loaded: Warehouse) -> None:
         rewind = loaded.rewind("to-offset", 3, of=[T0])
         after = loaded.load({T0: 8})
 
-        assert offsets_of(state_before(loaded.engine, loaded.tables, GROUP, rewind)) == {T0: 20, T1: 5}
-        assert offsets_of(state_before(loaded.engine, loaded.tables, GROUP, after)) == {T0: 3, T1: 5}
+        assert offsets_of(state_before(loaded.ledger, GROUP, rewind)) == {T0: 20, T1: 5}
+        assert offsets_of(state_before(loaded.ledger, GROUP, after)) == {T0: 3, T1: 5}
         loaded.rewind("to-batch", rewind)
         assert loaded.positions() == {T0: 20, T1: 5}
         loaded.verify()
@@ -79,7 +79,7 @@ class TestStateBefore:
         loaded.execute(loaded.preview("to-earliest", logs={T0: PartitionLog(0, 1000, ID)}))
         after = loaded.load({T0: 8})
 
-        assert offsets_of(state_before(loaded.engine, loaded.tables, GROUP, after)) == {T0: 0}
+        assert offsets_of(state_before(loaded.ledger, GROUP, after)) == {T0: 0}
 
     @pytest.mark.parametrize(
         ("group", "batch_id", "has"),
@@ -87,18 +87,18 @@ class TestStateBefore:
     )
     def test_a_batch_that_there_is_not_is_refused(self, loaded: Warehouse, group: str, batch_id: int, has: str) -> None:
         with pytest.raises(ConfigurationError, match=has):
-            state_before(loaded.engine, loaded.tables, group, batch_id)
+            state_before(loaded.ledger, group, batch_id)
 
     def test_a_batch_of_another_group_is_refused(self, loaded: Warehouse) -> None:
         other = loaded.load({T0: 3}, group="other")
         with pytest.raises(ConfigurationError):
-            state_before(loaded.engine, loaded.tables, GROUP, other)
+            state_before(loaded.ledger, GROUP, other)
 
 
 class TestLastRewind:
     @staticmethod
     def before(db: Warehouse, scope: Scope | None = None) -> dict[TopicPartition, int | None]:
-        return offsets_of(state_before_last_rewind(db.engine, db.tables, GROUP, scope or {}))
+        return offsets_of(state_before_last_rewind(db.ledger, GROUP, scope or {}))
 
     def test_there_is_none_before_the_first(self, loaded: Warehouse) -> None:
         with pytest.raises(NoPositionError, match="has no rewind that could be undone"):
@@ -106,11 +106,11 @@ class TestLastRewind:
 
     def test_an_undo_brings_everything_back(self, db: Warehouse) -> None:
         db.load({T0: 10, T1: 5})
-        before = read_positions(db.engine, db.tables, GROUP)
+        before = read_positions(db.ledger, GROUP)
         db.rewind("to-offset", 3)
         undo = db.rewind("undo")
 
-        assert read_positions(db.engine, db.tables, GROUP) == before
+        assert read_positions(db.ledger, GROUP) == before
         assert db.batch(undo)["kind"] == "undo"
         db.verify()
         db.load({T0: 30, T1: 30})
@@ -193,7 +193,7 @@ class TestLastRewind:
     def test_rewinds_of_other_groups_are_not_meant(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 3)
         with pytest.raises(NoPositionError, match="'other' has no rewind"):
-            state_before_last_rewind(loaded.engine, loaded.tables, "other", {})
+            state_before_last_rewind(loaded.ledger, "other", {})
 
 
 class TestCovered:
@@ -226,7 +226,7 @@ class TestCovered:
 
     def test_a_batch_that_was_abandoned_loaded_nothing(self, loaded: Warehouse) -> None:
         _, batch = loaded.plan({T0: 30})
-        abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
+        abandon_batch(GROUP, batch.batch_id, engine=loaded.engine, tables=loaded.tables, who="ana@host")
         assert self.spans(loaded) == [(0, 10), (10, 20)]
 
     def test_an_earlier_topic_of_the_same_name_does_not_count(self, loaded: Warehouse) -> None:
@@ -243,7 +243,7 @@ class TestCovered:
 
 def test_what_is_executed_is_told_as_a_preview(loaded: Warehouse) -> None:
     preview = loaded.preview("to-offset", 3)
-    done = executed_preview(loaded.engine, loaded.tables, loaded.execute(preview))
+    done = executed_preview(loaded.ledger, loaded.execute(preview))
 
     assert (done.group_id, done.cluster_id, done.generation, done.scenario, done.kind) == (
         GROUP,

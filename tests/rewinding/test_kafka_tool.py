@@ -16,12 +16,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.core.scope import parse_scope
+from airflow_kafka_offsets.core.offsets import TopicPartition, parse_scope
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError, UnknownTopicError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.measure import LagQuestion, measure_lag
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import Scenario, write_offsets
@@ -193,7 +192,7 @@ def test_what_the_tool_describes_is_stored_and_shown(tool: ConsumerGroupTool, su
     theirs = {int(partition): tuple(map(int, numbers)) for partition, *numbers in described}
     assert set(theirs) == set(COMMITTED)
 
-    report = measure_lag(engine, Tables(), Cluster(subject.config), LagQuestion("loader"))
+    report = measure_lag(Ledger(engine), Cluster(subject.config), LagQuestion("loader"))
 
     found = {
         one.partition: (one.position, one.end, (one.lag or 0) + (one.lost or 0))

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_kafka_offsets.core.offsets import MAX_INT64, Position
+from airflow_kafka_offsets.core.offsets import Position
+from airflow_kafka_offsets.core.text import MAX_INT64
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.rewinding.decision import PartitionRewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview

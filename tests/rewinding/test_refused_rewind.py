@@ -19,10 +19,11 @@ from airflow_kafka_offsets.exceptions import (
     RewindConflictError,
 )
 from airflow_kafka_offsets.ledger.batch_rows import Recipe
-from airflow_kafka_offsets.ledger.batches import abandon_batch, open_batch, record_plan
+from airflow_kafka_offsets.ledger.batches import open_batch, record_plan
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.ledger.groups import read_generation
 from airflow_kafka_offsets.replaying.replay_batches import Replay, ReplayClaim, record_replay
+from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from tests.support.warehouse import (
     CLUSTER,
     GROUP,
@@ -111,7 +112,7 @@ class TestConflict:
         loaded.rewind("to-offset", 10)
 
         with pytest.raises(PositionsMovedError):
-            record_plan(loaded.engine, loaded.tables, held, plan, Recipe("output", None, ""), 0)
+            record_plan(held, plan, Recipe("output", None, ""), 0)
 
 
 class TestCluster:
@@ -190,7 +191,7 @@ class TestOpenBatch:
         assert loaded.output() == list(range(20))
         row = loaded.batch(batch.batch_id)
         assert (row["state"], row["reason"]) == ("abandoned", "abandoned by ana@host: wrong day")
-        assert open_batch(loaded.engine, loaded.tables, GROUP) is None
+        assert open_batch(loaded.ledger, GROUP) is None
         assert batch_id > batch.batch_id
         loaded.verify()
 
@@ -202,13 +203,13 @@ class TestOpenBatch:
 
     def test_it_can_be_abandoned_alone(self, loaded: Warehouse) -> None:
         held, batch = loaded.plan({T0: 30})
-        abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
+        abandon_batch(GROUP, batch.batch_id, engine=loaded.engine, tables=loaded.tables, who="ana@host")
 
         with pytest.raises(FencedError):
             loaded.commit(held, batch)
         assert loaded.batch(batch.batch_id)["reason"] == "abandoned by ana@host"
         assert loaded.positions() == {T0: 20, T1: 5}
-        assert read_generation(loaded.engine, loaded.tables, GROUP) == 0
+        assert read_generation(loaded.ledger, GROUP) == 0
         loaded.load({T0: 30})
         loaded.verify()
 
@@ -219,25 +220,23 @@ class TestOpenBatch:
     def test_only_an_open_batch_can_be_abandoned(self, loaded: Warehouse, batch_id: int, found: str) -> None:
         before = loaded.dump()
         with pytest.raises(OpenBatchError, match=found):
-            abandon_batch(loaded.engine, loaded.tables, GROUP, batch_id, who="ana@host")
+            abandon_batch(GROUP, batch_id, engine=loaded.engine, tables=loaded.tables, who="ana@host")
         assert loaded.dump() == before
 
     def test_a_batch_of_another_group_cannot_be_abandoned(self, loaded: Warehouse) -> None:
         _, batch = loaded.plan({T0: 3}, group="other")
         with pytest.raises(OpenBatchError, match="the group has no such batch"):
-            abandon_batch(loaded.engine, loaded.tables, GROUP, batch.batch_id, who="ana@host")
+            abandon_batch(GROUP, batch.batch_id, engine=loaded.engine, tables=loaded.tables, who="ana@host")
         assert loaded.batch(batch.batch_id)["state"] == "planned"
 
     def test_abandoning_a_replay_does_not_disturb_a_load(self, loaded: Warehouse) -> None:
         replay = Replay(group_id=GROUP, owner=REWINDER, scenario="0..5", recipe=Recipe("elsewhere", None, "f"))
-        (planned,) = record_replay(
-            loaded.engine, loaded.tables, replay, [Plan((OffsetRange(*T0, 0, 5, 5, ID),))], cluster_id=CLUSTER
-        )
+        (planned,) = record_replay(loaded.ledger, replay, [Plan((OffsetRange(*T0, 0, 5, 5, ID),))], cluster_id=CLUSTER)
         held, batch = loaded.plan({T0: 30})
-        abandon_batch(loaded.engine, loaded.tables, GROUP, planned.batch.batch_id, who="ana@host")
+        abandon_batch(GROUP, planned.batch.batch_id, engine=loaded.engine, tables=loaded.tables, who="ana@host")
 
         loaded.commit(held, batch)
         assert isinstance(planned, ReplayClaim)
         with pytest.raises(PositionConflictError, match="not open any more"):
-            commit_batch(loaded.engine, loaded.tables, planned, planned.batch, {}, lambda conn: 0)
+            commit_batch(planned, planned.batch, {}, lambda conn: 0)
         assert loaded.positions()[T0] == 30

@@ -41,7 +41,7 @@ class TestReplace:
         assert (loaded.output(), loaded.output(T1)) == ([0, 1, 2], [0, 1, 2])
         assert [(row["replaced_from"], row["replaced_to"]) for row in loaded.ranges(batch_id)] == [(3, 20), (3, 5)]
         assert loaded.batch(batch_id)["target_table"] == "output"
-        assert count_removed(loaded.engine, loaded.tables, batch_id) == (19, 0)
+        assert count_removed(loaded.ledger, batch_id) == (19, 0)
         loaded.verify()
         loaded.load({T0: 25, T1: 6})
         assert (loaded.output(), loaded.output(T1)) == (list(range(25)), list(range(6)))
@@ -63,7 +63,7 @@ class TestReplace:
 
         assert db.output() == [0, 1, 3, 4]
         assert [row["offset_value"] for row in db.rows("SELECT * FROM dead_letters")] == [2]
-        assert count_removed(db.engine, db.tables, batch_id) == (3, 2)
+        assert count_removed(db.ledger, batch_id) == (3, 2)
         db.verify()
         db.load({T0: 10}, aside=[6])
         db.verify()
@@ -72,7 +72,7 @@ class TestReplace:
         db.load({T0: 5, T1: 3}, aside=[3, 4])
         batch_id = db.rewind("to-offset", 3, replace=TARGET, of=[T0])
 
-        assert count_removed(db.engine, db.tables, batch_id) == (0, 2)
+        assert count_removed(db.ledger, batch_id) == (0, 2)
         db.verify()
 
     def test_a_second_one_removes_what_both_generations_left(self, loaded: Warehouse) -> None:
@@ -117,7 +117,7 @@ class TestReplace:
         db.rewind("to-offset", 12, replace=TARGET)
 
         assert db.output() == list(range(10))
-        assert read_positions(db.engine, db.tables, GROUP)[T0] == Position(12, ID)
+        assert read_positions(db.ledger, GROUP)[T0] == Position(12, ID)
 
     def test_another_table_is_refused(self, loaded: Warehouse) -> None:
         loaded.create_target("elsewhere")
@@ -158,7 +158,7 @@ class TestReplace:
 
     def test_a_table_that_was_dropped_holds_nothing(self, loaded: Warehouse) -> None:
         loaded.change("DROP TABLE output")
-        assert count_removed(loaded.engine, loaded.tables, loaded.rewind("to-earliest", replace=TARGET)) == (0, 0)
+        assert count_removed(loaded.ledger, loaded.rewind("to-earliest", replace=TARGET)) == (0, 0)
 
     @pytest.mark.parametrize("name", ["loaded", "again", "left_by", "select", 'odd "name"'])
     def test_any_name_of_a_table_will_do(self, db: Warehouse, name: str) -> None:
@@ -172,10 +172,10 @@ class TestReplace:
             rows = [dict(zip(table.columns.keys(), (*T0, offset, batch.batch_id), strict=True)) for offset in range(5)]
             return conn.execute(table.insert(), rows).rowcount
 
-        commit_batch(db.engine, db.tables, held, batch, {T0: RangeRead(5)}, write)
+        commit_batch(held, batch, {T0: RangeRead(5)}, write)
         batch_id = db.rewind("to-offset", 2, replace=SqlTable(name))
 
-        assert count_removed(db.engine, db.tables, batch_id) == (3, 0)
+        assert count_removed(db.ledger, batch_id) == (3, 0)
 
     def test_a_replay_replaces_what_all_generations_left(self, loaded: Warehouse) -> None:
         loaded.rewind("to-offset", 8, of=[T0])
@@ -184,8 +184,7 @@ class TestReplace:
             group_id=GROUP, owner=REWINDER, scenario="5..15", recipe=Recipe("output", None, "f"), replace=True
         )
         (planned,) = record_replay(
-            loaded.engine,
-            loaded.tables,
+            loaded.ledger,
             replay,
             [Plan((OffsetRange(*T0, 5, 15, 15, ID, "replay"),))],
             cluster_id=CLUSTER,
@@ -199,7 +198,7 @@ class TestReplace:
             return 10
 
         assert isinstance(planned, ReplayClaim)
-        commit_batch(loaded.engine, loaded.tables, planned, planned.batch, {T0: RangeRead(10)}, write)
+        commit_batch(planned, planned.batch, {T0: RangeRead(10)}, write)
 
         assert loaded.output() == sorted([*range(20), *range(15, 20)])
         loaded.verify()

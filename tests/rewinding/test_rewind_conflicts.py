@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.core.scope import parse_scope
+from airflow_kafka_offsets.core.offsets import TopicPartition, parse_scope
 from airflow_kafka_offsets.exceptions import (
     OpenBatchError,
     RewindConflictError,
 )
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.rewinding.execution import abandon_batch, executed_by
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
@@ -129,7 +129,7 @@ class TestTries:
         """
         scenario, engine = Scenario.of(name, value), rewinder.loader.engine
         scope = parse_scope(scopes)
-        if executed_by(self.RUN, rewinder.group, scenario, engine=engine, scope=scope, replace=replace) is not None:
+        if executed_by(Ledger(engine), self.RUN, rewinder.group, scenario, scope=scope, replace=replace) is not None:
             return False
         rewinder(name, value, *scopes, run=self.RUN, replace=replace)
         return True

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseUnavailableError
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from devstack.kafka import KafkaBroker

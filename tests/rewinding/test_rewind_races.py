@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_kafka_offsets.exceptions import FencedError, OpenBatchError, RewindConflictError
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading import plan
 from airflow_kafka_offsets.rewinding.execution import RewindResult, abandon_batch
 from devstack.process import wait_until

@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from airflow_kafka_offsets import replay
 from airflow_kafka_offsets.exceptions import ConfigurationError, RewindConflictError
 from airflow_kafka_offsets.ledger import replaced_output
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.rewinding.execution import executed_by
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -180,7 +181,7 @@ class TestReplace:
         done = rewinder("to-offset", 5, replace=TARGET, run=run)
         rewinder.loader(name)
 
-        found = executed_by(run, "loader", Scenario.of("to-offset", 5), engine=rewinder.loader.engine, replace=TARGET)
+        found = executed_by(Ledger(rewinder.loader.engine), run, "loader", Scenario.of("to-offset", 5), {}, TARGET)
 
         assert found is not None
         assert found[1] == done

@@ -16,7 +16,7 @@ from airflow_kafka_offsets.exceptions import (
     CommitUnknownError,
     DatabaseUnavailableError,
 )
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.rewinding.execution import executed_by
 from airflow_kafka_offsets.rewinding.previewing import CurrentState, current_state
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
@@ -46,11 +46,11 @@ class TestOnce:
         db: Warehouse, owner: TaskRun = REWINDER, scenario: str = "shift-by -5", target: str | None = None
     ) -> int | None:
         done = executed_by(
+            db.ledger,
             owner,
             GROUP,
             Scenario.of(*scenario.split()),
-            engine=db.engine,
-            tables=db.tables,
+            scope={},
             replace=SqlTable(target) if target is not None else None,
         )
         return done[1].batch_id if done is not None else None
@@ -198,6 +198,6 @@ class TestLostConnection:
         with pytest.raises(DatabaseUnavailableError, match="nothing was changed"):
             db.execute(preview)
         assert db.dump() == before
-        assert current_state(db.engine, db.tables, GROUP, may_be_new=True) == CurrentState(), (
+        assert current_state(db.ledger, GROUP, may_be_new=True) == CurrentState(), (
             "the next preview would take the group for a known one"
         )

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.core.instants import format_instant, instant, milliseconds
-from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.core.scope import parse_scope
+from airflow_kafka_offsets.core.offsets import TopicPartition, parse_scope
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario
 from tests.support.rewinds import refused

@@ -19,7 +19,7 @@ from airflow_kafka_offsets.exceptions import (
     RecordError,
     VerificationError,
 )
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify

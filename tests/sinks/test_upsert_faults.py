@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import RecordError, StagingError, TargetError
 from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, names, positions, rows

@@ -18,8 +18,7 @@ from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS, row_column
 from airflow_kafka_offsets.sinks.sql.column_types import created_table, without_placeholders
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.sinks.sql.upsert import check_key
-from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
+from airflow_kafka_offsets.staging.directory import Manifest, StagedFile, StagingDirectory
 from airflow_kafka_offsets.staging.rows import StagedRows
 
 SINK = SqlTable("target", upsert_key=("id",))

@@ -14,8 +14,8 @@ from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead, StagedFile
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.staging.directory import Manifest, SliceRead, StagedFile
+from airflow_kafka_offsets.staging.rows import TargetColumns
 
 COLUMNS = row_columns(Json("id BIGINT NOT NULL, price DECIMAL(10,2), `größe x` ARRAY<STRUCT<a: TIMESTAMP_NTZ>>"))
 

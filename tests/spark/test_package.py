@@ -18,7 +18,7 @@ from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import write_job, write_package
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.staging.rows import TargetColumns
 
 JOB = StageJob(
     batch_id=1,

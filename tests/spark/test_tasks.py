@@ -19,9 +19,8 @@ from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes
 from airflow_kafka_offsets.spark.tasks import read_arrow
 from airflow_kafka_offsets.staging.dead_letters import dead_letters
-from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.staging.directory import Manifest, SliceRead, StagingDirectory
+from airflow_kafka_offsets.staging.rows import TargetColumns
 from tests.support.fake_consumer import FakeConsumer, Step, end_of_log
 from tests.support.messages import FakeMessage
 

@@ -19,8 +19,7 @@ from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.formats.record_format import BadRecord
 from airflow_kafka_offsets.staging.dead_letters import SCHEMA, DeadLetterFile, dead_letters
-from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
+from airflow_kafka_offsets.staging.directory import Manifest, SliceRead, StagingDirectory
 
 ONE = Slice(7, "orders", 3, 0, 100)
 BEGUN = datetime(2024, 5, 6, 7, 8, 9, 123000, tzinfo=UTC)

@@ -17,8 +17,7 @@ from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.exceptions import OlderLedgerError
 from airflow_kafka_offsets.sinks.sink import Batches, Detail, DuplicatedOffsets, Removed, ReplacedOffsets, RowCount
-from airflow_kafka_offsets.staging.rows import StagedRows
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 
 Record = dict[str, Any]
 

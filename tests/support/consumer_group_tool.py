@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.instants import milliseconds
-from airflow_kafka_offsets.core.scope import parse_scope
+from airflow_kafka_offsets.core.offsets import parse_scope
 from airflow_kafka_offsets.rewinding.execution import execute_rewind
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import Scenario

@@ -10,11 +10,10 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.staging.rows import StagedRows
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
+from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 from tests.support.loads import CountingLauncher, Loader, assert_exactly_once, positions, rows
 
 RUN = TaskRun("run-1", dag_id="dag", task_id="task", map_index=-1, try_number=1)

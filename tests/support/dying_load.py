@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.kafka import reader
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading import load
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.loading.pipeline import Pipeline

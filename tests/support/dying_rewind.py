@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.sinks.sql.table import SqlTable

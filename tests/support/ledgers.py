@@ -16,13 +16,12 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
-from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
+from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe, TaskRun
 from airflow_kafka_offsets.ledger.batches import record_plan
 from airflow_kafka_offsets.ledger.claims import GroupClaim, claim_group
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.ledger.positions import RangeRead, read_positions
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 GROUP, CLUSTER, TOPIC_ID = "orders_loader", "MkU3OEVBNTcwNTJENDM2Qg", "vVZ4aDWLQP2NkY0pxyHJYA"
 MINUTE = timedelta(minutes=1)
@@ -49,12 +48,13 @@ class Database:
         self.path = path
         self.engine = sa.create_engine(f"sqlite:///{path}")
         self.tables = Tables()
+        self.ledger = Ledger(self.engine, self.tables)
 
     def claim(self, owner: TaskRun = FIRST_TRY, *, cluster_id: str = CLUSTER, lease: timedelta = MINUTE) -> GroupClaim:
-        return claim_group(self.engine, self.tables, GROUP, owner, cluster_id=cluster_id, lease=lease)
+        return claim_group(self.ledger, GROUP, owner, cluster_id=cluster_id, lease=lease)
 
     def plan(self, held: GroupClaim, plan: Plan = FIRST_LOAD) -> Batch:
-        batch = record_plan(self.engine, self.tables, held, plan, RECIPE, 0)
+        batch = record_plan(held, plan, RECIPE, 0)
         assert batch is not None
         return batch
 
@@ -65,7 +65,7 @@ class Database:
         reads: dict[TopicPartition, RangeRead] | None = None,
         write: Callable[[Connection], int] | None = None,
     ) -> int:
-        return commit_batch(self.engine, self.tables, held, batch, reads or {}, write or self.write_a_row)
+        return commit_batch(held, batch, reads or {}, write or self.write_a_row)
 
     def load(self, held: GroupClaim, plan: Plan = FIRST_LOAD) -> Batch:
         batch = self.plan(held, plan)
@@ -96,7 +96,7 @@ class Database:
         return row
 
     def positions(self) -> dict[TopicPartition, int]:
-        return {tp: at.offset for tp, at in read_positions(self.engine, self.tables, GROUP).items()}
+        return {tp: at.offset for tp, at in read_positions(self.ledger, GROUP).items()}
 
     def lease_ends(self) -> str | None:
         (row,) = self.rows("SELECT lease_expires_at FROM consumer_groups")

@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.loading.load import load
 from airflow_kafka_offsets.loading.pipeline import Pipeline

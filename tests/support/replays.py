@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_kafka_offsets import replay
 from airflow_kafka_offsets.core.planning import OnDataLoss
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_kafka_offsets.core.scope import parse_scope
+from airflow_kafka_offsets.core.offsets import parse_scope
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.rewinding.decision import PartitionRewind
 from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind

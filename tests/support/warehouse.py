@@ -14,15 +14,14 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
-from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
+from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe, TaskRun
 from airflow_kafka_offsets.ledger.batches import record_plan
 from airflow_kafka_offsets.ledger.claims import GroupClaim, claim_group
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.ledger.groups import read_generation
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.positions import RangeRead, read_positions
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.rewinding.decision import decide
 from airflow_kafka_offsets.rewinding.execution import execute_rewind
 from airflow_kafka_offsets.rewinding.history import (
@@ -67,8 +66,9 @@ class Warehouse:
         self.path = path
         self.engine = sa.create_engine(f"sqlite:///{path}")
         self.tables = Tables()
+        self.ledger = Ledger(self.engine, self.tables)
         self.topic_id = ID
-        initialize(self.engine, self.tables)
+        initialize(self.ledger)
         self.create_target("output")
 
     def create_target(
@@ -79,10 +79,10 @@ class Warehouse:
     # What a load does.
 
     def claim(self, group: str = GROUP, owner: TaskRun = LOADER) -> GroupClaim:
-        return claim_group(self.engine, self.tables, group, owner, cluster_id=CLUSTER, lease=MINUTE)
+        return claim_group(self.ledger, group, owner, cluster_id=CLUSTER, lease=MINUTE)
 
     def plan(self, ends: Ends, group: str = GROUP, target: str = "output", **of_range: Any) -> tuple[GroupClaim, Batch]:
-        stored = read_positions(self.engine, self.tables, group)
+        stored = read_positions(self.ledger, group)
         ranges = tuple(
             OffsetRange(
                 *tp,
@@ -96,9 +96,7 @@ class Warehouse:
         )
         held = self.claim(group)
         recipe = Recipe(target, None, "fingerprint")
-        batch = record_plan(
-            self.engine, self.tables, held, Plan(ranges), recipe, read_generation(self.engine, self.tables, group)
-        )
+        batch = record_plan(held, Plan(ranges), recipe, read_generation(self.ledger, group))
         assert batch is not None
         return held, batch
 
@@ -135,7 +133,7 @@ class Warehouse:
                 )
             return len(rows)
 
-        return commit_batch(self.engine, self.tables, held, batch, reads, write)
+        return commit_batch(held, batch, reads, write)
 
     def load(
         self,
@@ -148,7 +146,7 @@ class Warehouse:
     ) -> int:
         held, batch = self.plan(ends, group, target, **of_range)
         self.commit(held, batch, aside, columns)
-        held.release(self.engine, self.tables)
+        held.release()
         return batch.batch_id
 
     # What a rewind does.
@@ -164,16 +162,16 @@ class Warehouse:
     ) -> RewindPreview:
         """As `preview_rewind` makes it, of logs with the offsets 0 to 1000."""
         scenario = Scenario.of(name, value)
-        stand = current_state(self.engine, self.tables, group, may_be_new=True)
+        stand = current_state(self.ledger, group, may_be_new=True)
         stored = stand.positions
         found: Mapping[TopicPartition, Position | None] = {}
         if name == "to-batch":
             assert isinstance(scenario.value, int)
-            found = state_before(self.engine, self.tables, group, scenario.value)
+            found = state_before(self.ledger, group, scenario.value)
         if isinstance(scenario.value, Mapping):
             found = {tp: Position(offset) for tp, offset in scenario.value.items()}
         if name == "undo":
-            found = state_before_last_rewind(self.engine, self.tables, group, {})
+            found = state_before_last_rewind(self.ledger, group, {})
         partitions = sorted(of or found or stored)
         logs = logs if logs is not None else {tp: PartitionLog(0, 1000, self.topic_id) for tp in partitions}
         decided = decide(scenario, partitions, stored, logs, found)
@@ -183,7 +181,7 @@ class Warehouse:
             stand.generation,
             scenario.text,
             name if name in ("undo", "import") else "rewind",
-            with_loaded_ranges(self.engine, self.tables, group, decided, logs),
+            with_loaded_ranges(self.ledger, group, decided, logs),
             open_batch=stand.open_batch,
         )
 
@@ -220,7 +218,7 @@ class Warehouse:
         return self.rows("SELECT * FROM offset_ranges WHERE batch_id = ? ORDER BY topic, partition", batch_id)
 
     def positions(self, group: str = GROUP) -> dict[TopicPartition, int]:
-        return {tp: at.offset for tp, at in read_positions(self.engine, self.tables, group).items()}
+        return {tp: at.offset for tp, at in read_positions(self.ledger, group).items()}
 
     def output(self, tp: TopicPartition = T0, target: str = "output") -> list[int]:
         query = (

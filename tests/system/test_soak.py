@@ -36,7 +36,7 @@ from hypothesis.stateful import (
 from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.exceptions import DataLossError, TopicRecreatedError
 from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.load import load
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify

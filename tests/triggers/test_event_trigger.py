@@ -9,9 +9,9 @@ import pytest
 
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.shared_poll import PollResult
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import claim_group
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.triggers.lag import KafkaLagEventTrigger
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, names
@@ -63,7 +63,7 @@ def test_while_a_run_holds_the_group_nothing_fires(connected: Loader, topic: Top
     connected(name)
     cluster_id = Cluster(connected.config).cluster_id()
     held = claim_group(
-        connected.engine, Tables(), "loader", TaskRun("other"), cluster_id=cluster_id, lease=timedelta(minutes=5)
+        Ledger(connected.engine), "loader", TaskRun("other"), cluster_id=cluster_id, lease=timedelta(minutes=5)
     )
 
     async def test() -> None:
@@ -72,7 +72,7 @@ def test_while_a_run_holds_the_group_nothing_fires(connected: Loader, topic: Top
             await until(lambda: any(isinstance(look, PollResult) and look.judgement.met for look in looked), "the lag")
             await more_looks(looked)
             assert one.events.empty()
-            await asyncio.to_thread(held.release, connected.engine, Tables())
+            await asyncio.to_thread(held.release)
             assert (await one.event())["report"]["lag"] == 5
 
     run(test)

@@ -9,8 +9,7 @@ from typing import Any
 
 from airflow_kafka_offsets.core.offsets import PartitionLog, TopicPartition
 from airflow_kafka_offsets.kafka.cluster import PartialLogs, TimedOffset
-from airflow_kafka_offsets.lag.group_states import GroupState
-from airflow_kafka_offsets.lag.measure import LagPolls, LagQuestion
+from airflow_kafka_offsets.lag.measure import GroupState, LagPolls, LagQuestion
 from airflow_kafka_offsets.lag.watch_options import LagWatch
 from airflow_kafka_offsets.triggers.lag import prepare
 

@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import claim_group
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.ledger.task_run import TaskRun
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
@@ -39,8 +39,10 @@ def test_the_number_of_statements_does_not_grow(inline_loader: Loader, kafka: Ka
 
 def test_a_long_history_is_not_held_in_memory(postgres_engine: Engine) -> None:
     tables = Tables()
-    initialize(postgres_engine, tables)
-    claim_group(postgres_engine, tables, "loader", TaskRun("run"), cluster_id="cluster", lease=timedelta(minutes=1))
+    initialize(Ledger(postgres_engine, tables))
+    claim_group(
+        Ledger(postgres_engine, tables), "loader", TaskRun("run"), cluster_id="cluster", lease=timedelta(minutes=1)
+    )
     held: list[str] = []
 
     @sa.event.listens_for(postgres_engine, "after_cursor_execute")

@@ -8,7 +8,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import produce
@@ -47,7 +47,7 @@ def test_state_tables_are_needed_and_not_made(engine: Engine) -> None:
         verify("loader", sink=SqlTable("target"), engine=engine)
     assert sa.inspect(engine).get_table_names() == []
 
-    initialize(engine, Tables())
+    initialize(Ledger(engine))
     with pytest.raises(ConfigurationError, match="know no group 'loader'; they know none"):
         verify("loader", sink=SqlTable("target"), engine=engine)
     do(engine, "UPDATE offsets_schema_version SET version = 99")

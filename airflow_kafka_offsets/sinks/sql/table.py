@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
-from airflow_kafka_offsets.staging.target_columns import TargetColumns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.sinks.sink import Removed, ReplacedOffsets
     from airflow_kafka_offsets.sinks.sql.rows import SqlRows
-    from airflow_kafka_offsets.staging.rows import StagedRows
+    from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 
     Writer = Callable[[Connection, sa.Table, pa.Schema, StagedRows], int]
 
@@ -77,7 +76,7 @@ class SqlTable:
         from airflow_kafka_offsets.core.origin import RECORD
         from airflow_kafka_offsets.sinks.sql import upsert
         from airflow_kafka_offsets.sinks.sql.column_types import check_rights, match, required
-        from airflow_kafka_offsets.staging.target_columns import TargetColumns
+        from airflow_kafka_offsets.staging.rows import TargetColumns
 
         if not isinstance(self.table, str) or not self.table.strip():
             raise ConfigurationError(f"SqlTable needs the name of a table; got table={self.table!r}")
@@ -173,8 +172,7 @@ class SqlTable:
     def _create(self, engine: Engine, columns: pa.Schema) -> sa.Table:
         import sqlalchemy as sa
 
-        from airflow_kafka_offsets.database.errors import database_message, is_outage
-        from airflow_kafka_offsets.database.transactions import transact
+        from airflow_kafka_offsets.database.transactions import database_message, is_outage, transact
         from airflow_kafka_offsets.sinks.sql.column_types import created_table
 
         schema, dot, name = self.table.partition(".")
