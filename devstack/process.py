@@ -43,6 +43,12 @@ def wait_until(
     return value
 
 
+def listens(port: int) -> bool:
+    """Return whether a server on this machine accepts connections at a port."""
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
 def free_port() -> int:
     """Return a free TCP port of 127.0.0.1.
 

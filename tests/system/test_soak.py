@@ -9,394 +9,30 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
-import shutil
-import tempfile
-from collections import Counter
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions
-from hypothesis import HealthCheck, Phase, note, seed, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
     run_state_machine_as_test,
 )
 
-from airflow_kafka_offsets.core.instants import milliseconds
-from airflow_kafka_offsets.exceptions import DataLossError, TopicRecreatedError
-from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-from airflow_kafka_offsets.loading.load import load
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
-from devstack.process import wait_until
-from devstack.topics import create_topic
-from tests.support import clients
-from tests.support.dying_load import POINTS, DyingLoad, Load
-from tests.support.inline import InlineLauncher
-from tests.support.loads import names, rows
-from tests.support.pipelines import pipeline_and_options
+from tests.support import random_loads
 
 pytestmark = pytest.mark.server
 
 STEPS = int(os.environ.get("SOAK_STEPS", "20"))
 SEED = int(os.environ.get("SOAK_SEED", "1"))
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-BAD = b"{not json"
 _STEPS_OF_ONE_WORLD, _WORLDS_OF_ONE_ROUND = 40, 6
-
-
-@dataclass
-class Log:
-    """A partition as the model knows it.
-
-    :param records: what was committed to it, by offset: an id, or None for a record that does not decode
-    :param beginning: records below it were deleted
-    """
-
-    records: dict[int, int | None] = field(default_factory=dict)
-    beginning: int = 0
-    end: int = 0
-
-
-@dataclass
-class World:
-    """What a run of the machine works with; made anew for each."""
-
-    kafka: KafkaBroker
-    url: str
-    spark_launcher: Any
-    make_database: Any
-
-
-WORLD: World | None = None
-DONE: Counter[str] = Counter()
-
-
-def event(what: str) -> None:
-    """A step that did something is counted, for the summary of a run."""
-    DONE[what] += 1
-
-
-class Machine(RuleBasedStateMachine):
-    """One group, one topic of one or more partitions, one target."""
-
-    @initialize(partitions=st.integers(1, 3))
-    def begin(self, partitions: int) -> None:
-        assert WORLD is not None
-        self.kafka = WORLD.kafka
-        self.url = WORLD.make_database()
-        self.engine = sa.create_engine(self.url, hide_parameters=True)
-        self.directory = Path(tempfile.mkdtemp(prefix="soak-"))
-        self.staging = Path(tempfile.mkdtemp(dir=self.directory))
-        self.admin = clients.admin(self.kafka)
-        self.new_producers()
-        self.topic = f"soak-{os.urandom(6).hex()}"
-        self.group = 0
-        self.logs: dict[int, Log] = {}
-        self.ids = 0
-        self.runs = 0
-        self.runs_of_this_topic = 0
-        self.interrupted: TaskRun | None = None
-        self.make_topic(partitions)
-
-    def new_producers(self) -> None:
-        """A producer that lives does not see at once that the topic has more partitions, or is another one."""
-        self.producer = clients.producer(self.kafka, **{"linger.ms": 0})
-        self.transactional: Producer | None = None
-
-    def make_topic(self, partitions: int) -> None:
-        create_topic(self.kafka.bootstrap_servers, self.topic, partitions, {"retention.ms": "-1"})
-        self.logs = {partition: Log() for partition in range(partitions)}
-
-    def teardown(self) -> None:
-        if hasattr(self, "engine"):
-            self.engine.dispose()
-            shutil.rmtree(self.directory)
-
-    # What happens to Kafka.
-
-    @rule(
-        partition=st.integers(0, 9),
-        values=st.lists(st.sampled_from(["good"] * 8 + ["bad"]), min_size=1, max_size=12),
-        minutes=st.integers(0, 90),
-        ending=st.sampled_from(["plain", "plain", "commit", "abort"]),
-    )
-    def produce(self, partition: int, values: list[str], minutes: int, ending: str) -> None:
-        partition %= len(self.logs)
-        log = self.logs[partition]
-        producer = self.producer if ending == "plain" else self.transaction()
-        delivered: list[tuple[int, int | None]] = []
-        for kind in values:
-            number = None
-            value = BAD
-            if kind == "good":
-                number, self.ids = self.ids, self.ids + 1
-                (value,) = names(number, 1)
-
-            def keep(error: object, message: Any, number: int | None = number) -> None:
-                assert error is None, error
-                delivered.append((message.offset(), number))
-
-            stamp = milliseconds(NOON + timedelta(minutes=minutes + random.Random(self.ids).randrange(30)))
-            producer.produce(self.topic, value, partition=partition, timestamp=stamp, on_delivery=keep)
-        assert producer.flush(30) == 0
-        if ending == "commit":
-            producer.commit_transaction(30)
-        elif ending == "abort":
-            producer.abort_transaction(30)
-        # Several requests may be answered in another order; behind a transaction comes its marker.
-        log.end = max(offset for offset, _ in delivered) + (1 if ending == "plain" else 2)
-        if ending != "abort":
-            log.records |= dict(delivered)
-        if ending != "plain":
-            # The marker is written a moment after the transaction has ended; what is written before it would lie before it.
-            self.wait_for_the_end(partition)
-        event(f"produced, {ending}")
-
-    def transaction(self) -> Producer:
-        if self.transactional is None:
-            self.transactional = clients.producer(self.kafka, **{"transactional.id": f"{self.topic}-writer"})
-            self.transactional.init_transactions(30)
-        self.transactional.begin_transaction()
-        return self.transactional
-
-    @rule(partition=st.integers(0, 9), share=st.floats(0, 1))
-    def delete_records(self, partition: int, share: float) -> None:
-        partition %= len(self.logs)
-        log = self.logs[partition]
-        before = log.beginning + int((log.end - log.beginning) * share)
-        if before > log.beginning:
-            self.wait_for_the_end(partition)
-            for future in self.admin.delete_records([TopicPartition(self.topic, partition, before)]).values():
-                future.result()
-            log.beginning = before
-            event("records were deleted")
-
-    @precondition(lambda self: len(self.logs) < 4 and self.runs_of_this_topic > 3 * len(self.logs))
-    @rule()
-    def add_a_partition(self) -> None:
-        count = len(self.logs) + 1
-        self.admin.create_partitions([NewPartitions(self.topic, count)])[self.topic].result()
-        self.logs[count - 1] = Log()
-        wait_until(lambda: len(self.known()) == count, 30, "the new partition")
-        self.new_producers()
-        event("a partition was added")
-
-    @precondition(lambda self: self.runs_of_this_topic > 10)
-    @rule(partitions=st.integers(1, 2))
-    def recreate_the_topic(self, partitions: int) -> None:
-        stored = self.positions()
-        self.admin.delete_topics([self.topic])[self.topic].result()
-        wait_until(lambda: self.topic not in self.admin.list_topics(timeout=5).topics, 30, "the topic to be gone")
-        self.make_topic(partitions)
-        self.new_producers()
-        if stored:
-            with pytest.raises(TopicRecreatedError):
-                self.load_here(TaskRun("after", "dag", "task", -1, 1), on_data_loss="skip")
-        # The way out that the error names: a group of its own for the new topic, and here a target of its own.
-        self.group += 1
-        # An open batch of the old topic keeps its files, until somebody abandons it.
-        self.staging = Path(tempfile.mkdtemp(dir=self.directory))
-        self.interrupted = None
-        self.runs_of_this_topic = 0
-        event("the topic was made anew")
-
-    # What is done with it.
-
-    @rule(
-        max_records=st.none() | st.integers(1, 20),
-        until=st.none() | st.integers(0, 130),
-        slice_offsets=st.sampled_from([3, 250_000]),
-        spark=st.sampled_from([False, False, False, True]),
-    )
-    def load(self, max_records: int | None, until: int | None, slice_offsets: int, spark: bool) -> None:
-        options: dict[str, Any] = {"max_records": max_records, "slice_offsets": slice_offsets}
-        if until is not None:
-            options["until"] = NOON + timedelta(minutes=until)
-        run = self.next_run()
-        lost = self.lost()
-        # An open batch may have its records in staged files already: then nothing is lost that retention took.
-        if lost and self.interrupted is None:
-            with pytest.raises(DataLossError) as raised:
-                self.load_here(run, **options)
-            assert all(f"{self.topic}[{partition}]" in str(raised.value) for partition in lost)
-        result = self.load_here(run, spark=spark, on_data_loss="skip", **options)
-        if until is None:
-            for partition in self.logs:
-                self.wait_for_the_end(partition)
-            # What was just committed may not have been visible to the first look.
-            result = self.load_here(self.next_run(), on_data_loss="skip")
-            assert self.positions() == {partition: log.end for partition, log in self.logs.items()}, result
-        self.interrupted = None
-        event("loaded")
-
-    @rule(point=st.sampled_from(sorted(set(POINTS) - {"after COMMIT, its answer lost"})), retried=st.booleans())
-    def load_and_be_killed(self, point: str, retried: bool) -> None:
-        run = self.interrupted if retried and self.interrupted is not None else self.next_run()
-        dying = Load(
-            self.url,
-            self.kafka.bootstrap_servers,
-            (self.topic,),
-            run,
-            {
-                "group_id": self.group_id,
-                "sink": SqlTable(self.table),
-                "staging_dir": str(self.staging),
-                "on_bad_record": "dead_letter",
-                "on_data_loss": "skip",
-                "lease": timedelta(seconds=1),
-                "slice_offsets": 4,
-            },
-        )
-        with DyingLoad(dying, point) as process:
-            told = process.result()
-            event(f"killed {told}" if told == point else "nothing to be killed at")
-            assert not isinstance(told, Exception), told
-            process.kill()
-        self.interrupted = run if told == point else None
-
-    def load_here(self, run: TaskRun, *, spark: bool = False, **options: Any) -> Any:
-        assert WORLD is not None
-        note(f"load {run.run_id} {options}")
-        parameters = {
-            "group_id": self.group_id,
-            "topics": (self.topic,),
-            "value_format": Json("id BIGINT NOT NULL, name STRING"),
-            "sink": SqlTable(self.table),
-            "staging_dir": str(self.staging),
-            "on_bad_record": "dead_letter",
-            "lease": timedelta(seconds=1),
-        }
-        return load(
-            *pipeline_and_options(parameters | options),
-            kafka_config={"bootstrap.servers": self.kafka.bootstrap_servers},
-            engine=self.engine,
-            launcher=WORLD.spark_launcher if spark else InlineLauncher(),
-            run=run,
-        )
-
-    # What must be true after every step.
-
-    @invariant()
-    def everything_is_accounted_for(self) -> None:
-        if not hasattr(self, "engine") or not sa.inspect(self.engine).has_table("consumed_offsets"):
-            return
-        positions = self.positions()
-        if not positions or not sa.inspect(self.engine).has_table(self.table):
-            return
-        first = self.first_starts()
-        gaps = self.gaps()
-        expected: Counter[tuple[int, int, int | None]] = Counter()
-        for partition, position in positions.items():
-            for offset, number in self.logs[partition].records.items():
-                if first[partition] <= offset < position and offset not in gaps.get(partition, set()):
-                    expected[partition, offset, number] += 1
-        found = Counter(self.output())
-        for key, count in found.items():
-            partition, offset, number = key
-            assert count == 1, f"{key} is there {count} times"
-            assert self.logs[partition].records.get(offset, "nothing") == number, f"{key} was never written"
-            assert key in expected, f"{key} is there, and should not be"
-        assert not expected - found, f"missing: {sorted(expected - found)[:5]}"
-        verify(
-            self.group_id,
-            sink=SqlTable(self.table),
-            engine=self.engine,
-            kafka_config={"bootstrap.servers": self.kafka.bootstrap_servers},
-        )
-
-    @invariant()
-    def nothing_is_left_behind(self) -> None:
-        if not hasattr(self, "engine") or self.interrupted is not None:
-            return
-        assert list(self.staging.iterdir()) == []
-
-    # Questions.
-
-    @property
-    def group_id(self) -> str:
-        return f"group-{self.group}"
-
-    @property
-    def table(self) -> str:
-        return f"target_{self.group}"
-
-    def next_run(self) -> TaskRun:
-        self.runs += 1
-        self.runs_of_this_topic += 1
-        return TaskRun(f"run-{self.runs}", "dag", "task", -1, 1)
-
-    def rows(self, query: str) -> list[tuple[Any, ...]]:
-        return rows(self.engine, query, group=self.group_id)
-
-    def positions(self) -> dict[int, int]:
-        if not sa.inspect(self.engine).has_table("consumed_offsets"):
-            return {}
-        return dict(self.rows("SELECT partition, offset_value FROM consumed_offsets WHERE consumer_group = :group"))
-
-    def lost(self) -> list[int]:
-        """Partitions whose position retention has passed, as far as a load would look at them."""
-        positions = self.positions()
-        return [p for p, log in self.logs.items() if p in positions and positions[p] < log.beginning]
-
-    def first_starts(self) -> dict[int, int]:
-        return dict(
-            self.rows(
-                "SELECT r.partition, min(coalesce(g.start_offset, r.start_offset)) FROM offset_ranges r"
-                " JOIN offset_batches b ON b.batch_id = r.batch_id"
-                " LEFT JOIN offset_gaps g ON g.batch_id = r.batch_id AND g.partition = r.partition"
-                " WHERE b.consumer_group = :group AND b.state = 'committed' GROUP BY r.partition"
-            )
-        )
-
-    def gaps(self) -> dict[int, set[int]]:
-        found: dict[int, set[int]] = {}
-        for partition, start, end in self.rows(
-            "SELECT g.partition, g.start_offset, g.end_offset FROM offset_gaps g"
-            " JOIN offset_batches b ON b.batch_id = g.batch_id"
-            " WHERE b.consumer_group = :group AND b.state = 'committed'"
-        ):
-            found.setdefault(partition, set()).update(range(start, end))
-        return found
-
-    def output(self) -> list[tuple[int, int, int | None]]:
-        return [
-            *self.rows(f"SELECT _kafka_partition, _kafka_offset, id FROM {self.table}"),
-            *self.rows("SELECT partition, offset_value, NULL FROM dead_letters WHERE consumer_group = :group"),
-        ]
-
-    def known(self) -> dict[int, Any]:
-        return dict(self.admin.list_topics(self.topic, timeout=10).topics[self.topic].partitions)
-
-    def wait_for_the_end(self, partition: int) -> None:
-        """Until the broker shows committed readers what was written."""
-        from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
-        from airflow_kafka_offsets.kafka.cluster import Cluster
-
-        cluster = Cluster({"bootstrap.servers": self.kafka.bootstrap_servers})
-        end = self.logs[partition].end
-        wait_until(lambda: cluster.logs([self.topic])[Partition(self.topic, partition)].end == end, 30, f"end {end}")
 
 
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
 def test_nothing_is_lost_or_doubled_whatever_happens(
     kind: str, request: pytest.FixtureRequest, kafka: KafkaBroker, launcher: Any, tmp_path: Path
 ) -> None:
-    global WORLD
     made: list[str] = []
 
     def make_database() -> str:
@@ -407,7 +43,7 @@ def test_nothing_is_lost_or_doubled_whatever_happens(
         return postgres.create_database(name)
 
     postgres: PostgresServer = request.getfixturevalue("postgres")
-    WORLD = World(kafka, "", launcher, make_database)
+    random_loads.WORLD = random_loads.World(kafka, "", launcher, make_database)
     world = settings(
         # The first one is always the simplest: nothing happens in it.
         max_examples=_WORLDS_OF_ONE_ROUND,
@@ -421,14 +57,14 @@ def test_nothing_is_lost_or_doubled_whatever_happens(
     )
     try:
         for round_ in itertools.count():
-            run_state_machine_as_test(seed(f"{SEED} {kind} {round_}")(Machine), settings=world)
-            if DONE.total() >= STEPS // 2:
+            run_state_machine_as_test(seed(f"{SEED} {kind} {round_}")(random_loads.Machine), settings=world)
+            if random_loads.DONE.total() >= STEPS // 2:
                 break
     finally:
-        WORLD = None
-        counted = ", ".join(f"{count} {what}" for what, count in sorted(DONE.items()))
-        print(f"seed {SEED}, {kind}: {DONE.total()} steps: {counted}")  # noqa: T201 - `make soak` shows it
-        DONE.clear()
+        random_loads.WORLD = None
+        counted = ", ".join(f"{count} {what}" for what, count in sorted(random_loads.DONE.items()))
+        print(f"seed {SEED}, {kind}: {random_loads.DONE.total()} steps: {counted}")  # noqa: T201 - `make soak` shows it
+        random_loads.DONE.clear()
         if kind == "postgresql":
             for name in made:
                 postgres.drop_database(name)
