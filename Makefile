@@ -1,8 +1,8 @@
 # Every target sets up the environment first; that is instant when nothing changed.
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest --durations=10
-# Both workers have servers of their own. Each begins with a half of the tests; who is ready first takes over half of what is left.
-PARALLEL := -n 2 --dist worksteal
+# Each worker has servers of its own. Three keep two cores busy while a test waits. Who is ready first takes over half of the rest.
+PARALLEL := -n 3 --dist worksteal
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
@@ -14,8 +14,8 @@ help: ## show this help
 setup: ## make .venv, see to Java, fetch the broker (runs by itself before everything else)
 	@scripts/bootstrap.sh
 
-test: lint types ## all that CI runs: lint, types, and every test against real servers
-	$(PYTEST) tests $(PARALLEL)
+test: lint ## all that CI runs: lint, types, and every test against real servers
+	$(PYTHON) -m mypy & types=$$!; $(PYTEST) tests $(PARALLEL); tests=$$?; wait $$types && exit $$tests
 
 unit: setup ## the tests that need no server
 	$(PYTEST) tests -m "not server and not long"
@@ -39,7 +39,7 @@ demo: setup ## see it work: two loads of orders with Airflow and Spark, and the 
 	$(PYTHON) -m demo
 
 soak: setup ## a thousand random loads, faults and kills, with the proof after each, the long tests, and all examples (STEPS=1000 SEED=1)
-	$(PYTEST) tests -m long
+	$(PYTEST) tests -m long $(PARALLEL)
 	HYPOTHESIS_PROFILE=soak $(PYTEST) tests -m "hypothesis and not server"
 	RACES=100 SOAK_STEPS=$(or $(STEPS),1000) SOAK_SEED=$(or $(SEED),1) \
 		$(PYTEST) tests/system/test_soak.py tests/loading/test_races.py -s

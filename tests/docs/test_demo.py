@@ -1,4 +1,4 @@
-"""`make demo`, as a newcomer runs it."""
+"""`make demo`, as a newcomer runs it. It takes a minute; `make soak` runs it, and the other examples run every day."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 ROOT = Path(__file__).resolve().parents[2]
 

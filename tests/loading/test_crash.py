@@ -68,6 +68,7 @@ def test_killed_before_the_plan(runs: Runs, postgres_engine: Engine, orders: str
     finish(runs, postgres_engine, orders)
 
 
+@pytest.mark.long
 def test_killed_while_spark_reads(postgres_engine: Engine, tmp_path: Path) -> None:
     with KafkaBroker() as broker, airflow_runs(broker, airflow_uri(postgres_engine)) as runs:
         from devstack.topics import create_topic
