@@ -185,8 +185,8 @@ POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
 }
 
 REPLAY_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
-    "before planning a replay": _before(replay_module, "record_replay"),
-    "after the ranges of a replay are stored": _after(replay_module, "record_replay"),
+    "before planning a replay": _before(replay_module, "plan_parts"),
+    "after the ranges of a replay are stored": _after(replay_module, "_plan"),
     "while a slice is read": _while_a_slice_is_read,
     "after some slices are staged": _in_the_second_slice,
     "after the manifest": _before(stage_module, "mark_staged"),
