@@ -14,10 +14,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
 from airflow_kafka_offsets.ledger.tables import Tables
-
-OPEN_STATES = ("planned", "staged")
 
 
 @dataclass(frozen=True, slots=True)

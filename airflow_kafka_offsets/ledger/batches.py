@@ -13,13 +13,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.text import MAX_INT64
 from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import OpenBatchError, PositionsMovedError
 from airflow_kafka_offsets.ledger.batch_rows import (
-    OPEN_STATES,
     Batch,
     Recipe,
     as_batch,

@@ -7,9 +7,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.ledger.batch_rows import OPEN_STATES
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import check_installed
 from airflow_kafka_offsets.ledger.tables import Tables

@@ -16,6 +16,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from sqlalchemy.sql import ClauseElement
 from sqlalchemy.types import TypeDecorator
 
+from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 SCHEMA_VERSION = 2
@@ -108,7 +109,7 @@ class Tables:
         batches = self.offset_batches.c
         self._index("by_run", batches.consumer_group, batches.run_id, batches.task_id)
         self._index("by_group", batches.consumer_group, batches.batch_id)
-        still_open = sa.and_(batches.kind == "load", batches.state.in_(("planned", "staged")))
+        still_open = sa.and_(batches.kind == "load", batches.state.in_(OPEN_STATES))
         self._one_open = self._index(
             "one_open", batches.consumer_group, unique=True, postgresql_where=still_open, sqlite_where=still_open
         )

@@ -16,8 +16,9 @@ from secrets import token_hex
 import sqlalchemy as sa
 from pyarrow import fs
 
+from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.ledger.batch_rows import OPEN_STATES, Batch
+from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.staging.directory import StagingDirectory

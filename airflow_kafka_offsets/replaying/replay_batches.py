@@ -13,12 +13,12 @@ from typing import Any, ClassVar, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.offsets import Span, TopicPartition, intersect
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, FencedError
 from airflow_kafka_offsets.ledger.batch_rows import (
-    OPEN_STATES,
     Batch,
     Recipe,
     TaskRun,

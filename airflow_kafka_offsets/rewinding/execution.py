@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import Gap, Position, Scope
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.transactions import transact, translated_errors
@@ -30,7 +31,7 @@ from airflow_kafka_offsets.ledger.install import create_missing, installed_versi
 from airflow_kafka_offsets.ledger.moved_positions import move_positions
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.rewinding.history import REWIND_KINDS, count_removed, executed_preview
+from airflow_kafka_offsets.rewinding.history import count_removed, executed_preview
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.sink import Sink

@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import Position, Scope, Span, TopicPartition, in_scope, subtract
 from airflow_kafka_offsets.core.text import first_few
@@ -26,8 +27,6 @@ from airflow_kafka_offsets.rewinding.decision import Logs, PartitionRewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 
 TopicIds = Mapping[TopicPartition, str | None]
-
-REWIND_KINDS = ("rewind", "undo", "import")
 
 _MOVING_KINDS = ("load", "start", *REWIND_KINDS)
 

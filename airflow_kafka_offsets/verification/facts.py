@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, OfPartition, Slice, TopicPartition, subtract
 from airflow_kafka_offsets.exceptions import Violation
 from airflow_kafka_offsets.sinks.sink import RowCount
@@ -75,7 +76,7 @@ class BatchRecord:
     @property
     def is_rewind(self) -> bool:
         """Whether it moved positions and loaded nothing."""
-        return self.kind in ("rewind", "undo", "import")
+        return self.kind in REWIND_KINDS
 
     @property
     def names_offsets(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.sinks.sink import Detail
 from airflow_kafka_offsets.verification.facts import BatchRecord, Findings
@@ -42,7 +43,7 @@ def prove(
     counts = RowCounts(findings, target, detail)
     for batch in _as_committed(batches):
         if batch.state != "committed":
-            if batch.kind == "load" and batch.state in ("planned", "staged"):
+            if batch.kind == "load" and batch.state in OPEN_STATES:
                 findings.open_batch = batch.batch_id
             counts.refuse_leftovers(batch)
             continue
