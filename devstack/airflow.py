@@ -99,13 +99,18 @@ class AirflowHome:
 
         :raises subprocess.TimeoutExpired: it took longer than ``timeout`` seconds, and was killed with its children
         """
-        with self.popen(*arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+            process = self.popen(*arguments, stdout=stdout, stderr=stderr)
             try:
-                stdout, stderr = process.communicate(timeout=timeout)
+                status = process.wait(timeout)
             except BaseException:
                 _kill_group(process)
                 raise
-        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+            printed = []
+            for file in (stdout, stderr):
+                file.seek(0)
+                printed.append(file.read())
+        return subprocess.CompletedProcess(["airflow", *arguments], status, *printed)
 
     def popen(
         self, *arguments: str, stdout: int | IO[Any] | None = None, stderr: int | IO[Any] | None = None

@@ -8,7 +8,6 @@ configuration and the metadata database of the home that runs it. A test whose s
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import select
@@ -16,10 +15,9 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from functools import cache
-from typing import IO, Any, NoReturn, Self
+from typing import IO, Any, NoReturn
 
 from devstack.airflow import AirflowHome
 
@@ -34,17 +32,6 @@ _DAGS_TEST = (
 
 class WarmAirflowHome(AirflowHome):
     """As :class:`AirflowHome`; its commands start in a moment."""
-
-    def run(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-        """As :meth:`AirflowHome.run`."""
-        with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
-            with self.popen(*arguments, stdout=stdout, stderr=stderr) as process:
-                process.wait(timeout)
-            printed = []
-            for file in (stdout, stderr):
-                file.seek(0)
-                printed.append(file.read())
-        return subprocess.CompletedProcess(process.args, process.returncode, *printed)
 
     def run_code(self, code: str) -> subprocess.CompletedProcess[str]:
         """Run Python code as a command, as `python -c` does in the environment of the home."""
@@ -79,20 +66,11 @@ class ForkedCommand:
 
     def wait(self, timeout: float | None = None) -> int:
         """
-        :raises subprocess.TimeoutExpired: the process was killed after ``timeout`` seconds
+        :raises subprocess.TimeoutExpired: the process still runs after ``timeout`` seconds
         """
         if not self._wait(timeout):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
-            self._wait(None)
             raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
         return self.returncode
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.wait(None if self._ended else 10.0)
 
     def _wait(self, timeout: float | None) -> bool:
         if not self._ended and select.select([self._status], [], [], timeout)[0]:
