@@ -9,7 +9,7 @@ from sqlalchemy.engine import Engine
 
 from tests.support.clients import Kafka, produce
 from tests.support.command_line import CommandLine, database_connection, kafka_connection
-from tests.support.loads import Loader, TopicFactory, names
+from tests.support.loads import Loader, TopicFactory, half_loaded_topic, names
 from tests.support.rewind_commands import Rewinds
 
 
@@ -42,9 +42,5 @@ def loaded_topic(inline_loader: Loader, kafka: Kafka, topic: TopicFactory) -> st
 
 
 @pytest.fixture
-def rewinds(inline_loader: Loader, kafka: Kafka, topic: TopicFactory, cli: CommandLine) -> Rewinds:
-    name = topic()
-    produce(kafka, name, names(0, 100))
-    inline_loader(name)
-    produce(kafka, name, names(100, 100))
-    return Rewinds(inline_loader, cli, name)
+def rewinds(inline_loader: Loader, topic: TopicFactory, cli: CommandLine) -> Rewinds:
+    return Rewinds(inline_loader, cli, half_loaded_topic(inline_loader, topic))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.clients import Kafka, produce
-from tests.support.loads import Loader, TopicFactory, names
+from tests.support.clients import Kafka
+from tests.support.loads import Loader, TopicFactory, half_loaded_topic
 from tests.support.rewinds import Rewinder
 from tests.support.warehouse import T0, T1, Warehouse
 
@@ -42,8 +42,4 @@ def rewinder(inline_loader: Loader) -> Rewinder:
 @pytest.fixture
 def half(rewinder: Rewinder, topic: TopicFactory) -> str:
     """A topic of 200 records, of which the group has loaded 100."""
-    name = topic()
-    produce(rewinder.loader.kafka, name, names(0, 100))
-    rewinder.loader(name)
-    produce(rewinder.loader.kafka, name, names(100, 100))
-    return name
+    return half_loaded_topic(rewinder.loader, topic)

@@ -19,27 +19,26 @@ from tests.support.inline import InlineLauncher
 from tests.support.loads import CountingLauncher, Loader
 from tests.support.memory_log import MemoryLog
 
-# Every day these prove on Postgres what `make soak` proves on SQLite as well.
-_SQLITE_IN_SOAK = (
-    "cli/",
-    "loading/test_crash_sweep",
-    "loading/test_races",
-    "replaying/",
-    "rewinding/test_rewind_races",
-)
-# Of these, SQLite keeps the cases with the real broker; the tests of the ledger, of rewinds and of planning that need no server
-# run on it every day.
-_SQLITE_WITH_THE_BROKER = (
-    "cli/test_import",
-    "cli/test_rewind",
-    "loading/test_bounds_of_loads",
-    "loading/test_changed_logs",
-    "loading/test_clean_up",
-    "loading/test_dead_letters",
-    "loading/test_older_ledger",
-    "loading/test_starts",
-    "rewinding/",
-)
+# Modules whose matrices SQLite runs in `make soak`, by the beginning of their names: all cases, or all but those that keep the real
+# broker. The longest beginning decides. Postgres proves them every day, and the tests of the ledger, of rewinds and of planning
+# that need no server run on SQLite every day.
+_ALL, _WITHOUT_THE_BROKER = True, False
+_SQLITE_IN_SOAK = {
+    "cli/": _ALL,
+    "cli/test_import": _WITHOUT_THE_BROKER,
+    "cli/test_rewind": _WITHOUT_THE_BROKER,
+    "loading/test_bounds_of_loads": _WITHOUT_THE_BROKER,
+    "loading/test_changed_logs": _WITHOUT_THE_BROKER,
+    "loading/test_clean_up": _WITHOUT_THE_BROKER,
+    "loading/test_crash_sweep": _ALL,
+    "loading/test_dead_letters": _WITHOUT_THE_BROKER,
+    "loading/test_older_ledger": _WITHOUT_THE_BROKER,
+    "loading/test_races": _ALL,
+    "loading/test_starts": _WITHOUT_THE_BROKER,
+    "replaying/": _ALL,
+    "rewinding/": _WITHOUT_THE_BROKER,
+    "rewinding/test_rewind_races": _ALL,
+}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -47,11 +46,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         module = f"{item.path.parent.name}/{item.path.stem}"
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if parameters.get("engine") != "sqlite" or not module.startswith(_SQLITE_IN_SOAK + _SQLITE_WITH_THE_BROKER):
+        beginning = max(filter(module.startswith, _SQLITE_IN_SOAK), key=len, default=None)
+        if parameters.get("engine") != "sqlite" or beginning is None:
             continue
-        races = module.startswith("rewinding/test_rewind_races")
-        kept = item.get_closest_marker("broker") and module.startswith(_SQLITE_WITH_THE_BROKER) and not races
-        if not kept:
+        if _SQLITE_IN_SOAK[beginning] is _ALL or not item.get_closest_marker("broker"):
             item.add_marker(pytest.mark.long)
 
 

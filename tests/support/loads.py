@@ -20,7 +20,7 @@ from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.session_launcher import SessionLauncher
-from tests.support.clients import Kafka
+from tests.support.clients import Kafka, produce
 from tests.support.pipelines import pipeline_and_options
 
 
@@ -111,3 +111,12 @@ def assert_exactly_once(engine: Engine, table: str = "target") -> None:
         assert history.get((topic, partition), start) == start, "the history has a hole or an overlap"
         history[topic, partition] = end
     assert history == positions(engine)
+
+
+def half_loaded_topic(loader: Loader, topic: TopicFactory) -> str:
+    """Create a topic of 200 records, of which the loader has loaded 100."""
+    name = topic()
+    produce(loader.kafka, name, names(0, 100))
+    loader(name)
+    produce(loader.kafka, name, names(100, 100))
+    return name
