@@ -59,8 +59,9 @@ def subject(broker: KafkaBroker, engines: dict[str, Engine], _unique_name: Calla
 
 
 @pytest.fixture(scope="module")
-def tool(broker: KafkaBroker) -> ConsumerGroupTool:
-    return ConsumerGroupTool(broker)
+def tool(broker: KafkaBroker) -> Iterator[ConsumerGroupTool]:
+    with ConsumerGroupTool(broker) as tool:
+        yield tool
 
 
 def ours(subject: Subject, engine: Engine, scenario: Scenario, *scopes: str, **options: Any) -> RewindPreview:

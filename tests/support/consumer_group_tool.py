@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
+from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+from py4j.protocol import Py4JError
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.instants import milliseconds
@@ -14,8 +16,9 @@ from airflow_kafka_offsets.core.offsets import parse_scope
 from airflow_kafka_offsets.rewinding.execution import execute_rewind
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
-from devstack.java import QUICK_START
+from devstack.java import QUICK_START, find_java
 from devstack.kafka import KafkaBroker
+from devstack.kafka_jars import kafka_classpath
 from devstack.topics import create_topic, delete_records
 from tests.support import clients
 from tests.support.clients import commit_to_kafka
@@ -33,23 +36,64 @@ COMMITTED = {0: 40, 1: 50, 2: 10, 3: 50, 5: 10}
 WITH_COMMIT = "0,1,2,3,5"
 
 
+_TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
+
+
 class ConsumerGroupTool:
-    """`kafka-consumer-groups`, which is asked every question once: a JVM takes a second or more."""
+    """`kafka-consumer-groups` in a JVM that all questions share: its start takes a hundred times what an answer takes."""
 
     def __init__(self, kafka: KafkaBroker) -> None:
         self._kafka = kafka
         self._said: dict[tuple[str, ...], str] = {}
+        self._gateway: JavaGateway | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
 
     def __call__(self, *arguments: str) -> str:
+        """Return what the tool prints.
+
+        :raises RuntimeError: it ends with another status than 0
+        """
         if arguments not in self._said:
-            self._said[arguments] = self._kafka.run_class(
-                "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
-                "--bootstrap-server",
-                self._kafka.bootstrap_servers,
-                *arguments,
-                java_options=QUICK_START,
-            )
+            server = ("--bootstrap-server", self._kafka.bootstrap_servers)
+            try:
+                self._said[arguments] = self._run(*server, *arguments)
+            except Py4JError:
+                # It ended, and the JVM with it. One of its own has the status and the message.
+                self._stop()
+                self._said[arguments] = self._kafka.run_class(_TOOL, *server, *arguments, java_options=QUICK_START)
         return self._said[arguments]
+
+    def _run(self, *arguments: str) -> str:
+        if self._gateway is None:
+            port, self._process = launch_gateway(
+                classpath=kafka_classpath(),
+                java_path=str(find_java()),
+                javaopts=[*QUICK_START],
+                die_on_exit=True,
+                return_proc=True,
+            )
+            self._gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port, auto_convert=True))
+        jvm = self._gateway.jvm
+        array = self._gateway.new_array(jvm.String, len(arguments))
+        for index, argument in enumerate(arguments):
+            array[index] = argument
+        printed = jvm.java.io.ByteArrayOutputStream()
+        jvm.System.setOut(jvm.java.io.PrintStream(printed, True, "UTF-8"))
+        getattr(jvm.org.apache.kafka.tools.consumer.group, _TOOL.rpartition(".")[2]).main(array)
+        return str(printed.toString("UTF-8"))
+
+    def _stop(self) -> None:
+        if self._gateway is not None:
+            self._gateway.shutdown()
+            # The JVM ends at the end of its input, if it has not ended by itself.
+            self._process.stdin.close()
+            self._process.wait()
+            self._gateway = None
 
     def new_offsets(self, group: str, *arguments: str) -> Offsets:
         """NEW-OFFSET by topic and partition."""
