@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag airflow reference constraints clean
+.PHONY: help setup quick-java test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag airflow reference constraints clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,13 +14,17 @@ help: ## show this help
 setup: ## make .venv, see to Java, fetch the broker (runs by itself before everything else)
 	@scripts/bootstrap.sh
 
-test: lint ## all that CI runs: lint, types, and every test against real servers
+# Not a part of setup: only tests start so much Java that it pays.
+quick-java: setup
+	@$(PYTHON) -m devstack quick-java
+
+test: quick-java lint ## all that CI runs: lint, types, and every test against real servers
 	$(PYTHON) -m mypy & types=$$!; $(PYTEST) tests $(PARALLEL); tests=$$?; wait $$types && exit $$tests
 
 unit: setup ## the tests that need no server
 	$(PYTEST) tests -m "not server and not long"
 
-integration: setup ## the tests with a real broker, Postgres, Spark and Airflow
+integration: quick-java ## the tests with a real broker, Postgres, Spark and Airflow
 	$(PYTEST) tests -m "server and not long" $(PARALLEL)
 
 lint: setup ## check format, lint rules, and which packages may import which
@@ -38,7 +42,7 @@ types: setup ## check types
 demo: setup ## see it work: two loads of orders with Airflow and Spark, and the proof that they are exact
 	$(PYTHON) -m demo
 
-soak: setup ## a thousand random loads, faults and kills, with the proof after each, the long tests, and all examples (STEPS=1000 SEED=1)
+soak: quick-java ## a thousand random loads, faults and kills, with the proof after each, the long tests, and all examples (STEPS=1000 SEED=1)
 	$(PYTEST) tests -m long $(PARALLEL)
 	HYPOTHESIS_PROFILE=soak $(PYTEST) tests -m "hypothesis and not server"
 	RACES=100 SOAK_STEPS=$(or $(STEPS),1000) SOAK_SEED=$(or $(SEED),1) \

@@ -11,9 +11,6 @@ from devstack.paths import environment
 
 OLDEST = 17
 
-# A short-lived or idle JVM starts in half the time with these options. A busy one is slower with them.
-QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-
 
 @functools.cache
 def find_java() -> Path:
@@ -40,3 +37,9 @@ def find_java() -> Path:
     if int(version[1]) < OLDEST:
         raise RuntimeError(f"{found} is Java {version[1]}. {remedy}")
     return Path(found)
+
+
+def java_home() -> Path:
+    """Return the JAVA_HOME of :func:`find_java`."""
+    home = os.environ.get("JAVA_HOME")
+    return Path(home) if home else find_java().resolve().parent.parent

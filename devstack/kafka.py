@@ -12,8 +12,7 @@ from typing import Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from devstack.java import QUICK_START, find_java
-from devstack.kafka_jars import kafka_classpath
+from devstack.kafka_jars import kafka_java
 from devstack.process import ServerProcess, free_port
 from devstack.server import Server
 
@@ -111,10 +110,10 @@ class KafkaNode(Server):
         self._properties = self.directory / "server.properties"
         settings = _SETTINGS | _addresses(node_id, voters, listeners) | {"log.dirs": str(self.directory / "log")}
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in (settings | dict(config)).items()))
-        self._java = [str(find_java()), f"-Xmx{heap}", "-Dlog4j2.disableJmx=true", "-cp", kafka_classpath()]
+        self._java = kafka_java(f"-Xmx{heap}")
         self.process = ServerProcess(
             f"kafka node {node_id}",
-            [*self._java, *java_options, "kafka.Kafka", str(self._properties)],
+            [*kafka_java(f"-Xmx{heap}", *java_options), "kafka.Kafka", str(self._properties)],
             log=self.directory / "kafka.log",
             scratch=scratch or directory,
         )
@@ -132,12 +131,12 @@ class KafkaNode(Server):
         self.process.wait_until(self._ready, _START_TIMEOUT, "its first answer")
         return self
 
-    def run_class(self, name: str, *arguments: str, timeout: float = 120, java_options: Sequence[str] = ()) -> str:
+    def run_class(self, name: str, *arguments: str, timeout: float = 120) -> str:
         """Run one of Kafka's command line tools by its class name, and return what it prints.
 
         :raises RuntimeError: the tool failed; the message has its output
         """
-        command = [*self._java, *java_options, name, *arguments]
+        command = [*self._java, name, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
         if done.returncode != 0:
             raise RuntimeError(f"{name} ended with status {done.returncode}:\n{done.stdout}{done.stderr}")
@@ -145,7 +144,7 @@ class KafkaNode(Server):
 
     def _format(self) -> None:
         arguments = ["--cluster-id", self._cluster_id, "--config", str(self._properties)]
-        self.run_class("kafka.tools.StorageTool", "format", *arguments, java_options=QUICK_START)
+        self.run_class("kafka.tools.StorageTool", "format", *arguments)
         self._formatted = True
 
     def _answers(self) -> bool:

@@ -7,7 +7,6 @@ from typing import Self
 
 from confluent_kafka.admin import AdminClient, PartitionMetadata
 
-from devstack.java import QUICK_START
 from devstack.kafka import CLIENT, CONTROLLER, KafkaNode, new_cluster_id, voter
 from devstack.process import free_port, wait_until
 from devstack.server import Stack
@@ -58,7 +57,6 @@ class KafkaCluster(Stack):
             # If this process dies, the supervisor of the last node removes the directory of the cluster.
             scratch=self.directory,
             heap=heap,
-            java_options=QUICK_START,
             config=self._config,
         )
 

@@ -37,8 +37,19 @@ _LOG4J = """<Configuration status="WARN">
 """
 
 
+def kafka_java(*options: str) -> list[str]:
+    """Return the beginning of a command that runs a class of Kafka's: Java with its options, Kafka's jars and logging.
+
+    :param options: more options of the JVM
+    """
+    jars = kafka_classpath()
+    log4j = Path(jars).with_name("log4j2.xml")
+    logging = [f"-Dlog4j2.configurationFile={log4j}", "-Dlog4j2.disableJmx=true"]
+    return [str(find_java()), *options, *logging, "-cp", jars]
+
+
 def kafka_classpath() -> str:
-    """Return the class path with Kafka's jars and a logging configuration. Missing jars are fetched.
+    """Return the class path with Kafka's jars. Missing jars are fetched.
 
     :raises RuntimeError: the download failed; the message ends with Ivy's output
     """
@@ -49,7 +60,7 @@ def kafka_classpath() -> str:
             fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here, then finds the jars
             if not home.exists():
                 _fetch(home)
-    return f"{home}/*:{home}"
+    return f"{home}/*"
 
 
 def _fetch(home: Path) -> None:

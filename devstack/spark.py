@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 from typing import Self
 
-from devstack.java import QUICK_START, find_java
+from devstack.java import java_home
 from devstack.paths import environment, pyspark_home
 from devstack.process import ServerProcess, free_port
 from devstack.server import Stack
@@ -27,11 +27,10 @@ class SparkStandalone(Stack):
         self.directory = Path(tempfile.mkdtemp(prefix="devstack-spark-"))
         home = pyspark_home()
         env = environment() | {
-            "JAVA_HOME": str(find_java().resolve().parent.parent),
+            "JAVA_HOME": str(java_home()),
             "SPARK_HOME": str(home),
             "SPARK_CONF_DIR": str(self.directory),
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": " ".join(QUICK_START),
         }
         launcher, host = str(home / "bin" / "spark-class"), ["--host", "127.0.0.1"]
         package = "org.apache.spark.deploy"

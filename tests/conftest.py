@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from devstack.airflow import AirflowHome
-from devstack.java import QUICK_START
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
+from devstack.quick_java import quick_java_home
 from devstack.spark import SparkStandalone
 from devstack.topics import create_topic, create_topics
 from tests.support.clients import Kafka
@@ -36,6 +36,8 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
         del os.environ[name]
     os.environ.update(home.env)
+    if (java := quick_java_home()) is not None:
+        os.environ["JAVA_HOME"] = str(java)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -54,7 +56,7 @@ def airflow_home(pytestconfig: pytest.Config) -> AirflowHome:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[KafkaBroker]:
     """A broker for the whole session. Tests that stop, kill or freeze a broker start one of their own."""
-    with KafkaBroker(java_options=QUICK_START) as broker:
+    with KafkaBroker() as broker:
         yield broker
 
 

@@ -16,7 +16,7 @@ from airflow_kafka_offsets.core.offsets import parse_scope
 from airflow_kafka_offsets.rewinding.execution import execute_rewind
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
-from devstack.java import QUICK_START, find_java
+from devstack.java import find_java
 from devstack.kafka import KafkaBroker
 from devstack.kafka_jars import kafka_classpath
 from devstack.topics import create_topic, delete_records
@@ -65,7 +65,7 @@ class ConsumerGroupTool:
             except Py4JError:
                 # It ended, and the JVM with it. One of its own has the status and the message.
                 self._stop()
-                self._said[arguments] = self._kafka.run_class(_TOOL, *server, *arguments, java_options=QUICK_START)
+                self._said[arguments] = self._kafka.run_class(_TOOL, *server, *arguments)
         return self._said[arguments]
 
     def _run(self, *arguments: str) -> str:
@@ -73,7 +73,6 @@ class ConsumerGroupTool:
             port, self._process = launch_gateway(
                 classpath=kafka_classpath(),
                 java_path=str(find_java()),
-                javaopts=[*QUICK_START],
                 die_on_exit=True,
                 return_proc=True,
             )

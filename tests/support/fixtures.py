@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.ledger.tables import Tables
-from devstack.java import QUICK_START
 from tests.support.clients import Kafka
 from tests.support.inline import InlineLauncher
 from tests.support.loads import CountingLauncher, Loader
@@ -97,7 +96,6 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.log.level", "WARN")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.extraJavaOptions", " ".join(QUICK_START))
         .getOrCreate()
     )
     # Its farewell would be logged after the log is closed.

@@ -11,7 +11,6 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
 
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from devstack.java import QUICK_START
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from tests.support import clients
@@ -33,7 +32,6 @@ def described(kafka: KafkaBroker, group: str) -> dict[tuple[str, int], tuple[int
     printed = kafka.run_class(
         "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
         *("--bootstrap-server", kafka.bootstrap_servers, "--describe", "--group", group),
-        java_options=QUICK_START,
     )
     found = [line.split() for line in printed.splitlines() if line.startswith(f"{group} ")]
     return {(topic, int(partition)): tuple(map(int, told)) for _, topic, partition, *told in (one[:6] for one in found)}  # type: ignore[misc]
