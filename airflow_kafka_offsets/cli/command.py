@@ -74,7 +74,7 @@ def describe_error(error: Exception) -> str:
 def database(args: Namespace) -> Iterator[Ledger]:
     """Open the database of `--conn-id` for a block, with the state tables of `--schema` and `--prefix`."""
     with open_database(args.conn_id) as engine:
-        yield Ledger(engine, Tables(args.schema, args.prefix))
+        yield Ledger(engine, Tables.of(args.schema, args.prefix))
 
 
 def cluster(args: Namespace) -> Cluster:

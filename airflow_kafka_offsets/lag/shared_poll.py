@@ -117,7 +117,7 @@ class _Database:
                 self.engine = self.open_engine(conn_id)
             failed = f"The database of connection {conn_id!r} could not be read"
             with translated_errors(failed, ""), self.engine.connect() as conn:
-                return group_states(conn, Tables(schema, prefix), group_ids)
+                return group_states(conn, Tables.of(schema, prefix), group_ids)
         except Exception:
             # The connection may be edited before the next poll.
             self._close_engine()

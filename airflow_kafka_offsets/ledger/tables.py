@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -143,6 +144,11 @@ class Tables:
             *_required(error=sa.Text),
         )
 
+    @staticmethod
+    def of(schema: str | None = None, prefix: str = "") -> Tables:
+        """Return tables that the process shares: SQLAlchemy keeps the compiled statements of each."""
+        return _shared_tables(schema, prefix)
+
     def check_names(self, dialect: Dialect) -> None:
         """Check that the database keeps the names whole: Postgres truncates them without an error.
 
@@ -179,12 +185,15 @@ class Tables:
         return sql_text(statements, dialect)
 
 
+_shared_tables = cache(Tables)
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """A SQL database and the state tables in it."""
 
     engine: Engine
-    tables: Tables = field(default_factory=Tables)
+    tables: Tables = field(default_factory=Tables.of)
 
     def connect(self) -> Connection:
         """Open a connection, for statements that read."""

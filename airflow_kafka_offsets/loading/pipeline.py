@@ -45,7 +45,7 @@ class Pipeline:
     staging_dir: str | None = None
     staging_retention: timedelta = timedelta(days=7)
     idle_timeout: timedelta = timedelta(seconds=120)
-    tables: Tables = field(default_factory=Tables)
+    tables: Tables = field(default_factory=Tables.of)
 
     def check(self) -> pa.Schema:
         """Check the parameters, before any server is asked and Spark is launched.

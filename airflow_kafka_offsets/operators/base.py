@@ -102,7 +102,7 @@ class GroupOperator(BaseOperator):
         # Imported here, as in the other methods, because DAG files are parsed every few seconds.
         from airflow_kafka_offsets.ledger.tables import Tables
 
-        return Tables(self.offsets_schema, self.offsets_prefix)
+        return Tables.of(self.offsets_schema, self.offsets_prefix)
 
     def database(self, conn_id: str | None) -> AbstractContextManager[Engine]:
         """Open the database of a connection, and close it after the block."""

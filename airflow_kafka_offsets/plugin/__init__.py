@@ -19,7 +19,7 @@ def positions(conn_id: str, group_id: str, schema: str | None = None, prefix: st
     from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
     with open_database(conn_id) as engine:
-        stored = read_positions(Ledger(engine, Tables(schema, prefix)), group_id)
+        stored = read_positions(Ledger(engine, Tables.of(schema, prefix)), group_id)
     offsets: dict[str, dict[int, int]] = {}
     for tp, position in sorted(stored.items()):
         offsets.setdefault(tp.topic, {})[tp.partition] = position.offset

@@ -82,7 +82,7 @@ def execute_rewind(
     :raises CommitUnknownError: the connection broke, and the database could not be asked whether the rewind was committed
     :raises LedgerError: see `exceptions`
     """
-    ledger = Ledger(engine, tables or Tables())
+    ledger = Ledger(engine, tables or Tables.of())
     tables, who, group_id = ledger.tables, who or current_user(), preview.group_id
     moves = preview.changed if replace is None else preview.replacing
     if not moves:
@@ -186,7 +186,7 @@ def abandon_batch(
     :raises OpenBatchError: the group has no such batch, or it is not open
     :raises ConfigurationError: there is no such group
     """
-    of_group, who = tables or Tables(), who or current_user()
+    of_group, who = tables or Tables.of(), who or current_user()
 
     def work(conn: Connection) -> None:
         lock(conn, of_group, group_id)

@@ -72,7 +72,7 @@ def preview_rewind(
     :raises RewindConflictError: the last rewind cannot be undone any more
     :raises KafkaUnavailableError: the cluster did not answer in time
     """
-    ledger, scope = Ledger(engine, tables or Tables()), scope or {}
+    ledger, scope = Ledger(engine, tables or Tables.of()), scope or {}
     state = current_state(ledger, group_id, may_be_new=new_group or scenario.name == "import")
     cluster = Cluster(kafka_config, isolation_level=isolation_level)
     cluster_id = cluster.cluster_id()

@@ -158,7 +158,7 @@ class KafkaLagSensor(BaseSensorOperator):
                 open_database(self.offsets_conn_id) as engine,
                 translated_errors(f"The database of connection {self.offsets_conn_id!r} could not be read", ""),
             ):
-                ledger = Ledger(engine, Tables(self.offsets_schema, self.offsets_prefix))
+                ledger = Ledger(engine, Tables.of(self.offsets_schema, self.offsets_prefix))
                 report = measure_lag(ledger, cluster, question, new_group=True)
         except KafkaOffsetsError as error:
             if not error.retriable:

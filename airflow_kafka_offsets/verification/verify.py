@@ -53,7 +53,7 @@ def verify(
     :raises PlanningError: the positions belong to another cluster, or to an earlier topic of the same name
     :raises DatabaseUnavailableError: the database could not be read to the end
     """
-    tables = tables or Tables()
+    tables = tables or Tables.of()
     comparison = KafkaComparison(kafka_config, group_id, isolation_level) if kafka_config is not None else None
     with snapshot(engine) as conn:
         cluster_of(conn, tables, group_id)  # raises where there is no such group, and names those that there are

@@ -73,6 +73,10 @@ class TestNames:
     def test_a_schema_holds_every_table(self) -> None:
         assert {table.schema for table in Tables("state").metadata.tables.values()} == {"state"}
 
+    def test_a_process_describes_each_once(self) -> None:
+        assert Tables.of() is Tables.of(None, "")
+        assert Tables.of("state") is not Tables.of("state", "my_")
+
     def test_two_prefixes_live_beside_each_other_in_one_database(self, tmp_path: Path) -> None:
         engine = sa.create_engine(f"sqlite:///{tmp_path}/state.db")
         assert initialize(Ledger(engine, Tables(prefix="a_")))

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.ledger.tables import Tables
 from tests.support.clients import Kafka
 from tests.support.inline import InlineLauncher
 from tests.support.loads import CountingLauncher, Loader
@@ -50,26 +48,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if _SQLITE_IN_SOAK[beginning] is _ALL or not item.get_closest_marker("broker"):
             item.add_marker(pytest.mark.long)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _described_once() -> Iterator[None]:
-    """Have all `Tables` of one schema and prefix share what SQLAlchemy knows of them.
-
-    A process has them once or twice; the tests would describe them, and compile their statements, thousands of times.
-    """
-    described: dict[tuple[str | None, str], dict[str, Any]] = {}
-    describe = Tables.__init__
-
-    def init(self: Tables, schema: str | None = None, prefix: str = "") -> None:
-        if (schema, prefix) not in described:
-            describe(self, schema, prefix)
-            described[schema, prefix] = dict(vars(self))
-        vars(self).update(described[schema, prefix])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Tables, "__init__", init)
-        yield
 
 
 @pytest.fixture
