@@ -70,10 +70,12 @@ airflow: setup ## try it in a browser: Airflow with a broker, Postgres, orders a
 reference: setup ## write docs/commands.md anew, from what the commands say of themselves
 	$(PYTHON) scripts/command_reference.py
 
-constraints: setup ## pin in constraints/dev.txt what pyproject.toml asks for (ARGS=--upgrade: the newest of all)
-	PATH="$$PATH:.build/tools/bin" uv pip compile --quiet pyproject.toml $(ARGS) \
-		--extra spark --extra postgres --extra sqlite --group dev \
-		-p 3.11 --no-annotate --custom-compile-command "make constraints" -o constraints/dev.txt >/dev/null
+COMPILE := uv pip compile --quiet --generate-hashes --no-annotate -p 3.11 --custom-compile-command "make constraints"
+constraints: setup ## pin what pyproject.toml and constraints/*.in ask for, with hashes (ARGS=--upgrade: the newest of all)
+	@export PATH="$$PATH:.build/tools/bin"; \
+	$(COMPILE) $(ARGS) pyproject.toml --extra spark --extra postgres --extra sqlite --group dev -o constraints/dev.txt >/dev/null && \
+	$(COMPILE) $(ARGS) constraints/build.in -o constraints/build.txt >/dev/null && \
+	$(COMPILE) $(ARGS) constraints/uv.in -o constraints/uv.txt >/dev/null
 
 clean: ## remove what was built, fetched and cached; .venv too
 	rm -rf .venv .build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis spark-warehouse metastore_db derby.log

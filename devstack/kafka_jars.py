@@ -1,17 +1,21 @@
 """Fetch Apache Kafka's jars from Maven, once, with the Ivy that PySpark includes."""
 
 import fcntl
+import hashlib
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
 from devstack.java import find_java
-from devstack.paths import BUILD, pyspark_home
+from devstack.paths import BUILD, REPOSITORY, pyspark_home
 
 KAFKA_VERSION = "4.2.1"
 SCALA_VERSION = "2.13"
 LOG4J_VERSION = "2.25.4"
+
+# As `sha256sum *.jar` prints them.
+_DIGESTS = REPOSITORY / "constraints" / "kafka-jars.sha256"
 
 # kafka-tools has the command line tools, with which tests and benchmarks compare. It is not transitive: it also depends
 # on Kafka Connect with a web server, which nothing here needs. log4j-slf4j-impl makes the broker write a log.
@@ -51,7 +55,7 @@ def kafka_java(*options: str) -> list[str]:
 def kafka_classpath() -> str:
     """Return the class path with Kafka's jars. Missing jars are fetched.
 
-    :raises RuntimeError: the download failed; the message ends with Ivy's output
+    :raises RuntimeError: the download failed, and the message ends with Ivy's output; or a jar is not the recorded one
     """
     home = BUILD / f"kafka-{KAFKA_VERSION}"
     if not home.exists():
@@ -76,7 +80,23 @@ def _fetch(home: Path) -> None:
         if done.returncode != 0 or not list(partial.glob(f"kafka_{SCALA_VERSION}-{KAFKA_VERSION}.jar")):
             output = "\n".join((done.stdout + done.stderr).splitlines()[-60:])
             raise RuntimeError(f"Kafka's jars could not be fetched from Maven:\n{output}")
+        check_jars(partial)
         partial.chmod(0o755)
         partial.rename(home)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def check_jars(fetched: Path) -> None:
+    """Compare the jars in a folder with the recorded digests: neither Ivy nor a mirror of Maven is trusted.
+
+    :raises RuntimeError: a jar is another one, is missing, or is not recorded
+    """
+    found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in fetched.glob("*.jar")}
+    lines = map(str.split, _DIGESTS.read_text().splitlines())
+    recorded = {name: digest for digest, name in lines}
+    if wrong := sorted(name for name in found.keys() | recorded.keys() if found.get(name) != recorded.get(name)):
+        raise RuntimeError(
+            f"{', '.join(wrong)}: not as recorded in {_DIGESTS.relative_to(REPOSITORY)}. If the version was changed on purpose, "
+            "compare with the digests that Maven Central publishes, and record the new ones with sha256sum"
+        )

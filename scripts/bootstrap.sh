@@ -25,7 +25,7 @@ step() {
 # What the environment was made from. The folder belongs to it: an environment cannot be moved.
 state() {
     pwd
-    cksum pyproject.toml constraints/dev.txt scripts/bootstrap.sh devstack/kafka_jars.py
+    cksum pyproject.toml constraints/* scripts/bootstrap.sh devstack/kafka_jars.py
 }
 
 find_python() {
@@ -42,7 +42,7 @@ install_uv() {
     "$python" -c 'import ensurepip, venv' 2>/dev/null ||
         fail "$python lacks the venv module: install python3-venv (Debian, Ubuntu: apt-get install python3-venv)."
     step "installing uv into .build/tools" "$python" -m venv --clear .build/tools
-    step "  (with pip)" .build/tools/bin/python -m pip install --quiet "uv>=0.5,<1"
+    step "  (with pip)" .build/tools/bin/python -m pip install --quiet --require-hashes -r constraints/uv.txt
 }
 
 install_java() {
@@ -71,18 +71,25 @@ rm -f "$stamp"
 python=$(find_python) ||
     fail "Python 3.11 or newer is needed (Debian, Ubuntu: apt-get install python3.11-venv; macOS: brew install python@3.11)."
 
-if uv --version >/dev/null 2>&1; then
+# Of exactly the pinned version, which decides what a hash is required of.
+is_pinned() {
+    [ "$("$1" --version 2>/dev/null | cut -d ' ' -f 2)" = "$(sed -n 's/^uv==\([0-9.]*\).*/\1/p' constraints/uv.txt)" ]
+}
+
+if is_pinned uv; then
     uv=uv
 else
     uv=.build/tools/bin/uv
-    "$uv" --version >/dev/null 2>&1 || install_uv
+    is_pinned "$uv" || install_uv
 fi
 
 if ! .venv/bin/python -c '' 2>/dev/null; then
     step "making .venv with $("$python" --version)" "$uv" venv --clear --python "$python" .venv
 fi
 step "installing what constraints/dev.txt lists (minutes, the first time)" \
-    "$uv" pip install --python .venv/bin/python -c constraints/dev.txt -e ".[spark,postgres,sqlite]" --group dev
+    "$uv" pip install --python .venv/bin/python --require-hashes --build-constraints constraints/build.txt -r constraints/dev.txt
+step "installing this package in place" \
+    "$uv" pip install --python .venv/bin/python --no-deps --build-constraints constraints/build.txt -e .
 
 if ! .venv/bin/python -m devstack java >/dev/null 2>&1; then
     install_java
