@@ -28,6 +28,22 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": _modules("triggers", "lag"),
         "hooks": _modules("hooks", "connections", "spark"),
         "plugins": [{"name": "kafka_offsets", "plugin-class": "airflow_kafka_offsets.plugin.KafkaOffsetsPlugin"}],
+        "config": {
+            "kafka_offsets": {
+                "description": "Settings of the provider airflow-kafka-offsets.",
+                "options": {
+                    "spark_environment": {
+                        "description": "Environment variables of the worker that spark-submit inherits besides those that Spark, Java, "
+                        "Python and object stores need: names, with * for any letters, separated by commas. Their values must "
+                        "not be secrets of Airflow: a transform can read them.",
+                        "version_added": None,
+                        "type": "string",
+                        "example": "OUR_REGION,FEATURE_*",
+                        "default": "",
+                    }
+                },
+            }
+        },
         "cli": ["airflow_kafka_offsets.cli.get_commands"],
     }
 

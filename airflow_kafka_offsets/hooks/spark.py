@@ -12,22 +12,46 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.sdk import BaseHook
+from airflow.sdk.configuration import conf
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.main import java_options
 from airflow_kafka_offsets.spark.package import write_job
+from airflow_kafka_offsets.spark.properties import REDACTION, split_secrets
 
 _OLDEST_JAVA = 17
 
-# Airflow's configuration, connections and variables, and what its processes pass to each other. Any of them may hold a secret.
-# AIRFLOW_HOME is not among them.
-_AIRFLOW_PREFIXES = ("AIRFLOW_CONN_", "AIRFLOW_VAR_", "AIRFLOW__", "_AIRFLOW_", "__AIRFLOW_")
+# What spark-submit inherits: where programs and their settings are, and how object stores and Kerberos know who asks. Nothing else of
+# a worker's environment, which may hold a secret under any name. AIRFLOW_HOME and AIRFLOW_CTX_* hold none.
+_INHERITED = (
+    *(
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "SHELL",
+        "LANG",
+        "LANGUAGE",
+        "LC_*",
+        "TZ",
+        "TMPDIR",
+        "LD_*",
+        "DYLD_*",
+        "MALLOC_*",
+    ),
+    *("JAVA_*", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "PYTHON*", "VIRTUAL_ENV", "CONDA_*", "*_NUM_THREADS"),
+    *("SPARK_*", "PYSPARK_*", "HADOOP_*", "HDFS_*", "YARN_*", "KUBERNETES_*", "KRB5*"),
+    *("AWS_*", "AZURE_*", "GOOGLE_*", "SSL_CERT_*", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
+    *("AIRFLOW_HOME", "AIRFLOW_CTX_*"),
+)
 
 
 class _Hook(SparkSubmitHook):
@@ -55,13 +79,14 @@ class SparkSubmitLauncher:
     """Runs a job with `spark-submit`, in client deploy mode: the driver runs beside the task.
 
     :param conn_id: a connection of the official Spark provider
-    :param conf: Spark properties; they take precedence over those that this package sets
+    :param conf: Spark properties; they take precedence over those that this package sets. Those that hold secrets are in no argument
+        and no environment variable: the application sets them itself (see `spark.properties`)
     :param name: the application's name
     """
 
     def __init__(self, conn_id: str, *, conf: Mapping[str, Any] | None = None, name: str = "kafka-offsets") -> None:
         self._conn_id = conn_id
-        self._conf = dict(conf or {})
+        self._conf, self._secrets = split_secrets(conf or {})
         self.name = name
         self._hook: _Hook | None = None
 
@@ -94,7 +119,7 @@ class SparkSubmitLauncher:
 
     def __call__(self, job: StageJob) -> None:
         with tempfile.TemporaryDirectory(prefix="kafka-offsets-job-") as directory:
-            application, package = write_job(Path(directory), job)
+            application, package = write_job(Path(directory), job, self._secrets)
             hook = self._make_hook(py_files=str(package), application_args=[directory])
             self._hook = hook
             try:
@@ -123,6 +148,7 @@ def _default_properties(master: str) -> dict[str, str]:
         "spark.pyspark.driver.python": sys.executable,
         "spark.sql.session.timeZone": "UTC",
         "spark.log.level": "WARN",
+        "spark.redaction.regex": REDACTION,
     }
     if master.startswith("local"):
         # Executors run on this machine, too. An application that takes seconds needs no web server.
@@ -152,10 +178,15 @@ def check_java() -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of spark-submit: without variables of Airflow, which may hold secrets.
+    """Return the environment of spark-submit: the variables of `_INHERITED`, and of Airflow's option `spark_environment`.
 
     Its PATH ends with the directory of the running Python, as if the virtual environment were activated.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(_AIRFLOW_PREFIXES)}
+    more = conf.get("kafka_offsets", "spark_environment", fallback="").replace(",", " ").split()
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if any(fnmatchcase(name, pattern) for pattern in (*_INHERITED, *more))
+    }
     environment["PATH"] = os.pathsep.join(filter(None, [os.environ.get("PATH"), str(Path(sys.executable).parent)]))
     return environment

@@ -26,6 +26,7 @@ from airflow_kafka_offsets.core.parameters import (
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy
+from airflow_kafka_offsets.spark.properties import refuse_literal_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -127,6 +128,10 @@ class PipelineOperator(GroupOperator):
     kafka_conn_id: str
     spark_conn_id: str
     _launcher: Launcher | None = None
+
+    def check_parameters(self, **rules: Rule) -> None:
+        super().check_parameters(**rules)
+        refuse_literal_secrets(self.spark_conf)
 
     def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
         """Render the templated fields.

@@ -11,6 +11,7 @@ Without any of these the same rows would be staged, later. They matter for small
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import traceback
@@ -19,10 +20,12 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.abc import MetaPathFinder
 from pathlib import Path
+from typing import Any
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, StagingError
 from airflow_kafka_offsets.spark.driver import run, stage_files
 from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.spark.package import JOB, SECRET_PROPERTIES
 from airflow_kafka_offsets.spark.tasks import report_failure, stage_slices
 from airflow_kafka_offsets.staging.directory import StagedFile, StagingDirectory
 
@@ -35,16 +38,19 @@ _FEW_ROWS = 1_000_000
 def main(directory: str) -> int:
     """Stage the batch of a job file.
 
-    :param directory: the directory that holds `job.json`
+    :param directory: the directory that `package.write_job` wrote into
     :return: the exit status
     """
-    file = Path(directory) / "job.json"
-    job = StageJob.from_json(file.read_text(encoding="utf-8"))
-    # It holds Kafka's credentials, and only this process needs it. The launcher may be killed before it removes the directory.
-    file.unlink()
+    texts = {}
+    for name in (JOB, SECRET_PROPERTIES):
+        file = Path(directory) / name
+        texts[name] = file.read_text(encoding="utf-8")
+        # They hold credentials, and only this process needs them. The launcher may be killed before it removes the directory.
+        file.unlink()
+    job, properties = StageJob.from_json(texts[JOB]), json.loads(texts[SECRET_PROPERTIES])
     sys.path.extend(path for path in job.python_path if path not in sys.path)
     try:
-        _run_submitted(job)
+        _run_submitted(job, properties)
     except KafkaOffsetsError as error:
         report_failure(StagingDirectory(job.staging_uri), error)
         traceback.print_exc()
@@ -75,23 +81,27 @@ def failure(batch_id: int, error: Exception) -> KafkaOffsetsError:
     return StagingError(f"Spark did not stage batch {batch_id}: {lines[-1] if lines else type(error).__name__}")
 
 
-def _run_submitted(job: StageJob) -> None:
-    """Stage a batch in an application that does nothing else."""
+def _run_submitted(job: StageJob, properties: dict[str, Any]) -> None:
+    """Stage a batch in an application that does nothing else.
+
+    :param properties: those of Spark's that hold secrets
+    """
     if job.transform is not None:
         from pyspark.sql import SparkSession
 
         with hidden_pandas():
-            session = SparkSession.builder.getOrCreate()
+            session = SparkSession.builder.config(map=properties).getOrCreate()
         run(session, job)
         return
     without_pandas()
-    from pyspark import SparkContext
+    from pyspark import SparkConf, SparkContext
 
     def stage(numbers: Iterable[int]) -> Iterator[StagedFile]:
         without_pandas()
         return stage_slices(job, numbers)
 
-    tasks = SparkContext.getOrCreate().parallelize(range(len(job.tasks)), len(job.tasks))
+    context = SparkContext.getOrCreate(SparkConf().setAll(list(properties.items())))
+    tasks = context.parallelize(range(len(job.tasks)), len(job.tasks))
     stage_files(job, tasks.mapPartitions(stage).collect)
 
 

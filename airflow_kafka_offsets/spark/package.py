@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from airflow_kafka_offsets.spark.job import StageJob
@@ -17,17 +19,23 @@ sys.exit(main(sys.argv[1]))
 """
 
 
-def write_job(directory: Path, job: StageJob) -> tuple[Path, Path]:
+# The files that hold secrets: Kafka's configuration is in that of the job.
+JOB, SECRET_PROPERTIES = "job.json", "secret-properties.json"
+
+
+def write_job(directory: Path, job: StageJob, secret_properties: Mapping[str, str]) -> tuple[Path, Path]:
     """Write a job's files into a directory that only its owner can enter.
 
-    Kafka's configuration is in `job.json`, and in no argument, environment variable or Spark property.
+    What is secret is in these files, and in no argument, environment variable or property of Spark's command line.
 
+    :param secret_properties: Spark properties that the application sets itself
     :return: the application to submit, and the archive for `--py-files`
     """
     directory.chmod(0o700)
-    descriptor = os.open(directory / "job.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(job.to_json())
+    for name, text in ((JOB, job.to_json()), (SECRET_PROPERTIES, json.dumps(dict(secret_properties)))):
+        descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
     application = directory / "application.py"
     application.write_text(_APPLICATION, encoding="utf-8")
     return application, write_package(directory / "airflow_kafka_offsets.zip")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
 import sys
 import threading
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -55,7 +57,7 @@ def test_a_task_that_is_stopped_leaves_no_process_and_no_secret(
         (application,) = (argument for argument in java.cmdline() if argument.endswith("/application.py"))
         assert len(processes_with(application)) > 1
         assert not [name for name in java.environ() if name.startswith("AIRFLOW_CONN_")]
-        assert not Path(application).with_name("job.json").exists()
+        assert not list(Path(application).parent.glob("*.json"))
         seen.append(application)
         if stopped_by == "on_kill":
             launcher.on_kill()
@@ -85,14 +87,12 @@ def test_a_task_that_is_stopped_leaves_no_process_and_no_secret(
 
 
 def environment_of_the_driver(rows: DataFrame) -> DataFrame:
-    """What the driver inherited of Airflow, as names and values; a transform may import Airflow."""
+    """What the driver inherited, as names and values; a transform may import Airflow."""
     from airflow.configuration import AIRFLOW_HOME
     from pyspark.sql.functions import lit
 
     assert os.environ["AIRFLOW_HOME"] == AIRFLOW_HOME
-    return rows.withColumn(
-        "name", lit(json.dumps({name: os.environ[name] for name in os.environ if "AIRFLOW" in name}))
-    )
+    return rows.withColumn("name", lit(json.dumps(dict(os.environ))))
 
 
 def test_spark_inherits_nothing_of_airflows_that_may_hold_secrets(
@@ -113,7 +113,12 @@ def test_spark_inherits_nothing_of_airflows_that_may_hold_secrets(
         "__AIRFLOW_SUPERVISOR_FD",
     ):
         monkeypatch.setenv(name, '{"secret": 1}')
+    for name in ("DATABASE_URL", "OUR_TOKEN", "SLACK_WEBHOOK"):
+        monkeypatch.setenv(name, "secret of somebody else")
     monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "orders")
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    monkeypatch.setenv("OUR_REGION", "north")
+    monkeypatch.setenv("AIRFLOW__KAFKA_OFFSETS__SPARK_ENVIRONMENT", "OUR_R*")
     name = topic()
     produce(kafka, name, names(0, 1))
 
@@ -121,7 +126,72 @@ def test_spark_inherits_nothing_of_airflows_that_may_hold_secrets(
     Loader(kafka, postgres_engine, SparkSubmitLauncher("spark_default"))(name, transform=transform)
 
     ((inherited,),) = rows(postgres_engine, "SELECT name FROM target")
-    assert json.loads(inherited) == {name: os.environ[name] for name in ("AIRFLOW_HOME", "AIRFLOW_CTX_DAG_ID")}
+    found = json.loads(inherited)
+    assert {name for name in found if "AIRFLOW" in name} == {"AIRFLOW_HOME", "AIRFLOW_CTX_DAG_ID"}
+    assert {name: found.get(name) for name in ("AWS_REGION", "OUR_REGION")} == {
+        "AWS_REGION": "eu-central-1",
+        "OUR_REGION": "north",
+    }
+    assert [name for name, value in found.items() if "secret" in value] == []
+
+
+def all_that_is_seen_of_processes(rows: DataFrame) -> DataFrame:
+    """Digests of what the driver knows of two properties, and every argument and variable of a process that holds one."""
+    from pyspark.sql.functions import lit
+
+    context = rows.sparkSession.sparkContext
+    properties = [context.getConf().get(name) for name in SECRET_PROPERTIES]
+    assert all(properties)
+    hadoop = context._jsc.hadoopConfiguration()
+    assert hadoop.get("fs.s3a.secret.key") == properties[1]
+    seen = []
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        texts = [*(process.info["cmdline"] or []), *(process.info["environ"] or {}).values()]
+        seen += [text for text in texts for secret in properties if str(secret) in text]
+    # Not the values: they would be in the query, and that is in the event log.
+    return rows.withColumn("name", lit(json.dumps([list(map(digest, properties)), list(map(digest, seen))])))
+
+
+def digest(text: str | None) -> str:
+    return hashlib.sha256((text or "").encode()).hexdigest()
+
+
+SECRET_PROPERTIES = (
+    "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net",
+    "spark.hadoop.fs.s3a.secret.key",
+)
+
+
+@pytest.mark.parametrize("transform", [all_that_is_seen_of_processes, None])
+def test_properties_with_secrets_are_in_no_argument_variable_or_event_log(
+    monkeypatch: pytest.MonkeyPatch,
+    kafka: KafkaBroker,
+    postgres_engine: sa.Engine,
+    topic: TopicFactory,
+    tmp_path: Path,
+    transform: Callable[[DataFrame], DataFrame] | None,
+) -> None:
+    connect(monkeypatch, host="local[1]")
+    secrets = [uuid.uuid4().hex for _ in SECRET_PROPERTIES]
+    conf = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": tmp_path.as_uri(),
+        "spark.eventLog.compress": "false",
+    }
+    launcher = SparkSubmitLauncher("spark_default", conf={**conf, **dict(zip(SECRET_PROPERTIES, secrets, strict=True))})
+    name = topic()
+    produce(kafka, name, names(0, 1))
+
+    path = f"{__name__}.{transform.__name__}" if transform is not None else None
+    Loader(kafka, postgres_engine, launcher)(name, transform=path)
+
+    if transform is not None:
+        ((found,),) = rows(postgres_engine, "SELECT name FROM target")
+        assert json.loads(found) == [list(map(digest, secrets)), []]
+    logs = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
+    # Both properties are in the event log, and their values are not.
+    assert [name for name in SECRET_PROPERTIES if not any(name in text for text in logs)] == []
+    assert [secret for secret in secrets if any(secret in text for text in logs)] == []
 
 
 def test_java_options_of_the_users_own_come_last_and_win(

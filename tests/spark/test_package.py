@@ -34,6 +34,8 @@ JOB = StageJob(
     staging_uri="/nowhere",
 )
 
+PROPERTIES = {"spark.hadoop.fs.s3a.secret.key": "5ecret too"}
+
 
 class JobFiles(NamedTuple):
     directory: Path
@@ -49,31 +51,35 @@ def mode(path: Path) -> int:
 def written(tmp_path: Path) -> JobFiles:
     before = os.umask(0)
     try:
-        return JobFiles(tmp_path, *write_job(tmp_path, JOB))
+        return JobFiles(tmp_path, *write_job(tmp_path, JOB, PROPERTIES))
     finally:
         os.umask(before)
 
 
 class TestJob:
-    def test_the_job_is_readable_by_its_owner_alone(self, written: JobFiles) -> None:
-        assert mode(written.directory / "job.json") == 0o600
+    @pytest.mark.parametrize("name", ["job.json", "secret-properties.json"])
+    def test_secrets_are_readable_by_their_owner_alone(self, written: JobFiles, name: str) -> None:
+        assert mode(written.directory / name) == 0o600
         assert mode(written.directory) == 0o700
 
     def test_the_job_is_the_one_that_was_given(self, written: JobFiles) -> None:
         assert StageJob.from_json((written.directory / "job.json").read_text()) == JOB
 
-    def test_the_secrets_are_in_the_job_alone(self, written: JobFiles) -> None:
+    def test_the_properties_are_those_that_were_given(self, written: JobFiles) -> None:
+        assert json.loads((written.directory / "secret-properties.json").read_text()) == PROPERTIES
+
+    def test_the_secrets_are_in_these_files_alone(self, written: JobFiles) -> None:
         holding = [
             path.name
             for path in written.directory.iterdir()
             if b"5ecret" in path.read_bytes()
             or (zipfile.is_zipfile(path) and any(b"5ecret" in content for content in contents(path).values()))
         ]
-        assert holding == ["job.json"]
+        assert sorted(holding) == ["job.json", "secret-properties.json"]
 
     def test_a_job_that_is_there_already_is_not_overwritten(self, written: JobFiles) -> None:
         with pytest.raises(FileExistsError):
-            write_job(written.directory, JOB)
+            write_job(written.directory, JOB, {})
 
     def test_the_application_runs_the_job_of_the_directory_it_is_given(self, written: JobFiles) -> None:
         code = (

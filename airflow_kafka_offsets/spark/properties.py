@@ -1,0 +1,44 @@
+"""Which Spark properties hold secrets: they go to the application in a file of its owner, never on a command line.
+
+Spark hides in its own logs and event logs what `spark.redaction.regex` names; `REDACTION` names the same as this module. DAG files
+import it: it must stay light.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
+
+REDACTION = "(?i)secret|passw|passphrase|token|(access|account|private)[._-]?key|[.]sas[.]"
+
+# Names of classes, files and settings that are about a secret, and hold none.
+_ABOUT = re.compile("(?i)(provider|providers|path|file|class|type|enabled|interval|regex|renewal|ratio|timeout)$")
+
+
+def split_secrets(conf: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the properties that may be seen, and those that hold secrets."""
+    secrets = {name: str(value) for name, value in conf.items() if _is_secret(name)}
+    return {name: value for name, value in conf.items() if name not in secrets}, secrets
+
+
+def refuse_literal_secrets(conf: object) -> None:
+    """Refuse a secret that is written in a DAG file: Airflow serializes it with the DAG, and shows it in its web interface.
+
+    :param conf: the parameter `spark_conf`, before it is rendered
+    :raises ConfigurationError: names the property, not its value
+    """
+    if not isinstance(conf, Mapping):
+        return
+    for name, value in conf.items():
+        if _is_secret(str(name)) and isinstance(value, str) and "{{" not in value:
+            raise ConfigurationError(
+                f"spark_conf[{name!r}] holds a secret, and everybody who may see the DAG could read it. Take it from a connection, as "
+                "in '{{ conn.lake.password }}': it then reaches Spark in a file that only its owner can read"
+            )
+
+
+def _is_secret(name: str) -> bool:
+    return re.search(REDACTION, name) is not None and _ABOUT.search(name) is None

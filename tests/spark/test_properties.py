@@ -1,0 +1,75 @@
+"""Which Spark properties hold secrets, and that a DAG file cannot hold them."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaReplayOperator, SqlTable
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.spark.properties import refuse_literal_secrets, split_secrets
+
+SECRETS = [
+    "spark.authenticate.secret",
+    "spark.databricks.token",
+    "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net",
+    "spark.hadoop.fs.azure.account.oauth2.client.secret",
+    "spark.hadoop.fs.azure.sas.fixed.token.lake.dfs.core.windows.net",
+    "spark.hadoop.fs.s3a.access.key",
+    "spark.hadoop.fs.s3a.secret.key",
+    "spark.hadoop.fs.s3a.session.token",
+    "spark.hadoop.google.cloud.auth.service.account.private.key",
+    "spark.kubernetes.authenticate.driver.oauthToken",
+    "spark.sql.catalog.lake.jdbc.password",
+    "spark.ssl.keyPassword",
+    "spark.ssl.trustStorePassword",
+]
+NO_SECRETS = [
+    "spark.executor.memory",
+    "spark.hadoop.fs.azure.account.auth.type",
+    "spark.hadoop.fs.azure.account.oauth.provider.type",
+    "spark.hadoop.fs.s3a.aws.credentials.provider",
+    "spark.hadoop.hadoop.security.credential.provider.path",
+    "spark.kubernetes.authenticate.oauthTokenFile",
+    "spark.security.credentials.hive.enabled",
+    "spark.sql.shuffle.partitions",
+    "spark.ssl.keyStore",
+]
+
+
+def test_properties_with_secrets_are_told_from_those_that_are_about_them() -> None:
+    plain, secrets = split_secrets({name: number for number, name in enumerate(SECRETS + NO_SECRETS)})
+    assert sorted(secrets) == sorted(SECRETS)
+    assert sorted(plain) == sorted(NO_SECRETS)
+    assert set(map(type, secrets.values())) == {str}
+
+
+@pytest.mark.parametrize("operator", [KafkaBatchOperator, KafkaReplayOperator])
+def test_a_secret_in_a_dag_file_is_refused_when_it_is_parsed(
+    operator: type[KafkaBatchOperator] | type[KafkaReplayOperator],
+) -> None:
+    conf = {"spark.executor.memory": "2g", "spark.hadoop.fs.s3a.secret.key": "open sesame"}
+    with pytest.raises(
+        ConfigurationError, match=r"^spark_conf\['spark\.hadoop\.fs\.s3a\.secret\.key'\] holds a secret"
+    ) as refused:
+        operator(
+            task_id="load",
+            group_id="loader",
+            topics=["orders"],
+            value_format=Json("id BIGINT"),
+            sink=SqlTable("orders", conn_id="warehouse"),
+            spark_conf=conf,
+        )
+    assert "sesame" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        None,
+        "{{ params.conf }}",
+        {"spark.hadoop.fs.s3a.secret.key": "{{ conn.lake.password }}"},
+        {"spark.hadoop.fs.s3a.aws.credentials.provider": "org.example.Provider"},
+    ],
+)
+def test_a_template_is_not(conf: object) -> None:
+    refuse_literal_secrets(conf)
