@@ -1,13 +1,14 @@
 """The tree of errors is what its documentation says."""
 
 import inspect
+import pickle
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from airflow_kafka_offsets import exceptions
-from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError, Violation
 
 _BULLET = re.compile(r"^(?P<indent> *)\* `(?P<name>\w+)`(?P<retriable> \(retriable\))?", re.MULTILINE)
 
@@ -55,6 +56,25 @@ def test_a_class_is_retriable_where_the_documentation_says_so(name: str) -> None
 @pytest.mark.parametrize("name", sorted(defined_classes()))
 def test_every_class_says_what_it_is(name: str) -> None:
     assert vars(defined_classes()[name]).get("__doc__")
+
+
+# Errors that are made of more than a message.
+_ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "RecordError": ("it is too long", "orders", 3, 42),
+    "VerificationError": ("loader", (Violation("a row is missing", "orders", 3, 42, 7), Violation("another"))),
+}
+
+
+@pytest.mark.parametrize("name", sorted(defined_classes()))
+def test_an_error_is_pickled_with_all_that_it_says(name: str) -> None:
+    arguments = _ARGUMENTS.get(name, ("a message",))
+    error = defined_classes()[name](*arguments)
+
+    copy = pickle.loads(pickle.dumps(error))
+
+    assert type(copy) is type(error)
+    assert copy.args == error.args == arguments
+    assert (str(copy), repr(copy), vars(copy)) == (str(error), repr(error), vars(error))
 
 
 def test_a_record_error_carries_the_records_place_and_names_it() -> None:

@@ -16,7 +16,7 @@ from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
 from tests.support.airflow_runs import airflow_uri
 from tests.support.clients import produce
-from tests.support.command_line import Done, kafka_connection, leave_open
+from tests.support.command_line import DB, Done, kafka_connection, leave_open
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
 from tests.support.rewind_commands import Rewinds, assert_rows_once
@@ -44,6 +44,18 @@ def test_a_saved_preview_is_executed_as_it_was_shown(rewinds: Rewinds, kafka: Ka
 
     assert rewinds("rewind", "--preview", str(saved), "--execute").status == 0
     assert rewinds.position == 200
+
+
+def test_a_saved_preview_of_another_group_is_refused(rewinds: Rewinds, tmp_path: Path) -> None:
+    saved = tmp_path / "preview.json"
+    saved.write_text(rewinds("rewind", "--to-offset", "50", "--output", "json").stdout)
+
+    done = rewinds.airflow("rewind", "other", *DB, "--preview", str(saved), "--execute")
+
+    assert (done.status, done.stdout) == (1, "")
+    assert "The saved preview is of group 'loader', not of 'other'" in done.stderr
+    assert rewinds.position == 100
+    assert rows(rewinds.loader.engine, "SELECT group_id FROM consumer_groups") == [("loader",)]
 
 
 def test_replace_and_load_again_leave_every_record_once(rewinds: Rewinds) -> None:

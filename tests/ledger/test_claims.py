@@ -2,14 +2,17 @@
 
 import logging
 import sqlite3
+import threading
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import ClusterChangedError, FencedError, GroupBusyError, LedgerError
+from airflow_kafka_offsets.ledger import claims
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import GroupClaim, claim_group, heartbeat
 from airflow_kafka_offsets.ledger.tables import Ledger
@@ -133,6 +136,22 @@ class TestLease:
         db.change("UPDATE consumer_groups SET lease_expires_at = '2000-01-01 00:00:00.000000'")
         with heartbeat(held):
             until(lambda: (db.lease_ends() or "") > "2001")
+
+    def test_a_heartbeat_renews_three_times_a_lease(self, db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+        pauses: list[float | None] = []
+
+        class Clock(threading.Event):
+            """An event that is not set before two pauses have passed, which take no time."""
+
+            def wait(self, timeout: float | None = None) -> bool:
+                pauses.append(timeout)
+                return len(pauses) > 2
+
+        monkeypatch.setattr(claims, "threading", SimpleNamespace(Event=Clock, Thread=threading.Thread))
+        with heartbeat(db.claim(lease=MINUTE)) as thread:
+            until(lambda: not thread.is_alive())
+
+        assert pauses == [20.0, 20.0, 20.0]
 
     def test_a_heartbeat_ends_with_its_block(self, db: Database) -> None:
         with heartbeat(db.claim(lease=timedelta(milliseconds=3))) as thread:

@@ -138,6 +138,16 @@ class TestIntoTheGroupsTable:
 
         assert states(replayer.loader) == [("load", "committed")]
 
+    def test_a_replay_may_end_at_the_position_and_no_offset_later(self, replayer: Replayer, orders: str) -> None:
+        produce(replayer.loader.kafka, orders, names(500, 1), 0)
+
+        with pytest.raises(DoubleLoadError, match=r"\[0\] 18..21: position 20 is stored"):
+            replayer(orders, {orders: {0: (18, 21)}}, sink=TARGET, replace=True)
+        assert replayer(orders, {orders: {0: (18, 20)}}, sink=TARGET, replace=True).rows == 2
+
+        replayer.loader(orders)
+        assert offsets(replayer.loader) == {0: list(range(21)), 1: list(range(20))}
+
     def test_what_the_group_will_load_from_the_end_on_is_refused(self, replayer: Replayer, topic: TopicFactory) -> None:
         loader, name = replayer.loader, topic()
         produce(loader.kafka, name, names(0, 10))

@@ -5,13 +5,19 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import pytest
+import sqlalchemy as sa
+
 from airflow_kafka_offsets.core.offsets import PartitionLog, TopicPartition
+from airflow_kafka_offsets.hooks import connections
 from airflow_kafka_offsets.kafka.cluster import PartialLogs, TimedOffset
 from airflow_kafka_offsets.lag.measure import GroupState, LagPolls, LagQuestion
 from airflow_kafka_offsets.lag.watch_options import LagWatch
-from airflow_kafka_offsets.triggers.lag import prepare
+from airflow_kafka_offsets.triggers.lag import KafkaLagTrigger, prepare
+from tests.support.running_triggers import arguments, run, running
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GROUPS, PARTITIONS = 50, 20
@@ -20,12 +26,15 @@ GROUPS, PARTITIONS = 50, 20
 class FakeCluster:
     """A cluster in which a record waits in every partition."""
 
+    def __init__(self, end: int = 100) -> None:
+        self.end = end
+
     def cluster_id(self) -> str:
         return "cluster"
 
     def partial_logs(self, topics: Iterable[str]) -> PartialLogs:
         return PartialLogs(
-            {TopicPartition("orders", number): PartitionLog(0, 100) for number in range(PARTITIONS)}, {}, {}
+            {TopicPartition("orders", number): PartitionLog(0, self.end) for number in range(PARTITIONS)}, {}, {}
         )
 
     def retention(self, topics: Iterable[str]) -> dict[str, timedelta]:
@@ -35,6 +44,21 @@ class FakeCluster:
         self, timestamps_ms: Mapping[TopicPartition, int], *, partial: bool
     ) -> dict[TopicPartition, TimedOffset]:
         return {tp: TimedOffset(99, 1_700_000_000_000) for tp in timestamps_ms}
+
+
+def test_triggers_of_two_isolation_levels_share_no_poll(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    ends = {"read_committed": 90, "read_uncommitted": 100}
+    database = f"sqlite:///{tmp_path}/warehouse.db"
+    monkeypatch.setattr(connections, "kafka_cluster", lambda conn_id, level, **_: FakeCluster(ends[level]))
+    monkeypatch.setattr(connections, "database_engine", lambda conn_id: sa.create_engine(database))
+
+    async def test() -> None:
+        triggers = [KafkaLagTrigger(**arguments("orders", min_lag=1, isolation_level=level)) for level in ends]
+        async with running(*triggers) as found:
+            lags = [(await trigger.event())["report"]["lag"] for trigger in found]
+        assert lags == [PARTITIONS * end for end in ends.values()]
+
+    run(test)
 
 
 def test_the_garbage_collector_of_the_process_is_left_as_it_is() -> None:
