@@ -31,6 +31,7 @@
     * `PositionsMovedError` (retriable): the positions moved while a batch was planned from them
     * `FencedError`: a later attempt took over the group; this one can never commit
     * `PositionConflictError`: a stored position is not where the batch starts
+    * `BatchClosedError`: the batch was committed or abandoned meanwhile; this attempt can never commit it
     * `OlderLedgerError`: the target has rows of batches that the state tables do not have
     * `CommitUnknownError` (retriable): the connection broke at COMMIT, and the ledger could not be read
 
@@ -208,6 +209,10 @@ class FencedError(LedgerError):
 
 class PositionConflictError(LedgerError):
     """A stored position is not where the batch starts."""
+
+
+class BatchClosedError(LedgerError):
+    """The batch was committed or abandoned meanwhile: this attempt can never commit it."""
 
 
 class OlderLedgerError(LedgerError):

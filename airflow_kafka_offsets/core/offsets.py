@@ -68,12 +68,13 @@ class PartitionLog:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange(OfPartition):
-    """Offsets of one partition that a batch loads.
+    """Offsets of one partition that a batch loads; or a move of its position by a user, which may go back.
 
-    :param start: the stored position, or the offset that `how` decided on
-    :param end: becomes the stored position when the batch is committed
+    :param start: the stored position, or the offset that `how` decided on; of a move, the old position
+    :param end: becomes the stored position when the batch is committed; of a move, the new position
     :param target: the offset that the task instance wants to reach; the range of a capped batch ends before it
-    :param how: how the start was decided: stored, earliest, latest, timestamp, group, new-partition, or skipped-gap
+    :param how: how the start was decided: stored, earliest, latest, timestamp, group, new-partition, or skipped-gap; of a replay,
+        replay; of a move, rewind, or chosen (there was no position), removed (there is none now), recreated (of another topic)
     :param leader_epoch: that of the stored position; None without one, or after a gap
     :param end_epoch: that of the leader that reported the log's end, when the range was planned; stored with the position
     """

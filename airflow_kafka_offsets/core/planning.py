@@ -49,7 +49,8 @@ class Plan:
     :param ranges: the ranges to load, by topic and partition; a partition with lag whose share of the cap is 0
         has an empty range, so that its target is stored
     :param gaps: offsets that are skipped because the user chose so
-    :param initial: positions to store without loading anything: those of partitions that begin at the end of their log
+    :param initial: positions to store without loading anything: those of partitions without a position of which nothing is to be
+        loaded now
     """
 
     ranges: tuple[OffsetRange, ...] = ()
@@ -70,7 +71,7 @@ def decide(
 ) -> Plan:
     """Decide the ranges of the next batch.
 
-    :param positions: the stored positions of the group, read before the log ends
+    :param positions: the stored positions of the group, read before the ends of the logs
     :param logs: the log of every partition of every topic of the pipeline
     :param start: where a topic without a position begins: at an end of its log, nowhere, or at an offset for each partition
     :param on_data_loss: fail, or skip to the beginning offset and record the gap

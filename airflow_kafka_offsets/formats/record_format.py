@@ -44,7 +44,11 @@ class Decoded(NamedTuple):
 
 
 class Decoder(Protocol):
-    """Decodes batches of records. A task creates a decoder for each slice, and calls it for each batch of the slice."""
+    """Decodes batches of records. A task creates a decoder for each slice, and calls it for each batch of the slice.
+
+    A record that cannot be decoded is returned among the bad ones, whatever is wrong with it: an exception ends the load, and names
+    no record.
+    """
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
         """Decode records.
@@ -56,7 +60,10 @@ class Decoder(Protocol):
 
 @runtime_checkable
 class RecordFormat(Protocol):
-    """How the bytes of a record become columns: a frozen dataclass whose fields JSON can hold."""
+    """How the bytes of a record become columns: a frozen dataclass whose fields JSON can hold, and gives back as they were.
+
+    DAG files import its module: what is heavy (pyarrow, a decoder's library) is imported in the methods.
+    """
 
     kind: ClassVar[str]
     """Its name in `FORMATS`."""
@@ -70,6 +77,8 @@ class RecordFormat(Protocol):
 
     def columns(self) -> pa.Schema:
         """Return the columns that a record becomes. Called on the worker, before anything is read.
+
+        Their types are those of `spark_ddl`: a transform gets them from Spark.
 
         :raises ConfigurationError: the parameters of the format are wrong
         """

@@ -187,6 +187,8 @@ def _spark_type(kind: pa.DataType) -> str:
         return f"ARRAY<{_spark_type(kind.value_type)}>"
     if pa.types.is_struct(kind):
         return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {_spark_type(field.type)}' for field in kind.fields)}>"
+    if kind not in _SPARK_NAMES:
+        raise ConfigurationError(f"The columns of a format cannot have the type {kind}; known types are {KNOWN_TYPES}")
     return _SPARK_NAMES[kind]
 
 

@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
+from airflow_kafka_offsets.exceptions import BatchClosedError
 from airflow_kafka_offsets.ledger.tables import Tables
 
 
@@ -137,6 +138,20 @@ def update_open(
     batches = tables.offset_batches
     still_open = batches.update().where(batches.c.batch_id == batch_id, batches.c.state.in_(states))
     return conn.execute(still_open.values(**values)).rowcount == 1
+
+
+def change_open(
+    conn: Connection, tables: Tables, batch: Batch, *, states: Sequence[str] = OPEN_STATES, **values: object
+) -> None:
+    """Update a batch that is open.
+
+    :raises BatchClosedError: it was committed or abandoned meanwhile
+    """
+    if not update_open(conn, tables, batch.batch_id, states=states, **values):
+        raise BatchClosedError(
+            f"Batch {batch.batch_id} of group {batch.group_id!r} is not open any more: it was committed or abandoned by another "
+            "attempt or user. Nothing was written."
+        )
 
 
 def _values(part: OffsetRange | Gap, columns: Mapping[str, str]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     Batch,
     Recipe,
     as_batch,
+    change_open,
     insert_batch,
     of_task_instance,
     update_open,
@@ -187,7 +188,7 @@ def begin_staging(claim: Claim, batch: Batch, staging_uri: str, recipe: Recipe) 
         "transform": recipe.transform,
         "fingerprint": recipe.fingerprint,
     }
-    claim.transact(lambda conn: update_open(conn, tables, batch.batch_id, **values))
+    claim.transact(lambda conn: change_open(conn, tables, batch, **values))
 
 
 def mark_staged(claim: Claim, batch: Batch, records: int) -> None:
@@ -195,6 +196,6 @@ def mark_staged(claim: Claim, batch: Batch, records: int) -> None:
 
     def work(conn: Connection) -> None:
         values = {"state": "staged", "records": records, "staged_at": database_now(conn)}
-        update_open(conn, claim.ledger.tables, batch.batch_id, states=("planned",), **values)
+        change_open(conn, claim.ledger.tables, batch, states=("planned",), **values)
 
     claim.transact(work)

@@ -76,7 +76,7 @@ class Claim(ABC):
         """
 
     def lock(self, conn: Connection) -> None:
-        """Lock the row, as every writer does first, and check that it still has this claim's epoch.
+        """Lock the row, as every writer does first, unless a later attempt has raised its epoch.
 
         :raises FencedError: a later attempt has raised it
         """
@@ -90,7 +90,7 @@ class Claim(ABC):
         return conn.execute(claimed.values(**values)).rowcount == 1
 
     def wait(self, conn: Connection) -> None:
-        """Lock the row under any epoch: no other transaction of this or another attempt is open on it afterwards."""
+        """Lock the row, whatever its epoch: no other transaction of this or another attempt is open on it afterwards."""
         table, of_row = self.row()
         conn.execute(table.update().where(of_row).values(epoch=table.c.epoch))
 
@@ -146,7 +146,7 @@ class GroupClaim(Claim):
         check_positions(conn, self.ledger.tables, batch)
 
     def finish_commit(self, conn: Connection, batch: Batch, reads: Reads, now: datetime) -> None:
-        """Move the positions to the ends of the batch's ranges."""
+        """Move the positions to the ends of the batch's ranges, and renew the lease."""
         tables, positions = self.ledger.tables, positions_after(batch.ranges)
         set_positions(conn, tables, self.group_id, batch.batch_id, positions, now, reads)
         # The heartbeat could not renew the lease while this transaction had the group's row locked.
@@ -174,12 +174,12 @@ class GroupClaim(Claim):
         if row.lease_owner is None and last is not None and last.state == "abandoned":
             return FencedError(
                 f"Batch {last.batch_id} of group {self.group_id!r} was abandoned while this attempt ({self.owner}, epoch "
-                f"{self.epoch}) was running: {last.reason}. Nothing of this attempt was written; the next load plans a new batch."
+                f"{self.epoch}) was running: {last.reason}. Nothing of the batch was written; the next load plans a new one."
             )
         return FencedError(
             f"Group {self.group_id!r} was taken over by {row.lease_owner or 'a later attempt'} (epoch {row.epoch}) while "
-            f"this attempt ({self.owner}, epoch {self.epoch}) was running. Nothing of this attempt was written; the later "
-            "attempt carries on with the same batch."
+            f"this attempt ({self.owner}, epoch {self.epoch}) was running. Nothing of the batch at hand was written, and "
+            "what this attempt committed before stays; the later attempt carries on from there."
         )
 
 

@@ -19,10 +19,9 @@ from airflow_kafka_offsets.exceptions import (
     CommitUnknownError,
     DatabaseBusyError,
     DatabaseUnavailableError,
-    PositionConflictError,
     TargetError,
 )
-from airflow_kafka_offsets.ledger.batch_rows import Batch, update_open
+from airflow_kafka_offsets.ledger.batch_rows import Batch, change_open
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.positions import Reads, bound_partition, is_bound_partition
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -40,6 +39,7 @@ def commit_batch(claim: Claim, batch: Batch, reads: Reads, write: Callable[[Conn
     :return: the number of rows
     :raises FencedError: a later attempt took over
     :raises PositionConflictError: a stored position is not where its range starts
+    :raises BatchClosedError: the batch was committed or abandoned meanwhile
     :raises DoubleLoadError: records of a replay would be duplicated
     :raises TargetError: the database refuses the transaction as a whole
     :raises DatabaseBusyError: other writers interfered with every attempt; nothing was written
@@ -52,12 +52,14 @@ def commit_batch(claim: Claim, batch: Batch, reads: Reads, write: Callable[[Conn
         claim.begin_commit(conn, batch)
         rows = write(conn)
         now = database_now(conn)
+        # A load moves its positions here.
         claim.finish_commit(conn, batch, reads, now)
         _close(conn, tables, batch, reads, rows, now)
         return rows
 
     of_group = f"{batch.batch_id} of group {batch.group_id!r}"
     try:
+        # Not `Claim.transact`: each kind of claim locks in its own order, and checks more.
         return transact(claim.ledger.engine, work, outcome=lambda conn: _rows_committed(conn, claim, batch))
     except DBAPIError as error:
         nothing = f"Batch {of_group} was not committed, and nothing of it was written: {database_message(error)}."
@@ -107,18 +109,13 @@ def _close(conn: Connection, tables: Tables, batch: Batch, reads: Reads, rows: i
             ranges.update().where(ranges.c.batch_id == batch.batch_id, is_bound_partition(ranges)),
             [bound_partition(tp) | asdict(read) for tp, read in reads.items()],
         )
-    closed = update_open(
+    change_open(
         conn,
         tables,
-        batch.batch_id,
+        batch,
         state="committed",
         records=sum(read.records or 0 for read in reads.values()),
         row_count=rows,
         dead_letters=sum(read.dead_letters for read in reads.values()),
         committed_at=now,
     )
-    if not closed:
-        raise PositionConflictError(
-            f"Batch {batch.batch_id} of group {batch.group_id!r} is not open any more: it was committed or abandoned by "
-            "another attempt or user. Nothing was written."
-        )

@@ -39,6 +39,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
     rows = StagedRows(staged.directory, staged.manifest)
     schema = rows.schema()
     if schema is not None:
+        # Again: only now a transform's columns are known, and the target may have changed since the batch was planned.
         pipeline.sink.prepare(context.ledger.engine, schema)
 
     def write(conn: Connection) -> int:

@@ -72,7 +72,7 @@ class LoadResult:
 class LoadContext:
     """A load or a replay that is ready to run.
 
-    :param columns: of a decoded record
+    :param columns: of a decoded row, with those that say which record it came from
     :param target: the columns of the target
     :param recipe: how rows are made; its fingerprint is a hash of everything that decides which rows a range becomes
     :param on_commit: called after each commit

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_kafka_offsets.database.transactions import translated_errors
-from airflow_kafka_offsets.exceptions import DataLossError, FencedError, GroupBusyError, LedgerError
+from airflow_kafka_offsets.exceptions import CommitUnknownError, DataLossError, FencedError, GroupBusyError, LedgerError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import Claim, GroupClaim, claim_group, heartbeat
 from airflow_kafka_offsets.ledger.tables import Ledger
@@ -25,7 +25,7 @@ from airflow_kafka_offsets.loading.commit import commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
 from airflow_kafka_offsets.loading.mirror import mirror_after_commit
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
-from airflow_kafka_offsets.loading.plan import abandon_if_expired, decide, plan
+from airflow_kafka_offsets.loading.plan import abandon_if_expired, decide_for_claim, plan
 from airflow_kafka_offsets.loading.stage import stage
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.spark.job import Launcher
@@ -95,7 +95,7 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
         mirror_after_commit(context.cluster, options.mirror_to, context.ledger, context.pipeline)
         budget = options.time_budget
         if budget is not None and time.monotonic() - started >= budget.total_seconds():
-            complete = not decide(context, claim, options).ranges
+            complete = not decide_for_claim(context, claim, options).ranges
             if not complete:
                 log.info("The time budget of %s is used up; the next run loads the remaining records", budget)
             return replace(result, complete=complete)
@@ -138,10 +138,13 @@ def hold_group(
 
 @contextmanager
 def prefer_fenced_error(claim: Claim) -> Iterator[None]:
-    """Raise FencedError instead of another error of the block where a later attempt took over."""
+    """Raise FencedError instead of another error of the block where a later attempt took over.
+
+    That the outcome of a commit is not known is no consequence of it, and is told.
+    """
     try:
         yield
-    except FencedError:
+    except (FencedError, CommitUnknownError):
         raise
     except Exception:
         # A later attempt removes the files of this one, which causes other errors. A database error of the check is not raised: the

@@ -26,7 +26,7 @@ from airflow_kafka_offsets.spark.transforms import load_transform, source_files
 class Pipeline:
     """How the records of topics become rows, and where the rows are written: for `load` and `replay` alike.
 
-    Plain data, which nothing checks before it is used. As for `KafkaBatchOperator`: `group_id`, `topics`, `value_format`, `sink`,
+    Plain data: `check` says whether it can work. As for `KafkaBatchOperator`: `group_id`, `topics`, `value_format`, `sink`,
     `transform`, `on_bad_record`, `max_dead_letters`, `isolation_level`, `slice_offsets`, `staging_dir`, `staging_retention`,
     `idle_timeout`. The connection of the sink is not used: its database is that of the engine.
 
@@ -76,6 +76,7 @@ class Pipeline:
                 "find its class; add a line to formats.record_format.FORMATS"
             )
         columns = row_columns(self.value_format)
+        spark_ddl(columns)  # refuses a type that Spark does not have
         if self.transform is not None:
             load_transform(self.transform)
         return columns

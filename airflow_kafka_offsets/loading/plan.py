@@ -56,7 +56,7 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
         return planned
     keep_to_table(claim, pipeline.topics, pipeline.sink.name)
     generation = read_generation(ledger, claim.group_id)
-    decided = decide(context, claim, options)
+    decided = decide_for_claim(context, claim, options)
     log_gaps(decided.gaps)
     if not decided.ranges and not decided.initial:
         log.info("Nothing to load for group %r in %s", pipeline.group_id, ", ".join(pipeline.topics))
@@ -88,8 +88,8 @@ def log_planned(batch: Batch, kind: str) -> None:
     )
 
 
-def decide(context: LoadContext, claim: Claim, options: LoadOptions) -> planning.Plan:
-    """Decide what a new batch of this task instance would load now; nothing is written."""
+def decide_for_claim(context: LoadContext, claim: Claim, options: LoadOptions) -> planning.Plan:
+    """Decide what a new batch of a task instance would load now, up to the ends that its first attempt captured."""
     pipeline, targets = context.pipeline, captured_targets(claim)
     return decide_now(context.ledger, context.cluster, pipeline.group_id, pipeline.topics, options, targets)
 

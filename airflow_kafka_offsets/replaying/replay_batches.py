@@ -85,7 +85,7 @@ class ReplayClaim(Claim):
         :raises DoubleLoadError: a stored position was moved back since the batch was planned
         """
         tables = self.ledger.tables
-        # The group before the batch, as `abandon_batch` locks them: two locks in two orders are a deadlock.
+        # The group before the batch, as `rewinding.execution.abandon_batch` locks them: two locks in two orders are a deadlock.
         if self.replay.replace or loads_into(conn, tables, self.group_id, self.replay.target):
             lock(conn, tables, self.group_id)
         self.lock(conn)
@@ -103,7 +103,7 @@ class ReplayClaim(Claim):
         current = f"try {row.try_number}, epoch {row.epoch}" if row is not None else "its row is gone"
         return FencedError(
             f"Batch {self.batch.batch_id}, a replay of group {self.group_id!r}, was taken over by a later attempt of {self.owner} "
-            f"({current}) while this one (try {self.owner.try_number}, epoch {self.epoch}) was running. Nothing of this attempt "
+            f"({current}) while this one (try {self.owner.try_number}, epoch {self.epoch}) was running. Nothing of the batch "
             "was written; the later attempt carries on with the same batch."
         )
 

@@ -1,7 +1,7 @@
 """The protocol of a sink, and the values that sinks and their callers exchange.
 
 A sink is a module with a class that has the members of `Sink`; `sql/` has one. What a load, a replay, a rewind and a
-verification ask of their target goes through this protocol: they know no sink by its class. Nothing here does I/O, and DAG
+verification ask of their target goes through this protocol: they know no sink by its class. DAG
 files import it: SQLAlchemy and Arrow are named in annotations only.
 """
 

@@ -70,11 +70,11 @@ def failure(batch_id: int, error: Exception) -> KafkaOffsetsError:
     :return: a ConfigurationError where Spark's Python lacks a module that a task needs, else a StagingError
     """
     text = str(error)
-    missing = re.search(r"No module named '(pyarrow|confluent_kafka)\b", text)
+    missing = re.search(r"No module named '([\w.]+)'", text)
     if missing:
         return ConfigurationError(
-            f"Spark's Python has no module {missing[1]!r}: install pyarrow and confluent-kafka where the executors run, or set "
-            "spark.pyspark.python to a Python that has them"
+            f"Spark's Python has no module {missing[1]!r}: install pyarrow, confluent-kafka and what the format or the transform "
+            "imports where the executors run, or set spark.pyspark.python to a Python that has them"
         )
     # After that line come Java's stack frames, indented, and the same again as causes.
     lines = [line for line in text.splitlines() if re.match(r"(?!Caused by|Driver stacktrace)\S", line)]

@@ -51,7 +51,11 @@ class Lines:
             lines: list[list[str]] = []
             bad: list[BadRecord] = []
             for index, value in enumerate(records.column("value").to_pylist()):
-                fields = (value or b"").decode().split(self.separator)
+                try:
+                    fields = (value or b"").decode().split(self.separator)
+                except UnicodeDecodeError:
+                    bad.append(BadRecord(index, "not UTF-8"))
+                    continue
                 if len(fields) == len(columns):
                     lines.append(fields)
                 else:
@@ -97,7 +101,7 @@ GOOD = [("1", "Ada"), ("2", "Grace"), ("4", "Zoë")]
 def orders(topic: TopicFactory, kafka: Kafka) -> str:
     name = topic(partitions=2)
     produce(kafka, name, RECORDS, 0)
-    produce(kafka, name, [b"6|Tim"], 1)
+    produce(kafka, name, [b"6|Tim", b"7|\xff"], 1)
     return name
 
 
@@ -116,16 +120,17 @@ def test_a_bad_record_fails_the_load_and_nothing_is_written(loader: Loader, orde
 def test_bad_records_are_dead_lettered_and_the_others_loaded(loader: Loader, orders: str, slice_offsets: int) -> None:
     result = loader(orders, value_format=LINES, on_bad_record="dead_letter", slice_offsets=slice_offsets)
 
-    assert (result.records, result.rows, result.dead_letters) == (7, 4, 3)
+    assert (result.records, result.rows, result.dead_letters) == (8, 4, 4)
     assert sorted(rows(loader.engine, "SELECT id, name FROM target")) == [*GOOD, ("6", "Tim")]
     origins = "SELECT id, _kafka_partition, _kafka_offset FROM target ORDER BY id"
     assert rows(loader.engine, origins) == [("1", 0, 0), ("2", 0, 1), ("4", 0, 3), ("6", 1, 0)]
     assert rows(loader.engine, "SELECT offset_value, value, error FROM dead_letters ORDER BY offset_value") == [
+        (1, b"7|\xff", "not UTF-8"),
         (2, b"3", "1 fields for 2 columns"),
         (4, None, "1 fields for 2 columns"),
         (5, b"5|Lin|da", "3 fields for 2 columns"),
     ]
-    assert positions(loader.engine) == {(orders, 0): 6, (orders, 1): 1}
+    assert positions(loader.engine) == {(orders, 0): 6, (orders, 1): 2}
     assert loader(orders, value_format=LINES, on_bad_record="dead_letter").records == 0
 
 
@@ -164,6 +169,15 @@ def test_a_retry_commits_staged_files_of_the_same_format_and_stages_again_with_a
 def test_a_mistake_is_found_before_anything_is_planned(loader: Loader, orders: str) -> None:
     with pytest.raises(ConfigurationError, match="Lines needs the name of a column; got names=' '"):
         loader(orders, value_format=Lines(" "))
+    assert not sa.inspect(loader.engine).get_table_names()
+
+
+def test_a_type_that_spark_does_not_have_is_refused_before_anything_is_planned(
+    loader: Loader, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lines, "columns", lambda _: pa.schema([("id", pa.time64("us"))]))
+    with pytest.raises(ConfigurationError, match=r"cannot have the type time64\[us\]; known types are BOOLEAN"):
+        loader(orders, value_format=LINES)
     assert not sa.inspect(loader.engine).get_table_names()
 
 

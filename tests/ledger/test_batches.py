@@ -7,6 +7,7 @@ from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_offsets.core.offsets import Gap, Position, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
+from airflow_kafka_offsets.exceptions import BatchClosedError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.batches import begin_staging, captured_targets, mark_staged, open_batch, record_plan
 from airflow_kafka_offsets.ledger.positions import read_positions
@@ -157,6 +158,10 @@ class TestStaging:
     def test_a_committed_batch_is_never_opened_again(self, db: Database) -> None:
         held = db.claim()
         batch = db.load(held)
-        begin_staging(held, batch, "/staging/2", RECIPE)
-        mark_staged(held, batch, 12)
-        assert db.batch(batch.batch_id)["state"] == "committed"
+        before = db.batch(batch.batch_id)
+        with pytest.raises(BatchClosedError, match=r"^Batch 1 of group 'orders_loader' is not open any more"):
+            begin_staging(held, batch, "/staging/2", RECIPE)
+        with pytest.raises(BatchClosedError):
+            mark_staged(held, batch, 12)
+        assert db.batch(batch.batch_id) == before
+        assert before["state"] == "committed"

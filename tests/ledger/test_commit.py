@@ -7,7 +7,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import Gap, Position, TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
-from airflow_kafka_offsets.exceptions import PositionConflictError
+from airflow_kafka_offsets.exceptions import BatchClosedError, PositionConflictError
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.batches import open_batch
 from airflow_kafka_offsets.ledger.claims import GroupClaim
@@ -115,7 +115,7 @@ class TestCommit:
         db.load(held)
         batch = db.load(held, Plan((offset_range(T0, 10, 10, target=12, how="stored"),)))
         before = db.dump()
-        with pytest.raises(PositionConflictError, match=f"Batch {batch.batch_id} .* is not open any more"):
+        with pytest.raises(BatchClosedError, match=f"Batch {batch.batch_id} .* is not open any more"):
             db.commit(held, batch)
         assert db.dump() == before
 
@@ -124,7 +124,7 @@ class TestCommit:
         batch = db.plan(held)
         db.change("UPDATE offset_batches SET state = 'abandoned'")
         before = db.dump()
-        with pytest.raises(PositionConflictError, match="committed or abandoned"):
+        with pytest.raises(BatchClosedError, match="committed or abandoned"):
             db.commit(held, batch)
         assert db.dump() == before
 

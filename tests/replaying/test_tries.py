@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_kafka_offsets.exceptions import (
+    BatchClosedError,
     DoubleLoadError,
-    PositionConflictError,
     StagingError,
 )
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
@@ -86,7 +86,7 @@ class TestTries:
         loader = replayer.loader
         give_up = Interrupted(lambda: abandon_batch("loader", 2, engine=loader.engine, who="somebody"))
 
-        with pytest.raises(PositionConflictError, match=r"Batch 2 .* is not open any more"):
+        with pytest.raises(BatchClosedError, match=r"Batch 2 .* is not open any more"):
             replayer(orders, {orders: {0: (0, 5)}}, run=RUN, launcher=give_up)
 
         assert offsets(loader, "elsewhere") == {}

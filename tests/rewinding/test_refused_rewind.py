@@ -10,11 +10,11 @@ import pytest
 from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.exceptions import (
+    BatchClosedError,
     ClusterChangedError,
     ConfigurationError,
     FencedError,
     OpenBatchError,
-    PositionConflictError,
     PositionsMovedError,
     RewindConflictError,
 )
@@ -237,6 +237,6 @@ class TestOpenBatch:
 
         loaded.commit(held, batch)
         assert isinstance(planned, ReplayClaim)
-        with pytest.raises(PositionConflictError, match="not open any more"):
+        with pytest.raises(BatchClosedError, match="not open any more"):
             commit_batch(planned, planned.batch, {}, lambda conn: 0)
         assert loaded.positions()[T0] == 30

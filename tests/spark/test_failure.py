@@ -1,0 +1,34 @@
+"""What an exception of Spark's means for the task."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
+from airflow_kafka_offsets.spark.main import failure
+
+TEXT = """\
+Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times
+Traceback (most recent call last):
+  File "/opt/spark/python/worker.py", line 1, in main
+{last}
+
+\tat org.apache.spark.api.python.BasePythonRunner.handlePythonException
+Driver stacktrace:
+Caused by: org.apache.spark.api.python.PythonException: again
+"""
+
+
+@pytest.mark.parametrize("module", ["pyarrow", "confluent_kafka", "fastavro", "ours.models"])
+def test_a_missing_module_is_a_mistake_that_no_retry_can_help(module: str) -> None:
+    error = failure(7, RuntimeError(TEXT.format(last=f"ModuleNotFoundError: No module named '{module}'")))
+    assert isinstance(error, ConfigurationError)
+    assert not error.retriable
+    assert str(error).startswith(f"Spark's Python has no module '{module}': install")
+
+
+def test_anything_else_may_pass_and_its_cause_is_named() -> None:
+    error = failure(7, RuntimeError(TEXT.format(last="OSError: [Errno 28] No space left on device")))
+    assert isinstance(error, StagingError)
+    assert error.retriable
+    assert str(error) == "Spark did not stage batch 7: OSError: [Errno 28] No space left on device"
