@@ -83,6 +83,9 @@ class TestPoke:
         assert stored["poll_interval"] == timedelta(seconds=20)
 
     def test_what_waiting_cannot_help_fails_or_skips_at_once(self, sensed: str) -> None:
+        # First of all a single look: a sensor that waits here would wait for days.
+        with pytest.raises(AirflowFailException, match=r"UnknownTopicError: .*nowhere"):
+            self.sensor("nowhere", min_lag=1).poke({})
         with pytest.raises(AirflowFailException, match=r"UnknownTopicError: .*nowhere"):
             self.sensor("nowhere", min_lag=1).execute({})
         for deferrable in (False, True):
