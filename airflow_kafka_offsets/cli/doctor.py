@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from airflow_kafka_offsets.cli.command import command, describe_error, one_line
-from airflow_kafka_offsets.cli.doctor_checks import CheckFailedError, CheckSkipped, Machine
+from airflow_kafka_offsets.cli.doctor_checks import CheckFailedError, CheckSkipped, CheckWarning, Machine
 from airflow_kafka_offsets.cli.output import show
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import database_message
@@ -41,6 +41,7 @@ _FIX_KAFKA = "correct bootstrap.servers, security.protocol and the credentials, 
 _CHECKS = (
     _Check("versions", Machine.versions, "reinstall airflow-kafka-offsets", {}),
     _Check("database", Machine.database, "correct the connection, or start the database", {}),
+    _Check("database security", Machine.database_security, "", _DATABASE),
     _Check(
         "state tables",
         Machine.state_tables,
@@ -60,6 +61,7 @@ _CHECKS = (
         "add a connection of type kafka whose extra has 'bootstrap.servers'",
         {},
     ),
+    _Check("Kafka security", Machine.kafka_security, "", _KAFKA),
     _Check("Kafka cluster", Machine.kafka_cluster, _FIX_KAFKA, _KAFKA),
     _Check("Kafka topics", Machine.kafka_topics, _FIX_KAFKA, {**_KAFKA, "Kafka cluster": "the cluster is not reached"}),
     _Check("PySpark", Machine.pyspark, "pip install 'airflow-kafka-offsets[spark]'", {}),
@@ -76,6 +78,7 @@ _CHECKS = (
         "install the extra [spark], and correct the connection's extra",
         {**_SPARK, "Java": "it needs Java"},
     ),
+    _Check("Spark security", Machine.spark_security, "", _SPARK),
     _Check("Spark master", Machine.spark_master, "start the master, or correct the connection", _SPARK),
 )
 
@@ -110,6 +113,8 @@ def _run(check: _Check, machine: Machine) -> tuple[str, str, str | None]:
         return "ok", check.look(machine), None
     except CheckSkipped as reason:
         return "skipped", str(reason), None
+    except CheckWarning as error:
+        return "warning", str(error), error.fix
     except CheckFailedError as error:
         return "failed", str(error), error.fix
     except DBAPIError as error:

@@ -15,8 +15,9 @@ from sqlalchemy.exc import DBAPIError
 from airflow_kafka_offsets.cli.command import KAFKA_TIMEOUT_SECONDS, database
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.transactions import STATE_RIGHTS, database_message, is_outage, sqlstate, transaction
-from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher
+from airflow_kafka_offsets.hooks.connections import database_weakness, kafka_config, make_launcher
 from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.kafka.config import weaknesses
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.tables import Ledger
 
@@ -47,6 +48,10 @@ class CheckFailedError(Exception):
 
 class CheckSkipped(Exception):  # noqa: N818 - nothing is wrong
     """A check cannot be made, or there is nothing to check; the message says why."""
+
+
+class CheckWarning(CheckFailedError):  # noqa: N818 - loads can run
+    """What a check found could be better; the command succeeds all the same."""
 
 
 class _RolledBackError(Exception):
@@ -83,6 +88,14 @@ class Machine:
         user = f" as user {engine.url.username!r}" if engine.url.username else ""
         return f"{engine.dialect.name} {version}, database {engine.url.database!r}{user}"
 
+    def database_security(self) -> str:
+        with database(self._args) as ledger, ledger.connect() as conn:
+            if conn.dialect.driver != "psycopg":
+                raise CheckSkipped(f"the driver {conn.dialect.driver} does not tell")
+            if problem := database_weakness(conn.connection.dbapi_connection):
+                raise CheckWarning(problem, "see SECURITY.md")
+        return "encrypted, or on this machine"
+
     def state_tables(self) -> str:
         with database(self._args) as ledger:
             version = _installed_version(ledger)
@@ -117,6 +130,11 @@ class Machine:
         self._kafka_config = kafka_config(self._args.kafka_conn_id)
         protocol = self._kafka_config.get("security.protocol", "plaintext")
         return f"{self._kafka_config['bootstrap.servers']}, security.protocol={protocol}"
+
+    def kafka_security(self) -> str:
+        if problems := weaknesses(self._kafka_config):
+            raise CheckWarning("; ".join(problems), "see SECURITY.md")
+        return "nothing crosses the network in plain text"
 
     def kafka_cluster(self) -> str:
         return f"cluster id {Cluster(self._kafka_config, timeout=KAFKA_TIMEOUT_SECONDS).cluster_id()}"
@@ -160,6 +178,15 @@ class Machine:
 
         self._master = str(SparkSubmitHook(conn_id=self._args.spark_conn_id)._connection["master"])
         return f"master {self._master}"
+
+    def spark_security(self) -> str:
+        if self._master.startswith("local"):
+            raise CheckSkipped("driver and executors are one process")
+        from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
+
+        if problem := SparkSubmitLauncher(self._args.spark_conn_id).weakness():
+            raise CheckFailedError(problem, "see SECURITY.md")
+        return "authenticated and encrypted between driver and executors"
 
     def spark_submit(self) -> str:
         # Whether the load needs a staging directory, and shares it with the executors, is not known here.

@@ -6,6 +6,7 @@ line to `LAUNCHERS`. `SessionLauncher` is not in the table: its caller passes a 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
 
+from airflow_kafka_offsets.core.hosts import is_this_machine
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.kafka.config import check_config
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.kafka.cluster import Cluster
     from airflow_kafka_offsets.spark.job import Launcher
+
+log = logging.getLogger(__name__)
 
 LAUNCHERS = {"spark": "airflow_kafka_offsets.hooks.spark:SparkSubmitLauncher"}
 """The class of the launcher for each type of connection."""
@@ -41,7 +45,30 @@ def database_engine(conn_id: str) -> Engine:
         )
     # Error messages must not show the values of rows.
     engine: Engine = hook.get_sqlalchemy_engine(engine_kwargs={"hide_parameters": True})
+    _warn_once(engine, conn_id)
     return engine
+
+
+def _warn_once(engine: Engine, conn_id: str) -> None:
+    """Log a warning about the first connection where it is not encrypted."""
+    from sqlalchemy import event
+
+    def look(driver_connection: Any, _: object) -> None:
+        if problem := database_weakness(driver_connection):
+            log.warning("Connection %r: %s", conn_id, problem)
+
+    event.listen(engine, "connect", look, once=True)
+
+
+def database_weakness(driver_connection: Any) -> str | None:
+    """Return why a connection of psycopg is not safe, as a sentence; None where it is, and for other drivers."""
+    pgconn = getattr(driver_connection, "pgconn", None)
+    if pgconn is None or pgconn.ssl_in_use or is_this_machine(driver_connection.info.host):
+        return None
+    return (
+        f"the rows and the positions cross the network to {driver_connection.info.host} in plain text; add 'sslmode': 'verify-full' and "
+        "'sslrootcert' to its extra"
+    )
 
 
 @contextmanager

@@ -5,6 +5,7 @@ What the application does is in the package `spark`; the options that let its JV
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,9 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.main import java_options
 from airflow_kafka_offsets.spark.package import write_job
-from airflow_kafka_offsets.spark.properties import REDACTION, split_secrets
+from airflow_kafka_offsets.spark.properties import REDACTION, read_defaults, split_secrets, weakness
+
+log = logging.getLogger(__name__)
 
 _OLDEST_JAVA = 17
 
@@ -110,12 +114,18 @@ class SparkSubmitLauncher:
                 f"Connection {connection.conn_id!r} leads to the cluster {master}: set staging_dir to a location that the "
                 "workers and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared file system)"
             )
+        if problem := self.weakness():
+            log.warning("%s", problem)
         if shutil.which(binary, path=_environment()["PATH"]) is None:
             raise ConfigurationError(
                 f"{binary} is not on the PATH: install the extra "
                 "'airflow-kafka-offsets[spark]' on the worker, or add your Spark distribution's bin directory"
             )
         check_java()
+
+    def weakness(self) -> str | None:
+        """Return what the connection's cluster lacks to protect Kafka's credentials; None where it lacks nothing."""
+        return weakness(self._make_hook().resolved["master"], {**_spark_defaults(), **self._conf})
 
     def __call__(self, job: StageJob) -> None:
         with tempfile.TemporaryDirectory(prefix="kafka-offsets-job-") as directory:
@@ -139,6 +149,16 @@ class SparkSubmitLauncher:
 
     def _make_hook(self, **arguments: Any) -> _Hook:
         return _Hook(conf=self._conf, conn_id=self._conn_id, name=self.name, **arguments)
+
+
+def _spark_defaults() -> dict[str, str]:
+    """Return the properties that spark-submit takes from its configuration directory."""
+    home = os.environ.get("SPARK_HOME")
+    if home is None and (found := find_spec("pyspark")) is not None and found.submodule_search_locations:
+        home = found.submodule_search_locations[0]
+    directory = os.environ.get("SPARK_CONF_DIR") or str(Path(home or "/nowhere", "conf"))
+    file = Path(directory, "spark-defaults.conf")
+    return read_defaults(file.read_text(encoding="utf-8")) if file.is_file() else {}
 
 
 def _default_properties(master: str) -> dict[str, str]:

@@ -22,7 +22,7 @@ from airflow_kafka_offsets.exceptions import (
     KafkaUnavailableError,
     UnknownTopicError,
 )
-from airflow_kafka_offsets.kafka.config import check_config, client_log
+from airflow_kafka_offsets.kafka.config import check_config, client_log, warn_of_weaknesses
 from airflow_kafka_offsets.kafka.read_errors import REFUSED, UNKNOWN
 
 Key = TypeVar("Key")
@@ -80,6 +80,7 @@ class RetryingAdmin:
 
     def __init__(self, config: Mapping[str, Any], timeout: float) -> None:
         checked = check_config(config)
+        warn_of_weaknesses(checked)
         self._timeout = timeout
         self._servers = checked["bootstrap.servers"]
         # Only this callback learns why a connection fails. It runs inside poll().

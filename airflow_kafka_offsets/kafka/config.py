@@ -10,9 +10,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from airflow_kafka_offsets.core.hosts import is_this_machine
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 log = logging.getLogger(__name__)
+
+_warned: set[str] = set()
 
 # librdkafka reports a failing connection again and again on stderr; its reason reaches the user once, in our error.
 client_log = logging.getLogger(f"{__name__}.librdkafka")
@@ -128,9 +131,44 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
         )
     if not config.get("bootstrap.servers"):
         raise ConfigurationError("The Kafka configuration has no 'bootstrap.servers'; add it to the connection's extra")
-    if str(config.get("enable.ssl.certificate.verification", "true")).lower() in ("false", "f", "0"):
-        log.warning("TLS certificates of the Kafka brokers are not verified: the connection turns it off")
     return dict(config)
+
+
+def weaknesses(config: Mapping[str, Any]) -> list[str]:
+    """Return what makes a connection that is allowed less safe than it could be, as sentences."""
+    found = []
+    if str(config.get("enable.ssl.certificate.verification", "true")).lower() in ("false", "f", "0"):
+        found.append("TLS certificates of the Kafka brokers are not verified: the connection turns it off")
+    elif str(config.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
+        found.append(
+            "The host names in the TLS certificates of the Kafka brokers are not verified: any server with a certificate of the same "
+            "authority passes for a broker; remove ssl.endpoint.identification.algorithm=none"
+        )
+    protocol = str(config.get("security.protocol", "plaintext")).lower()
+    servers = str(config.get("bootstrap.servers", config.get("metadata.broker.list", ""))).split(",")
+    away = [server.strip() for server in servers if not is_this_machine(_host(server))]
+    if away and protocol in ("plaintext", "sasl_plaintext"):
+        crosses = "the user's name and password cross" if protocol == "sasl_plaintext" else "records cross"
+        found.append(
+            f"security.protocol={protocol}: {crosses} the network to {', '.join(away)} in plain text; use "
+            f"{'sasl_ssl' if protocol == 'sasl_plaintext' else 'ssl or sasl_ssl'}"
+        )
+    return found
+
+
+def warn_of_weaknesses(config: Mapping[str, Any]) -> None:
+    """Log the weaknesses of a connection, each once a process: sensors ask for it again and again."""
+    for weakness in weaknesses(config):
+        if weakness not in _warned:
+            _warned.add(weakness)
+            log.warning("%s", weakness)
+
+
+def _host(server: str) -> str:
+    """Return the host of an address such as PLAINTEXT://kafka:9092 or [::1]:9092."""
+    address = server.strip().rpartition("://")[2]
+    host, colon, port = address.rpartition(":")
+    return (host if colon and port.isdecimal() else address).strip("[]")
 
 
 def _why_refused(key: str) -> str:

@@ -1,4 +1,5 @@
-"""Which Spark properties hold secrets: they go to the application in a file of its owner, never on a command line.
+"""Which Spark properties hold secrets, which go to the application in a file of its owner, never on a command line; and whether
+properties protect what Spark's processes send to each other.
 
 Spark hides in its own logs and event logs what `spark.redaction.regex` names; `REDACTION` names the same as this module. DAG files
 import it: it must stay light.
@@ -38,6 +39,34 @@ def refuse_literal_secrets(conf: object) -> None:
                 f"spark_conf[{name!r}] holds a secret, and everybody who may see the DAG could read it. Take it from a connection, as "
                 "in '{{ conn.lake.password }}': it then reaches Spark in a file that only its owner can read"
             )
+
+
+def weakness(master: str, properties: Mapping[str, Any]) -> str | None:
+    """Return what a cluster lacks to protect what the driver sends to executors, as a sentence; None where it lacks nothing.
+
+    Kafka's configuration is a part of that: https://spark.apache.org/docs/latest/security.html
+    """
+    on = {name for name, value in properties.items() if str(value).lower() == "true"}
+    lacking = []
+    if master.startswith("local"):
+        return None
+    if "spark.authenticate" not in on:
+        lacking.append("spark.authenticate")
+    if not on & {"spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled"}:
+        lacking.append("spark.network.crypto.enabled (or spark.ssl.rpc.enabled)")
+    if not lacking:
+        return None
+    return (
+        f"Kafka's credentials cross the network between the driver and the executors of {master} unprotected: set "
+        f"{' and '.join(lacking)} to true in spark-defaults.conf, here and on the workers"
+    )
+
+
+def read_defaults(text: str) -> dict[str, str]:
+    """Return the properties of a file in the form of spark-defaults.conf: a name, blanks, = or :, and a value."""
+    lines = (line.strip() for line in text.splitlines())
+    found = (re.match(r"([^\s=:]+)\s*[=:]?\s*(.*)", line) for line in lines if line and not line.startswith(("#", "!")))
+    return {match[1]: match[2] for match in found if match is not None}
 
 
 def _is_secret(name: str) -> bool:

@@ -49,16 +49,19 @@ def test_a_machine_that_can_load(cli: CommandLine, inline_loader: Loader, topic:
     assert {check: row["result"] for check, row in found.items()} == {
         "versions": "ok",
         "database": "ok",
+        "database security": "ok" if is_postgres else "skipped",
         "state tables": "ok",
         "rights": "ok",
         "binary COPY": "ok" if is_postgres else "skipped",
         "Kafka connection": "ok",
+        "Kafka security": "ok",
         "Kafka cluster": "ok",
         "Kafka topics": "ok",
         "PySpark": "ok",
         "Java": "ok",
         "Spark connection": "ok",
         "spark-submit": "ok",
+        "Spark security": "skipped",
         "Spark master": "skipped",
     }
     assert done.status == 0
@@ -133,18 +136,34 @@ def test_one_failure_does_not_hide_the_others_and_no_secret_is_told(cli: Command
     assert results(done) == {
         "versions": "ok",
         "database": "failed",
+        "database security": "skipped",
         "state tables": "skipped",
         "rights": "skipped",
         "Kafka connection": "ok",
+        "Kafka security": "ok",
         "Kafka cluster": "failed",
         "Kafka topics": "skipped",
         "PySpark": "ok",
         "Java": "ok",
         "Spark connection": "ok",
         "spark-submit": "ok",
+        "Spark security": "failed",
         "Spark master": "failed",
     }
     assert SECRET not in done.stdout + done.stderr
+
+
+def test_plain_text_on_the_network_is_a_warning_and_no_failure(cli: CommandLine, kafka: KafkaBroker) -> None:
+    servers = f"{kafka.bootstrap_servers},kafka.invalid:9092"
+    cli.connect("kafka_default", json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": servers}}))
+
+    done = cli("doctor", *DB, "--output", "json")
+
+    row = findings(done)["Kafka security"]
+    assert (row["result"], row["fix"]) == ("warning", "see SECURITY.md")
+    assert "cross the network to kafka.invalid:9092 in plain text" in row["found"]
+    assert results(done)["Kafka cluster"] == "ok"
+    assert done.status == 0
 
 
 def test_a_secret_is_told_nowhere_even_where_it_was_put_by_mistake(cli: CommandLine, kafka: KafkaBroker) -> None:

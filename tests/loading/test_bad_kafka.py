@@ -89,8 +89,9 @@ def test_names_of_kerberos_and_of_openssl_are_no_code(kafka: KafkaBroker) -> Non
 
 @pytest.mark.parametrize("value", [False, "False", "f", "0", 0], ids=repr)
 def test_certificates_that_are_not_verified_are_warned_about(
-    kafka: KafkaBroker, caplog: pytest.LogCaptureFixture, value: object
+    kafka: KafkaBroker, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, value: object
 ) -> None:
+    monkeypatch.setattr("airflow_kafka_offsets.kafka.config._warned", set())
     Cluster({"bootstrap.servers": kafka.bootstrap_servers, "enable.ssl.certificate.verification": value})
 
     assert [

@@ -1,0 +1,146 @@
+"""What is not encrypted is told: once in the log of a load, and by doctor, without stopping either but for Spark."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from sqlalchemy import create_engine
+
+from airflow_kafka_offsets.hooks.connections import _warn_once, database_weakness
+from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.kafka.config import weaknesses
+from airflow_kafka_offsets.spark.properties import read_defaults
+
+CLUSTER = "spark://master:7077"
+PROTECTED = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+
+
+class TestKafka:
+    @pytest.mark.parametrize(
+        ("config", "problem"),
+        [
+            (
+                {"bootstrap.servers": "kafka:9092"},
+                "security.protocol=plaintext: records cross the network to kafka:9092 in plain",
+            ),
+            (
+                {
+                    "bootstrap.servers": "localhost:1,PLAINTEXT://10.0.0.1:9092",
+                    "security.protocol": "SASL_PLAINTEXT",
+                    "sasl.mechanism": "PLAIN",
+                },
+                "security.protocol=sasl_plaintext: the user's name and password cross the network to PLAINTEXT://10.0.0.1:9092 in",
+            ),
+            (
+                {
+                    "bootstrap.servers": "kafka:9093",
+                    "security.protocol": "SSL",
+                    "ssl.endpoint.identification.algorithm": "none",
+                },
+                "The host names in the TLS certificates of the Kafka brokers are not verified",
+            ),
+            (
+                {
+                    "bootstrap.servers": "kafka:9093",
+                    "security.protocol": "ssl",
+                    "enable.ssl.certificate.verification": "false",
+                },
+                "TLS certificates of the Kafka brokers are not verified",
+            ),
+        ],
+    )
+    def test_it_is_told_in_the_log_once(
+        self, config: dict[str, str], problem: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("airflow_kafka_offsets.kafka.config._warned", set())
+        for _ in range(2):
+            Cluster(config)
+        (record,) = caplog.records
+        assert record.levelno == logging.WARNING
+        assert record.getMessage().startswith(problem)
+
+    @pytest.mark.parametrize(
+        "config",
+        [
+            {"bootstrap.servers": "127.0.0.1:9092,[::1]:9092,localhost"},
+            {"bootstrap.servers": "localhost:9092", "security.protocol": "sasl_plaintext"},
+            {"bootstrap.servers": "kafka:9093", "security.protocol": "SASL_SSL"},
+        ],
+    )
+    def test_nothing_is_told_of_this(self, config: dict[str, str]) -> None:
+        assert weaknesses(config) == []
+
+
+class TestDatabase:
+    @staticmethod
+    def connection(host: str, *, ssl: bool) -> SimpleNamespace:
+        return SimpleNamespace(pgconn=SimpleNamespace(ssl_in_use=ssl), info=SimpleNamespace(host=host))
+
+    def test_rows_in_plain_text_are_told(self) -> None:
+        problem = database_weakness(self.connection("db.example.org", ssl=False))
+        assert problem is not None
+        assert problem.startswith(
+            "the rows and the positions cross the network to db.example.org in plain text; add 'sslmode'"
+        )
+
+    def test_nothing_is_told_of_encryption_of_this_machine_and_of_other_drivers(self) -> None:
+        assert database_weakness(self.connection("db.example.org", ssl=True)) is None
+        assert database_weakness(self.connection("/var/run/postgresql", ssl=False)) is None
+        assert database_weakness(object()) is None
+
+    def test_it_is_told_once(self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("airflow_kafka_offsets.hooks.connections.database_weakness", lambda _: "in plain text")
+        engine = create_engine("sqlite://", pool_size=2)
+        _warn_once(engine, "warehouse")
+        with engine.connect(), engine.connect():
+            pass
+        assert [record.getMessage() for record in caplog.records] == ["Connection 'warehouse': in plain text"]
+        engine.dispose()
+
+
+class TestSpark:
+    @pytest.fixture(autouse=True)
+    def _cluster(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": CLUSTER}))
+        monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+
+    def test_a_cluster_that_protects_nothing_is_told_at_every_launch(self, caplog: pytest.LogCaptureFixture) -> None:
+        SparkSubmitLauncher("spark_default").check("/shared")
+        assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+            f"Kafka's credentials cross the network between the driver and the executors of {CLUSTER} unprotected: set "
+            "spark.authenticate and spark.network.crypto.enabled (or spark.ssl.rpc.enabled) to true in spark-defaults.conf, here "
+            "and on the workers"
+        ]
+
+    def test_half_of_it_is_not_enough(self) -> None:
+        for name in PROTECTED:
+            problem = SparkSubmitLauncher("spark_default", conf={name: "true"}).weakness()
+            assert problem is not None
+            assert f"set {name}" not in problem
+
+    def test_properties_of_the_load_count(self) -> None:
+        assert SparkSubmitLauncher("spark_default", conf=PROTECTED).weakness() is None
+
+    def test_the_machines_own_defaults_count(self, tmp_path: Path) -> None:
+        (tmp_path / "spark-defaults.conf").write_text("# ours\nspark.authenticate true\nspark.ssl.rpc.enabled=true\n")
+        assert SparkSubmitLauncher("spark_default").weakness() is None
+
+    def test_nothing_is_told_of_a_local_master(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+        assert SparkSubmitLauncher("spark_default").weakness() is None
+
+
+def test_defaults_are_read_as_spark_reads_them() -> None:
+    text = "# comment\n\nspark.a   one two\nspark.b=two\nspark.c: three\n  spark.d\tfour\n! another\nspark.e\n"
+    assert read_defaults(text) == {
+        "spark.a": "one two",
+        "spark.b": "two",
+        "spark.c": "three",
+        "spark.d": "four",
+        "spark.e": "",
+    }
