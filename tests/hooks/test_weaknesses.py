@@ -17,6 +17,7 @@ from airflow_kafka_offsets.kafka.config import weaknesses
 from airflow_kafka_offsets.spark.properties import read_defaults
 
 CLUSTER = "spark://master:7077"
+PLAIN = {"sasl.mechanism": "PLAIN", "sasl.username": "me", "sasl.password": "5ecret"}
 PROTECTED = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
 
 
@@ -32,7 +33,7 @@ class TestKafka:
                 {
                     "bootstrap.servers": "localhost:1,PLAINTEXT://10.0.0.1:9092",
                     "security.protocol": "SASL_PLAINTEXT",
-                    "sasl.mechanism": "PLAIN",
+                    **PLAIN,
                 },
                 "security.protocol=sasl_plaintext: the user's name and password cross the network to PLAINTEXT://10.0.0.1:9092 in",
             ),
