@@ -38,10 +38,13 @@ COMMANDS = (
         "state.init",
         "Create or upgrade the state tables",
         "Create the tables that hold offsets and batch history, or upgrade those of an earlier schema version. Safe to run again. "
-        "With --show-sql, print the statements for this database instead, for a user who may run DDL.",
-        "init --conn-id warehouse --show-sql",
+        "With --show-sql, print the statements for this database instead, for a user who may run DDL. With --grant-to, also those that "
+        "grant a role what it needs on the state tables for loads, and no more.",
+        "init --conn-id warehouse --show-sql --grant-to loader",
         *shared.DATABASE,
         switch("--show-sql", "print the statements instead of running them"),
+        option("--grant-to", "grant this role what loads need on the state tables", metavar="ROLE"),
+        switch("--grant-moves", "grant the role also what rewinds need, and replays that replace rows"),
     ),
     _command(
         "state.groups",

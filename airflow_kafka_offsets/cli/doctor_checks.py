@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import socket
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,6 +19,7 @@ from airflow_kafka_offsets.hooks.connections import database_weakness, kafka_con
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.config import weaknesses
 from airflow_kafka_offsets.ledger.install import installed_version
+from airflow_kafka_offsets.ledger.rights import of_loads, of_moves
 from airflow_kafka_offsets.ledger.tables import Ledger
 
 _REQUIRED = ("airflow-kafka-offsets", "apache-airflow-core", "confluent-kafka", "pyarrow", "sqlalchemy")
@@ -105,13 +106,19 @@ class Machine:
         with database(self._args) as ledger:
             if _installed_version(ledger) is None:
                 raise CheckSkipped("there are no state tables to check")
-            missing = list(_missing_rights(ledger))
+            missing = list(_missing_rights(ledger, of_loads(ledger.tables)))
             if missing:
-                raise CheckFailedError(f"missing: {first_few(missing, most=_MOST_RIGHTS)}", f"GRANT {STATE_RIGHTS}")
+                raise CheckFailedError(
+                    f"missing: {first_few(missing, most=_MOST_RIGHTS)}",
+                    "ask the owner of the tables to run the output of 'airflow kafka-offsets init --show-sql --grant-to ROLE'",
+                )
+            only_loads = next(_missing_rights(ledger, of_moves(ledger.tables)), None)
             with ledger.connect() as conn:
                 stored = conn.scalars(sa.select(ledger.tables.consumed_offsets.c.topic).distinct()).all()
         self._topics = self._topics or stored
-        return "SELECT, INSERT, UPDATE and DELETE, each in a transaction that was committed"
+        if only_loads is not None:
+            return f"all that loads need; not all for rewinds, and replays that replace rows: {only_loads}"
+        return "all that loads, replays and rewinds need, each tried in a transaction that was committed"
 
     def binary_copy(self) -> str:
         with database(self._args) as ledger:
@@ -264,17 +271,16 @@ def _try_to_create(ledger: Ledger) -> str:
         raise CheckFailedError(database_message(error), f"{create}, and grant USAGE and CREATE on it") from error
 
 
-def _missing_rights(ledger: Ledger) -> Iterator[str]:
+def _missing_rights(ledger: Ledger, rights: Iterable[tuple[sa.Table, str]]) -> Iterator[str]:
     engine, tables = ledger.engine, ledger.tables
-    for table in tables.metadata.sorted_tables:
-        for right, statement in _statements(table):
-            try:
-                with transaction(engine) as conn:
-                    conn.execute(statement)
-            except DBAPIError as error:
-                if is_outage(error) and engine.dialect.name != "sqlite":
-                    raise
-                yield f"{right} on {table.fullname} ({database_message(error)})"
+    for table, right in rights:
+        try:
+            with transaction(engine) as conn:
+                conn.execute(_STATEMENTS[right](table))
+        except DBAPIError as error:
+            if is_outage(error) and engine.dialect.name != "sqlite":
+                raise
+            yield f"{right} on {table.fullname} ({database_message(error)})"
     if engine.dialect.name == "postgresql":
         name = engine.dialect.identifier_preparer.format_table(tables.offset_batches)
         sequence = sa.func.pg_get_serial_sequence(name, "batch_id")
@@ -284,10 +290,10 @@ def _missing_rights(ledger: Ledger) -> Iterator[str]:
                 yield f"USAGE on the sequence of {tables.offset_batches.fullname}"
 
 
-def _statements(table: sa.Table) -> Iterator[tuple[str, sa.Executable]]:
-    """Yield a statement for each right. It changes no row; the database checks the right all the same."""
-    nothing, column = sa.false(), next(iter(table.columns))
-    yield "SELECT", sa.select(column).where(nothing)
-    yield "INSERT", table.insert().from_select(list(table.columns), sa.select(table).where(nothing))
-    yield "UPDATE", table.update().where(nothing).values({column: column})
-    yield "DELETE", table.delete().where(nothing)
+_STATEMENTS: dict[str, Callable[[sa.Table], sa.Executable]] = {
+    "SELECT": lambda table: sa.select(table).where(sa.false()),
+    "INSERT": lambda table: table.insert().from_select(list(table.columns), sa.select(table).where(sa.false())),
+    "UPDATE": lambda table: table.update().where(sa.false()).values({table.columns[0]: table.columns[0]}),
+    "DELETE": lambda table: table.delete().where(sa.false()),
+}
+"""A statement for each right. It changes no row; the database checks the right all the same."""

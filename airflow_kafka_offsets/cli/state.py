@@ -7,12 +7,13 @@ from argparse import Namespace
 
 from sqlalchemy.exc import DBAPIError
 
-from airflow_kafka_offsets.cli.command import command, database
+from airflow_kafka_offsets.cli.command import command, database, usage
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import database_message, is_outage
-from airflow_kafka_offsets.ledger import install, overview
-from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.ledger import install, overview, rights
+from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger
 
 _BATCH_COLUMNS = [
     "batch_id",
@@ -33,6 +34,7 @@ _BATCH_COLUMNS = [
 def init(args: Namespace) -> None:
     """Create or upgrade the state tables, or print the statements."""
     with database(args) as ledger:
+        granted = _grants(args, ledger)
         if args.show_sql:
             try:
                 text = install.statements(ledger)
@@ -43,13 +45,16 @@ def init(args: Namespace) -> None:
                     f"The database cannot be read: {database_message(error)}. These are the statements for one without state tables"
                 )
                 text = ledger.tables.ddl(ledger.engine.dialect)
-            sys.stdout.write(text)
+            sys.stdout.write(text + granted)
             if not text:
                 note(f"The state tables already have schema version {SCHEMA_VERSION}: there is nothing to run")
             return
         with ledger.connect() as conn:
             before = install.stored_version(conn, ledger.tables)
         changed = install.initialize(ledger)
+        with ledger.engine.begin() as conn:
+            for statement in granted.splitlines():
+                conn.exec_driver_sql(statement)
     if not changed:
         outcome = "exist already, in the version of this package,"
     elif before is None:
@@ -57,6 +62,17 @@ def init(args: Namespace) -> None:
     else:
         outcome = f"were upgraded from schema version {before} to {SCHEMA_VERSION}"
     note(f"The state tables {outcome} in database {ledger.engine.url.database!r}")
+
+
+def _grants(args: Namespace, ledger: Ledger) -> str:
+    """Return the statements of `--grant-to`, a line each; empty without it."""
+    dialect = ledger.engine.dialect
+    with usage():
+        if args.grant_moves and args.grant_to is None:
+            raise ConfigurationError("--grant-moves says what to grant, and --grant-to to whom: name a role")
+        if args.grant_to is not None and dialect.name == "sqlite":
+            raise ConfigurationError("SQLite has no rights on tables, but those on its file: leave out --grant-to")
+    return "" if args.grant_to is None else rights.grants(ledger.tables, dialect, args.grant_to, moves=args.grant_moves)
 
 
 @command("groups")

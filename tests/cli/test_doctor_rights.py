@@ -63,14 +63,37 @@ class TestRights:
         row = self.rights(cli)
         assert row["result"] == "failed"
         assert "INSERT on consumed_offsets" in row["found"]
-        assert "GRANT" in row["fix"]
+        assert "--grant-to" in row["fix"]
         grant("INSERT, UPDATE ON ALL TABLES IN SCHEMA public")
-        assert "DELETE on" in self.rights(cli)["found"]
-        assert "UPDATE on" not in self.rights(cli)["found"]
-        grant("DELETE ON ALL TABLES IN SCHEMA public")
         assert self.rights(cli)["found"] == "missing: USAGE on the sequence of offset_batches"
         grant("USAGE ON ALL SEQUENCES IN SCHEMA public")
-        assert self.rights(cli)["result"] == "ok"
+        row = self.rights(cli)
+        assert row["result"] == "ok"
+        assert row["found"].startswith(
+            "all that loads need; not all for rewinds, and replays that replace rows: DELETE on consumer_"
+        )
+        grant("DELETE ON ALL TABLES IN SCHEMA public")
+        assert self.rights(cli)["found"].startswith("all that loads, replays and rewinds need")
+
+    def test_what_init_grants_is_what_it_asks_for(self, cli: CommandLine, postgres_engine: Engine, reader: str) -> None:
+        before = findings(cli("doctor", *DB, "--output", "json"))["rights"]["result"]
+        printed = cli("init", "--conn-id", "warehouse", "--show-sql", "--grant-to", reader)
+        assert printed.stdout.splitlines()[0] == f"GRANT SELECT, INSERT, UPDATE ON consumed_offsets TO {reader};"
+        with postgres_engine.begin() as conn:
+            conn.exec_driver_sql(printed.stdout)
+
+        found = self.rights(cli)["found"]
+
+        assert (before, found[:24]) == ("failed", "all that loads need; not")
+        printed = cli("init", "--conn-id", "warehouse", "--show-sql", "--grant-to", reader, "--grant-moves")
+        with postgres_engine.begin() as conn:
+            conn.exec_driver_sql(printed.stdout)
+        assert self.rights(cli)["found"].startswith("all that loads, replays and rewinds need")
+
+    def test_a_role_has_to_be_named(self, cli: CommandLine) -> None:
+        done = cli("init", "--conn-id", "warehouse", "--grant-moves")
+        assert done.status == 2
+        assert "name a role" in done.stderr
 
     def test_a_database_that_is_read_only_is_told(self, cli: CommandLine, postgres_engine: Engine) -> None:
         with postgres_engine.begin() as conn:

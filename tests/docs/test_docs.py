@@ -75,7 +75,7 @@ def test_all_shell_snippets_are_known_here() -> None:
         "make demo\nmake test",  # test_demo.py; the tests are these
         "pip install 'airflow-kafka-offsets[spark,postgres]'",
         "airflow kafka-offsets init --conn-id warehouse",
-        "airflow kafka-offsets init --conn-id warehouse --show-sql",
+        "airflow kafka-offsets init --conn-id warehouse --show-sql --grant-to loader",
     }
 
 

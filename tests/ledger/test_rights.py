@@ -1,0 +1,175 @@
+"""The rights that `init --grant-to` grants are measured: with them everything works, and without any one of them something fails."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.database.transactions import transact, translated_errors
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError
+from airflow_kafka_offsets.ledger.groups import wait_for_group
+from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.rights import grants, of_loads, of_moves
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.rewinding.execution import execute_rewind
+from airflow_kafka_offsets.rewinding.previewing import preview_rewind
+from airflow_kafka_offsets.rewinding.scenarios import Scenario
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.verification.verify import verify
+from devstack.postgres import PostgresServer
+from devstack.topics import create_topic, delete_records
+from tests.support.clients import produce
+from tests.support.inline import InlineLauncher
+from tests.support.loads import Loader, names
+from tests.support.memory_log import MemoryLog
+from tests.support.replays import Replayer
+
+pytestmark = pytest.mark.server
+
+TABLES = Tables("state")
+TARGET = SqlTable("target")
+
+numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def owner(postgres: PostgresServer) -> Iterator[Engine]:
+    """The owner of the state tables, in a schema of their own, and of two targets."""
+    engine = sa.create_engine(postgres.create_database("rights"))
+    with engine.begin() as conn:
+        for statement in (
+            "CREATE SCHEMA state",
+            "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
+            "CREATE ROLE loader LOGIN PASSWORD 'loader'",
+            *(
+                f"CREATE TABLE {table} (id BIGINT, name TEXT, _kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT, "
+                "_batch_id BIGINT)"
+                for table in ("target", "elsewhere")
+            ),
+        ):
+            conn.exec_driver_sql(statement)
+        # As a created table has it: a load then looks for rows of unknown batches.
+        conn.exec_driver_sql("CREATE INDEX ON target (_batch_id)")
+    initialize(Ledger(engine, TABLES))
+    yield engine
+    with engine.begin() as conn:
+        conn.exec_driver_sql("DROP OWNED BY loader")
+        conn.exec_driver_sql("DROP ROLE loader")
+    engine.dispose()
+    postgres.drop_database("rights")
+
+
+@pytest.fixture
+def loader(owner: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loader]:
+    """Loads as a role that has no rights but those that a test grants."""
+    engine = sa.create_engine(owner.url.set(username="loader", password="loader"))
+    yield Loader(MemoryLog().install(monkeypatch), engine, InlineLauncher())
+    engine.dispose()
+    run(owner, "REASSIGN OWNED BY loader TO CURRENT_USER", "DROP OWNED BY loader")
+
+
+def run(owner: Engine, *statements: str) -> None:
+    with owner.begin() as conn:
+        for statement in statements:
+            conn.exec_driver_sql(statement)
+
+
+def grant(owner: Engine, *on_target: str, moves: bool) -> None:
+    run(owner, *grants(TABLES, owner.dialect, "loader", moves=moves).splitlines())
+    run(owner, *(f"GRANT {right} ON target, elsewhere TO loader" for right in on_target))
+
+
+def load(loader: Loader) -> tuple[str, str]:
+    """All that loads do: first positions, rows, a dead letter, a gap; a replay into another table; the proof. Return group and topic."""
+    group, topic = (f"{name}_{next(numbers)}" for name in ("group", "orders"))
+    options: dict[str, Any] = {"tables": TABLES, "group_id": group, "on_bad_record": "dead_letter"}
+    create_topic(loader.kafka.bootstrap_servers, topic, 2)
+    loader(topic, start="latest", **options)
+    produce(loader.kafka, topic, [*names(0, 5), b"no JSON"])
+    loader(topic, **options)
+    produce(loader.kafka, topic, [*names(5, 4), b"no JSON"])
+    delete_records(loader.kafka.bootstrap_servers, topic, 8)
+    loader(topic, on_data_loss="skip", **options)
+    Replayer(loader)(topic, {topic: {0: (9, 11)}}, **options)
+    verify(group, sink=TARGET, engine=loader.engine, tables=TABLES, kafka_config=loader.config)
+    return group, topic
+
+
+def load_and_move(loader: Loader) -> None:
+    """All that is done besides: a rewind that replaces rows and dead letters, its load, and a new group that is rewound."""
+    group, topic = load(loader)
+    Replayer(loader)(topic, {topic: {0: (9, 11)}}, sink=TARGET, tables=TABLES, group_id=group, replace=True)
+    for name, scenario, new in (
+        (group, Scenario.of("to-offset", 5), False),
+        (f"{group}_new", Scenario.of("to-latest"), True),
+    ):
+        preview = preview_rewind(
+            name,
+            scenario,
+            engine=loader.engine,
+            kafka_config=loader.config,
+            tables=TABLES,
+            scope={topic: frozenset({0})},
+            new_group=new,
+        )
+        execute_rewind(preview, engine=loader.engine, tables=TABLES, replace=None if new else TARGET)
+    # A rewind does so after its connection broke: a row that waits for nobody is deleted again.
+    with translated_errors("Nothing waits"):
+        transact(loader.engine, lambda conn: wait_for_group(conn, TABLES, f"{group}_other", "cluster"))
+
+
+@contextmanager
+def revoked(owner: Engine, right: str) -> Iterator[None]:
+    """Take a right away for a block, with the whole statement that granted it where no part of it is named."""
+    run(owner, f"REVOKE {right} FROM loader")
+    yield
+    run(owner, f"GRANT {right} TO loader")
+
+
+def needed(rights: Callable[[Tables], Iterator[tuple[sa.Table, str]]]) -> list[str]:
+    return [f"{right} ON {table.fullname}" for table, right in rights(TABLES)]
+
+
+OF_LOADS = [*needed(of_loads), "USAGE ON SCHEMA state", "USAGE ON SEQUENCE state.offset_batches_batch_id_seq"]
+
+
+class TestLoads:
+    def test_what_is_granted_suffices(self, owner: Engine, loader: Loader) -> None:
+        grant(owner, "SELECT, INSERT", moves=False)
+        load(loader)
+
+    # A cursor whose query is denied is closed by the garbage collector.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    @pytest.mark.long
+    def test_nothing_more_is_granted(self, owner: Engine, loader: Loader) -> None:
+        grant(owner, "SELECT, INSERT", moves=False)
+        works = []
+        for right in [*OF_LOADS, "SELECT ON target", "INSERT ON target"]:
+            with revoked(owner, right), suppress(KafkaOffsetsError):
+                load(loader)
+                works.append(right)
+        assert works == []
+
+
+class TestMoves:
+    def test_what_is_granted_suffices(self, owner: Engine, loader: Loader) -> None:
+        grant(owner, "SELECT, INSERT, DELETE", moves=True)
+        load_and_move(loader)
+
+    # A cursor whose query is denied is closed by the garbage collector.
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+    @pytest.mark.long
+    def test_nothing_more_is_granted(self, owner: Engine, loader: Loader) -> None:
+        grant(owner, "SELECT, INSERT, DELETE", moves=True)
+        works = []
+        for right in [*needed(of_moves), "DELETE ON target"]:
+            with revoked(owner, right), suppress(KafkaOffsetsError):
+                load_and_move(loader)
+                works.append(right)
+        assert works == []
