@@ -72,7 +72,7 @@ def test_a_load_that_has_nothing_to_do_sees_a_rewind(
 ) -> None:
     rewinder.loader(half)
     # It has looked, found nothing new, and ends; what is reopened then is the next load's.
-    slip_in(monkeypatch, plan, "decide", lambda: rewinder("to-offset", 50, replace=TARGET), after=True)
+    slip_in(monkeypatch, plan, "decide_for_claim", lambda: rewinder("to-offset", 50, replace=TARGET), after=True)
 
     assert rewinder.loader(half).batches == ()
 

@@ -72,6 +72,8 @@ class Runs:
     def begin(self, date: str = "2026-01-01", **options: Any) -> Run:
         """Begin a run; the same date is the same task instance, another date another run."""
         self.home.env["LOAD_UNDER_TEST"] = json.dumps(options)
+        # A transform beside the DAG imports the DAG's file, on Spark too.
+        self.home.env["AIRFLOW__KAFKA_OFFSETS__SPARK_ENVIRONMENT"] = "LOAD_UNDER_TEST"
         run = Run(self.home, date)
         self._runs.append(run)
         return run
