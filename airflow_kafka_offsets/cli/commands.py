@@ -92,7 +92,7 @@ COMMANDS = (
         "the bytes, and the number of slices that Spark reads in parallel. If the group has an open batch, that comes next. "
         "Pass the options of the load: they are not stored.",
         "plan orders_loader --conn-id warehouse --max-records 1000000",
-        *shared.LAG,
+        *shared.PLAN,
         option("--until", "load up to the first record at or after this instant (ISO 8601)"),
         shared.MAX_RECORDS,
         option("--max-bytes", "the most bytes of a batch, estimated", type=positive),

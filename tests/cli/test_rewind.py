@@ -149,15 +149,16 @@ def test_bad_input_is_one_line_and_changes_nothing(rewinds: Rewinds, arguments: 
     assert rewinds.position == 100
 
 
+@pytest.mark.parametrize("scope", ["{}:1", " {} : 1 "], ids=["bare", "blanks"])
 def test_r22_only_the_partition_in_the_scope_moves(
-    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, cli: CommandLine
+    scope: str, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, cli: CommandLine
 ) -> None:
     rewinds = Rewinds(inline_loader, cli, topic(partitions=3))
     for partition in range(3):
         produce(kafka, rewinds.topic, names(10 * partition, 10), partition)
     inline_loader(rewinds.topic)
 
-    done = rewinds("rewind", "--to-earliest", "--topic", f"{rewinds.topic}:1", "--execute")
+    done = rewinds("rewind", "--to-earliest", "--topic", scope.format(rewinds.topic), "--execute")
 
     assert done.status == 0, done.stderr
     assert "1 positions were changed" in done.stderr

@@ -174,6 +174,17 @@ class TestShow:
 
         assert "'elsewhere'" in failed(cli("show", "loader", *DB), "show")
 
+    def test_some_partitions_of_a_topic(
+        self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+    ) -> None:
+        name = topic(partitions=3)
+        inline_loader(name)
+        for partition in range(3):
+            produce(kafka, name, names(0, 1 + partition), partition)
+
+        assert [row["lag"] for row in data(cli, "show", "loader", "--topic", f"{name}:1")] == [2]
+        assert [row["lag"] for row in data(cli, "lag", "loader", "--topic", f"{name}: 0, 2")] == [4, 4]
+
     def test_a_topic_that_does_not_exist_is_an_error(
         self, cli: CommandLine, inline_loader: Loader, topic: TopicFactory
     ) -> None:
