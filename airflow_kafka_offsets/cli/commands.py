@@ -61,7 +61,7 @@ COMMANDS = (
         "Show, for every partition of a group, the stored position, the ends of the log, the lag, the number of lost offsets, "
         "the age of the newest committed record (0 without lag), the delay (how long the oldest unread record has waited), and the "
         "headroom (how many offsets, and how much time, are left until retention reaches the position). Exits with 1 if a "
-        "partition has an error, or there is none.",
+        "partition has an error (a position beyond the end of the log is one), or there is none.",
         "show orders_loader --conn-id warehouse --output json",
         *shared.LAG,
     ),

@@ -60,6 +60,7 @@ def lag(args: Namespace) -> None:
             "partitions": len(total.partitions),
             **measures(total),
             "complete": total.complete and bool(total.partitions),
+            "flags": total.flags,
         }
         for topic, total in [*report.by_topic().items(), (None, report)]
     ]
