@@ -93,9 +93,13 @@ def _check_complete(group: str, report: LagReport) -> None:
     if report.errors:
         first = first_few((partition.error for partition in report.errors), most=1)
         raise KafkaOffsetsError(
-            f"the lag of group {group!r} is incomplete, {len(report.errors)} of {len(report.partitions)} partitions have an "
+            f"the lag of group {group!r} is incomplete, {_some_of(len(report.errors), len(report.partitions))} an "
             f"error: {first}"
         )
+
+
+def _some_of(errors: int, partitions: int) -> str:
+    return f"{errors:,} of {count(partitions, 'partition')} {'has' if errors == 1 else 'have'}"
 
 
 @command("plan")

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 from airflow_kafka_offsets.cli.command import cluster, command, database, scope, usage
-from airflow_kafka_offsets.cli.output import note, show
+from airflow_kafka_offsets.cli.output import note, show, show_value
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
@@ -150,26 +149,32 @@ def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -
     _show(preview, args.output)
     if preview.instant is not None:
         note(f"The instant meant is {preview.instant.isoformat()}")
-    offsets = f"{preview.offsets_reread:,} offsets are read again, {preview.offsets_skipped:,} were never loaded and are skipped"
+    offsets = (
+        f"{count(preview.offsets_reread, 'offset is', 'offsets are')} read again, "
+        f"{count(preview.offsets_skipped, 'was never loaded and is', 'were never loaded and are')} skipped"
+    )
     if result is None:
         if preview.open_batch is not None:
             note(f"Batch {preview.open_batch} is open: finish it first, or add --abandon {preview.open_batch}")
-        note(f"{len(preview.changed)} positions would change: {offsets}. Nothing was changed; add --execute to do it")
+        note(
+            f"{count(len(preview.changed), 'position')} would change: {offsets}. Nothing was changed; add --execute to do it"
+        )
     elif result.batch_id is None:
         abandoned = f"; batch {args.abandon} is abandoned" if args.abandon is not None else ""
         note(f"No position was to be changed{abandoned}")
     else:
-        removed = f"; {result.rows_removed:,} rows and {result.dead_letters_removed:,} dead letters were removed"
+        rows, dead_letters = count(result.rows_removed, "row"), count(result.dead_letters_removed, "dead letter")
+        removed = f"; {rows} and {dead_letters} were removed"
         note(
-            f"{result.moved} positions were changed, as number {result.batch_id} of the history: {offsets}"
+            f"{count(result.moved, 'position was', 'positions were')} changed, as number {result.batch_id} of the history: {offsets}"
             f"{removed if target is not None else ''}"
         )
 
 
 def _show(preview: RewindPreview, output: str) -> None:
-    if output == "json":
-        # `--preview` reads it.
-        sys.stdout.write(json.dumps(preview.as_dict(), indent=2) + "\n")
+    if output in ("json", "yaml"):
+        # `--preview` reads the JSON.
+        show_value(preview.as_dict(), output)
         return
     show(
         [

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from airflow_kafka_offsets.core.log_identity import topic_mismatch
 from airflow_kafka_offsets.core.offsets import OfPartition, PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.core.planning import Start, first_offset
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import count, first_few
 
 Flag = Literal["no position", "beyond the end"]
 
@@ -129,9 +129,9 @@ class LagReport:
         return [value for value in values if value is not None]
 
     def __str__(self) -> str:
-        parts = [f"lag {self.lag:,} in {len(self.partitions)} partitions"]
+        parts = [f"lag {self.lag:,} in {count(len(self.partitions), 'partition')}"]
         if self.lost:
-            parts.append(f"{self.lost:,} offsets lost to retention")
+            parts.append(f"{count(self.lost, 'offset')} lost to retention")
         if self.errors:
             parts.append(f"incomplete: {first_few((partition.error for partition in self.errors), most=1)}")
         if self.note:

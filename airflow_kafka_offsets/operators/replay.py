@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.operators.base import GroupOperator, PipelineOperator, topics_of
 
@@ -212,7 +212,9 @@ class KafkaReplayPlanOperator(GroupOperator):
         cluster = kafka_cluster(self.kafka_conn_id, self.isolation_level)
         ranges, logs = bounds.resolve_bounds(wanted, topics, cluster, self._batch)
         parts = [bounds.bounds_as_json(part, logs) for part in bounds.cut_into_parts(ranges, int(self.parts))]
-        self.log.info("%s offsets in %d parts: %s", f"{sum(map(len, ranges)):,}", len(parts), first_few(ranges))
+        self.log.info(
+            "%s in %s: %s", count(sum(map(len, ranges)), "offset"), count(len(parts), "part"), first_few(ranges)
+        )
         return parts
 
     def _batch(self, batch_id: int) -> Batch:

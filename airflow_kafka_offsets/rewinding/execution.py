@@ -16,7 +16,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import Gap, Position, Scope
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.transactions import transact, translated_errors
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
@@ -147,7 +147,11 @@ def execute_rewind(
         ) from unknown
     moved = len(preview.changed)
     log.info(
-        "Moved %d positions of group %r (%s), number %d in the history", moved, group_id, preview.scenario, batch_id
+        "Moved %s of group %r (%s), number %d in the history",
+        count(moved, "position"),
+        group_id,
+        preview.scenario,
+        batch_id,
     )
     return RewindResult(batch_id, moved, *count_removed(ledger, batch_id))
 

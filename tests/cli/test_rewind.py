@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 import sqlalchemy as sa
+from airflow.utils import yaml
 
 from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
 from devstack.kafka import KafkaBroker
@@ -31,6 +32,12 @@ def test_r01_a_preview_stores_nothing(rewinds: Rewinds) -> None:
     assert "Nothing was changed; add --execute" in done.stderr
     assert "50 offsets are read again" in done.stderr
     assert rewinds.position == 100
+
+
+def test_json_and_yaml_are_the_same_preview(rewinds: Rewinds) -> None:
+    as_json = rewinds("rewind", "--to-offset", "50", "--output", "json").json
+    assert yaml.safe_load(rewinds("rewind", "--to-offset", "50", "--output", "yaml").stdout) == as_json
+    assert (as_json["group_id"], [move["new"] for move in as_json["partitions"]]) == ("loader", [50])
 
 
 def test_r01_a_preview_of_a_new_group_stores_nothing(
@@ -129,6 +136,7 @@ def test_r28_an_export_read_back_changes_nothing(rewinds: Rewinds, tmp_path: Pat
         (["--to-offset", "many"], "to-offset needs a whole number of 64 bits at most; got 'many'"),
         (["--by-duration", "-P1D"], "by-duration needs a duration"),
         (["--to-datetime", "tuesday"], "to-datetime must be a date-time"),
+        (["--to-datetime", "2026-02-30"], "got to-datetime='2026-02-30': day is out of range for month"),
         (["--to-earliest", "--topic", "nowhere"], "Kafka at"),
         (["--to-batch", "99"], "Group 'loader' has no batch 99"),
         (["--to-group", "nobody"], "know no group 'nobody'"),
@@ -161,7 +169,7 @@ def test_r22_only_the_partition_in_the_scope_moves(
     done = rewinds("rewind", "--to-earliest", "--topic", scope.format(rewinds.topic), "--execute")
 
     assert done.status == 0, done.stderr
-    assert "1 positions were changed" in done.stderr
+    assert "1 position was changed" in done.stderr
     assert positions(inline_loader.engine) == {(rewinds.topic, number): 0 if number == 1 else 10 for number in range(3)}
 
 
