@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from airflow_kafka_offsets.cli.output import note
 from airflow_kafka_offsets.core.offsets import Scope, parse_scope
-from airflow_kafka_offsets.database.transactions import database_message
+from airflow_kafka_offsets.database.transactions import database_message, is_refused_login
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
 from airflow_kafka_offsets.hooks.connections import kafka_cluster, open_database
 from airflow_kafka_offsets.kafka.cluster import Cluster
@@ -57,6 +57,8 @@ def usage() -> Iterator[None]:
 
 def describe_error(error: Exception) -> str:
     """Return what happened and what to do, without statements, values and URLs."""
+    if isinstance(error, DBAPIError) and is_refused_login(error):
+        return f"the database refuses the login: {database_message(error)}. Correct the connection of --conn-id"
     if isinstance(error, DBAPIError):
         return (
             f"the database says: {database_message(error)}. 'airflow kafka-offsets doctor' with the same --conn-id, --schema and "

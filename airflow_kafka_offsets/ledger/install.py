@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import ExecutableDDLElement
@@ -107,13 +107,22 @@ def _change(ledger: Ledger, work: Callable[[Connection], bool], done: str, way_o
                 "was written; run the task again when the database is back."
             ) from error
         if sqlstate(error) == _NO_SUCH_SCHEMA:
-            way_out = f"CREATE SCHEMA {tables.metadata.schema}, and grant CREATE on the schema"
+            way_out = _missing_schema(tables, engine.dialect)
         where = f"schema {tables.metadata.schema!r}" if tables.metadata.schema else "the default schema"
         raise LedgerError(
             f"The state tables cannot be {done} in {where} of database {engine.url.database!r} as user "
             f"{engine.url.username!r}: {database_message(error)}. {way_out}, or let an administrator apply the output of "
             "'airflow kafka-offsets init --show-sql'."
         ) from error
+
+
+def _missing_schema(tables: Tables, dialect: Dialect) -> str:
+    schema = tables.metadata.schema
+    if schema is None:
+        return (
+            "No schema of the user's search_path exists: name one with --schema (offsets_schema), or create one of them"
+        )
+    return f"CREATE SCHEMA {dialect.identifier_preparer.quote(schema)}, and grant CREATE on the schema"
 
 
 def _create(conn: Connection, tables: Tables) -> bool:

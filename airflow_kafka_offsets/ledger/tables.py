@@ -18,6 +18,7 @@ from sqlalchemy.sql import ClauseElement
 from sqlalchemy.types import TypeDecorator
 
 from airflow_kafka_offsets.core.history import OPEN_STATES
+from airflow_kafka_offsets.database.identifiers import is_too_long
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 SCHEMA_VERSION = 2
@@ -156,8 +157,7 @@ class Tables:
         """
         for table in self.metadata.sorted_tables:
             for name in (table.name, *(str(index.name) for index in table.indexes)):
-                size = len(name.encode()) if dialect.name == "postgresql" else len(name)
-                if size > dialect.max_identifier_length:
+                if is_too_long(name, dialect):
                     raise ConfigurationError(
                         f"The name {name!r} is longer than the {dialect.max_identifier_length} that {dialect.name} keeps: "
                         f"choose a shorter prefix than {self._prefix!r}"
