@@ -146,7 +146,10 @@ LAG = (
 PLAN = (*GROUP, KAFKA_CONN_ID, topics("only this topic", _STORED_TOPICS, metavar="TOPIC"), *_OF_LAG)
 
 AUTHOR = (
-    option("--who", "who does it, for the history (default: the user of this process)"),
+    option(
+        "--who",
+        "who does it, for the history, beside the users of this process and of the database (default: the former)",
+    ),
     option("--reason", "why, for the history"),
 )
 

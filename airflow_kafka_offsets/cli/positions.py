@@ -103,9 +103,13 @@ def _scenario(args: Namespace) -> Scenario:
 
 
 @usage()
-def _saved_preview(args: Namespace) -> RewindPreview:
+def _check_preview_is_alone(args: Namespace) -> None:
     if _chosen(args) or args.topics:
         raise ConfigurationError("--preview says what is moved: leave out the scenario and the scope")
+
+
+def _saved_preview(args: Namespace) -> RewindPreview:
+    _check_preview_is_alone(args)
     preview = RewindPreview.from_json(_text(args.preview))
     if preview.group_id != args.group:
         raise ConfigurationError(f"The saved preview is of group {preview.group_id!r}, not of {args.group!r}")

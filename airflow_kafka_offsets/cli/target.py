@@ -12,10 +12,10 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationErr
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher
+from airflow_kafka_offsets.ledger.batch_rows import current_user
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.replaying.bounds import BatchBounds, Bounds, OffsetBounds, TimeBounds
 from airflow_kafka_offsets.replaying.replay import replay as replay_range
-from airflow_kafka_offsets.rewinding.execution import current_user
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification import verify as verification
 

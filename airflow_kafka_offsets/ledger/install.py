@@ -254,9 +254,18 @@ def _refuse_lateness(conn: Connection, tables: Tables) -> None:
         )
 
 
+def _add_authors(conn: Connection, tables: Tables) -> Iterator[Statement]:
+    """Add the columns of who triggered a task's run, and of the users of its process and of the database."""
+    existing = _column_names(conn, tables.offset_batches)
+    for column in ("triggered_by", "os_user", "database_user"):
+        if column not in existing:
+            # SQL Server has no "ADD COLUMN"; the others need no "COLUMN".
+            yield TableStatement(f"ALTER TABLE {{}} ADD {column} TEXT", tables.offset_batches)
+
+
 def _column_names(conn: Connection, table: sa.Table) -> set[str]:
     return {column["name"] for column in sa.inspect(conn).get_columns(table.name, schema=table.schema)}
 
 
-MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {2: _drop_lateness}
+MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {2: _drop_lateness, 3: _add_authors}
 """The migrations by the version to which they lead. A migration yields statements, without those that an interrupted one has run."""

@@ -21,7 +21,7 @@ from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.database.identifiers import is_too_long
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 NAME_LENGTH = 250
 """The most characters of a group's name, and of other names in the tables."""
@@ -107,6 +107,7 @@ class Tables:
             *_optional(scenario=sa.Text, reason=sa.Text, who=sa.Text),
             *_required(planned_at=UtcDateTime),
             *_optional(staged_at=UtcDateTime, committed_at=UtcDateTime),
+            *_optional(triggered_by=sa.Text, os_user=sa.Text, database_user=sa.Text),
         )
         batches = self.offset_batches.c
         self._index("by_run", batches.consumer_group, batches.run_id, batches.task_id)

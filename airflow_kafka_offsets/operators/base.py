@@ -203,7 +203,7 @@ def topics_of(topics: Any) -> tuple[str, ...]:
 
 
 def task_run(context: Context) -> TaskRun:
-    """Return the task instance of a context, with its try."""
+    """Return the task instance of a context, with its try, and the user who triggered its DAG run."""
     from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 
-    return from_attributes(TaskRun, context["ti"])
+    return from_attributes(TaskRun, context["ti"], triggered_by=context["dag_run"].triggering_user_name)

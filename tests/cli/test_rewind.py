@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
 
 import pytest
 import sqlalchemy as sa
@@ -18,9 +16,7 @@ from tests.support.command_line import CommandLine
 from tests.support.loads import Loader, TopicFactory, names, positions
 from tests.support.openings import produce_at
 from tests.support.rewind_commands import Rewinds
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
+from tests.support.task_context import task_context
 
 pytestmark = pytest.mark.server
 
@@ -187,9 +183,8 @@ def test_an_operators_scope_that_renders_to_nothing_is_the_whole_group(
         offsets_conn_id="warehouse",
         preview_only=True,
     )
-    instance = SimpleNamespace(dag_id="dag", task_id="rewind", run_id="run", map_index=-1, try_number=1)
 
-    assert rewind.execute(cast("Context", {"ti": instance}))["offsets_reread"] == 50
+    assert rewind.execute(task_context("rewind"))["offsets_reread"] == 50
 
 
 def test_r22_an_unknown_partition_is_named(rewinds: Rewinds) -> None:

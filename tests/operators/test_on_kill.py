@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import pytest
 
@@ -13,14 +13,9 @@ from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagingError, Ta
 from airflow_kafka_offsets.hooks import connections
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.operators.base import PipelineOperator
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
-
+from tests.support.task_context import task_context
 
 KINDS = pytest.mark.parametrize("kind", [KafkaBatchOperator, KafkaReplayOperator])
-
-INSTANCE = SimpleNamespace(dag_id="dag", task_id="task", run_id="run", map_index=-1, try_number=1)
 
 
 @pytest.fixture
@@ -52,7 +47,7 @@ def test_a_task_that_is_stopped_stops_the_spark_that_it_has_started(
 
     operator.on_kill()  # before there is a launcher
     assert stopped == []
-    operator.run_on_spark(cast("Context", {"ti": INSTANCE}), stop)
+    operator.run_on_spark(task_context(), stop)
     assert stopped == ["Spark"]
 
 
@@ -66,7 +61,7 @@ def test_a_task_that_airflow_stopped_says_so(stopped: list[str], kind: type[Pipe
 
     # Of this exception, Airflow logs the text and no traceback, and retries the task.
     with pytest.raises(SystemExit, match="Airflow stopped this task, and the task stopped Spark"):
-        operator.run_on_spark(cast("Context", {"ti": INSTANCE}), stop)
+        operator.run_on_spark(task_context(), stop)
     assert stopped == ["Spark"]
 
 
@@ -80,4 +75,4 @@ def test_other_errors_stay_what_they_are(stopped: list[str], error: KafkaOffsets
         raise error
 
     with pytest.raises(type(error), match=str(error)):
-        operator.run_on_spark(cast("Context", {"ti": INSTANCE}), fail)
+        operator.run_on_spark(task_context(), fail)
