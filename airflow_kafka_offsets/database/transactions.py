@@ -227,6 +227,7 @@ STATE_RIGHTS = "SELECT, INSERT, UPDATE and DELETE on the state tables, and USAGE
 _LOGIN_REFUSED = re.compile(
     r"authentication failed|no password supplied|pg_hba\.conf|is not permitted to log in|permission denied for database"
     r"|(role|database) \".*\" does not exist|no such (user|database)"
+    r"|does not support SSL|certificate verify failed|certificate file"
 )
 
 _LOGIN_STATES = ("28", "3D")

@@ -53,6 +53,8 @@ class TestOutage:
             ('FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "loader", database "shop", no encryption', False),
             ('FATAL:  role "loader" is not permitted to log in', False),
             ("fe_sendauth: no password supplied", False),
+            ("server does not support SSL, but SSL was required", False),
+            ("SSL error: certificate verify failed", False),
             ("Connection refused", True),
             ("FATAL:  sorry, too many clients already", True),
             ("FATAL:  the database system is starting up", True),

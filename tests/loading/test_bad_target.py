@@ -102,29 +102,6 @@ def test_the_longest_names_that_postgres_keeps_are_loaded(
     assert rows(postgres_engine, f'SELECT "{LONG}" FROM "{LONG}"') == [(7,)]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "reason"),
-    [
-        ({"password": "wrong"}, 'password authentication failed for user "postgres"'),
-        ({"username": "nobody"}, 'password authentication failed for user "nobody"'),
-        ({"password": None}, "no password supplied"),
-        ({"database": "nowhere"}, 'database "nowhere" does not exist'),
-    ],
-    ids=["password", "user", "no password", "database"],
-)
-def test_a_login_that_is_refused_is_no_outage(
-    postgres_engine: Engine, kafka: KafkaBroker, topic: TopicFactory, wrong: dict[str, Any], reason: str
-) -> None:
-    # Not `set`, which takes None for unchanged.
-    engine = sa.create_engine(postgres_engine.url._replace(**wrong))
-    with pytest.raises(
-        ConfigurationError, match=f"the database refuses the login: .*{reason}.* Correct the user"
-    ) as raised:
-        Loader(kafka, engine, InlineLauncher())(topic())
-    engine.dispose()
-    assert not raised.value.retriable
-
-
 def test_where_the_search_path_has_no_schema_no_schema_is_made_up(
     postgres_engine: Engine, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
