@@ -10,6 +10,7 @@ import os
 import secrets
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -90,8 +91,11 @@ class AirflowHome:
                     if done.returncode != 0:
                         raise RuntimeError(f"airflow db migrate failed:\n{done.stdout}{done.stderr}")
                     partial = template.with_suffix(".partial")
-                    shutil.copyfile(own, partial)
+                    # A process that was forked ends without a checkpoint: its pages are in the write-ahead log yet.
+                    with contextlib.closing(sqlite3.connect(own)) as migrated:
+                        migrated.execute("VACUUM INTO ?", [str(partial)])
                     partial.rename(template)
+                    return
         shutil.copyfile(template, own)
 
     def run(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:

@@ -120,10 +120,11 @@ ON_DATA_LOSS = choice(
     "--on-data-loss", "fail, or skip records that Kafka deleted before they were loaded", "fail", "skip"
 )
 
-LAG = (
-    *GROUP,
-    KAFKA_CONN_ID,
-    topics("only this topic", "the topics of the stored positions", metavar="TOPIC"),
+SCOPE = "TOPIC[:PARTITION,…]"
+
+_STORED_TOPICS = "the topics of the stored positions"
+
+_OF_LAG = (
     option(
         "--start",
         "where a topic without a stored position begins: earliest, latest, none, a timestamp (ISO 8601), a duration back "
@@ -135,15 +136,27 @@ LAG = (
     OUTPUT,
 )
 
+LAG = (
+    *GROUP,
+    KAFKA_CONN_ID,
+    topics("only this topic, or these partitions of it", _STORED_TOPICS, metavar=SCOPE),
+    *_OF_LAG,
+)
+
+PLAN = (*GROUP, KAFKA_CONN_ID, topics("only this topic", _STORED_TOPICS, metavar="TOPIC"), *_OF_LAG)
+
 AUTHOR = (
-    option("--who", "who does it, for the history (default: the user of this process)"),
+    option(
+        "--who",
+        "who does it, for the history, beside the users of this process and of the database (default: the former)",
+    ),
     option("--reason", "why, for the history"),
 )
 
 MOVE = (
     *GROUP,
     KAFKA_CONN_ID,
-    topics("only this topic, or these partitions of it", "all topics of the group", metavar="TOPIC[:PARTITION,…]"),
+    topics("only this topic, or these partitions of it", "all topics of the group", metavar=SCOPE),
     switch("--execute", "move the positions; without it, the command only shows the preview"),
     *AUTHOR,
     option("--abandon", "abandon this open batch of the group in the same transaction", type=positive, metavar="BATCH"),

@@ -13,7 +13,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from airflow_kafka_offsets.cli.output import note
-from airflow_kafka_offsets.database.transactions import database_message
+from airflow_kafka_offsets.core.offsets import Scope, parse_scope
+from airflow_kafka_offsets.database.transactions import database_message, is_refused_login
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
 from airflow_kafka_offsets.hooks.connections import kafka_cluster, open_database
 from airflow_kafka_offsets.kafka.cluster import Cluster
@@ -56,6 +57,8 @@ def usage() -> Iterator[None]:
 
 def describe_error(error: Exception) -> str:
     """Return what happened and what to do, without statements, values and URLs."""
+    if isinstance(error, DBAPIError) and is_refused_login(error):
+        return f"the database refuses the login: {database_message(error)}. Correct the connection of --conn-id"
     if isinstance(error, DBAPIError):
         return (
             f"the database says: {database_message(error)}. 'airflow kafka-offsets doctor' with the same --conn-id, --schema and "
@@ -80,6 +83,25 @@ def database(args: Namespace) -> Iterator[Ledger]:
 def cluster(args: Namespace) -> Cluster:
     """Return the cluster of `--kafka-conn-id`."""
     return kafka_cluster(args.kafka_conn_id, args.isolation_level, timeout=KAFKA_TIMEOUT_SECONDS)
+
+
+@usage()
+def scope(args: Namespace) -> Scope:
+    """Return the topics and partitions of `--topic`; without it, all topics."""
+    return parse_scope(args.topics or ())
+
+
+@usage()
+def whole_topics(args: Namespace, instead: str) -> list[str]:
+    """Return the topics of `--topic`, for a command that cannot take some of their partitions.
+
+    :param instead: what the user may give instead of a partition
+    :raises ConfigurationError: partitions are named
+    """
+    given = parse_scope(args.topics or ())
+    if partial := [topic for topic, partitions in given.items() if partitions is not None]:
+        raise ConfigurationError(f"--topic takes whole topics here, such as --topic {partial[0]}; {instead}")
+    return list(given)
 
 
 def one_line(text: object) -> str:

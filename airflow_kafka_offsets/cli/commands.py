@@ -61,7 +61,7 @@ COMMANDS = (
         "Show, for every partition of a group, the stored position, the ends of the log, the lag, the number of lost offsets, "
         "the age of the newest committed record (0 without lag), the delay (how long the oldest unread record has waited), and the "
         "headroom (how many offsets, and how much time, are left until retention reaches the position). Exits with 1 if a "
-        "partition has an error, or there is none.",
+        "partition has an error (a position beyond the end of the log is one), or there is none.",
         "show orders_loader --conn-id warehouse --output json",
         *shared.LAG,
     ),
@@ -92,7 +92,7 @@ COMMANDS = (
         "the bytes, and the number of slices that Spark reads in parallel. If the group has an open batch, that comes next. "
         "Pass the options of the load: they are not stored.",
         "plan orders_loader --conn-id warehouse --max-records 1000000",
-        *shared.LAG,
+        *shared.PLAN,
         option("--until", "load up to the first record at or after this instant (ISO 8601)"),
         shared.MAX_RECORDS,
         option("--max-bytes", "the most bytes of a batch, estimated", type=positive),

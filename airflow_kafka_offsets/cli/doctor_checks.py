@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from airflow.sdk import BaseHook
 from sqlalchemy.exc import DBAPIError
 
-from airflow_kafka_offsets.cli.command import KAFKA_TIMEOUT_SECONDS, database
+from airflow_kafka_offsets.cli.command import KAFKA_TIMEOUT_SECONDS, database, scope
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.transactions import STATE_RIGHTS, database_message, is_outage, sqlstate, transaction
 from airflow_kafka_offsets.hooks.connections import database_weakness, kafka_config, make_launcher
@@ -67,7 +67,7 @@ class Machine:
 
     def __init__(self, args: Namespace) -> None:
         self._args = args
-        self._topics: Sequence[str] = args.topics or ()
+        self._topics: Sequence[str] = list(scope(args))
         self._kafka_config: dict[str, Any] = {}
         self._master = ""
 

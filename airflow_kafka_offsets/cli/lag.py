@@ -8,7 +8,7 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import replace
 
-from airflow_kafka_offsets.cli.command import cluster, command, database, usage
+from airflow_kafka_offsets.cli.command import cluster, command, database, scope, usage, whole_topics
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.offsets import split
@@ -60,6 +60,7 @@ def lag(args: Namespace) -> None:
             "partitions": len(total.partitions),
             **measures(total),
             "complete": total.complete and bool(total.partitions),
+            "flags": total.flags,
         }
         for topic, total in [*report.by_topic().items(), (None, report)]
     ]
@@ -70,9 +71,9 @@ def lag(args: Namespace) -> None:
 
 
 def _report(args: Namespace) -> LagReport:
+    question = LagQuestion(args.group, scope(args), args.start, times=True)
     kafka = cluster(args)
     with database(args) as ledger:
-        question = LagQuestion(args.group, dict.fromkeys(args.topics or ()), args.start, times=True)
         report = measure_lag(ledger, kafka, question)
         if not report.partitions and (topics := known_topics(ledger, args.group)):
             note(f"No position of group {args.group!r} is stored yet: these are the topics of its open batch")
@@ -92,18 +93,23 @@ def _check_complete(group: str, report: LagReport) -> None:
     if report.errors:
         first = first_few((partition.error for partition in report.errors), most=1)
         raise KafkaOffsetsError(
-            f"the lag of group {group!r} is incomplete, {len(report.errors)} of {len(report.partitions)} partitions have an "
+            f"the lag of group {group!r} is incomplete, {_some_of(len(report.errors), len(report.partitions))} an "
             f"error: {first}"
         )
+
+
+def _some_of(errors: int, partitions: int) -> str:
+    return f"{errors:,} of {count(partitions, 'partition')} {'has' if errors == 1 else 'have'}"
 
 
 @command("plan")
 def plan(args: Namespace) -> None:
     """Print the open batch of a group, or the batch that a load would plan now."""
     options = _options(args)
+    named = whole_topics(args, "a load plans all of their partitions")
     kafka = cluster(args)
     with database(args) as ledger:
-        topics = _topics(args, ledger, kafka)
+        topics = _topics(args, named, ledger, kafka)
         outlook = next_batch(ledger, kafka, args.group, topics, options)
     if (batch := outlook.open_batch) is not None:
         note(
@@ -151,21 +157,22 @@ def _options(args: Namespace) -> LoadOptions:
     return options
 
 
-def _topics(args: Namespace, ledger: Ledger, kafka: Cluster) -> list[str]:
+def _topics(args: Namespace, named: list[str], ledger: Ledger, kafka: Cluster) -> list[str]:
     """Return the topics of the load: those of --topic, else those that the state tables have of the group.
 
+    :param named: those of --topic
     :raises ConfigurationError: the group is not known, or nothing is stored of it, and --topic names no topics
     """
     with ledger.connect() as conn:
         check_installed(conn, ledger.tables)
-        if not args.topics:
+        if not named:
             cluster_of(conn, ledger.tables, args.group)  # its error names the groups that exist
         group = group_states(conn, ledger.tables, [args.group])[args.group]
     if group.known:
         check_cluster(args.group, group.cluster_id, kafka.cluster_id())
     else:
         note(f"The state tables have no group {args.group!r}: this is what its first run would load")
-    topics: list[str] = args.topics or known_topics(ledger, args.group)
+    topics = named or known_topics(ledger, args.group)
     if not topics:
         raise ConfigurationError(
             f"Nothing is stored of group {args.group!r} yet: name the topics of the load with --topic"

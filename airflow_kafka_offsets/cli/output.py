@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -30,6 +31,19 @@ def show(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] 
     else:
         # Airflow would print "No data found" to standard output.
         note("There is nothing to show")
+
+
+def show_value(value: Mapping[str, Any], output: str) -> None:
+    """Print a value that is not rows of a table.
+
+    :param value: what JSON can hold
+    :param output: json or yaml
+    """
+    if output == "json":
+        sys.stdout.write(json.dumps(value, indent=2) + "\n")
+    else:
+        console: Any = AirflowConsole(markup=False, emoji=False, highlight=False)
+        console.print_as_yaml(value)
 
 
 def note(text: str) -> None:

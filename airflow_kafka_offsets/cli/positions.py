@@ -5,16 +5,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from airflow_kafka_offsets.cli.command import cluster, command, database, usage
-from airflow_kafka_offsets.cli.output import note, show
+from airflow_kafka_offsets.cli.command import cluster, command, database, scope, usage
+from airflow_kafka_offsets.cli.output import note, show, show_value
 from airflow_kafka_offsets.core.log_identity import check_cluster
-from airflow_kafka_offsets.core.offsets import parse_scope
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
 from airflow_kafka_offsets.hooks.connections import kafka_config
@@ -32,23 +30,18 @@ from airflow_kafka_offsets.sinks.sql.table import SqlTable
 @command("rewind")
 def rewind(args: Namespace) -> None:
     """Preview a rewind, or execute it; a saved preview is executed as it was shown."""
-    with database(args) as ledger:
-        if args.preview is not None:
-            if _chosen(args) or args.topics:
-                raise ConfigurationError("--preview says what is moved: leave out the scenario and the scope")
-            preview = RewindPreview.from_json(_text(args.preview))
-            if preview.group_id != args.group:
-                raise ConfigurationError(f"The saved preview is of group {preview.group_id!r}, not of {args.group!r}")
-        else:
-            preview = _preview(args, _scenario(args), ledger)
-        _show_and_execute(args, preview, ledger)
+    if args.preview is not None:
+        preview = _saved_preview(args)
+        with database(args) as ledger:
+            _show_and_execute(args, preview, ledger)
+    else:
+        _move(args, _scenario(args))
 
 
 @command("import")
 def import_group(args: Namespace) -> None:
     """Preview the positions that a consumer group in Kafka has committed, or make them those of a group."""
-    with database(args) as ledger:
-        _show_and_execute(args, _preview(args, Scenario.of("import", args.from_group), ledger), ledger)
+    _move(args, Scenario.of("import", args.from_group))
 
 
 @command("abandon")
@@ -109,18 +102,36 @@ def _scenario(args: Namespace) -> Scenario:
     return Scenario.of(name, _text(value) if name == "from-file" else value, group_id=args.group)
 
 
-def _preview(args: Namespace, scenario: Scenario, ledger: Ledger) -> RewindPreview:
-    return preview_rewind(
-        args.group,
-        scenario,
-        engine=ledger.engine,
-        kafka_config=kafka_config(args.kafka_conn_id),
-        tables=ledger.tables,
-        scope=parse_scope(args.topics or ()),
-        isolation_level=args.isolation_level,
-        new_group=getattr(args, "new_group", False),
-        new_cluster=args.new_cluster,
-    )
+@usage()
+def _check_preview_is_alone(args: Namespace) -> None:
+    if _chosen(args) or args.topics:
+        raise ConfigurationError("--preview says what is moved: leave out the scenario and the scope")
+
+
+def _saved_preview(args: Namespace) -> RewindPreview:
+    _check_preview_is_alone(args)
+    preview = RewindPreview.from_json(_text(args.preview))
+    if preview.group_id != args.group:
+        raise ConfigurationError(f"The saved preview is of group {preview.group_id!r}, not of {args.group!r}")
+    return preview
+
+
+def _move(args: Namespace, scenario: Scenario) -> None:
+    """Preview a scenario, show it, and execute it with --execute."""
+    moved = scope(args)
+    with database(args) as ledger:
+        preview = preview_rewind(
+            args.group,
+            scenario,
+            engine=ledger.engine,
+            kafka_config=kafka_config(args.kafka_conn_id),
+            tables=ledger.tables,
+            scope=moved,
+            isolation_level=args.isolation_level,
+            new_group=getattr(args, "new_group", False),
+            new_cluster=args.new_cluster,
+        )
+        _show_and_execute(args, preview, ledger)
 
 
 def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -> None:
@@ -142,26 +153,32 @@ def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -
     _show(preview, args.output)
     if preview.instant is not None:
         note(f"The instant meant is {preview.instant.isoformat()}")
-    offsets = f"{preview.offsets_reread:,} offsets are read again, {preview.offsets_skipped:,} were never loaded and are skipped"
+    offsets = (
+        f"{count(preview.offsets_reread, 'offset is', 'offsets are')} read again, "
+        f"{count(preview.offsets_skipped, 'was never loaded and is', 'were never loaded and are')} skipped"
+    )
     if result is None:
         if preview.open_batch is not None:
             note(f"Batch {preview.open_batch} is open: finish it first, or add --abandon {preview.open_batch}")
-        note(f"{len(preview.changed)} positions would change: {offsets}. Nothing was changed; add --execute to do it")
+        note(
+            f"{count(len(preview.changed), 'position')} would change: {offsets}. Nothing was changed; add --execute to do it"
+        )
     elif result.batch_id is None:
         abandoned = f"; batch {args.abandon} is abandoned" if args.abandon is not None else ""
         note(f"No position was to be changed{abandoned}")
     else:
-        removed = f"; {result.rows_removed:,} rows and {result.dead_letters_removed:,} dead letters were removed"
+        rows, dead_letters = count(result.rows_removed, "row"), count(result.dead_letters_removed, "dead letter")
+        removed = f"; {rows} and {dead_letters} were removed"
         note(
-            f"{result.moved} positions were changed, as number {result.batch_id} of the history: {offsets}"
+            f"{count(result.moved, 'position was', 'positions were')} changed, as number {result.batch_id} of the history: {offsets}"
             f"{removed if target is not None else ''}"
         )
 
 
 def _show(preview: RewindPreview, output: str) -> None:
-    if output == "json":
-        # `--preview` reads it.
-        sys.stdout.write(json.dumps(preview.as_dict(), indent=2) + "\n")
+    if output in ("json", "yaml"):
+        # `--preview` reads the JSON.
+        show_value(preview.as_dict(), output)
         return
     show(
         [

@@ -105,5 +105,10 @@ def history(args: Namespace) -> None:
 
 
 def _author(row: overview.Row) -> str | None:
-    """Return the user or the task that made a batch."""
-    return row["who"] or "/".join(str(row[key]) for key in ("dag_id", "task_id", "run_id") if row[key] is not None)
+    """Return the user or the task that made a batch, and who is behind it."""
+    who = row["who"] or "/".join(str(row[key]) for key in ("dag_id", "task_id", "run_id") if row[key] is not None)
+    if row["triggered_by"] is not None:
+        return f"{who}, triggered by {row['triggered_by']}"
+    # Outside of Airflow, the name of a user is a claim.
+    claimed = row["dag_id"] is None and row["who"] not in (None, row["os_user"]) and row["os_user"] is not None
+    return f"{who} ({row['os_user']})" if claimed else who

@@ -6,16 +6,16 @@ import re
 from argparse import Namespace
 from dataclasses import asdict
 
-from airflow_kafka_offsets.cli.command import command, database, usage
+from airflow_kafka_offsets.cli.command import command, database, usage, whole_topics
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher
+from airflow_kafka_offsets.ledger.batch_rows import current_user
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.replaying.bounds import BatchBounds, Bounds, OffsetBounds, TimeBounds
 from airflow_kafka_offsets.replaying.replay import replay as replay_range
-from airflow_kafka_offsets.rewinding.execution import current_user
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification import verify as verification
 
@@ -26,10 +26,11 @@ _OFFSETS = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<start>\d+)-(?P<e
 def replay(args: Namespace) -> None:
     """Load a range, and print the result."""
     bounds = _bounds(args)
+    topics = whole_topics(args, "partitions are named with their offsets: --offsets TOPIC:PARTITION:START-END")
     with database(args) as ledger:
         pipeline = Pipeline(
             group_id=args.group,
-            topics=tuple(args.topics),
+            topics=tuple(topics),
             value_format=Json(args.columns) if args.columns is not None else Raw(),
             sink=SqlTable(args.table, args.table_schema, upsert_key=tuple(args.upsert_key or ())),
             transform=args.transform,

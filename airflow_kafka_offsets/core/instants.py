@@ -31,8 +31,10 @@ def instant(name: str, value: str | datetime, expected: str = "a timestamp") -> 
     try:
         parsed = datetime.fromisoformat(value) if isinstance(value, str) else value
         parsed = parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else parsed.astimezone(UTC)
-    except (ValueError, TypeError, AttributeError, OverflowError):
-        raise ConfigurationError(f"{name} must be {expected} (ISO 8601); got {name}={value!r}") from None
+    except (ValueError, TypeError, AttributeError, OverflowError) as error:
+        # Python's reason, where there is one: the form is right, and "day is out of range for month".
+        why = f": {error}" if " must be in " in str(error) or "out of range" in str(error) else ""
+        raise ConfigurationError(f"{name} must be {expected} (ISO 8601); got {name}={value!r}{why}") from None
     if parsed < _EPOCH:
         raise ConfigurationError(
             f"{name} must not lie before 1970, where Kafka's timestamps begin; got {name}={value!r}"

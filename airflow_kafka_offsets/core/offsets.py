@@ -246,16 +246,20 @@ Scope = Mapping[str, frozenset[int] | None]
 def parse_scope(scopes: str | Iterable[str]) -> Scope:
     """Parse `topic` and `topic:partition,partition`, as in Kafka's tool. Later mentions of a topic add to earlier ones.
 
+    Blanks around names, numbers, colons and commas mean nothing.
+
     :param scopes: one, or several
     :raises ConfigurationError: a topic is missing, or a partition is not a number
     """
     parsed: dict[str, frozenset[int] | None] = {}
     for text in [scopes] if isinstance(scopes, str) else scopes:
-        topic, colon, listed = text.partition(":")
-        if not topic:
-            raise ConfigurationError(f"A scope is topic or topic:0,1; got {text!r}")
+        name, colon, listed = text.partition(":")
+        topic = name.strip()
+        # A blank within a name: several scopes were written as one text.
+        if not topic or any(map(str.isspace, topic)):
+            raise ConfigurationError(f"A scope is topic or topic:0,1, several of them are a list; got {text!r}")
         try:
-            numbers = frozenset(map(parse_unsigned, listed.split(","))) if colon else None
+            numbers = frozenset(parse_unsigned(number.strip()) for number in listed.split(",")) if colon else None
         except ValueError:
             raise ConfigurationError(
                 f"A scope is topic or topic:0,1, with partitions as numbers; got {text!r}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -221,10 +222,39 @@ _OUTAGE_STATES = ("08", "25", "40", "53", "55P03", "57", "58")
 STATE_RIGHTS = "SELECT, INSERT, UPDATE and DELETE on the state tables, and USAGE on the sequence of offset_batches"
 
 
+# What Postgres, libpq and poolers say of a login. libpq passes on no SQLSTATE of a connection that fails: not the class 28 of a
+# wrong password, nor the 3D000 of a wrong database.
+_LOGIN_REFUSED = re.compile(
+    r"authentication failed|no password supplied|pg_hba\.conf|is not permitted to log in|permission denied for database"
+    r"|(role|database) \".*\" does not exist|no such (user|database)"
+    r"|does not support SSL|certificate verify failed|certificate file"
+)
+
+_LOGIN_STATES = ("28", "3D")
+
+# Access denied for a user, for a user and a database, for a plugin; unknown database.
+_MYSQL_LOGIN_ERRORS = (1044, 1045, 1049, 1698)
+
+
+def is_refused_login(error: DBAPIError) -> bool:
+    """Return whether the database refuses the user, the password or the name of the database: no retry helps."""
+    state = sqlstate(error)
+    if state is not None:
+        return state.startswith(_LOGIN_STATES)
+    if not isinstance(error, OperationalError) or error.connection_invalidated:
+        return False
+    return getattr(error.orig, "args", ())[:1] in [(number,) for number in _MYSQL_LOGIN_ERRORS] or (
+        # Of a connection that fails, SQLAlchemy knows no statement.
+        error.statement is None and _LOGIN_REFUSED.search(str(error.orig)) is not None
+    )
+
+
 def is_outage(error: DBAPIError) -> bool:
     """Return whether the database failed for a reason that is not in the statements: a later attempt may succeed."""
     if error.connection_invalidated:
         return True
+    if is_refused_login(error):
+        return False
     state = sqlstate(error)
     if state is not None:
         return state.startswith(_OUTAGE_STATES)
@@ -242,6 +272,7 @@ def translated_errors(
     :param what: what failed, as the beginning of the message
     :param then: what to do about an outage, as its end
     :raises DatabaseUnavailableError: the database failed for a reason that is not in the statements
+    :raises ConfigurationError: the database refuses the login
     :raises LedgerError: the database refuses the statements: rights or a table are missing
     """
     try:
@@ -249,6 +280,11 @@ def translated_errors(
     except IntegrityError:
         raise  # two transactions inserted the same key: the caller decides what that means
     except DBAPIError as error:
+        if is_refused_login(error):
+            raise ConfigurationError(
+                f"{what}: the database refuses the login: {database_message(error)}. Correct the user, the password, the name of "
+                "the database, or the TLS settings of the Airflow connection; nothing was written"
+            ) from error
         if not is_outage(error):
             raise LedgerError(
                 f"{what}: {database_message(error)}. Loads, replays and rewinds need {STATE_RIGHTS}; reports need SELECT. "

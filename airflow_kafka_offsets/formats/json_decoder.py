@@ -6,6 +6,7 @@ It knows nothing of topics, offsets and dead letters.
 from __future__ import annotations
 
 import re
+from calendar import monthrange
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
@@ -21,6 +22,9 @@ _FEW_RECORDS = 8
 _MAX_REASON = 200  # characters
 
 _SYNTAX = "JSON parse error: "
+
+
+_DAY = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
 
 
 class _UndecodableError(Exception):
@@ -168,11 +172,31 @@ def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:
         children = [_as_declared(child, field.type) for child, field in zip(array.flatten(), kind, strict=True)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())
     if pa.types.is_timestamp(kind):
-        return _timestamps(array).cast(kind)
+        return _parsed(array, _timestamps, "timestamp").cast(kind)
+    if pa.types.is_date(kind):
+        return _parsed(array, lambda texts: texts.cast(kind), "date")
     converted = array.cast(kind)
     if pa.types.is_float32(kind) and pc.any(pc.and_(pc.is_inf(converted), pc.is_finite(array))).as_py():
         raise ValueError("a number is too large for FLOAT")
     return converted
+
+
+def _parsed(texts: pa.Array, parse: Callable[[pa.Array], pa.Array], what: str) -> pa.Array:
+    """Parse texts.
+
+    :raises ValueError: one of them cannot be parsed; says why without the text itself
+    """
+    try:
+        return parse(texts)
+    except pa.ArrowInvalid as error:
+        days = filter(None, map(_DAY.match, re.findall(r"'([^']*)'", str(error))))
+        if any(not _exists(*map(int, day.groups())) for day in days):
+            raise ValueError("the text is a date that does not exist, such as February 30") from None
+        raise ValueError(f"the text is no ISO 8601 {what}") from None
+
+
+def _exists(year: int, month: int, day: int) -> bool:
+    return 1 <= month <= 12 and 1 <= day <= monthrange(year, month)[1]
 
 
 def _timestamps(texts: pa.Array) -> pa.Array:

@@ -23,7 +23,7 @@ from airflow_kafka_offsets.exceptions import (
     UnknownTopicError,
 )
 from airflow_kafka_offsets.kafka.config import check_config, client_log, warn_of_weaknesses
-from airflow_kafka_offsets.kafka.read_errors import REFUSED, UNKNOWN
+from airflow_kafka_offsets.kafka.read_errors import REFUSED, UNKNOWN, reasons
 
 Key = TypeVar("Key")
 
@@ -192,11 +192,10 @@ class RetryingAdmin:
     ) -> KafkaUnavailableError:
         self._client.poll(0)
         codes = [*self._reasons, *(code for key in keys if (code := waiting[key]) is not None)]
-        reasons = dict.fromkeys(code.str() for code in codes)
         names = first_few(sorted(map(_name, keys)), most=5)
         return KafkaUnavailableError(
             f"Kafka at {self._servers} did not report {what}{f' ({names})' if names else ''} within {seconds:.3g} s: "
-            f"{'; '.join(reasons) or 'no reason given'}"
+            f"{reasons(codes) or 'no reason given'}"
         )
 
 

@@ -88,7 +88,23 @@ class Cluster:
         :raises UnknownTopicError: naming every topic that the cluster does not show
         :raises KafkaUnavailableError: the cluster, or the leader of a partition, did not answer in time; says why
         """
-        return self._logs(topics, None, None)
+        return self.logs_of(self.topic_ids(topics))
+
+    def topic_ids(self, topics: Sequence[str]) -> dict[TopicPartition, str | None]:
+        """Return every partition of the topics, with or without a leader, and the id of its topic: one request.
+
+        :raises UnknownTopicError: naming every topic that the cluster does not show
+        :raises KafkaUnavailableError: the cluster did not answer in time; says why
+        """
+        return self._topic_ids(topics, None)
+
+    def logs_of(self, topic_ids: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, PartitionLog]:
+        """Return the ends of some partitions: two requests. The leaders of other partitions are not asked.
+
+        :param topic_ids: of the partitions, as `topic_ids` returned them
+        :raises KafkaUnavailableError: the leader of a partition did not answer in time; says why
+        """
+        return self._logs(topic_ids, None)
 
     def partial_logs(self, topics: Sequence[str]) -> PartialLogs:
         """Return the ends of the logs, also if a topic does not exist or a partition has no leader.
@@ -97,7 +113,7 @@ class Cluster:
         """
         topic_errors: dict[str, KafkaOffsetsError] = {}
         partition_errors: dict[TopicPartition, KafkaOffsetsError] = {}
-        logs = self._logs(topics, topic_errors, partition_errors)
+        logs = self._logs(self._topic_ids(topics, topic_errors), partition_errors)
         unavailable = [error for error in topic_errors.values() if isinstance(error, KafkaUnavailableError)]
         if unavailable and len(topic_errors) == len(set(topics)):
             raise unavailable[0]
@@ -200,12 +216,9 @@ class Cluster:
         )
         return refused
 
-    def _logs(
-        self,
-        topics: Sequence[str],
-        topic_errors: dict[str, KafkaOffsetsError] | None,
-        partition_errors: dict[TopicPartition, KafkaOffsetsError] | None,
-    ) -> dict[TopicPartition, PartitionLog]:
+    def _topic_ids(
+        self, topics: Sequence[str], topic_errors: dict[str, KafkaOffsetsError] | None
+    ) -> dict[TopicPartition, str | None]:
         # Describing comes first also because a long-lived client does not see new partitions otherwise.
         described = self._admin.ask(
             "its topics",
@@ -220,17 +233,25 @@ class Cluster:
             log.warning(
                 "Kafka reports no id for topic %r: a topic that was deleted and created again is not noticed", topic
             )
-        partitions = [
-            TopicPartition(topic, partition.id) for topic, info in described.items() for partition in info.partitions
-        ]
-        beginnings = self._list_offsets(dict.fromkeys(partitions, OffsetSpec.earliest()), partition_errors)
+        return {
+            TopicPartition(topic, partition.id): topic_ids[topic]
+            for topic, info in described.items()
+            for partition in info.partitions
+        }
+
+    def _logs(
+        self,
+        topic_ids: Mapping[TopicPartition, str | None],
+        partition_errors: dict[TopicPartition, KafkaOffsetsError] | None,
+    ) -> dict[TopicPartition, PartitionLog]:
+        beginnings = self._list_offsets(dict.fromkeys(topic_ids, OffsetSpec.earliest()), partition_errors)
         ends = self._list_offsets(dict.fromkeys(beginnings, OffsetSpec.latest()), partition_errors)
         return {
             tp: PartitionLog(
                 beginnings[tp].offset,
                 # The end of committed transactions may lie before a beginning that moved between the two requests.
                 max(beginnings[tp].offset, end.offset),
-                topic_ids[tp.topic],
+                topic_ids[tp],
                 end.leader_epoch,
             )
             for tp, end in ends.items()

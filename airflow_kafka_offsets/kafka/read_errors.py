@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterable
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DataLossError,
@@ -33,7 +36,17 @@ UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC
 # error contains that of a truncation if there was one.
 _NO_POSITION = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION})
 
+# When, and how often: what makes the same cause look like another one.
+_TIMES = re.compile(r" \((?:after \d+ms in state \w+)?(?:, )?(?:\d+ identical error\(s\) suppressed)?\)$")
+
+_MOST_REASONS = 3
+
 _TRUNCATION = KafkaError(KafkaError._LOG_TRUNCATION).str()
+
+
+def reasons(errors: Iterable[KafkaError]) -> str:
+    """Return why requests failed: the first different causes, each once; empty where there is none."""
+    return first_few(dict.fromkeys(_TIMES.sub("", error.str()) for error in errors), between="; ", most=_MOST_REASONS)
 
 
 class ReadWatch:
@@ -84,11 +97,10 @@ class ReadWatch:
                 )
             self._unknown_since = None
         if now > self._deadline:
-            reasons = "; ".join(dict.fromkeys(error.str() for error in self._reported))
             raise ReadError(
                 f"{self._name}: no record came for {self._idle_timeout:g} s at offset {position}, "
-                f"{self._slice.end - position} offsets before the end {self._slice.end} of the planned range: "
-                f"{reasons or 'the client gave no reason'}. Nothing is lost: the next try replays the same range."
+                f"{count(self._slice.end - position, 'offset')} before the end {self._slice.end} of the planned range: "
+                f"{reasons(self._reported) or 'the client gave no reason'}. Nothing is lost: the next try replays the same range."
             )
 
     def _is_unknown(self) -> bool:

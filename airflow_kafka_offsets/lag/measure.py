@@ -128,6 +128,9 @@ class LagPolls:
         positions = {tp: each.position for tp, each in stored.items()}
         start = first_offsets(self._cluster, question.start, lambda: state.now, logs, positions)
         new = {tp: first_offset(tp, log, start, state.topics) for tp, log in logs.items() if tp not in committed}
+        logs = self._with_open_transactions(
+            logs, {tp: first.offset for tp, first in new.items()} | {tp: positions[tp].offset for tp in committed}
+        )
         report = evaluate(
             committed,
             logs,
@@ -140,6 +143,19 @@ class LagPolls:
         )
         # Normal before the first load, but a misspelled schema looks the same.
         return report if state.installed else replace(report, note=_NO_TABLES)
+
+    def _with_open_transactions(
+        self, logs: dict[TopicPartition, PartitionLog], begins: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, PartitionLog]:
+        """Return the logs, with ends at positions that are before the high watermark, though transactions before them are open.
+
+        A `read_uncommitted` load stores such positions, and records may have arrived since Kafka reported the ends.
+
+        :param begins: the positions, and where a load begins with partitions that have none
+        """
+        beyond = [tp for tp, offset in begins.items() if tp in logs and offset > logs[tp].end]
+        ends = self._cluster.high_watermarks(beyond) if beyond else {}
+        return logs | {tp: replace(logs[tp], end=begins[tp]) for tp in beyond if begins[tp] <= ends[tp]}
 
     def _oldest_unread(
         self,

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from airflow_kafka_offsets.core.log_identity import topic_mismatch
 from airflow_kafka_offsets.core.offsets import OfPartition, PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.core.planning import Start, first_offset
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import count, first_few
 
 Flag = Literal["no position", "beyond the end"]
 
@@ -43,9 +43,9 @@ class PartitionLag(OfPartition):
     The oldest unread record is the first one with a timestamp after that of the newest committed record.
 
     :param position: the next offset to read; None if no position is stored
-    :param beginning: the log's beginning offset; None, as are the following, if the partition has an error
+    :param beginning: the log's beginning offset; None if Kafka did not report it
     :param end: the log's end offset
-    :param lag: offsets in the log that are not loaded
+    :param lag: offsets in the log that are not loaded; None, as are the following, if the partition has an error
     :param lost: offsets that were not loaded and are no longer in the log; they are not part of the lag
     :param time_lag: zero without a lag; else the age of the newest committed record; None if no record was committed
     :param delay: zero without a lag; else how long the oldest unread record has waited or, if it cannot be found, how long
@@ -53,7 +53,7 @@ class PartitionLag(OfPartition):
     :param headroom: the position minus the beginning offset, negative if records are lost; None if no position is stored
     :param headroom_time: time until retention deletes the oldest unread record; zero if records are already lost; None if
         nothing is unread or it cannot be known (no such record, no `retention.ms`, or a size limit)
-    :param flags: what is unusual, but no error
+    :param flags: what is unusual; a position beyond the end is also an error
     :param error: why the lag of the partition is not known
     """
 
@@ -100,6 +100,11 @@ class LagReport:
         return tuple(partition for partition in self.partitions if partition.error is not None)
 
     @property
+    def flags(self) -> tuple[Flag, ...]:
+        """Return what is unusual about some partition."""
+        return tuple(dict.fromkeys(flag for partition in self.partitions for flag in partition.flags))
+
+    @property
     def time_lag(self) -> timedelta | None:
         """Return the longest known time lag; None if none is known."""
         return max(self._known("time_lag"), default=None)
@@ -124,9 +129,9 @@ class LagReport:
         return [value for value in values if value is not None]
 
     def __str__(self) -> str:
-        parts = [f"lag {self.lag:,} in {len(self.partitions)} partitions"]
+        parts = [f"lag {self.lag:,} in {count(len(self.partitions), 'partition')}"]
         if self.lost:
-            parts.append(f"{self.lost:,} offsets lost to retention")
+            parts.append(f"{count(self.lost, 'offset')} lost to retention")
         if self.errors:
             parts.append(f"incomplete: {first_few((partition.error for partition in self.errors), most=1)}")
         if self.note:
@@ -198,7 +203,8 @@ def evaluate(
     """Compare stored positions with the ends of the logs.
 
     :param committed: read before the ends of the logs: the other way round, a lag could be negative
-    :param logs: of the partitions that Kafka described
+    :param logs: of the partitions that Kafka described. A position beyond the end of its log means that the log was truncated: its
+        partition has an error
     :param now: the database's time
     :param start: where a load begins with a topic that has no position. A new partition of a known topic begins at its
         beginning offset in any case. For a topic that `none` refuses to load, the lag is that of `earliest`
@@ -221,6 +227,13 @@ def evaluate(
             partitions.append(PartitionLag(*tp, position=position, error=error))
             continue
         begin = position if position is not None else first_offset(tp, log, start, known).offset
+        flags: tuple[Flag, ...] = ("no position",) if stored is None else ()
+        if begin > log.end:
+            what = "position" if stored is not None else "start"
+            error = f"{tp}: {what} {begin} is beyond the end offset {log.end}: the log was truncated"
+            flags += ("beyond the end",)
+            partitions.append(PartitionLag(*tp, position, log.beginning, log.end, flags=flags, error=error))
+            continue
         lag, lost = max(0, log.end - max(begin, log.beginning)), max(0, log.beginning - begin)
         oldest = waiting.get(tp) if waiting is not None else None
         since = oldest or (stored.updated_at if stored is not None and waiting is not None else None)
@@ -228,7 +241,6 @@ def evaluate(
         if lag and not lost and oldest is not None and retention is not None and tp.topic in retention:
             # Not the instant at which it ends: a timestamp may be the largest that a datetime can hold.
             headroom_time = max(_ZERO, retention[tp.topic] - (now - oldest))
-        unusual: dict[Flag, bool] = {"no position": stored is None, "beyond the end": begin > log.end}
         partitions.append(
             PartitionLag(
                 *tp,
@@ -241,7 +253,7 @@ def evaluate(
                 delay=_age(since, now) if lag else _ZERO,
                 headroom=position - log.beginning if position is not None else None,
                 headroom_time=headroom_time,
-                flags=tuple(flag for flag, applies in unusual.items() if applies),
+                flags=flags,
             )
         )
     return LagReport(tuple(partitions))

@@ -109,6 +109,8 @@ class Thresholds:
         lags = _lags(report)
         # With `per_partition`, the largest decides for both: one partition reaches `min_lag`, or all keep `max_lag`.
         lag = (max(lags) if self.per_partition else sum(lags)) if lags else None
+        # Nobody knows how much of a truncated log was loaded: such a group has not caught up, whatever the other partitions say.
+        caught_up = lag if "beyond the end" not in report.flags else None
         headroom: int | timedelta | None = report.headroom_time
         if not isinstance(self.min_headroom, timedelta):
             # Where nothing is unread, nothing is about to be lost, however close the beginning offset is.
@@ -116,7 +118,7 @@ class Thresholds:
             headroom = min((offsets for offsets in unread if offsets is not None), default=None)
         compared: list[tuple[str, Any, Any, Any]] = [
             ("min_lag", self.min_lag, lag, ge),
-            ("max_lag", self.max_lag, lag, le),
+            ("max_lag", self.max_lag, caught_up, le),
             ("max_delay", self.max_delay, report.delay, ge),
             ("min_headroom", self.min_headroom, headroom, le),
         ]

@@ -4,6 +4,7 @@ share.
 
 from __future__ import annotations
 
+import getpass
 import os
 import socket
 import uuid
@@ -64,6 +65,30 @@ class Batch:
         return starts | {gap.topic_partition: gap.start for gap in self.gaps}
 
 
+_DATABASE_USERS = {
+    "postgresql": "session_user",
+    "mysql": "session_user()",
+    "mariadb": "session_user()",
+    "mssql": "original_login()",
+}
+"""How databases call the user who logged in, whichever role is set."""
+
+
+def current_user() -> str:
+    """Return the operating system's user of this process, with the machine."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # containers run with any uid: it need not have a name
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
+
+
+def database_user(conn: Connection) -> str | None:
+    """Return the user who is logged in to the database; None where the database has no users, or it is not known how to ask."""
+    name = _DATABASE_USERS.get(conn.dialect.name)
+    return str(conn.scalar(sa.select(sa.literal_column(name)))) if name is not None else None
+
+
 def of_task(tables: Tables, group_id: str, owner: TaskRun) -> sa.ColumnElement[bool]:
     """Return the condition for batches of the same task and run, in any of its mapped task instances."""
     batches = tables.offset_batches.c
@@ -112,7 +137,14 @@ def insert_batch(
     """
     result = conn.execute(
         tables.offset_batches.insert().values(
-            consumer_group=group_id, generation=generation, kind=kind, attempt=0, **asdict(owner), **values
+            consumer_group=group_id,
+            generation=generation,
+            kind=kind,
+            attempt=0,
+            os_user=current_user(),
+            database_user=database_user(conn),
+            **asdict(owner),
+            **values,
         )
     )
     key = result.inserted_primary_key
@@ -185,6 +217,8 @@ class TaskRun:
     """An Airflow task instance in one of its tries, or a process outside of Airflow.
 
     The tries of a task instance are the same owner: a later try takes over from an earlier one at once.
+
+    :param triggered_by: the user of Airflow who triggered the DAG run; None if a schedule or an asset did
     """
 
     run_id: str
@@ -192,6 +226,7 @@ class TaskRun:
     task_id: str | None = None
     map_index: int | None = None
     try_number: int | None = None
+    triggered_by: str | None = None
 
     @classmethod
     def of_this_process(cls) -> TaskRun:

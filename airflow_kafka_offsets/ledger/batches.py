@@ -24,6 +24,8 @@ from airflow_kafka_offsets.ledger.batch_rows import (
     Recipe,
     as_batch,
     change_open,
+    current_user,
+    database_user,
     insert_batch,
     of_task_instance,
     update_open,
@@ -157,7 +159,11 @@ def abandon_locked(
         cluster
     """
     batches, groups = tables.offset_batches, tables.consumer_groups
-    recorded = f"abandoned by {who}" + (f": {reason}" if reason else "")
+    # A name that was given is a claim; these two are not.
+    user = database_user(conn)
+    users = [current_user()] * (who != current_user()) + [f"database user {user}"] * (user is not None)
+    recorded = " ".join([f"abandoned by {who}", *([f"({', '.join(users)})"] if users else [])])
+    recorded += f": {reason}" if reason else ""
     of_batch = (batches.c.batch_id == batch_id) & (batches.c.consumer_group == group_id)
     row = None
     if abs(batch_id) <= MAX_INT64:  # the range of the database's integers

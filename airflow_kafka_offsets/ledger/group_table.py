@@ -14,6 +14,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition, subtract
+from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import DoubleLoadError, ForeignBatchError
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -101,12 +102,12 @@ def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
     )
     renamed = claim.transact(lambda conn: conn.execute(rename).rowcount)
     log.warning(
-        "Table %r of group %r does not exist any more: it is taken for renamed to %r, and %d batches of the history have the new "
+        "Table %r of group %r does not exist any more: it is taken for renamed to %r, and %s the new "
         "name from now on. If it was dropped, its rows are missing: 'airflow kafka-offsets verify' shows which",
         known.name,
         group_id,
         target,
-        renamed,
+        count(renamed, "batch of the history has", "batches of the history have"),
     )
 
 

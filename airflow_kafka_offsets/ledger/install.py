@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlalchemy.engine import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.schema import ExecutableDDLElement
@@ -107,13 +107,22 @@ def _change(ledger: Ledger, work: Callable[[Connection], bool], done: str, way_o
                 "was written; run the task again when the database is back."
             ) from error
         if sqlstate(error) == _NO_SUCH_SCHEMA:
-            way_out = f"CREATE SCHEMA {tables.metadata.schema}, and grant CREATE on the schema"
+            way_out = _missing_schema(tables, engine.dialect)
         where = f"schema {tables.metadata.schema!r}" if tables.metadata.schema else "the default schema"
         raise LedgerError(
             f"The state tables cannot be {done} in {where} of database {engine.url.database!r} as user "
             f"{engine.url.username!r}: {database_message(error)}. {way_out}, or let an administrator apply the output of "
             "'airflow kafka-offsets init --show-sql'."
         ) from error
+
+
+def _missing_schema(tables: Tables, dialect: Dialect) -> str:
+    schema = tables.metadata.schema
+    if schema is None:
+        return (
+            "No schema of the user's search_path exists: name one with --schema (offsets_schema), or create one of them"
+        )
+    return f"CREATE SCHEMA {dialect.identifier_preparer.quote(schema)}, and grant CREATE on the schema"
 
 
 def _create(conn: Connection, tables: Tables) -> bool:
@@ -245,9 +254,18 @@ def _refuse_lateness(conn: Connection, tables: Tables) -> None:
         )
 
 
+def _add_authors(conn: Connection, tables: Tables) -> Iterator[Statement]:
+    """Add the columns of who triggered a task's run, and of the users of its process and of the database."""
+    existing = _column_names(conn, tables.offset_batches)
+    for column in ("triggered_by", "os_user", "database_user"):
+        if column not in existing:
+            # SQL Server has no "ADD COLUMN"; the others need no "COLUMN".
+            yield TableStatement(f"ALTER TABLE {{}} ADD {column} TEXT", tables.offset_batches)
+
+
 def _column_names(conn: Connection, table: sa.Table) -> set[str]:
     return {column["name"] for column in sa.inspect(conn).get_columns(table.name, schema=table.schema)}
 
 
-MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {2: _drop_lateness}
+MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {2: _drop_lateness, 3: _add_authors}
 """The migrations by the version to which they lead. A migration yields statements, without those that an interrupted one has run."""

@@ -78,7 +78,7 @@ def keep_first_positions(
     stored = stored_positions(conn, tables, group_id)
     starts = first_ranges(as_batch(conn, tables, row), {*stored, *but})
     if starts:
-        owner = TaskRun(row.run_id, row.dag_id, row.task_id, row.map_index, row.try_number)
+        owner = TaskRun(row.run_id, row.dag_id, row.task_id, row.map_index, row.try_number, row.triggered_by)
         recipe = Recipe(row.target_table, row.transform, row.fingerprint)
         generation, now = stored_generation(conn, tables, group_id), database_now(conn)
         reason = f"where batch {batch_id} began"

@@ -18,9 +18,10 @@ from sqlalchemy.sql import ClauseElement
 from sqlalchemy.types import TypeDecorator
 
 from airflow_kafka_offsets.core.history import OPEN_STATES
+from airflow_kafka_offsets.database.identifiers import is_too_long
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 NAME_LENGTH = 250
 """The most characters of a group's name, and of other names in the tables."""
@@ -106,6 +107,7 @@ class Tables:
             *_optional(scenario=sa.Text, reason=sa.Text, who=sa.Text),
             *_required(planned_at=UtcDateTime),
             *_optional(staged_at=UtcDateTime, committed_at=UtcDateTime),
+            *_optional(triggered_by=sa.Text, os_user=sa.Text, database_user=sa.Text),
         )
         batches = self.offset_batches.c
         self._index("by_run", batches.consumer_group, batches.run_id, batches.task_id)
@@ -156,8 +158,7 @@ class Tables:
         """
         for table in self.metadata.sorted_tables:
             for name in (table.name, *(str(index.name) for index in table.indexes)):
-                size = len(name.encode()) if dialect.name == "postgresql" else len(name)
-                if size > dialect.max_identifier_length:
+                if is_too_long(name, dialect):
                     raise ConfigurationError(
                         f"The name {name!r} is longer than the {dialect.max_identifier_length} that {dialect.name} keeps: "
                         f"choose a shorter prefix than {self._prefix!r}"

@@ -13,7 +13,7 @@ from itertools import groupby
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.transactions import database_message
 from airflow_kafka_offsets.exceptions import MirrorError
 from airflow_kafka_offsets.kafka.cluster import Cluster
@@ -77,7 +77,7 @@ def mirror_stored(cluster: Cluster, kafka_group: str, stored: Callable[[], Posit
             break
     if refused:
         raise MirrorError(
-            f"{len(refused)} of {len(positions)} positions are not mirrored to consumer group {kafka_group!r} in Kafka: "
+            f"{len(refused)} of {count(len(positions), 'position')} {'is' if len(refused) == 1 else 'are'} not mirrored to consumer group {kafka_group!r} in Kafka: "
             f"{_reasons(refused)}. The positions in the database are not affected."
         )
     return len(positions)
@@ -112,7 +112,7 @@ def mirror_after_commit(cluster: Cluster, kafka_group: str | None, ledger: Ledge
             database_message(error) if isinstance(error, DBAPIError) else error,
         )
     else:
-        log.info("Consumer group %r in Kafka shows the positions of %d partitions", kafka_group, partitions)
+        log.info("Consumer group %r in Kafka shows the positions of %s", kafka_group, count(partitions, "partition"))
 
 
 def _left(deadline: float) -> float:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from airflow_kafka_offsets.core import planning
 from airflow_kafka_offsets.core.instants import instant
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.transactions import now
 from airflow_kafka_offsets.exceptions import ForeignBatchError, PositionsMovedError
 from airflow_kafka_offsets.kafka.cluster import Cluster
@@ -78,12 +78,12 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
 def log_planned(batch: Batch, kind: str) -> None:
     """Log the offsets of a new batch."""
     log.info(
-        "Planned batch %d, a %s of group %r: %s offsets in %d partitions: %s",
+        "Planned batch %d, a %s of group %r: %s in %s: %s",
         batch.batch_id,
         kind,
         batch.group_id,
-        f"{batch.offsets:,}",
-        len(batch.ranges),
+        count(batch.offsets, "offset"),
+        count(len(batch.ranges), "partition"),
         first_few(batch.ranges),
     )
 

@@ -63,6 +63,12 @@ _RULES = PIPELINE_RULES | {
 }
 
 
+_STOPPED = (
+    "Airflow stopped this task, and the task stopped Spark. What is committed stays; a retry, or the next run, resumes the open "
+    "batch, of which nothing is loaded"
+)
+
+
 class GroupOperator(BaseOperator):
     """An operator for a group, with state tables in a SQL database and records in Kafka.
 
@@ -128,6 +134,7 @@ class PipelineOperator(GroupOperator):
     kafka_conn_id: str
     spark_conn_id: str
     _launcher: Launcher | None = None
+    _stopped = False
 
     def check_parameters(self, **rules: Rule) -> None:
         super().check_parameters(**rules)
@@ -147,6 +154,7 @@ class PipelineOperator(GroupOperator):
 
     def on_kill(self) -> None:
         """Stop Spark when Airflow stops the task; the next try resumes the batch."""
+        self._stopped = True
         if self._launcher is not None:
             self._launcher.on_kill()
 
@@ -156,9 +164,11 @@ class PipelineOperator(GroupOperator):
         """Call `load` or `replay` with the pipeline, and with what the connections name.
 
         :return: the fields of `LoadResult`, for XCom
+        :raises SystemExit: Airflow stopped the task. It logs the text without a traceback, and retries remain
         """
         from airflow.sdk.observability import stats
 
+        from airflow_kafka_offsets.exceptions import StagingError
         from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher
         from airflow_kafka_offsets.hooks.metrics import emit_commit
         from airflow_kafka_offsets.loading.pipeline import Pipeline
@@ -167,16 +177,23 @@ class PipelineOperator(GroupOperator):
         self._launcher = make_launcher(self.spark_conn_id, conf=self.spark_conf, name=f"{run.dag_id}.{run.task_id}")
         config = kafka_config(self.kafka_conn_id)
         with self.database(self.sink.conn_id) as engine:
-            result = work(
-                from_attributes(Pipeline, self, topics=topics_of(self.topics), staging_dir=self.staging_dir or None),
-                *arguments,
-                kafka_config=config,
-                engine=engine,
-                launcher=self._launcher,
-                run=run,
-                on_commit=partial(emit_commit, stats),
-                **options,
-            )
+            try:
+                result = work(
+                    from_attributes(
+                        Pipeline, self, topics=topics_of(self.topics), staging_dir=self.staging_dir or None
+                    ),
+                    *arguments,
+                    kafka_config=config,
+                    engine=engine,
+                    launcher=self._launcher,
+                    run=run,
+                    on_commit=partial(emit_commit, stats),
+                    **options,
+                )
+            except StagingError:
+                if not self._stopped:
+                    raise
+                raise SystemExit(_STOPPED) from None
         return asdict(result) | {"batches": list(result.batches)}
 
 
@@ -186,7 +203,7 @@ def topics_of(topics: Any) -> tuple[str, ...]:
 
 
 def task_run(context: Context) -> TaskRun:
-    """Return the task instance of a context, with its try."""
+    """Return the task instance of a context, with its try, and the user who triggered its DAG run."""
     from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 
-    return from_attributes(TaskRun, context["ti"])
+    return from_attributes(TaskRun, context["ti"], triggered_by=context["dag_run"].triggering_user_name)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.operators.base import GroupOperator, PipelineOperator, topics_of
 
@@ -212,14 +212,18 @@ class KafkaReplayPlanOperator(GroupOperator):
         cluster = kafka_cluster(self.kafka_conn_id, self.isolation_level)
         ranges, logs = bounds.resolve_bounds(wanted, topics, cluster, self._batch)
         parts = [bounds.bounds_as_json(part, logs) for part in bounds.cut_into_parts(ranges, int(self.parts))]
-        self.log.info("%s offsets in %d parts: %s", f"{sum(map(len, ranges)):,}", len(parts), first_few(ranges))
+        self.log.info(
+            "%s in %s: %s", count(sum(map(len, ranges)), "offset"), count(len(parts), "part"), first_few(ranges)
+        )
         return parts
 
     def _batch(self, batch_id: int) -> Batch:
+        from airflow_kafka_offsets.database.transactions import translated_errors
         from airflow_kafka_offsets.ledger.tables import Ledger
         from airflow_kafka_offsets.replaying.replay_batches import batch_of
 
-        with self.database(self.conn_id) as engine:
+        what = f"The history of group {self.group_id!r} could not be read"
+        with self.database(self.conn_id) as engine, translated_errors(what, "Run the task again."):
             return batch_of(Ledger(engine, self.tables), self.group_id, batch_id)
 
 

@@ -5,10 +5,7 @@ The checks are here; `ledger.moved_positions` writes. A batch that is in the way
 
 from __future__ import annotations
 
-import getpass
 import logging
-import os
-import socket
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -16,7 +13,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import Gap, Position, Scope
-from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.transactions import transact, translated_errors
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
@@ -24,7 +21,7 @@ from airflow_kafka_offsets.exceptions import (
     OpenBatchError,
     RewindConflictError,
 )
-from airflow_kafka_offsets.ledger.batch_rows import TaskRun, of_task_instance
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun, current_user, of_task_instance
 from airflow_kafka_offsets.ledger.batches import abandon_locked, open_batch_of
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock, lock_group, wait_for_group
 from airflow_kafka_offsets.ledger.install import create_missing, installed_version
@@ -84,11 +81,12 @@ def execute_rewind(
     """
     ledger = Ledger(engine, tables or Tables.of())
     tables, who, group_id = ledger.tables, who or current_user(), preview.group_id
+    by = f"{who}, triggered by {run.triggered_by}" if run is not None and run.triggered_by is not None else who
     moves = preview.changed if replace is None else preview.replacing
     if not moves:
         log.info("Nothing to change: %s leaves the positions of group %r where they are", preview.scenario, group_id)
         if abandon is not None:
-            abandon_batch(group_id, abandon, engine=engine, tables=tables, who=who, reason=reason)
+            abandon_batch(group_id, abandon, engine=engine, tables=tables, who=by, reason=reason)
             log.info("Batch %d of group %r is abandoned", abandon, group_id)
         return RewindResult(None)
     if replace is not None:
@@ -109,9 +107,9 @@ def execute_rewind(
         _check_unchanged(conn, tables, preview, abandon)
         if abandon is not None:
             moved = None if preview.moves_cluster else {move.topic_partition for move in preview.changed}
-            abandon_locked(conn, tables, group_id, abandon, who, reason, moved=moved)
+            abandon_locked(conn, tables, group_id, abandon, by, reason, moved=moved)
         replaced = {move.topic_partition: move.reread for move in moves if replace is not None and move.reread}
-        decision = f"moved forward by {who} ({preview.scenario})"
+        decision = f"moved forward by {by} ({preview.scenario})"
         return move_positions(
             conn,
             tables,
@@ -147,7 +145,11 @@ def execute_rewind(
         ) from unknown
     moved = len(preview.changed)
     log.info(
-        "Moved %d positions of group %r (%s), number %d in the history", moved, group_id, preview.scenario, batch_id
+        "Moved %s of group %r (%s), number %d in the history",
+        count(moved, "position"),
+        group_id,
+        preview.scenario,
+        batch_id,
     )
     return RewindResult(batch_id, moved, *count_removed(ledger, batch_id))
 
@@ -196,15 +198,6 @@ def abandon_batch(
         cluster_of(conn, of_group, group_id)  # raises if there is no such group
     with translated_errors(f"Batch {batch_id} of group {group_id!r} was not abandoned", "Try again."):
         transact(engine, work)
-
-
-def current_user() -> str:
-    """Return the user of this process, for the history."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # containers run with any uid: it need not have a name
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()}"
 
 
 def _check_unchanged(conn: Connection, tables: Tables, preview: RewindPreview, abandon: int | None) -> None:

@@ -95,16 +95,18 @@ def preview_rewind(
         topics = sorted({tp.topic for tp in looked_up})
     if not topics:
         raise ConfigurationError(f"No position of group {group_id!r} is stored: name the topics")
-    logs = cluster.logs(topics)
+    topic_ids = cluster.topic_ids(topics)
     stored = [tp for tp in state.positions if tp.topic in topics]
-    partitions = partitions_in(scope, stored, logs)
+    partitions = partitions_in(scope, stored, topic_ids)
     if named is not None:
         within = {topic: frozenset(tp.partition for tp in named if tp.topic == topic) for topic in topics}
-        partitions = sorted({*partitions}.intersection(partitions_in(within, stored, logs)))
+        partitions = sorted({*partitions}.intersection(partitions_in(within, stored, topic_ids)))
     if not partitions:
         raise ConfigurationError(f"Nothing of {scenario.text} is in the scope {', '.join(topics)}")
 
-    in_log = [tp for tp in partitions if tp in logs]
+    in_log = [tp for tp in partitions if tp in topic_ids]
+    # Only these: the leader of a partition outside of the scope may be dead.
+    logs = cluster.logs_of({tp: topic_ids[tp] for tp in in_log})
     if instant is not None:
         records = cluster.offsets_for_times(dict.fromkeys(in_log, milliseconds(instant)))
         looked_up = _as_positions({tp: record.offset for tp, record in records.items()})

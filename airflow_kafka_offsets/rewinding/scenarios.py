@@ -22,7 +22,7 @@ from typing import Any
 
 from airflow_kafka_offsets.core.instants import duration, instant
 from airflow_kafka_offsets.core.offsets import Scope, TopicPartition
-from airflow_kafka_offsets.core.text import MAX_INT64, is_unsigned, parse_unsigned
+from airflow_kafka_offsets.core.text import MAX_INT64, count, is_unsigned, parse_unsigned
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 PartitionOffsets = Mapping[TopicPartition, int]
@@ -67,7 +67,7 @@ class Scenario:
         if self.value is None:
             return self.name
         if isinstance(self.value, Mapping):
-            return f"{self.name} ({len(self.value)} partitions)"
+            return f"{self.name} ({count(len(self.value), 'partition')})"
         if isinstance(self.value, datetime):
             return f"{self.name} {self.value:%Y-%m-%dT%H:%M:%S.%f}Z".replace(".000000Z", "Z")
         return f"{self.name} {self.value}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
+from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import StagingError, TransformError
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.spark.job import StageJob
@@ -71,7 +72,9 @@ def write_manifest(
             "were never read; choose rows by a condition instead."
         )
     if unread and job.transform is None:
-        raise StagingError(f"{len(unread)} of {len(job.slices)} slices were not read, although all tasks succeeded")
+        raise StagingError(
+            f"{len(unread)} of {count(len(job.slices), 'slice')} {'was' if len(unread) == 1 else 'were'} not read, although all tasks succeeded"
+        )
     # Spark skips reading altogether where the result does not depend on it: a condition that is always false, or a join with an
     # empty table.
     reads = tuple(

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.directory import SliceRead, StagingDirectory
 
@@ -179,7 +180,7 @@ class Progress:
         seconds = time.monotonic() - self._started
         lines = [
             f"Batch {job.batch_id}: read {records:,} records of {job.offsets:,} planned ({records / job.offsets:.0%}), "
-            f"{len(found.finished)} of {len(job.slices)} slices finished, {records / seconds:,.0f} records/s"
+            f"{len(found.finished)} of {count(len(job.slices), 'slice')} finished, {records / seconds:,.0f} records/s"
             f"{f', {dead_letters:,} dead letters' if dead_letters else ''}"
         ]
         slowest = sorted(reading.values(), key=lambda read: read.records or 0)
@@ -189,5 +190,7 @@ class Progress:
             for read in slowest[:_MAX_SLICES]
         ]
         if len(slowest) > _MAX_SLICES:
-            lines.append(f"  and {len(slowest) - _MAX_SLICES} more slices that are further")
+            lines.append(
+                f"  and {count(len(slowest) - _MAX_SLICES, 'more slice that is', 'more slices that are')} further"
+            )
         print("\n".join(lines), flush=True)

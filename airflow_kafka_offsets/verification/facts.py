@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, OfPartition, Slice, TopicPartition, subtract
+from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import Violation
 from airflow_kafka_offsets.sinks.sink import RowCount
 
@@ -110,6 +111,24 @@ class Coverage:
     open_batch: int | None
     output_checked: bool
     reread: int | None = None
+
+    @property
+    def text(self) -> str:
+        """Return the numbers in words, for the log."""
+        numbers = (
+            (self.partitions, "partition", ""),
+            (self.batches, "batch", "batches"),
+            (self.records, "record", ""),
+            (self.rows, "row", ""),
+            (self.dead_letters, "dead letter", ""),
+            (self.gaps, "skipped offset", ""),
+        )
+        texts = [count(number, noun, plural) for number, noun, plural in numbers]
+        if self.reread is not None:
+            texts.append(f"{count(self.reread, 'record')} read again from Kafka")
+        if self.open_batch is not None:
+            texts.append(f"batch {self.open_batch} is open")
+        return ", ".join(texts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,9 +89,9 @@ def verify(
         reread=comparison.records if comparison is not None else None,
     )
     if coverage.output_checked:
-        log.info("The coverage of group %r is proved: %s", group_id, coverage)
+        log.info("The coverage of group %r is proved: %s", group_id, coverage.text)
     else:
-        log.warning("Group %r: %s: %s", group_id, describe_unchecked(limit), coverage)
+        log.warning("Group %r: %s: %s", group_id, describe_unchecked(limit), coverage.text)
     return coverage
 
 

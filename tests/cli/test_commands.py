@@ -117,6 +117,20 @@ def test_without_rows_data_is_empty_and_a_note_says_so(output: str, capsys: pyte
     [
         (("rewind", "orders", "--to-offset", "abc"), "to-offset needs a whole number of 64 bits at most; got 'abc'"),
         (("rewind", "orders"), "A rewind takes exactly one of"),
+        (("rewind", "orders", "--preview", "-", "--to-latest"), "--preview says what is moved"),
+        (
+            ("rewind", "orders", "--to-latest", "--topic", "t:a"),
+            "A scope is topic or topic:0,1, with partitions as numbers",
+        ),
+        (("import", "orders", "--from-group", "g", "--topic", "t u"), "several of them are a list; got 't u'"),
+        (("show", "orders", "--topic", "t:"), "A scope is topic or topic:0,1"),
+        (("lag", "orders", "--topic", "t:-1"), "A scope is topic or topic:0,1"),
+        (("plan", "orders", "--topic", "t:0"), "--topic takes whole topics here, such as --topic t"),
+        (
+            ("replay", "orders", "--topic", "t:0", "--table", "t", "--batch", "1"),
+            "--topic takes whole topics here, such as --topic t; partitions are named with their offsets: --offsets",
+        ),
+        (("doctor", "--topic", ":0"), "A scope is topic or topic:0,1"),
         (("replay", "orders", "--topic", "t", "--table", "t"), "A replay takes either --offsets"),
         (("plan", "orders", "--start", "yesterday"), "got start='yesterday'"),
     ],
@@ -128,7 +142,8 @@ def test_options_that_cannot_work_are_usage_errors_of_one_line(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", "sqlite://")
+    # Options are looked at before anything is connected to.
+    monkeypatch.delenv("AIRFLOW_CONN_WAREHOUSE", raising=False)
     args = commands()[arguments[0]].parse_args([*arguments[1:], "--conn-id", "warehouse"])
     with pytest.raises(SystemExit) as ended:
         args.func(args)

@@ -111,7 +111,7 @@ def test_tables_of_another_version_are_an_error(cli: CommandLine, engine: Engine
 
 
 def test_one_topic_is_not_called_topics(cli: CommandLine, topic: TopicFactory) -> None:
-    found = findings(cli("doctor", *DB, "--topic", topic(), "--output", "json"))
+    found = findings(cli("doctor", *DB, "--topic", f"{topic()}:0", "--output", "json"))
     assert found["Kafka topics"]["found"] == "1 topic, 1 partition"
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
 
 import pytest
 import sqlalchemy as sa
+from airflow.utils import yaml
 
 from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
 from devstack.kafka import KafkaBroker
@@ -17,9 +16,7 @@ from tests.support.command_line import CommandLine
 from tests.support.loads import Loader, TopicFactory, names, positions
 from tests.support.openings import produce_at
 from tests.support.rewind_commands import Rewinds
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
+from tests.support.task_context import task_context
 
 pytestmark = pytest.mark.server
 
@@ -31,6 +28,12 @@ def test_r01_a_preview_stores_nothing(rewinds: Rewinds) -> None:
     assert "Nothing was changed; add --execute" in done.stderr
     assert "50 offsets are read again" in done.stderr
     assert rewinds.position == 100
+
+
+def test_json_and_yaml_are_the_same_preview(rewinds: Rewinds) -> None:
+    as_json = rewinds("rewind", "--to-offset", "50", "--output", "json").json
+    assert yaml.safe_load(rewinds("rewind", "--to-offset", "50", "--output", "yaml").stdout) == as_json
+    assert (as_json["group_id"], [move["new"] for move in as_json["partitions"]]) == ("loader", [50])
 
 
 def test_r01_a_preview_of_a_new_group_stores_nothing(
@@ -129,6 +132,7 @@ def test_r28_an_export_read_back_changes_nothing(rewinds: Rewinds, tmp_path: Pat
         (["--to-offset", "many"], "to-offset needs a whole number of 64 bits at most; got 'many'"),
         (["--by-duration", "-P1D"], "by-duration needs a duration"),
         (["--to-datetime", "tuesday"], "to-datetime must be a date-time"),
+        (["--to-datetime", "2026-02-30"], "got to-datetime='2026-02-30': day is out of range for month"),
         (["--to-earliest", "--topic", "nowhere"], "Kafka at"),
         (["--to-batch", "99"], "Group 'loader' has no batch 99"),
         (["--to-group", "nobody"], "know no group 'nobody'"),
@@ -149,18 +153,19 @@ def test_bad_input_is_one_line_and_changes_nothing(rewinds: Rewinds, arguments: 
     assert rewinds.position == 100
 
 
+@pytest.mark.parametrize("scope", ["{}:1", " {} : 1 "], ids=["bare", "blanks"])
 def test_r22_only_the_partition_in_the_scope_moves(
-    inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, cli: CommandLine
+    scope: str, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, cli: CommandLine
 ) -> None:
     rewinds = Rewinds(inline_loader, cli, topic(partitions=3))
     for partition in range(3):
         produce(kafka, rewinds.topic, names(10 * partition, 10), partition)
     inline_loader(rewinds.topic)
 
-    done = rewinds("rewind", "--to-earliest", "--topic", f"{rewinds.topic}:1", "--execute")
+    done = rewinds("rewind", "--to-earliest", "--topic", scope.format(rewinds.topic), "--execute")
 
     assert done.status == 0, done.stderr
-    assert "1 positions were changed" in done.stderr
+    assert "1 position was changed" in done.stderr
     assert positions(inline_loader.engine) == {(rewinds.topic, number): 0 if number == 1 else 10 for number in range(3)}
 
 
@@ -178,9 +183,8 @@ def test_an_operators_scope_that_renders_to_nothing_is_the_whole_group(
         offsets_conn_id="warehouse",
         preview_only=True,
     )
-    instance = SimpleNamespace(dag_id="dag", task_id="rewind", run_id="run", map_index=-1, try_number=1)
 
-    assert rewind.execute(cast("Context", {"ti": instance}))["offsets_reread"] == 50
+    assert rewind.execute(task_context("rewind"))["offsets_reread"] == 50
 
 
 def test_r22_an_unknown_partition_is_named(rewinds: Rewinds) -> None:

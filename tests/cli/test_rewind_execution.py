@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_offsets.exceptions import FencedError
+from airflow_kafka_offsets.ledger.batch_rows import current_user
+from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.verification.verify import verify
@@ -20,6 +22,7 @@ from tests.support.command_line import DB, Done, kafka_connection, leave_open
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
 from tests.support.rewind_commands import Rewinds, assert_rows_once
+from tests.support.task_context import task_context
 from tests.support.warm_airflow import WarmAirflowHome
 
 pytestmark = pytest.mark.server
@@ -116,6 +119,41 @@ def test_the_history_says_who_and_why(rewinds: Rewinds) -> None:
         "alice",
         "late schema",
     )
+    # A name is a claim: who the process runs as, and who is logged in to the database, is not.
+    engine = rewinds.loader.engine
+    assert newest["os_user"] == current_user()
+    assert newest["database_user"] == (engine.url.username if engine.dialect.name == "postgresql" else None)
+    assert newest["triggered_by"] is None
+    assert f"alice ({current_user()})" in rewinds("history", "--output", "plain").stdout
+
+
+def test_the_history_says_who_triggered_a_rewind_in_airflow(rewinds: Rewinds) -> None:
+    rewind = KafkaRewindOperator(
+        task_id="rewind", group_id="loader", scenario="to-earliest", offsets_conn_id="warehouse"
+    )
+
+    rewind.execute(task_context("rewind", run_id="manual", triggered_by="ana"))
+
+    newest = rewinds("history", "--output", "json").json[0]
+    assert (newest["who"], newest["triggered_by"]) == ("dag 'dag' task 'rewind' run 'manual'", "ana")
+    assert "run 'manual', triggered by ana" in rewinds("history", "--output", "plain").stdout
+
+
+def test_who_triggered_a_rewind_has_abandoned_a_batch_too(rewinds: Rewinds) -> None:
+    leave_open(rewinds.loader, rewinds.topic)
+    rewind = KafkaRewindOperator(
+        task_id="rewind",
+        group_id="loader",
+        scenario="to-current",
+        offsets_conn_id="warehouse",
+        abandon_open_batch=True,
+    )
+
+    rewind.execute(task_context("rewind", triggered_by="ana"))
+
+    newest = rewinds("history", "--output", "json").json[0]
+    assert newest["state"] == "abandoned"
+    assert "abandoned by dag 'dag' task 'rewind' run 'run', triggered by ana" in newest["reason"]
 
 
 def test_r31_an_open_batch_is_named_and_once_abandoned_never_commits(rewinds: Rewinds) -> None:

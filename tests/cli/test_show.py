@@ -158,6 +158,40 @@ class TestShow:
             (None, 3, False),
         ]
 
+    def test_L09_a_position_beyond_the_end_is_flagged_and_makes_the_total_incomplete(
+        self, cli: CommandLine, inline_loader: Loader, loaded_topic: str
+    ) -> None:
+        with inline_loader.engine.begin() as conn:
+            conn.execute(sa.text("UPDATE consumed_offsets SET offset_value = 8"))
+
+        for command, table in (("show", "beyond the end"), ("lag", "beyond the end")):
+            done = cli(command, "loader", *DB, "--output", "json")
+            assert f"{loaded_topic}[0]: position 8 is beyond the end offset 5" in failed(done, command)
+            assert done.status == 1
+            assert [row["flags"] for row in done.json] == [["beyond the end"]] * len(done.json)
+            assert table in cli(command, "loader", *DB).stdout
+        assert [(row["topic"], row["complete"]) for row in done.json] == [(loaded_topic, False), (None, False)]
+
+    @pytest.mark.broker
+    def test_a_position_in_an_open_transaction_is_not_beyond_the_end(
+        self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        writer = producer(kafka, **{"transactional.id": name})
+        writer.init_transactions()
+        writer.begin_transaction()
+        for number in range(4):
+            writer.produce(name, names(number, 1)[0])
+        writer.flush()
+        inline_loader(name, isolation_level="read_uncommitted")
+
+        (committed,) = data(cli, "show", "loader")
+        (uncommitted,) = data(cli, "show", "loader", "--isolation-level", "read_uncommitted")
+        writer.abort_transaction()
+
+        for found in (committed, uncommitted):
+            assert (found["current_offset"], found["lag"], found["flags"], found["error"]) == (4, 0, [], None)
+
     def test_an_unknown_group_is_an_error_that_names_the_known_ones(
         self, cli: CommandLine, inline_loader: Loader, topic: TopicFactory
     ) -> None:
@@ -173,6 +207,17 @@ class TestShow:
             conn.execute(sa.text("UPDATE consumer_groups SET cluster_id = 'elsewhere'"))
 
         assert "'elsewhere'" in failed(cli("show", "loader", *DB), "show")
+
+    def test_some_partitions_of_a_topic(
+        self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+    ) -> None:
+        name = topic(partitions=3)
+        inline_loader(name)
+        for partition in range(3):
+            produce(kafka, name, names(0, 1 + partition), partition)
+
+        assert [row["lag"] for row in data(cli, "show", "loader", "--topic", f"{name}:1")] == [2]
+        assert [row["lag"] for row in data(cli, "lag", "loader", "--topic", f"{name}: 0, 2")] == [4, 4]
 
     def test_a_topic_that_does_not_exist_is_an_error(
         self, cli: CommandLine, inline_loader: Loader, topic: TopicFactory

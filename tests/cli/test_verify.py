@@ -15,8 +15,14 @@ pytestmark = pytest.mark.server
 
 
 class TestVerify:
-    def test_a_group_that_is_as_it_has_to_be(self, cli: CommandLine, loaded_topic: str) -> None:
-        (alone,) = data(cli, "verify", "loader", "--table", "target")
+    def test_a_group_that_is_as_it_has_to_be(
+        self, cli: CommandLine, loaded_topic: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with caplog.at_level("INFO"):
+            (alone,) = data(cli, "verify", "loader", "--table", "target")
+        proved = "1 partition, 1 batch, 5 records, 5 rows, 0 dead letters, 0 skipped offsets"
+        assert f"The coverage of group 'loader' is proved: {proved}" in caplog.text
+        assert "Coverage(" not in caplog.text
         (compared,) = data(cli, "verify", "loader", "--table", "target", "--kafka-conn-id", "kafka_default")
 
         assert (alone["records"], alone["rows"], alone["reread"]) == (5, 5, None)

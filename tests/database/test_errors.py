@@ -39,10 +39,36 @@ class TestOutage:
             ("54000", False),  # too long for an index
             ("P0001", False),  # a trigger's own exception
             ("42501", False),  # rights
+            ("28P01", False),  # a wrong password
+            ("3D000", False),  # no such database
         ],
     )
     def test_the_sqlstate_says_which(self, sqlstate: str, expected: bool) -> None:
         assert is_outage(OperationalError("INSERT", None, DriverError(sqlstate))) is expected
+
+    @pytest.mark.parametrize(
+        ("answer", "expected"),
+        [
+            ('FATAL:  password authentication failed for user "loader"', False),
+            ('FATAL:  no pg_hba.conf entry for host "10.0.0.1", user "loader", database "shop", no encryption', False),
+            ('FATAL:  role "loader" is not permitted to log in', False),
+            ("fe_sendauth: no password supplied", False),
+            ("server does not support SSL, but SSL was required", False),
+            ("SSL error: certificate verify failed", False),
+            ("Connection refused", True),
+            ("FATAL:  sorry, too many clients already", True),
+            ("FATAL:  the database system is starting up", True),
+        ],
+    )
+    def test_a_connection_that_fails_has_no_sqlstate(self, answer: str, expected: bool) -> None:
+        failed = Exception(f'connection failed: connection to server at "db", port 5432 failed: {answer}')
+        assert is_outage(OperationalError(None, None, failed)) is expected
+        # The same text in a statement's error is something else.
+        assert is_outage(OperationalError("INSERT", None, failed))
+
+    @pytest.mark.parametrize(("number", "expected"), [(1045, False), (1049, False), (2003, True)])
+    def test_mysql_has_numbers(self, number: int, expected: bool) -> None:
+        assert is_outage(OperationalError(None, None, Exception(number, "…"))) is expected
 
     @pytest.mark.parametrize(
         ("kind", "expected"), [(OperationalError, True), (InternalError, True), (IntegrityError, False)]

@@ -61,7 +61,9 @@ def test_it_previews_first_and_then_moves_the_positions_of_the_loading_example(
     assert moved == {partition: offset - 100 for partition, offset in before.items()}
     assert count == all_rows - 400
     with engine.connect() as conn:
-        assert conn.scalar(sa.text("SELECT reason FROM offset_batches WHERE kind = 'rewind'")) == "a test"
+        rewinds = conn.execute(sa.text("SELECT reason, triggered_by FROM offset_batches WHERE kind = 'rewind'"))
+        # The name that `airflow dags test` gives the user.
+        assert [tuple(row) for row in rewinds] == [("a test", "dag_test")]
     load(pipeline, kafka_config=config, engine=engine, launcher=InlineLauncher())
     verify("orders_loader", sink=orders, engine=engine, kafka_config=config)
     assert state(engine)[1] == sum(state(engine)[0].values())

@@ -139,8 +139,12 @@ class TestFirstBadRecord:
             ("a INT", b"5", "the value is declared as object, but holds number"),
             ("a STRUCT<b: INT>", b'{"a": {"b": "x"}}', "field 'a/b' is declared as number, but holds string"),
             ("a INT", b'{"a": 2147483648}', "2147483648"),
-            ("a DATE", b'{"a": "29.02.2024"}', "'29.02.2024'"),
-            ("a TIMESTAMP", b'{"a": "yesterday"}', "yesterday"),
+            ("a DATE", b'{"a": "29.02.2024"}', "column 'a': the text is no ISO 8601 date"),
+            ("a DATE", b'{"a": "2026-02-30"}', "column 'a': the text is a date that does not exist"),
+            ("a TIMESTAMP", b'{"a": "yesterday"}', "column 'a': the text is no ISO 8601 timestamp"),
+            ("a TIMESTAMP", b'{"a": "2026-02-28T25:00:00"}', "column 'a': the text is no ISO 8601 timestamp"),
+            ("a TIMESTAMP", b'{"a": "2026-02-30"}', "column 'a': the text is a date that does not exist"),
+            ("a TIMESTAMP_NTZ", b'{"a": "2026-13-01 10:00"}', "column 'a': the text is a date that does not exist"),
             ("a STRING", b'{"a": "\xff"}', "UTF-8"),
             ("a INT", b'{"a": 1}}\n{"v":{}', "it is not exactly one JSON value"),
         ],
@@ -168,10 +172,18 @@ class TestFirstBadRecord:
         assert " in row " not in raised.value.reason
 
 
-@pytest.mark.parametrize("ddl_type", ["DATE", "DECIMAL(38,2)"])
-def test_a_reason_shows_the_beginning_of_a_long_value(ddl_type: str) -> None:
+@pytest.mark.parametrize("ddl_type", ["DATE", "TIMESTAMP", "ARRAY<TIMESTAMP>"])
+@pytest.mark.parametrize("text", ["secret", "2026-02-30secret", "2026-02-3"])
+def test_a_reason_has_no_text_that_is_no_date(ddl_type: str, text: str) -> None:
     with pytest.raises(RecordError) as refused:
-        decode(f"a {ddl_type}", b'{"a": "%s"}' % (b"secret" * 10_000))
+        decode(f"a {ddl_type}", (f'{{"a": ["{text}"]}}' if "ARRAY" in ddl_type else f'{{"a": "{text}"}}').encode())
+    assert text not in str(refused.value)
+    assert "zone offset" not in str(refused.value)
+
+
+def test_a_reason_shows_the_beginning_of_a_long_value() -> None:
+    with pytest.raises(RecordError) as refused:
+        decode("a DECIMAL(38,2)", b'{"a": "%s"}' % (b"secret" * 10_000))
     assert "secret" in refused.value.reason
     assert len(refused.value.reason) == 201
 

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import KafkaUnavailableError
 from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.kafka.read_errors import reasons
 
 DAY = {"cleanup.policy": "delete", "retention.ms": "86400000", "retention.bytes": "-1"}
 
@@ -37,6 +38,16 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[..., Any]
     return lambda request, reply: monkeypatch.setattr(
         AdminClient, request, lambda _, *asked, **__: reply(*asked), raising=True
     )
+
+
+def test_a_cause_that_is_reported_again_and_again_is_named_once() -> None:
+    refused = "127.0.0.1:9092/bootstrap: Connect to ipv4#127.0.0.1:9092 failed: Connection refused"
+    times = [f" (after {n}ms in state CONNECT)" for n in range(20)]
+    times += [f" (after {n}ms in state CONNECT, {n} identical error(s) suppressed)" for n in range(20)]
+    others = [f"broker {n} is down (why not)" for n in range(5)]
+    errors = [KafkaError(KafkaError._TRANSPORT, text) for text in [*(refused + time for time in times), *others]]
+    assert reasons(errors) == f"{refused}; broker 0 is down (why not); broker 1 is down (why not); and 3 more"
+    assert reasons([]) == ""
 
 
 class TestRetention:

@@ -183,8 +183,8 @@ def test_where_no_state_tables_are_the_lag_of_a_new_group_says_so(inline_loader:
     there = measure_lag(Ledger(inline_loader.engine), cluster, question, new_group=True)
     misspelled = measure_lag(Ledger(inline_loader.engine, Tables(prefix="nope_")), cluster, question, new_group=True)
 
-    assert str(there) == "lag 3 in 1 partitions"
-    assert str(misspelled).startswith("lag 3 in 1 partitions; the state tables do not exist: ")
+    assert str(there) == "lag 3 in 1 partition"
+    assert str(misspelled).startswith("lag 3 in 1 partition; the state tables do not exist: ")
 
 
 def test_what_goes_wrong_with_one_group_is_told_of_no_other(inline_loader: Loader, topic: TopicFactory) -> None:

@@ -77,9 +77,18 @@ class TestOffsets:
         one = measured(at(10), PartitionLog(20, 20))
         assert (one.lag, one.lost) == (0, 10)
 
-    def test_a_position_beyond_the_end_is_flagged_and_has_no_lag(self) -> None:
-        one = measured(at(11), PartitionLog(0, 10))
-        assert (one.lag, one.flags) == (0, ("beyond the end",))
+    def test_L09_a_position_beyond_the_end_is_flagged_and_leaves_the_lag_unknown(self) -> None:
+        report = evaluate({T0: at(11), T1: at(5)}, {T0: PartitionLog(2, 10), T1: PartitionLog(0, 9)}, now=NOW)
+        beyond, fine = report.partitions
+        assert (beyond.lag, beyond.beginning, beyond.end, beyond.flags) == (None, 2, 10, ("beyond the end",))
+        assert beyond.error == "t[0]: position 11 is beyond the end offset 10: the log was truncated"
+        assert (fine.lag, fine.error) == (4, None)
+        assert (report.complete, report.lag, report.flags) == (False, 4, ("beyond the end",))
+
+    def test_a_start_beyond_the_end_is_flagged_too(self) -> None:
+        (one,) = evaluate({}, {T0: PartitionLog(0, 10)}, now=NOW, start={T0: First(11, "group")}).partitions
+        assert (one.lag, one.flags) == (None, ("no position", "beyond the end"))
+        assert one.error == "t[0]: start 11 is beyond the end offset 10: the log was truncated"
 
     def test_a_position_at_the_end_is_not_flagged(self) -> None:
         assert measured(at(10), PartitionLog(0, 10)).flags == ()
@@ -210,6 +219,9 @@ def test_every_offset_of_a_log_is_before_the_position_or_lag(
             continue
         # By counting, not by the formula.
         readable, position = range(log.beginning, log.end), one.position
+        if position is not None and position > log.end:
+            assert (one.lag, one.flags, one.error is None) == (None, ("beyond the end",), False)
+            continue
         assert one.lag is not None
         assert one.lost is not None
         if position is not None:
@@ -217,7 +229,8 @@ def test_every_offset_of_a_log_is_before_the_position_or_lag(
             assert one.lost == sum(1 for offset in range(position, log.beginning))
             assert one.headroom == position - log.beginning
         assert (one.time_lag == timedelta(0)) or one.lag > 0
-    assert report.complete == (set(committed) <= set(ends))
+    loadable = {tp for tp, each in committed.items() if tp in ends and each.position.offset <= ends[tp].end}
+    assert report.complete == (set(committed) == loadable)
     assert report.lag == sum(one.lag or 0 for one in report.partitions) >= 0
 
 

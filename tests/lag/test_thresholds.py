@@ -81,6 +81,15 @@ class TestTogether:
         assert Thresholds(**thresholds, allow_incomplete=True).of(incomplete).met is True
 
     @pytest.mark.parametrize("per_partition", [False, True], ids=["in total", "per partition"])
+    def test_L09_a_position_beyond_the_end_never_meets_max_lag(self, per_partition: bool) -> None:
+        beyond = PartitionLag("t", 9, 11, 0, 10, flags=("beyond the end",), error="t[9]: position 11 is beyond the end")
+        truncated = LagReport((*report(0).partitions, beyond))
+        assert Thresholds(max_lag=0, per_partition=per_partition).of(truncated).met is None
+        found = Thresholds(max_lag=0, per_partition=per_partition, allow_incomplete=True).of(truncated)
+        assert (found.met, str(found)) == (False, "max_lag 0 not met by unknown")
+        assert Thresholds(min_lag=1, allow_incomplete=True).of(LagReport((*report(1).partitions, beyond))).met is True
+
+    @pytest.mark.parametrize("per_partition", [False, True], ids=["in total", "per partition"])
     def test_where_all_partitions_have_an_error_nobody_knows(self, per_partition: bool) -> None:
         found = Thresholds(max_lag=0, allow_incomplete=True, per_partition=per_partition).of(LagReport((FAILED,)))
         assert (found.met, str(found)) == (None, "max_lag 0 not met by unknown")

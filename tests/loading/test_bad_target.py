@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError, TargetError
+from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
+from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
 
 pytestmark = pytest.mark.server
@@ -50,6 +53,65 @@ def test_a_schema_in_the_name_of_a_table_is_refused_where_it_would_be_created(
     with inline_loader.engine.begin() as conn:
         conn.exec_driver_sql(f'CREATE TABLE "{schema}.orders" (id BIGINT, name TEXT)')
     inline_loader(topic(), sink=SqlTable(f"{schema}.orders"))
+
+
+def test_a_view_is_refused_before_spark_starts(loader: Loader, topic: TopicFactory) -> None:
+    name, kinds = topic(), {"shown": "VIEW"}
+    if loader.engine.dialect.name == "postgresql":
+        kinds["kept"] = "MATERIALIZED VIEW"
+    with loader.engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE hidden (id BIGINT, name TEXT)"))
+        for view, kind in kinds.items():
+            conn.execute(sa.text(f"CREATE {kind} {view} AS SELECT * FROM hidden"))
+
+    for view in kinds:
+        with pytest.raises(ConfigurationError, match=f"'{view}' is a view, and rows are loaded into tables"):
+            loader(name, sink=SqlTable(view))
+
+    assert loader.launcher.jobs == []
+
+
+LONG = "é" * 31 + "x"  # 63 bytes
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "named"),
+    [
+        (LONG + "y", "id BIGINT", f"table '{LONG}y'"),
+        ("target", f"id BIGINT, {LONG}y STRING", f"column '{LONG}y'"),
+        ("target", f"id BIGINT, {LONG}1 STRING, {LONG}2 STRING", f"column '{LONG}1', column '{LONG}2'"),
+    ],
+    ids=["table", "column", "two columns that would become one"],
+)
+def test_a_name_that_postgres_would_truncate_is_refused_before_spark_starts(
+    postgres_loader: Loader, topic: TopicFactory, table: str, columns: str, named: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"longer than the 63 bytes that postgresql keeps: {named}\\."):
+        postgres_loader(topic(), sink=SqlTable(table), value_format=Json(columns))
+
+    assert postgres_loader.launcher.jobs == []
+    assert not {table, "target"} & set(sa.inspect(postgres_loader.engine).get_table_names())
+
+
+def test_the_longest_names_that_postgres_keeps_are_loaded(
+    postgres_engine: Engine, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce(kafka, name, [f'{{"{LONG}": 7}}'.encode()])
+    Loader(kafka, postgres_engine, InlineLauncher())(name, sink=SqlTable(LONG), value_format=Json(f"{LONG} BIGINT"))
+    assert rows(postgres_engine, f'SELECT "{LONG}" FROM "{LONG}"') == [(7,)]
+
+
+def test_where_the_search_path_has_no_schema_no_schema_is_made_up(
+    postgres_engine: Engine, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    engine = sa.create_engine(postgres_engine.url, connect_args={"options": "-c search_path=nowhere"})
+    with pytest.raises(
+        LedgerError, match=r"No schema of the user's search_path exists: name one with --schema"
+    ) as raised:
+        Loader(kafka, engine, InlineLauncher())(topic())
+    engine.dispose()
+    assert "CREATE SCHEMA" not in str(raised.value)
 
 
 def test_a_target_of_other_types_is_refused(postgres_loader: Loader, topic: TopicFactory) -> None:

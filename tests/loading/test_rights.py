@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
 
 import pytest
 import sqlalchemy as sa
@@ -18,9 +16,7 @@ from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
 from tests.support.command_line import database_connection, kafka_connection
 from tests.support.loads import Loader, TopicFactory, names
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
+from tests.support.task_context import task_context
 
 pytestmark = pytest.mark.server
 
@@ -127,10 +123,9 @@ def test_rights_that_are_missing_for_a_rewind_are_told(
     rewind = KafkaRewindOperator(
         task_id="rewind", group_id="loader", scenario="to-earliest", offsets_conn_id="warehouse"
     )
-    instance = SimpleNamespace(dag_id="dag", task_id="rewind", run_id="run", map_index=-1, try_number=1)
 
     with pytest.raises(LedgerError, match=r"Group 'loader' was not rewound: permission denied .* need SELECT, INSERT"):
-        rewind.execute(cast("Context", {"ti": instance}))
+        rewind.execute(task_context("rewind"))
 
 
 def test_a_table_with_security_for_its_rows_is_refused(

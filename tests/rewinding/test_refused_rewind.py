@@ -18,7 +18,7 @@ from airflow_kafka_offsets.exceptions import (
     PositionsMovedError,
     RewindConflictError,
 )
-from airflow_kafka_offsets.ledger.batch_rows import Recipe
+from airflow_kafka_offsets.ledger.batch_rows import Recipe, current_user
 from airflow_kafka_offsets.ledger.batches import open_batch, record_plan
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.ledger.groups import read_generation
@@ -190,7 +190,7 @@ class TestOpenBatch:
             loaded.commit(held, batch)
         assert loaded.output() == list(range(20))
         row = loaded.batch(batch.batch_id)
-        assert (row["state"], row["reason"]) == ("abandoned", "abandoned by ana@host: wrong day")
+        assert (row["state"], row["reason"]) == ("abandoned", f"abandoned by ana@host ({current_user()}): wrong day")
         assert open_batch(loaded.ledger, GROUP) is None
         assert batch_id > batch.batch_id
         loaded.verify()
@@ -207,7 +207,7 @@ class TestOpenBatch:
 
         with pytest.raises(FencedError):
             loaded.commit(held, batch)
-        assert loaded.batch(batch.batch_id)["reason"] == "abandoned by ana@host"
+        assert loaded.batch(batch.batch_id)["reason"] == f"abandoned by ana@host ({current_user()})"
         assert loaded.positions() == {T0: 20, T1: 5}
         assert read_generation(loaded.ledger, GROUP) == 0
         loaded.load({T0: 30})

@@ -12,7 +12,7 @@ from airflow_kafka_offsets.exceptions import (
     OpenBatchError,
     RewindConflictError,
 )
-from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun, current_user
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.rewinding.execution import abandon_batch, executed_by
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
@@ -57,8 +57,11 @@ class TestConflicts:
 
         abandon_batch("loader", batch, engine=rewinder.loader.engine, who="somebody", reason="enough")
 
+        users = current_user()
+        if rewinder.loader.engine.dialect.name == "postgresql":
+            users += f", database user {rewinder.loader.engine.url.username}"
         assert rows(rewinder.loader.engine, f"SELECT state, reason FROM offset_batches WHERE batch_id = {batch}") == [
-            ("abandoned", "abandoned by somebody: enough")
+            ("abandoned", f"abandoned by somebody ({users}): enough")
         ]
         with pytest.raises(OpenBatchError, match="it is abandoned"):
             abandon_batch("loader", batch, engine=rewinder.loader.engine)

@@ -261,6 +261,8 @@ class TestScope:
             (["orders", "orders:1"], {"orders": None}),
             (["orders:1,1"], {"orders": {1}}),
             ("orders:1,2", {"orders": {1, 2}}),
+            ("orders:1", {"orders": {1}}),
+            ([" orders : 1, 2 ", " orders:3 ", "\treturns\n"], {"orders": {1, 2, 3}, "returns": None}),
         ],
         ids=str,
     )
@@ -268,7 +270,21 @@ class TestScope:
         assert parse_scope(scopes) == scope
 
     @pytest.mark.parametrize(
-        "one", ["", ":1", "orders:", "orders:1,", "orders:a", "orders:-1", "orders:1:2", "orders:1_0", "orders:٣"]
+        "one",
+        [
+            " ",
+            "orders returns",
+            "orders:1 returns:2",
+            "",
+            ":1",
+            "orders:",
+            "orders:1,",
+            "orders:a",
+            "orders:-1",
+            "orders:1:2",
+            "orders:1_0",
+            "orders:٣",
+        ],
     )
     def test_what_is_none_is_refused(self, one: str) -> None:
         with pytest.raises(ConfigurationError, match="A scope is topic or topic:0,1"):

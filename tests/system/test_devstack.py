@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -199,6 +200,22 @@ def test_orders_are_the_same_for_the_same_seed(kafka: KafkaBroker, topic: Callab
     assert len(first) == 50
     assert produced(seed=1) == first
     assert produced(seed=2) != first
+
+
+def test_a_migrated_database_is_kept_whole_for_later_homes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A command that was forked leaves its pages in the write-ahead log."""
+    monkeypatch.setattr("devstack.airflow.BUILD", tmp_path)
+    with contextlib.ExitStack() as left_open:
+
+        class Migrating(AirflowHome):
+            def run(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+                database = left_open.enter_context(contextlib.closing(sqlite3.connect(self.directory / "airflow.db")))
+                database.executescript("PRAGMA journal_mode = WAL; CREATE TABLE dag (dag_id TEXT)")
+                return subprocess.CompletedProcess(arguments, 0)
+
+        for _ in range(2):
+            with Migrating() as home, contextlib.closing(sqlite3.connect(home.directory / "airflow.db")) as database:
+                assert database.execute("SELECT name FROM sqlite_master").fetchall() == [("dag",)]
 
 
 def test_airflow_sees_the_connections_it_was_given_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:

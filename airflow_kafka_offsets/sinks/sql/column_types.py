@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +13,9 @@ from sqlalchemy.schema import CreateColumn
 from sqlalchemy.types import TypeEngine
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RESERVED_PREFIX
-from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.database.identifiers import is_too_long
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 
 # What SQLite's binary fractions keep of a decimal, always.
 EXACT_DIGITS = 15
@@ -55,6 +57,21 @@ def required(table: sa.Table) -> list[str]:
         and column is not table.autoincrement_column
         and not is_added(column.name)
     ]
+
+
+def check_names(dialect: Dialect, names: Mapping[str, Sequence[str]]) -> None:
+    """Check that the database keeps names whole: Postgres truncates them without an error, so that two may become the same.
+
+    :param names: by what they are names of
+    :raises ConfigurationError: names are too long; names each
+    """
+    long = [f"{kind} {name!r}" for kind, all_names in names.items() for name in all_names if is_too_long(name, dialect)]
+    if long:
+        unit = "bytes" if dialect.name == "postgresql" else "characters"
+        raise ConfigurationError(
+            f"Names are longer than the {dialect.max_identifier_length} {unit} that {dialect.name} keeps: {first_few(long)}. "
+            "Choose shorter ones; a transform can rename columns"
+        )
 
 
 def match(table: sa.Table, columns: pa.Schema, dialect: Dialect) -> pa.Schema:

@@ -70,12 +70,12 @@ class SqlTable:
 
         :param columns: the columns of the rows, or None where a transform decides them
         :raises TargetError: the table does not fit, cannot be created, or may not be written to
-        :raises ConfigurationError: `upsert_key` does not fit the rows or the database, or the name is none, or
-            begins with that of a schema
+        :raises ConfigurationError: `upsert_key` does not fit the rows or the database; the name is none, begins with that of a
+            schema, or is that of a view; or a name is longer than the database keeps
         """
         from airflow_kafka_offsets.core.origin import RECORD
         from airflow_kafka_offsets.sinks.sql import upsert
-        from airflow_kafka_offsets.sinks.sql.column_types import check_rights, match, required
+        from airflow_kafka_offsets.sinks.sql.column_types import check_names, check_rights, match, required
         from airflow_kafka_offsets.staging.rows import TargetColumns
 
         if not isinstance(self.table, str) or not self.table.strip():
@@ -83,8 +83,13 @@ class SqlTable:
         if self.upsert_key:
             upsert.check_key(engine.dialect, self.upsert_key, columns)
         with engine.connect() as conn:
+            check_names(
+                conn.dialect,
+                {"schema": [self.schema or ""], "table": [self.table], "column": columns.names if columns else []},
+            )
             table = self._reflect(conn)
             if table is not None:
+                self._refuse_view(conn)
                 check_rights(conn, table, ("INSERT",), "insert into table {table!r}")
         if table is None:
             if columns is None:
@@ -168,6 +173,16 @@ class SqlTable:
             return sa.Table(self.table, sa.MetaData(), schema=self.schema, autoload_with=conn, resolve_fks=False)
         except sa.exc.NoSuchTableError:
             return None
+
+    def _refuse_view(self, conn: Connection) -> None:
+        import sqlalchemy as sa
+        from sqlalchemy.engine.reflection import ObjectKind
+
+        views = sa.inspect(conn).get_multi_columns(self.schema, filter_names=[self.table], kind=ObjectKind.ANY_VIEW)
+        if views:
+            raise ConfigurationError(
+                f"{self.name!r} is a view, and rows are loaded into tables: name the table that it shows, or a table of its own"
+            )
 
     def _create(self, engine: Engine, columns: pa.Schema) -> sa.Table:
         import sqlalchemy as sa
