@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
-from airflow_kafka_offsets.staging.directory import Manifest, StagingDirectory
+from airflow_kafka_offsets.staging.arrow_files import record_batches
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest
 
 
 class TargetColumns(NamedTuple):
@@ -75,7 +77,7 @@ class StagedRows:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for file in self._manifest.files:
-            yield from self._staging.record_batches(file.name, file.rows, "{rows} rows, its manifest says {expected}")
+            yield from record_batches(self._staging, file)
 
     def _cast(self, batch: pa.RecordBatch, column: pa.Field) -> pa.Array:
         values = batch.column(column.name)
