@@ -52,7 +52,8 @@ def load(
 
     :param options: where the load begins, how far it goes, and how; None is `LoadOptions()`
     :param kafka_config: librdkafka configuration
-    :param engine: the database of the target and the positions
+    :param engine: the database of the target and the positions; sessions of Postgres have the settings of `database.session` from
+        then on
     :param launcher: how Spark is started, for example `SessionLauncher(spark)`
     :param run: who loads; the attempts of one task instance share the end offsets that its first attempt captured
     :param on_commit: called after each commit; an exception that it raises is logged, and the load continues
