@@ -15,6 +15,9 @@
     * `DoubleLoadError`: records would be loaded into the target twice, by a replay and by a load
 
   * `StagingError` (retriable): the Spark application did not stage the batch
+
+    * `StagedFileError` (retriable): a staged file is missing, or not as it was written
+
   * `ReadError` (retriable): a range could not be read to its end
   * `RecordError`: a record cannot be decoded, or its row cannot be written; names topic, partition and offset
   * `DeadLetterError`: a batch has more bad records than `max_dead_letters` allows
@@ -114,6 +117,10 @@ class StagingError(KafkaOffsetsError):
     """The Spark application did not stage the batch."""
 
     retriable = True
+
+
+class StagedFileError(StagingError):
+    """A staged file is missing, cannot be read, or is not as it was written."""
 
 
 class ReadError(KafkaOffsetsError):

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
+from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
 
 # Up to so many records are decoded one at a time: bad records come in groups, and halving a handful takes more attempts.
 _FEW_RECORDS = 8
@@ -149,9 +150,12 @@ def _declared_column(column: pa.Array, field: pa.Field) -> pa.Array:
     if not field.nullable and column.null_count:
         raise _UndecodableError(f"column {field.name!r} is declared NOT NULL, and is missing or null")
     try:
-        return _as_declared(column, field.type)
+        declared = _as_declared(column, field.type)
     except ValueError as error:  # also Arrow's
         raise _UndecodableError(f"column {field.name!r}: {error}") from None
+    if out_of_years(declared):
+        raise _UndecodableError(f"column {field.name!r}: {OUT_OF_YEARS}")
+    return declared
 
 
 def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -36,6 +36,8 @@ def database_engine(conn_id: str) -> Engine:
     :raises AirflowNotFoundException: there is no such connection
     :raises ConfigurationError: its hook has no SQLAlchemy engine
     """
+    from airflow_kafka_offsets.database.session import unify_sessions
+
     connection = BaseHook.get_connection(conn_id)
     hook = connection.get_hook()  # type: ignore[no-untyped-call]
     if not hasattr(hook, "get_sqlalchemy_engine"):
@@ -45,6 +47,7 @@ def database_engine(conn_id: str) -> Engine:
         )
     # Error messages must not show the values of rows.
     engine: Engine = hook.get_sqlalchemy_engine(engine_kwargs={"hide_parameters": True})
+    unify_sessions(engine)
     _warn_once(engine, conn_id)
     return engine
 

@@ -129,18 +129,20 @@ def record_plan(claim: Claim, plan: Plan, recipe: Recipe, generation: int, *, up
     return claim.transact(write)
 
 
-def abandon(claim: Claim, batch: Batch, reason: str) -> None:
+def abandon(claim: Claim, batch: Batch, reason: str) -> str | None:
     """Abandon an open load as its own attempt: the positions stay where they are, or where the batch began.
 
     :param reason: for the history
+    :return: where its latest attempt staged; None if there was none
     """
     tables = claim.ledger.tables
 
-    def work(conn: Connection) -> None:
+    def work(conn: Connection) -> str | None:
         keep_first_positions(conn, tables, claim.group_id, batch.batch_id)
         update_open(conn, tables, batch.batch_id, state="abandoned", reason=reason)
+        return _staging_uri(conn, tables, batch)
 
-    claim.transact(work)
+    return claim.transact(work)
 
 
 def abandon_locked(
@@ -184,8 +186,11 @@ def abandon_locked(
         )
 
 
-def begin_staging(claim: Claim, batch: Batch, staging_uri: str, recipe: Recipe) -> None:
-    """Record where and how this attempt stages, before it does: a later attempt can remove the files that it leaves."""
+def begin_staging(claim: Claim, batch: Batch, staging_uri: str, recipe: Recipe) -> str | None:
+    """Record where and how this attempt stages, before it does: a later attempt can remove the files that it leaves.
+
+    :return: where the attempt before staged; None if there was none
+    """
     tables = claim.ledger.tables
     values: dict[str, Any] = {
         "state": "planned",
@@ -194,7 +199,19 @@ def begin_staging(claim: Claim, batch: Batch, staging_uri: str, recipe: Recipe) 
         "transform": recipe.transform,
         "fingerprint": recipe.fingerprint,
     }
-    claim.transact(lambda conn: change_open(conn, tables, batch, **values))
+
+    def work(conn: Connection) -> str | None:
+        earlier = _staging_uri(conn, tables, batch)
+        change_open(conn, tables, batch, **values)
+        return earlier
+
+    return claim.transact(work)
+
+
+def _staging_uri(conn: Connection, tables: Tables, batch: Batch) -> str | None:
+    """Return where the latest attempt staged: this one may have done so since the batch was read."""
+    batches = tables.offset_batches.c
+    return conn.scalar(sa.select(batches.staging_uri).where(batches.batch_id == batch.batch_id))
 
 
 def mark_staged(claim: Claim, batch: Batch, records: int) -> None:

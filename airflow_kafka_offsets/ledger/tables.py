@@ -19,6 +19,7 @@ from sqlalchemy.types import TypeDecorator
 
 from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.database.identifiers import is_too_long
+from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 SCHEMA_VERSION = 3
@@ -191,10 +192,13 @@ _shared_tables = cache(Tables)
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """A SQL database and the state tables in it."""
+    """A SQL database and the state tables in it. The engine's sessions have the settings of `database.session` from then on."""
 
     engine: Engine
     tables: Tables = field(default_factory=Tables.of)
+
+    def __post_init__(self) -> None:
+        unify_sessions(self.engine)
 
     def connect(self) -> Connection:
         """Open a connection, for statements that read."""

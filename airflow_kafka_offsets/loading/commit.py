@@ -1,4 +1,7 @@
-"""Step 3: commit the rows and dead letters of a batch, with its positions, in one transaction."""
+"""Step 3: commit the rows and dead letters of a batch, with its positions, in one transaction.
+
+The files are proved while they are read within the transaction. Where one is not as it was written, the batch is staged again.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,15 @@ from datetime import timedelta
 
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.exceptions import StagedFileError
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch, write_dead_letters
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
 from airflow_kafka_offsets.loading.context import Commit, LoadContext, LoadResult
-from airflow_kafka_offsets.loading.stage import StagedBatch
+from airflow_kafka_offsets.loading.stage import StagedBatch, stage
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, too_many
 from airflow_kafka_offsets.staging.rows import StagedRows
@@ -23,11 +28,39 @@ from airflow_kafka_offsets.staging.rows import StagedRows
 log = logging.getLogger(__name__)
 
 
+def stage_and_commit(
+    context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch | None, began: float
+) -> LoadResult:
+    """Commit a batch, staged first where it is not. Where its files turn out to be damaged, both are done once more.
+
+    :param staged: the files that an earlier attempt completed
+    :param began: when this attempt started with the batch, by the monotonic clock
+    :raises StagedFileError: the files are damaged again; the next attempt stages the batch again
+    :raises TopicRecreatedError: a topic that would have to be read again was created again
+    :raises LogTruncatedError: a log that would have to be read again was truncated
+    """
+    try:
+        return commit(context, claim, batch, staged or stage(context, claim, batch), began)
+    except StagedFileError as damaged:
+        log.warning("Batch %d is staged again: %s", batch.batch_id, damaged)
+    # An earlier attempt staged the files: the topic may be another one by now.
+    logs = context.cluster.logs(sorted({range_.topic for range_ in batch.ranges}))
+    log_identity.check_ranges(batch.ranges, logs)
+    try:
+        return commit(context, claim, batch, stage(context, claim, batch), began)
+    except StagedFileError as damaged:
+        raise StagedFileError(
+            f"Files of batch {batch.batch_id} were damaged twice, and nothing of it was committed: {damaged}. Find out what changes "
+            "or removes files in staging_dir, and run the task again: it stages the batch again"
+        ) from damaged
+
+
 def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch, began: float) -> LoadResult:
     """Commit a staged batch in one transaction, then remove its files, and report it.
 
     :param began: when this attempt started with the batch, by the monotonic clock
     :raises DeadLetterError: more records could not be decoded than the pipeline allows
+    :raises StagedFileError: a file is missing, or not as it was written; nothing was committed
     """
     pipeline, tables = context.pipeline, context.ledger.tables
     most = pipeline.max_dead_letters

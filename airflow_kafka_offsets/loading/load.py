@@ -21,12 +21,11 @@ from airflow_kafka_offsets.exceptions import CommitUnknownError, DataLossError, 
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import Claim, GroupClaim, claim_group, heartbeat
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.loading.commit import commit
+from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
 from airflow_kafka_offsets.loading.mirror import mirror_after_commit
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.loading.plan import abandon_if_expired, decide_for_claim, plan
-from airflow_kafka_offsets.loading.stage import stage
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.spark.job import Launcher
 
@@ -53,7 +52,8 @@ def load(
 
     :param options: where the load begins, how far it goes, and how; None is `LoadOptions()`
     :param kafka_config: librdkafka configuration
-    :param engine: the database of the target and the positions
+    :param engine: the database of the target and the positions; sessions of Postgres have the settings of `database.session` from
+        then on
     :param launcher: how Spark is started, for example `SessionLauncher(spark)`
     :param run: who loads; the attempts of one task instance share the end offsets that its first attempt captured
     :param on_commit: called after each commit; an exception that it raises is logged, and the load continues
@@ -86,12 +86,11 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
             return result
         batch, staged = planned
         try:
-            staged = staged or stage(context, claim, batch)
+            result += stage_and_commit(context, claim, batch, staged, batch_started)
         except DataLossError:
             if not abandon_if_expired(context, claim, options, batch):
                 raise
             continue
-        result += commit(context, claim, batch, staged, batch_started)
         mirror_after_commit(context.cluster, options.mirror_to, context.ledger, context.pipeline)
         budget = options.time_budget
         if budget is not None and time.monotonic() - started >= budget.total_seconds():

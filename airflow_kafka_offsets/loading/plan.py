@@ -172,9 +172,9 @@ def abandon_if_expired(context: LoadContext, claim: Claim, options: LoadOptions,
     if planning.check_open(batch.ranges, context.cluster.logs(pipeline.topics), options.on_data_loss):
         return False
     log.warning("Batch %d of group %r is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
-    abandon(claim, batch, EXPIRED)
-    if batch.staging_uri is not None:
-        remove_attempt(batch.batch_id, batch.staging_uri, pipeline.staging_dir)
+    staging_uri = abandon(claim, batch, EXPIRED)
+    if staging_uri is not None:
+        remove_attempt(batch.batch_id, staging_uri, pipeline.staging_dir)
     return True
 
 

@@ -19,7 +19,7 @@ from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.instants import from_milliseconds
 from airflow_kafka_offsets.core.offsets import TopicPartition, split
 from airflow_kafka_offsets.core.parameters import from_attributes
-from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError, StagingError
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError, StagedFileError, StagingError
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.batches import begin_staging, mark_staged
 from airflow_kafka_offsets.ledger.claims import Claim
@@ -28,7 +28,8 @@ from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from airflow_kafka_offsets.spark.main import failure
-from airflow_kafka_offsets.staging.directory import MANIFEST, Manifest, SliceRead, StagingDirectory
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ _SMALL_SLICE = 8
 _UNREADABLE = (
     OSError,  # the store does not answer, or denies access
     pa.ArrowException,  # pyarrow does not know the URI's scheme, or was built without it
-    ValueError,  # the manifest is incomplete, or names files outside the directory
+    ValueError,  # the manifest is incomplete or altered, or names files outside the directory
     KeyError,  # another version of this package wrote the manifest
     TypeError,  # the same
     StagingError,  # the manifest is of another batch, or of other offsets
@@ -62,26 +63,27 @@ class StagedBatch:
     def dead_letters(self) -> int:
         return sum(read.dead_letters for read in self.reads.values())
 
-    def is_complete(self) -> bool:
-        """Return whether the directory has all files that the manifest names."""
-        holds, reads = self.directory.holds, self.manifest.reads
-        return all(holds(file.name, file.bytes) for file in self.manifest.files) and all(
-            holds(read.dead_letters_file) for read in reads if read.dead_letters_file is not None
-        )
+    def incomplete_file(self) -> str | None:
+        """Return a file that the manifest names and the directory does not hold in full; the commit proves what the files hold."""
+        files = self.manifest.all_files()
+        return next((file.name for file in files if not self.directory.holds(file.name, file.bytes)), None)
 
 
 def stage(context: LoadContext, claim: Claim, batch: Batch) -> StagedBatch:
-    """Run Spark to write files with the rows of a batch, in a new directory."""
+    """Run Spark to write files with the rows of a batch, in a new directory.
+
+    :raises StagedFileError: Spark's files cannot be used; staging again may help
+    """
     pipeline = context.pipeline
     with context.ledger.connect() as conn:
         # The commit checks it again; here it saves a Spark application whose result could not be committed.
         pipeline.sink.refuse_unknown_rows(conn, context.ledger.tables.offset_batches, batch.batch_id)
     directory = create_directory(batch, pipeline.staging_dir)
     job = make_job(context, batch, directory)
-    begin_staging(claim, batch, directory.uri, context.recipe)
-    if batch.staging_uri is not None:
-        # An earlier attempt was killed while it staged.
-        remove_attempt(batch.batch_id, batch.staging_uri, pipeline.staging_dir)
+    earlier_uri = begin_staging(claim, batch, directory.uri, context.recipe)
+    if earlier_uri is not None:
+        # An earlier attempt was killed while it staged, or its files cannot be used.
+        remove_attempt(batch.batch_id, earlier_uri, pipeline.staging_dir)
     staged = launch_application(context.launcher, job, batch, directory)
     # If a topic was recreated while Spark read, records of the new topic would be loaded as those of the old one.
     log_identity.check_ranges(batch.ranges, context.cluster.logs(pipeline.topics))
@@ -116,6 +118,7 @@ def launch_application(launcher: Launcher, job: StageJob, batch: Batch, director
     :raises KafkaOffsetsError: what the application reports, such as RecordError for a record that cannot be decoded
     :raises ConfigurationError: Spark's Python lacks a module
     :raises StagingError: the application failed without a report, or staged other offsets
+    :raises StagedFileError: the manifest is missing or damaged
     """
     if not job.slices:
         # The batch only records gaps: Spark has nothing to read.
@@ -144,14 +147,12 @@ def find_staged(batch: Batch, fingerprint: str) -> StagedBatch | None:
         staged = _read_staged(StagingDirectory(uri), batch)
         if staged.manifest.fingerprint != fingerprint:
             log.warning("Batch %d was staged with other columns or another transform, and is staged again", number)
-        elif staged.is_complete():
-            return staged
+        elif (name := staged.incomplete_file()) is not None:
+            log.warning("File %s of batch %d is missing or incomplete in %s, and it is staged again", name, number, uri)
         else:
-            log.warning("Files of batch %d are missing in %s, and it is staged again", number, uri)
-    except FileNotFoundError:
-        pass  # There is no manifest: the batch was staged on another machine, or its files were removed.
+            return staged
     except _UNREADABLE as error:
-        reason = f"{type(error).__name__}: {error}"
+        reason = str(error) if isinstance(error, StagingError) else f"{type(error).__name__}: {error}"
         log.warning("The files of batch %d in %s cannot be read, and it is staged again: %s", number, uri, reason)
     return None
 
@@ -159,10 +160,17 @@ def find_staged(batch: Batch, fingerprint: str) -> StagedBatch | None:
 def _read_staged(directory: StagingDirectory, batch: Batch) -> StagedBatch:
     """Read the manifest of a batch, and check that the planned ranges were staged.
 
-    :raises FileNotFoundError: there is no manifest
+    :raises StagedFileError: the manifest is missing, incomplete, altered, or of another version of this package
     :raises StagingError: the directory holds another batch, or other offsets
     """
-    manifest = Manifest.from_json(directory.read_text(MANIFEST))
+    try:
+        manifest = Manifest.from_json(directory.read_text(MANIFEST))
+    except FileNotFoundError as error:
+        raise StagedFileError(
+            f"{MANIFEST} is missing; is {directory.uri} a location that all machines share?"
+        ) from error
+    except _UNREADABLE as error:
+        raise StagedFileError(f"{MANIFEST}: {type(error).__name__}: {error}") from error
     if manifest.batch_id != batch.batch_id:
         raise StagingError(f"{directory.uri} holds batch {manifest.batch_id}, not batch {batch.batch_id}")
     return StagedBatch(directory, manifest, _range_reads(manifest, batch))

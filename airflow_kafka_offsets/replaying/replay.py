@@ -16,13 +16,13 @@ from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.transactions import translated_errors
 from airflow_kafka_offsets.exceptions import DataLossError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-from airflow_kafka_offsets.loading.commit import commit
+from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
 from airflow_kafka_offsets.loading.load import prefer_fenced_error
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.plan import EXPIRED, log_gaps, log_planned
-from airflow_kafka_offsets.loading.stage import find_staged, stage
+from airflow_kafka_offsets.loading.stage import find_staged
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.replaying.bounds import (
     Bounds,
@@ -147,18 +147,15 @@ def _stage_and_commit(context: LoadContext, claim: ReplayClaim, on_data_loss: On
     """Stage and commit an open batch of this or an earlier try."""
     began, batch = time.monotonic(), claim.batch
     with prefer_fenced_error(claim):
-        work = find_staged(batch, context.recipe.fingerprint)
-        again = _plan_again(context, claim, on_data_loss) if work is None else None
-        if work is None and again is None:
+        staged = find_staged(batch, context.recipe.fingerprint)
+        again = _plan_again(context, claim, on_data_loss) if staged is None else None
+        if again is None:
             try:
-                work = stage(context, claim, batch)
+                return stage_and_commit(context, claim, batch, staged, began)
             except DataLossError:
                 again = _plan_again(context, claim, on_data_loss)
                 if again is None:
                     raise
-        if work is not None:
-            return commit(context, claim, batch, work, began)
-    assert again is not None
     return _stage_and_commit(context, again, on_data_loss)
 
 

@@ -188,14 +188,14 @@ def abandon_batch(
     :raises OpenBatchError: the group has no such batch, or it is not open
     :raises ConfigurationError: there is no such group
     """
-    of_group, who = tables or Tables.of(), who or current_user()
+    ledger, who = Ledger(engine, tables or Tables.of()), who or current_user()
 
     def work(conn: Connection) -> None:
-        lock(conn, of_group, group_id)
-        abandon_locked(conn, of_group, group_id, batch_id, who, reason)
+        lock(conn, ledger.tables, group_id)
+        abandon_locked(conn, ledger.tables, group_id, batch_id, who, reason)
 
-    with engine.connect() as conn:
-        cluster_of(conn, of_group, group_id)  # raises if there is no such group
+    with ledger.connect() as conn:
+        cluster_of(conn, ledger.tables, group_id)  # raises if there is no such group
     with translated_errors(f"Batch {batch_id} of group {group_id!r} was not abandoned", "Try again."):
         transact(engine, work)
 

@@ -15,7 +15,8 @@ from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes
 from airflow_kafka_offsets.spark.tasks import RESULT_DDL, read_arrow, write_arrow
 from airflow_kafka_offsets.spark.transforms import apply_transform, check_columns, load_transform
-from airflow_kafka_offsets.staging.directory import MANIFEST, Manifest, SliceRead, StagedFile, StagingDirectory
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead, StagedFile
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -27,7 +27,8 @@ from airflow_kafka_offsets.spark.driver import run, stage_files
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import JOB, SECRET_PROPERTIES
 from airflow_kafka_offsets.spark.tasks import report_failure, stage_slices
-from airflow_kafka_offsets.staging.directory import StagedFile, StagingDirectory
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import StagedFile
 
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 

@@ -26,7 +26,8 @@ import pyarrow.compute as pc
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.staging.directory import SliceRead, StagingDirectory
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import SliceRead, StagedFile
 
 # A line for each slice helps if there are few. Of hundreds, the slowest are enough.
 _MAX_SLICES = 8
@@ -70,7 +71,7 @@ class SliceReport:
             self._next_note = time.monotonic() + self._interval
             write_progress(self._staging, self._read)
 
-    def finish(self, dead_letters_file: str | None) -> None:
+    def finish(self, dead_letters_file: StagedFile | None) -> None:
         """Write the note of a slice that was read to its end.
 
         :param dead_letters_file: complete, if there is one
@@ -121,7 +122,7 @@ class SliceNotes:
         return {read.index: read for read in reads.values()}
 
     def _reads(self, names: list[str]) -> dict[str, SliceRead]:
-        return {name: SliceRead(**json.loads(text)) for name, text in self._staging.read_texts(names).items()}
+        return {name: SliceRead.from_plain(json.loads(text)) for name, text in self._staging.read_texts(names).items()}
 
 
 def write_progress(staging: StagingDirectory, read: SliceRead) -> None:

@@ -16,10 +16,14 @@ from airflow_kafka_offsets.formats.row_columns import add_origin, format_columns
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.slice_notes import SliceReport
+from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.dead_letters import DeadLetterFile
-from airflow_kafka_offsets.staging.directory import StagedFile, StagingDirectory
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import StagedFile
 
-_RESULT = pa.schema([("name", pa.string()), ("row_count", pa.int64()), ("byte_count", pa.int64())])
+_RESULT = pa.schema(
+    [("name", pa.string()), ("row_count", pa.int64()), ("byte_count", pa.int64()), ("sha256", pa.string())]
+)
 
 RESULT_DDL = spark_ddl(_RESULT)
 
@@ -44,11 +48,11 @@ def read_arrow(job: StageJob, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.
 def write_arrow(staging_uri: str, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Do the same as `write_rows`, as a function for `mapInArrow`.
 
-    :return: a row with the name, the rows and the bytes of the file, if there are rows
+    :return: a row with the name, the rows, the bytes and the digest of the file, if there are rows
     """
     for file in write_rows(staging_uri, rows):
-        result = {"name": [file.name], "row_count": [file.rows], "byte_count": [file.bytes]}
-        yield pa.RecordBatch.from_pydict(result, schema=_RESULT)
+        values = (file.name, file.rows, file.bytes, file.sha256)
+        yield pa.RecordBatch.from_pylist([dict(zip(_RESULT.names, values, strict=True))], schema=_RESULT)
 
 
 def read_rows(job: StageJob, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]:
@@ -85,7 +89,7 @@ def read_slice(job: StageJob, slice_: Slice, staging: StagingDirectory) -> Itera
             dead_letters.add(records, bad)
             yield rows
             report.add(records, dead_letters.count)
-    report.finish(dead_letters.name)
+    report.finish(dead_letters.file)
 
 
 def decode_rows(records: pa.RecordBatch, decode: Decoder, slice_: Slice) -> Decoded:
@@ -118,22 +122,16 @@ def write_rows(staging_uri: str, rows: Iterable[pa.RecordBatch]) -> Iterator[Sta
     staging = StagingDirectory(staging_uri)
     # Each attempt has a file of its own. The manifest does not name the files of failed and superseded speculative attempts.
     name = f"part-{uuid.uuid4().hex}.arrow"
-    count = 0
+    writer: ArrowFileWriter | None = None
     with ExitStack() as stack:
         for batch in rows:
             if not batch.num_rows:
                 continue
-            if not count:
-                stream = stack.enter_context(staging.filesystem.open_output_stream(staging.file(name)))
-                options = pa.ipc.IpcWriteOptions(compression="lz4")
-                writer = pa.ipc.new_file(stream, batch.schema, options=options)
-            writer.write_batch(batch)
-            count += batch.num_rows
-        if not count:
-            return
-        writer.close()
-        size = stream.tell()
-    yield StagedFile(name, count, size)
+            if writer is None:
+                writer = stack.enter_context(ArrowFileWriter(staging, name, batch.schema))
+            writer.write(batch)
+    if writer is not None:
+        yield writer.file
 
 
 def report_failure(staging: StagingDirectory, error: KafkaOffsetsError) -> None:

@@ -14,7 +14,9 @@ import pyarrow as pa
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import DeadLetterError
 from airflow_kafka_offsets.formats.record_format import BadRecord
-from airflow_kafka_offsets.staging.directory import Manifest, StagingDirectory
+from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter, record_batches
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
 
 SCHEMA = pa.schema(
     [
@@ -47,11 +49,15 @@ class DeadLetterFile(ExitStack):
     def __init__(self, staging: StagingDirectory, slice_: Slice, max_dead_letters: int | None = None) -> None:
         super().__init__()
         self.count = 0
-        self.name: str | None = None
         self._staging = staging
         self._slice = slice_
         self._max = max_dead_letters
-        self._writer: pa.RecordBatchFileWriter | None = None
+        self._writer: ArrowFileWriter | None = None
+
+    @property
+    def file(self) -> StagedFile | None:
+        """The complete file, once the context is left; None if there are no dead letters."""
+        return None if self._writer is None else self._writer.file
 
     def add(self, batch: pa.RecordBatch, bad: Sequence[BadRecord]) -> None:
         """Write the bad records of a batch.
@@ -68,11 +74,9 @@ class DeadLetterFile(ExitStack):
             problem = f"More than {self._max:,} records of {slice_.topic}[{slice_.partition}] {slice_.start}..{slice_.end} cannot be decoded"
             raise too_many(problem, self._max, slice_.topic, slice_.partition, offset, bad[0].reason)
         if self._writer is None:
-            self.name = f"dead-{slice_.index}-{uuid.uuid4().hex}.arrow"
-            stream = self.enter_context(self._staging.filesystem.open_output_stream(self._staging.file(self.name)))
-            options = pa.ipc.IpcWriteOptions(compression="lz4")
-            self._writer = self.enter_context(pa.ipc.new_file(stream, SCHEMA, options=options))
-        self._writer.write_batch(_dead_letters(batch, slice_, bad))
+            name = f"dead-{slice_.index}-{uuid.uuid4().hex}.arrow"
+            self._writer = self.enter_context(ArrowFileWriter(self._staging, name, SCHEMA))
+        self._writer.write(_dead_letters(batch, slice_, bad))
         self.count += len(bad)
 
 
@@ -95,13 +99,11 @@ def dead_letters(staging: StagingDirectory, manifest: Manifest) -> Iterator[pa.R
     """Yield the dead letters of the slices that a manifest accepts, slice by slice, in the order of their offsets.
 
     :return: record batches with the columns of `SCHEMA`
-    :raises StagingError: a file does not hold as many as its slice reported
+    :raises StagedFileError: a file is missing, or not as it was written
     """
     for read in manifest.reads:
         if read.dead_letters_file is not None:
-            yield from staging.record_batches(
-                read.dead_letters_file, read.dead_letters, "{rows} dead letters, its slice reported {expected}"
-            )
+            yield from record_batches(staging, read.dead_letters_file)
 
 
 def _dead_letters(batch: pa.RecordBatch, slice_: Slice, bad: Sequence[BadRecord]) -> pa.RecordBatch:

@@ -2,7 +2,7 @@
 
 A directory holds `part-*.arrow` (rows), `dead-*.arrow` (dead letters of a slice), `slice-*.json` (a slice that was read to its
 end), `progress-*.json` (a slice that is being read), `failure-*.json` (why a task or the driver failed) and, once everything else
-is complete, `manifest.json`, which says which files count: Spark's driver writes it last. A name that begins with a dot is that of a
+is complete, `manifest.json`, which says which files count (`staging.manifest`): Spark's driver writes it last. A name that begins with a dot is that of a
 file being written. When directories are created and removed is decided in `loading.staging_area`.
 """
 
@@ -13,13 +13,9 @@ import os
 import uuid
 from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
 from typing import Any
 
-import pyarrow as pa
 from pyarrow import fs
-
-from airflow_kafka_offsets.exceptions import StagingError
 
 # These stores show an object once it is complete, and copy it to rename it.
 _OBJECT_STORES = {"s3", "gcs", "abfs"}
@@ -121,23 +117,6 @@ class StagingDirectory:
         info = self.filesystem.get_file_info(self.file(name))
         return bool(info.type == fs.FileType.File and (size is None or info.size == size))
 
-    def record_batches(self, name: str, expected: int, mismatch: str) -> Iterator[pa.RecordBatch]:
-        """Yield the record batches of an Arrow file.
-
-        :param expected: the number of its rows
-        :param mismatch: the end of the message if it has another number of `{rows}` than `{expected}`
-        :raises StagingError: it has another number of rows
-        :raises ValueError: the name leads out of the directory; names come from a manifest, which anyone could have written
-        """
-        rows = 0
-        with self.filesystem.open_input_file(self.file(name)) as stream, pa.ipc.open_file(stream) as reader:
-            for index in range(reader.num_record_batches):
-                batch = reader.get_batch(index)
-                rows += batch.num_rows
-                yield batch
-        if rows != expected:
-            raise StagingError(f"Staged file {self.file(name)} holds {mismatch.format(rows=rows, expected=expected)}")
-
     def notes(self, prefix: str) -> Iterator[dict[str, Any]]:
         """Read the JSON files whose names start with a prefix, in the order of their names."""
         return map(json.loads, self.read_texts(self.find(prefix)).values())
@@ -154,74 +133,3 @@ class StagingDirectory:
             for name, written_ns in files
             if name.startswith(prefix) and name.endswith(".json") and not name.startswith(".")
         }
-
-
-MANIFEST = "manifest.json"
-
-
-@dataclass(frozen=True)
-class StagedFile:
-    """A file that an accepted task attempt wrote.
-
-    :param name: in the staging directory
-    """
-
-    name: str
-    rows: int
-    bytes: int
-
-
-@dataclass(frozen=True)
-class SliceRead:
-    """What reading a slice to its end showed.
-
-    :param records: number of records, dead letters included; None if the slice was not read, because the transform's result
-        does not depend on it
-    :param first_timestamp_ms: timestamp of the oldest record, None if no record has one
-    :param last_timestamp_ms: timestamp of the newest record, None if no record has one
-    :param bytes: size of keys and values, as read
-    :param dead_letters: number of records that could not be decoded
-    :param dead_letters_file: name of the file with these records, None if there are none
-    """
-
-    index: int
-    topic: str
-    partition: int
-    start: int
-    end: int
-    records: int | None
-    first_timestamp_ms: int | None = None
-    last_timestamp_ms: int | None = None
-    bytes: int = 0
-    dead_letters: int = 0
-    dead_letters_file: str | None = None
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """The accepted files of a staged batch. The commit ignores files that the manifest does not name.
-
-    :param fingerprint: of the job
-    """
-
-    batch_id: int
-    fingerprint: str
-    files: tuple[StagedFile, ...]
-    reads: tuple[SliceRead, ...]
-
-    @property
-    def rows(self) -> int:
-        return sum(file.rows for file in self.files)
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> Manifest:
-        plain = json.loads(text)
-        return cls(
-            plain["batch_id"],
-            plain["fingerprint"],
-            tuple(StagedFile(**fields) for fields in plain["files"]),
-            tuple(SliceRead(**fields) for fields in plain["reads"]),
-        )

@@ -14,7 +14,10 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
-from airflow_kafka_offsets.staging.directory import Manifest, StagingDirectory
+from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
+from airflow_kafka_offsets.staging.arrow_files import record_batches
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest
 
 
 class TargetColumns(NamedTuple):
@@ -75,10 +78,13 @@ class StagedRows:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for file in self._manifest.files:
-            yield from self._staging.record_batches(file.name, file.rows, "{rows} rows, its manifest says {expected}")
+            yield from record_batches(self._staging, file)
 
     def _cast(self, batch: pa.RecordBatch, column: pa.Field) -> pa.Array:
         values = batch.column(column.name)
+        # Those of a transform; a format knows its own.
+        for row in [] if pa.types.is_nested(values.type) else out_of_years(values):
+            raise _rejected(batch, row, f"column {column.name!r}: {OUT_OF_YEARS}")
         if values.type == column.type:
             return values
         try:

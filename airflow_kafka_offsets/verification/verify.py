@@ -16,7 +16,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationErr
 from airflow_kafka_offsets.ledger.group_table import group_table, same_table_names
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.verification.batch_records import Snapshot, batch_records
 from airflow_kafka_offsets.verification.facts import Coverage, Findings
@@ -53,9 +53,10 @@ def verify(
     :raises PlanningError: the positions belong to another cluster, or to an earlier topic of the same name
     :raises DatabaseUnavailableError: the database could not be read to the end
     """
-    tables = tables or Tables.of()
+    ledger = Ledger(engine, tables or Tables.of())
+    tables = ledger.tables
     comparison = KafkaComparison(kafka_config, group_id, isolation_level) if kafka_config is not None else None
-    with snapshot(engine) as conn:
+    with snapshot(ledger.engine) as conn:
         cluster_of(conn, tables, group_id)  # raises where there is no such group, and names those that there are
         rows = sink.rows(conn)
         detail, limit = rows.detail, rows.limit

@@ -74,6 +74,50 @@ class TestNotJson:
         assert refused_at("a INT", b'{"a": 1}', opening * 200_000, b'{"a": 2}') == 1
 
 
+class TestYears:
+    """Dates and timestamps that a database stores, and no client can read."""
+
+    @pytest.mark.parametrize(
+        ("kind", "text"),
+        [
+            ("DATE", "0000-12-31"),
+            ("DATE", "0000-01-01"),
+            ("TIMESTAMP", "0000-12-31T23:59:59.999999Z"),
+            ("TIMESTAMP", "0000-12-31 23:59:59.999999999Z"),
+            ("TIMESTAMP", "0001-01-01T00:00:00+00:01"),
+            ("TIMESTAMP", "9999-12-31T23:59:00-00:01"),
+            ("TIMESTAMP_NTZ", "0000-12-31T00:00:00"),
+            ("TIMESTAMP_NTZ", "9999-12-31T23:59:00-00:01"),
+        ],
+    )
+    @pytest.mark.parametrize(
+        ("columns", "value"),
+        [
+            ("a {}", '{{"a": "{}"}}'),
+            ("b ARRAY<{}>", '{{"b": [null, "{}"]}}'),
+            ("b STRUCT<c: ARRAY<{}>>", '{{"b": {{"c": ["{}"]}}}}'),
+        ],
+    )
+    def test_what_lies_outside_of_1_to_9999_is_refused(self, kind: str, text: str, columns: str, value: str) -> None:
+        ddl, bad = columns.format(kind), value.format(text).encode()
+        good = value.format("2024-01-01").encode()
+        decoded, (record,) = sifted(ddl, good, bad, good, b"{}")
+        assert len(decoded) == 3
+        assert record.row == 1
+        assert record.reason.endswith("it lies outside of the years 1 to 9999")
+        assert text not in record.reason
+
+    def test_the_first_and_the_last_are_taken(self) -> None:
+        first, last = (
+            b'{"a": "0001-01-01", "b": "0001-01-01"}',
+            b'{"a": "9999-12-31", "b": "9999-12-31T23:59:59.999999999"}',
+        )
+        assert [(row["a"].year, row["b"].year) for row in decode("a DATE, b TIMESTAMP", first, last)] == [
+            (1, 1),
+            (9999, 9999),
+        ]
+
+
 class TestNeighbours:
     """A record is bytes of somebody else's: it must not count as two, nor take a neighbour's place."""
 

@@ -23,7 +23,8 @@ from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.tasks import read_arrow
 from airflow_kafka_offsets.staging.dead_letters import dead_letters
-from airflow_kafka_offsets.staging.directory import Manifest, SliceRead, StagingDirectory
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
 from airflow_kafka_offsets.staging.rows import TargetColumns
 from devstack.kafka import KafkaBroker
 from tests.support import clients
@@ -74,7 +75,7 @@ def rows_and_note(
     indexes = pa.RecordBatch.from_pydict({"id": pa.array([0], pa.int64())})
     rows = [row for batch in read_arrow(job, iter([indexes])) for row in batch.to_pylist()]
     (note,) = StagingDirectory(str(directory)).notes("slice-")
-    return rows, SliceRead(**note)
+    return rows, SliceRead.from_plain(note)
 
 
 def test_odd_records_are_read_as_they_are(kafka: KafkaBroker, topic: TopicFactory, tmp_path: Path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import DeadLetterError, RecordError
+from airflow_kafka_offsets.formats.json_format import Json
 from tests.support.clients import Kafka, produce, producer
 from tests.support.loads import Loader, TopicFactory, names, rows
 from tests.support.openings import KEPT, ids
@@ -50,6 +52,25 @@ class TestDeadLetters:
         assert rows(inline_loader.engine, "SELECT records, row_count, dead_letters FROM offset_batches") == [
             (14, 10, 4)
         ]
+
+    def test_instants_that_no_client_can_read_are_among_them(self, inline_loader: Loader, topic: TopicFactory) -> None:
+        name = topic()
+        times = [
+            "0001-01-01T00:00:00Z",
+            "0000-12-31T23:59:59Z",
+            "9999-12-31T23:59:59.999999Z",
+            "9999-12-31T23:59:59-01:00",
+        ]
+        produce(inline_loader.kafka, name, [b'{"id": %d, "at": "%s"}' % (i, at.encode()) for i, at in enumerate(times)])
+
+        inline_loader(name, value_format=Json("id BIGINT, at TIMESTAMP"), on_bad_record="dead_letter")
+
+        table = sa.Table("target", sa.MetaData(), autoload_with=inline_loader.engine)
+        with inline_loader.engine.connect() as conn:
+            read = conn.execute(sa.select(table.c.id, table.c.at).order_by(table.c.id)).all()
+        assert [(number, at.year) for number, at in read] == [(0, 1), (2, 9999)]
+        errors = rows(inline_loader.engine, "SELECT offset_value, error FROM dead_letters ORDER BY offset_value")
+        assert errors == [(offset, "column 'at': it lies outside of the years 1 to 9999") for offset in (1, 3)]
 
     def test_the_same_records_fail_the_batch_by_default(self, inline_loader: Loader, topic: TopicFactory) -> None:
         name = topic()

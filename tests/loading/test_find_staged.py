@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -9,14 +11,16 @@ from typing import NoReturn
 import pytest
 
 from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged
-from airflow_kafka_offsets.staging.directory import MANIFEST, Manifest, StagedFile, StagingDirectory
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, StagedFile
 from tests.support.staged import COLUMNS, PIPELINE, RANGE, WANTED, batch, read
 
 
 class TestFilesOfAnEarlierTry:
     def found(self, tmp_path: Path, wanted: str = WANTED) -> StagedBatch | None:
         planned = replace(batch(RANGE), state="staged", staging_uri=str(tmp_path))
-        reads = (read(10, 30, dead_letters=1, dead_letters_file="dead-0-f00d.arrow"),)
+        letters = StagedFile("dead-0-f00d.arrow", 1, 7, "d16e57")
+        reads = (read(10, 30, dead_letters=1, dead_letters_file=letters),)
         StagingDirectory(str(tmp_path)).write_text(MANIFEST, Manifest(1, WANTED, (), reads).to_json())
         return find_staged(planned, wanted)
 
@@ -29,13 +33,35 @@ class TestFilesOfAnEarlierTry:
     def test_they_are_not_without_their_dead_letters(self, tmp_path: Path) -> None:
         assert self.found(tmp_path) is None
 
+    def test_they_are_not_where_their_dead_letters_are_cut(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        (tmp_path / "dead-0-f00d.arrow").write_bytes(b"letter")
+        assert self.found(tmp_path) is None
+        assert "File dead-0-f00d.arrow of batch 1 is missing or incomplete" in caplog.text
+
     def test_they_are_not_where_bad_records_are_treated_otherwise(self, tmp_path: Path) -> None:
         (tmp_path / "dead-0-f00d.arrow").write_bytes(b"letters")
         other = replace(PIPELINE, on_bad_record="dead_letter").fingerprint(COLUMNS)
         assert self.found(tmp_path, other) is None
 
 
-MANIFEST_TEXT = Manifest(1, WANTED, (), (read(10, 30),)).to_json()
+def manifest(batch_id: int = 1, end: int = 30, files: tuple[StagedFile, ...] = ()) -> str:
+    return Manifest(batch_id, WANTED, files, (read(10, end),)).to_json()
+
+
+def of_another_version() -> str:
+    """A manifest that its version of the package wrote with care."""
+    plain = json.loads(manifest())
+    del plain["sha256"]
+    plain["reads"][0]["byte_count"] = plain["reads"][0].pop("bytes")
+    return json.dumps({"sha256": hashlib.sha256(json.dumps(plain).encode()).hexdigest()} | plain)
+
+
+def without_checksum() -> str:
+    plain = json.loads(manifest())
+    del plain["sha256"]
+    return json.dumps(plain)
 
 
 class TestFilesOfAnEarlierTryThatCannotBeRead:
@@ -53,19 +79,21 @@ class TestFilesOfAnEarlierTryThatCannotBeRead:
     @pytest.mark.parametrize(
         ("text", "reason"),
         [
-            (MANIFEST_TEXT[: len(MANIFEST_TEXT) // 2], "JSONDecodeError"),
+            (manifest()[: len(manifest()) // 2], "JSONDecodeError"),
             ("", "JSONDecodeError"),
             ("\udc80", "UnicodeDecodeError"),
             ("[]", "TypeError"),
             ("null", "TypeError"),
-            ("{}", "KeyError: 'batch_id'"),
-            (MANIFEST_TEXT.replace('"bytes"', '"byte_count"'), "unexpected keyword argument 'byte_count'"),
-            (MANIFEST_TEXT.replace('"end": 30', '"end": 29'), "other offsets were staged"),
-            (MANIFEST_TEXT.replace('"batch_id": 1', '"batch_id": 2'), "holds batch 2, not batch 1"),
+            ("{}", "KeyError: 'sha256'"),
+            (without_checksum(), "KeyError: 'sha256'"),
+            (of_another_version(), "unexpected keyword argument 'byte_count'"),
             (
-                Manifest(1, WANTED, (StagedFile("../part-1.arrow", 1, 1),), (read(10, 30),)).to_json(),
-                "is not the name of a file",
+                manifest().replace('"records": 5', '"records": 7'),
+                "manifest.json: ValueError: it is not as it was written",
             ),
+            (manifest(end=29), "other offsets were staged"),
+            (manifest(batch_id=2), "holds batch 2, not batch 1"),
+            (manifest(files=(StagedFile("../part-1.arrow", 1, 1, "f00d"),)), "is not the name of a file"),
         ],
     )
     def test_a_manifest_of_another_kind(
@@ -73,6 +101,9 @@ class TestFilesOfAnEarlierTryThatCannotBeRead:
     ) -> None:
         (tmp_path / MANIFEST).write_bytes(text.encode(errors="surrogateescape"))
         assert reason in self.refused(str(tmp_path), caplog)
+
+    def test_a_missing_manifest(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        assert "manifest.json is missing" in self.refused(str(tmp_path), caplog)
 
     @pytest.mark.parametrize("uri", ["nosuch://bucket/batch-1", "relative/path", "file://host/batch-1", "s3://"])
     def test_a_location_that_cannot_be_opened(self, caplog: pytest.LogCaptureFixture, uri: str) -> None:

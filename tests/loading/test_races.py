@@ -20,7 +20,8 @@ from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.driver import write_manifest
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.tasks import stage_slices
-from airflow_kafka_offsets.staging.directory import StagedFile, StagingDirectory
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import produce
 from tests.support.dying_load import POINTS, DyingLoad, Load, Worker

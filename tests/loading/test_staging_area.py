@@ -12,7 +12,7 @@ import pytest
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt, staging_root
-from airflow_kafka_offsets.staging.directory import MANIFEST
+from airflow_kafka_offsets.staging.manifest import MANIFEST
 from tests.support.staged import RANGE, batch
 
 

@@ -18,7 +18,9 @@ from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS, row_column
 from airflow_kafka_offsets.sinks.sql.column_types import created_table, without_placeholders
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.sinks.sql.upsert import check_key
-from airflow_kafka_offsets.staging.directory import Manifest, StagedFile, StagingDirectory
+from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
 from airflow_kafka_offsets.staging.rows import StagedRows
 
 SINK = SqlTable("target", upsert_key=("id",))
@@ -41,13 +43,13 @@ def conn() -> Iterator[Connection]:
 
 def staged(tmp_path: Path, *files: list[dict[str, Any]]) -> StagedRows:
     """Files as Spark leaves them."""
+    directory = StagingDirectory(str(tmp_path))
     named: list[StagedFile] = []
     for index, rows in enumerate(files):
-        path = tmp_path / f"part-{index}.arrow"
-        with pa.ipc.new_file(path, COLUMNS) as file:
-            file.write(pa.RecordBatch.from_pylist(rows, schema=COLUMNS))
-        named.append(StagedFile(path.name, len(rows), path.stat().st_size))
-    return StagedRows(StagingDirectory(str(tmp_path)), Manifest(1, "", tuple(named), ()))
+        with ArrowFileWriter(directory, f"part-{index}.arrow", COLUMNS) as writer:
+            writer.write(pa.RecordBatch.from_pylist(rows, schema=COLUMNS))
+        named.append(writer.file)
+    return StagedRows(directory, Manifest(1, "", tuple(named), ()))
 
 
 def held(conn: Connection) -> list[tuple[Any, ...]]:

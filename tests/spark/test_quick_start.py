@@ -51,9 +51,9 @@ def test_staged_rows_are_read_without_it(tmp_path: Path) -> None:
     code = (
         "import pyarrow as pa; "
         "from airflow_kafka_offsets.staging.rows import StagedRows; "
-        "from airflow_kafka_offsets.staging.directory import Manifest, StagedFile; "
         "from airflow_kafka_offsets.staging.directory import StagingDirectory; "
-        f"manifest = Manifest(7, 'x', (StagedFile({file.name!r}, 3, {file.bytes}),), ()); "
+        "from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile; "
+        f"manifest = Manifest(7, 'x', ({file!r},), ()); "
         "columns = pa.schema([('id', pa.int64()), ('_batch_id', pa.int32())]); "
         f"(batch,) = StagedRows(StagingDirectory({str(tmp_path)!r}), manifest).batches(columns); "
         "print(batch.column(1).to_pylist(), batch.column(1).type)"

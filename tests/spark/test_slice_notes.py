@@ -13,7 +13,8 @@ from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.spark.driver import write_manifest
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes, write_progress, write_slice
-from airflow_kafka_offsets.staging.directory import SliceRead, StagingDirectory
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import SliceRead
 from tests.spark.test_package import JOB
 
 MANY = 200

@@ -19,7 +19,8 @@ from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes
 from airflow_kafka_offsets.spark.tasks import read_arrow
 from airflow_kafka_offsets.staging.dead_letters import dead_letters
-from airflow_kafka_offsets.staging.directory import Manifest, SliceRead, StagingDirectory
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
 from airflow_kafka_offsets.staging.rows import TargetColumns
 from tests.support.fake_consumer import FakeConsumer, Step, end_of_log
 from tests.support.messages import FakeMessage
@@ -150,7 +151,9 @@ class TestBadRecords:
         rows_of(one, self.SCRIPT)
         assert len(list(tmp_path.glob("dead-0-*"))) == 2
         assert note(one).dead_letters == 3
-        assert (tmp_path / str(note(one).dead_letters_file)).exists()
+        file = note(one).dead_letters_file
+        assert file is not None
+        assert (tmp_path / file.name).exists()
 
     def test_progress_tells_how_many_there_are(self, tmp_path: Path) -> None:
         one = job(tmp_path, on_bad_record="dead_letter", progress_interval=0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,8 @@ from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.formats.record_format import BadRecord
 from airflow_kafka_offsets.staging.dead_letters import SCHEMA, DeadLetterFile, dead_letters
-from airflow_kafka_offsets.staging.directory import Manifest, SliceRead, StagingDirectory
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
 
 ONE = Slice(7, "orders", 3, 0, 100)
 BEGUN = datetime(2024, 5, 6, 7, 8, 9, 123000, tzinfo=UTC)
@@ -51,7 +53,7 @@ def record_batch(*records: dict[str, Any]) -> pa.RecordBatch:
 
 def manifest(*files: DeadLetterFile) -> Manifest:
     reads = [
-        SliceRead(i, "orders", 3, i, i + 1, 5, dead_letters=one.count, dead_letters_file=one.name)
+        SliceRead(i, "orders", 3, i, i + 1, 5, dead_letters=one.count, dead_letters_file=one.file)
         for i, one in enumerate(files)
     ]
     return Manifest(1, "f00d", (), tuple(reads))
@@ -70,6 +72,14 @@ def letters(staging: StagingDirectory, *files: DeadLetterFile) -> list[dict[str,
     for batch in batches:
         batch.validate(full=True)
     return [letter for batch in batches for letter in batch.to_pylist()]
+
+
+def read_changed(staging: StagingDirectory, file: DeadLetterFile, **changes: Any) -> None:
+    """Read a file of which the manifest says something else."""
+    (read,) = manifest(file).reads
+    assert read.dead_letters_file is not None
+    changed = replace(read, dead_letters_file=replace(read.dead_letters_file, **changes))
+    list(dead_letters(staging, Manifest(1, "f00d", (), (changed,))))
 
 
 def test_a_letter_holds_the_record_and_why_it_is_one(staging: StagingDirectory) -> None:
@@ -121,7 +131,7 @@ def test_a_reason_holds_no_character_that_databases_refuse(staging: StagingDirec
 
 def test_no_letters_make_no_file(staging: StagingDirectory, tmp_path: Path) -> None:
     file = written(staging, (record_batch({}, {}), []))
-    assert (file.count, file.name) == (0, None)
+    assert (file.count, file.file) == (0, None)
     assert list(tmp_path.iterdir()) == []
     assert letters(staging, file) == []
 
@@ -137,8 +147,10 @@ def test_letters_of_many_chunks_and_slices_come_in_order(staging: StagingDirecto
 def test_every_evaluation_of_a_slice_writes_a_file_of_its_own(staging: StagingDirectory) -> None:
     bad = (record_batch({}), [BadRecord(0, "bad")])
     one, other = written(staging, bad), written(staging, bad)
-    assert one.name != other.name
-    assert str(one.name).startswith("dead-7-")
+    assert one.file is not None
+    assert other.file is not None
+    assert one.file.name != other.file.name
+    assert one.file.name.startswith("dead-7-")
     assert len(letters(staging, other)) == 1
 
 
@@ -160,13 +172,12 @@ def test_no_file_stays_open(staging: StagingDirectory, fails: bool) -> None:
 
 def test_a_file_with_another_number_of_letters_is_not_taken(staging: StagingDirectory) -> None:
     file = written(staging, (record_batch({}), [BadRecord(0, "bad")]))
-    file.count = 2
-    with pytest.raises(StagingError, match="holds 1 dead letters, its slice reported 2"):
-        letters(staging, file)
+    with pytest.raises(StagingError, match="holds 1 rows, and its task reported 2"):
+        read_changed(staging, file, rows=2)
 
 
 def test_a_name_that_leads_out_of_the_directory_is_refused(staging: StagingDirectory) -> None:
     file = written(staging, (record_batch({}), [BadRecord(0, "bad")]))
-    file.name = f"../{file.name}"
+    assert file.file is not None
     with pytest.raises(ValueError, match="is not the name of a file in the staging directory"):
-        letters(staging, file)
+        read_changed(staging, file, name=f"../{file.file.name}")

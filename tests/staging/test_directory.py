@@ -10,7 +10,8 @@ import pytest
 from pyarrow import fs
 
 from airflow_kafka_offsets.spark.slice_notes import SliceNotes, write_progress, write_slice
-from airflow_kafka_offsets.staging.directory import SliceRead, StagingDirectory
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import SliceRead
 
 
 @pytest.fixture

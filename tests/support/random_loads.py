@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import NewPartitions
 from hypothesis import note
 from hypothesis import strategies as st
@@ -35,11 +35,13 @@ from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.load import load
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.staging.manifest import MANIFEST
 from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from devstack.topics import create_topic
 from tests.support import clients
+from tests.support.damage import DAMAGES, KINDS, Damage, staged_files
 from tests.support.dying_load import POINTS, DyingLoad, Load
 from tests.support.inline import InlineLauncher
 from tests.support.loads import names, rows
@@ -171,10 +173,20 @@ class Machine(RuleBasedStateMachine):
         before = log.beginning + int((log.end - log.beginning) * share)
         if before > log.beginning:
             self.wait_for_the_end(partition)
-            for future in self.admin.delete_records([TopicPartition(self.topic, partition, before)]).values():
-                future.result()
+            wait_until(lambda: self.is_deleted(partition, before), 30, "the leader of the partition")
             log.beginning = before
             event("records were deleted")
+
+    def is_deleted(self, partition: int, before: int) -> bool:
+        """Delete records; return False while the leader of a new partition is not known."""
+        (future,) = self.admin.delete_records([TopicPartition(self.topic, partition, before)]).values()
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._NOENT:
+                raise
+            return False
+        return True
 
     @precondition(lambda self: len(self.logs) < 4 and self.runs_of_this_topic > 3 * len(self.logs))
     @rule()
@@ -236,6 +248,20 @@ class Machine(RuleBasedStateMachine):
 
     @rule(point=st.sampled_from(sorted(set(POINTS) - {"after COMMIT, its answer lost"})), retried=st.booleans())
     def load_and_be_killed(self, point: str, retried: bool) -> None:
+        self.be_killed(point, retried)
+
+    @rule(kind=st.sampled_from(KINDS), damage=st.sampled_from(DAMAGES), place=st.integers(0, 9), retried=st.booleans())
+    def damage_a_staged_file(self, kind: str, damage: Damage, place: int, retried: bool) -> None:
+        if not self.be_killed("after it is marked as staged", retried):
+            return
+        for manifest in self.staging.glob(f"batch-*/{MANIFEST}"):
+            paths = [manifest.parent / file.name for file in staged_files(manifest.parent, kind)]
+            if paths and all(path.exists() for path in paths):
+                damage(paths[place % len(paths)], paths[(place + 1) % len(paths)])
+                event(f"{kind} damaged: {damage.__name__}")
+
+    def be_killed(self, point: str, retried: bool) -> bool:
+        """Return whether a load came by the point, and was killed there."""
         run = self.interrupted if retried and self.interrupted is not None else self.next_run()
         dying = Load(
             self.url,
@@ -258,6 +284,7 @@ class Machine(RuleBasedStateMachine):
             assert not isinstance(told, Exception), told
             process.kill()
         self.interrupted = run if told == point else None
+        return self.interrupted is not None
 
     def load_here(self, run: TaskRun, *, spark: bool = False, **options: Any) -> Any:
         assert WORLD is not None

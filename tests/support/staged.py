@@ -15,7 +15,8 @@ from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.stage import StagedBatch, launch_application, make_job
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.staging.directory import MANIFEST, Manifest, SliceRead, StagingDirectory
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead
 from airflow_kafka_offsets.staging.rows import TargetColumns
 
 ORDERS = TopicPartition("orders", 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -18,21 +17,29 @@ from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.column_types import EXACT_DIGITS
 from airflow_kafka_offsets.staging.rows import StagedRows
 
-Insert = Callable[[Sequence[Any]], object]
+Insert = Callable[[Sequence[Any]], int]
+"""Inserts rows, and returns how many the database reports."""
 
 
 def insert_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:
     """INSERT all rows, a record batch at a time, as the table's own types; text for other types is read by the database.
 
+    :return: the number that the database reports; that of all rows if its driver passes on none
     :raises RecordError: the database refuses a row; names the record
     :raises TargetError: it refuses the statement: the table is not what it was a moment ago, for example
     """
-    insert = partial(conn.execute, _target(table, columns).insert())
-    count = 0
+    statement = _target(table, columns).insert()
+
+    def insert(values: Sequence[Any]) -> int:
+        with _row_counts(conn) as counts:
+            conn.execute(statement, values)
+        return sum(counts) if min(counts, default=-1) >= 0 else len(values)
+
+    sent = inserted = 0
     for batch in rows.batches(columns):
-        _insert(conn, table, rows, count, insert, batch.to_pylist())
-        count += batch.num_rows
-    return count
+        inserted += _insert(conn, table, rows, sent, insert, batch.to_pylist())
+        sent += batch.num_rows
+    return inserted
 
 
 def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:
@@ -40,42 +47,64 @@ def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: pa.Schema, ro
 
     Dates and times are stored as SQLAlchemy stores them. Decimals go as text, of which a column of a number's type makes a number.
 
+    :return: the number that the database reports
     :raises RecordError: also for a decimal that such a column would round
     """
     preparer = conn.dialect.identifier_preparer
     names = ", ".join(preparer.quote(column.name) for column in columns)
     holders = ", ".join("?" for _ in columns)
     statement = f"INSERT INTO {preparer.format_table(table)} ({names}) VALUES ({holders})"  # noqa: S608 - quoted by the dialect
-    insert = partial(conn.exec_driver_sql, statement)
-    count = 0
+
+    def insert(values: Sequence[Any]) -> int:
+        return conn.exec_driver_sql(statement, values).rowcount
+
+    sent = inserted = 0
     for batch in rows.batches(columns):
         plain = [_plain(column) for column in batch.columns]
         for column, texts in zip(columns, plain, strict=True):
             if pa.types.is_decimal(column.type) and isinstance(table.columns[column.name].type, sa.Numeric):
-                _refuse_rounded(rows, count, column, texts)
-        _insert(conn, table, rows, count, insert, list(zip(*plain, strict=True)))
-        count += batch.num_rows
-    return count
+                _refuse_rounded(rows, sent, column, texts)
+        inserted += _insert(conn, table, rows, sent, insert, list(zip(*plain, strict=True)))
+        sent += batch.num_rows
+    return inserted
 
 
 def _insert(
-    conn: Connection, table: sa.Table, rows: StagedRows, count: int, insert: Insert, values: Sequence[Any]
-) -> None:
+    conn: Connection, table: sa.Table, rows: StagedRows, sent: int, insert: Insert, values: Sequence[Any]
+) -> int:
     """Insert the rows of a record batch, or raise with the row that is refused.
 
-    :param count: how many rows came before
+    :param sent: how many rows came before
     """
     try:
         with _savepoint(conn):
-            insert(values)
+            return insert(values)
     except (DataError, IntegrityError, ProgrammingError) as error:
         if not isinstance(error, ProgrammingError):
             refused = first_refused(conn, lambda first, end: insert(values[first:end]), 0, len(values))
             if refused is not None:
                 raise rows.rejected(
-                    count + refused[0], f"the database refuses its row: {database_message(error)}"
+                    sent + refused[0], f"the database refuses its row: {database_message(error)}"
                 ) from None
         raise TargetError(f"Nothing was written into {table.fullname!r}: {database_message(error)}") from None
+
+
+@contextmanager
+def _row_counts(conn: Connection) -> Iterator[list[int]]:
+    """Collect the number of rows that the driver reports for each statement of the block.
+
+    SQLAlchemy makes several statements of many rows for some drivers, and its result has the number of the last one.
+    """
+    counts: list[int] = []
+
+    def count(_: Connection, cursor: Any, *__: object) -> None:
+        counts.append(cursor.rowcount)
+
+    sa.event.listen(conn, "after_cursor_execute", count)
+    try:
+        yield counts
+    finally:
+        sa.event.remove(conn, "after_cursor_execute", count)
 
 
 @contextmanager
@@ -145,14 +174,14 @@ def _plain(column: pa.Array) -> list[Any]:
     return values
 
 
-def _refuse_rounded(rows: StagedRows, count: int, column: pa.Field, texts: Sequence[str | None]) -> None:
+def _refuse_rounded(rows: StagedRows, sent: int, column: pa.Field, texts: Sequence[str | None]) -> None:
     for index, text in enumerate(texts):
         if text is None or len(text.replace(".", "").strip("-0")) <= EXACT_DIGITS:
             continue
         # SQLite has whole numbers of 64 bits, and for all others doubles.
         if "." in text or not -(2**63) <= int(text) < 2**63:
             raise rows.rejected(
-                count + index,
+                sent + index,
                 f"column {column.name!r}: a decimal of more than {EXACT_DIGITS} digits would be rounded by SQLite, which keeps it "
                 "in a column of type TEXT only",
             )

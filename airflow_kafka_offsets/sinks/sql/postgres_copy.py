@@ -29,6 +29,7 @@ def copy_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: Stage
 
     Binary where every column has a type with a known binary form, else CSV, which the server parses for any type.
 
+    :return: the number that the server reports
     :raises RecordError: the database refuses a row; names the record
     :raises TargetError: it refuses the statement: the table is not what it was a moment ago, or has security for its rows
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,9 +23,15 @@ if TYPE_CHECKING:
     Writer = Callable[[Connection, sa.Table, pa.Schema, StagedRows], int]
 
 
+log = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True, slots=True)
 class SqlTable:
     """Append rows to a table, or upsert them. Columns are matched by name; a missing table is created from the rows' columns.
+
+    The number of rows of a batch is the one that the database reports. If triggers or rules of the table drop rows, or write them
+    elsewhere, it is lower than that of the rows sent, and a warning is logged.
 
     A created table on SQLite has text for decimals of more than 15 digits, which SQLite's own numbers would round; where a column
     would, a load refuses them.
@@ -107,7 +114,7 @@ class SqlTable:
     def write(self, conn: Connection, rows: StagedRows) -> int:
         """Write rows over the connection of the commit's transaction.
 
-        :return: how many were appended; with `upsert_key`, how many were inserted or replaced
+        :return: how many the database reports as appended; with `upsert_key`, how many as inserted or replaced
         :raises TargetError: the table does not fit the rows
         :raises RecordError: the database refuses a row; names the record it came from
         """
@@ -122,7 +129,16 @@ class SqlTable:
             raise TargetError(f"Table {self.name!r} disappeared between staging and commit; nothing was written")
         columns, append = match(table, schema, conn.dialect), _writer(conn)
         if not self.upsert_key:
-            return append(conn, table, columns, rows)
+            count = append(conn, table, columns, rows)
+            if count != len(rows):
+                log.warning(
+                    "The database reports %s rows in table %r of the %s that were sent to it: a trigger or a rule of the table drops "
+                    "rows, or writes them elsewhere. The history has the number that the database reports",
+                    f"{count:,}",
+                    self.name,
+                    f"{len(rows):,}",
+                )
+            return count
         upsert.check_key(conn.dialect, self.upsert_key, schema)
         upsert.check_target(conn, table, self.upsert_key)
         return upsert.upsert_rows(conn, table, columns, rows, self.upsert_key, append)

@@ -1,0 +1,54 @@
+"""The settings of Postgres sessions that decide what values mean: they are the same, whatever server, database, role and environment set.
+
+Others stay as they are. Drivers recognize both forms of bytes (`bytea_output`), and quote as `standard_conforming_strings` was when
+they connected. The `search_path` says which table a name without a schema means, and that is for the user to decide.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+_SETTINGS = {
+    # COPY sends UTF-8. Drivers read text as bytes where it is SQL_ASCII.
+    "client_encoding": "UTF8",
+    # Drivers read no other forms of dates and intervals. The database reads text for ranges and arrays of them in these.
+    "DateStyle": "ISO, MDY",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+}
+
+_SET = f"SELECT {', '.join(f'set_config({name!r}, {value!r}, false)' for name, value in _SETTINGS.items())}"
+
+
+def unify_sessions(engine: Engine) -> None:
+    """Have all sessions of an engine use the same settings, also those that its pool has open already.
+
+    They are set when a connection leaves the pool. The server reports each change of them to the client: where they are right, this
+    takes no request, and where something reset them, they are set again.
+    """
+    if engine.dialect.name != "postgresql" or sa.event.contains(engine, "checkout", _set):
+        return
+    # Before SQLAlchemy's own first statements, which fail where text is read as bytes.
+    sa.event.listen(engine, "connect", _set, insert=True)
+    sa.event.listen(engine, "checkout", _set)
+
+
+def _set(connection: Any, *_: object) -> None:
+    """Set the settings of a driver's connection that are different, in one request."""
+    # A driver that does not pass the reports on gets the request each time.
+    info = getattr(connection, "info", None)
+    if info is not None and all(info.parameter_status(name) == value for name, value in _SETTINGS.items()):
+        return
+    # Not in a transaction, whose rollback would reset them.
+    before, connection.autocommit = connection.autocommit, True
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(_SET)
+        if hasattr(connection, "set_client_encoding"):
+            # psycopg2 does not notice.
+            connection.set_client_encoding(_SETTINGS["client_encoding"])
+    finally:
+        connection.autocommit = before

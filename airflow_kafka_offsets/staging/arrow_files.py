@@ -1,0 +1,115 @@
+"""Arrow files in a staging directory: written with a digest of their bytes, and proved by it before they are read.
+
+A file that is not as it was written is never opened as Arrow, whose reader trusts the lengths and offsets that a file states.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_kafka_offsets.exceptions import StagedFileError
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import StagedFile
+
+_CHUNK_BYTES = 1 << 20
+
+
+class ArrowFileWriter(ExitStack):
+    """Writes a new Arrow file. It is complete when the context is left, and `file` describes it from then on.
+
+    :param name: in the directory
+    :param schema: of the record batches
+    """
+
+    file: StagedFile
+
+    def __init__(self, staging: StagingDirectory, name: str, schema: pa.Schema) -> None:
+        super().__init__()
+        self._name = name
+        self._rows = 0
+        self._stream = _HashedStream(self.enter_context(staging.filesystem.open_output_stream(staging.file(name))))
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        self.callback(self._describe)
+        self._writer = self.enter_context(pa.ipc.new_file(self._stream, schema, options=options))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+        self._rows += batch.num_rows
+
+    def _describe(self) -> None:
+        # Called after the writer wrote the end of the file.
+        self.file = StagedFile(self._name, self._rows, self._stream.tell(), self._stream.sha256.hexdigest())
+
+
+class _HashedStream(io.RawIOBase):
+    """A stream that computes the digest of what passes through it to another one, which it does not close."""
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self.sha256 = hashlib.sha256()
+        self._stream = stream
+        self._size = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.sha256.update(data)
+        self._stream.write(data)
+        size = memoryview(data).nbytes
+        self._size += size
+        return size
+
+    def tell(self) -> int:
+        return self._size
+
+
+def record_batches(staging: StagingDirectory, file: StagedFile) -> Iterator[pa.RecordBatch]:
+    """Yield the record batches of a file, once it is proved that the file is as it was written.
+
+    :raises StagedFileError: it is missing, unreadable, cut or altered
+    :raises ValueError: the name leads out of the directory; names come from a manifest, which anyone could have written
+    """
+    path = staging.file(file.name)
+    rows = 0
+    try:
+        with _proved(staging, path, file) as stream, pa.ipc.open_file(stream) as reader:
+            for index in range(reader.num_record_batches):
+                batch = reader.get_batch(index)
+                rows += batch.num_rows
+                yield batch
+    except (OSError, pa.ArrowException) as error:
+        raise StagedFileError(f"Staged file {path} cannot be read: {type(error).__name__}: {error}") from error
+    if rows != file.rows:
+        raise StagedFileError(f"Staged file {path} holds {rows:,} rows, and its task reported {file.rows:,}")
+
+
+@contextmanager
+def _proved(staging: StagingDirectory, path: str, file: StagedFile) -> Iterator[Any]:
+    """Open a file whose size and digest are as the manifest says.
+
+    A file of a store is meanwhile copied to a local file without a name: so it crosses the network once.
+    """
+    with (
+        staging.filesystem.open_input_file(path) as stream,
+        nullcontext() if staging.is_local else tempfile.TemporaryFile() as copy,
+    ):
+        size, sha256 = 0, hashlib.sha256()
+        while chunk := stream.read(_CHUNK_BYTES):
+            size += len(chunk)
+            sha256.update(chunk)
+            if copy is not None:
+                copy.write(chunk)
+        if size != file.bytes:
+            raise StagedFileError(f"Staged file {path} has {size:,} bytes, and was written with {file.bytes:,}")
+        if sha256.hexdigest() != file.sha256:
+            raise StagedFileError(f"Staged file {path} was altered: its SHA-256 is not that of what was written")
+        proved = stream if copy is None else copy
+        proved.seek(0)
+        yield proved

@@ -1,0 +1,106 @@
+"""The manifest: which files of a staging directory count, how large they are, and their digests. Nothing here does I/O."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+MANIFEST = "manifest.json"
+
+
+@dataclass(frozen=True)
+class StagedFile:
+    """A file that an accepted task attempt wrote.
+
+    :param name: in the staging directory
+    :param rows: in the file: rows, or dead letters
+    :param sha256: of its bytes, as they were written
+    """
+
+    name: str
+    rows: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SliceRead:
+    """What reading a slice to its end showed.
+
+    :param records: number of records, dead letters included; None if the slice was not read, because the transform's result
+        does not depend on it
+    :param first_timestamp_ms: timestamp of the oldest record, None if no record has one
+    :param last_timestamp_ms: timestamp of the newest record, None if no record has one
+    :param bytes: size of keys and values, as read
+    :param dead_letters: number of records that could not be decoded
+    :param dead_letters_file: the file with these records, None if there are none
+    """
+
+    index: int
+    topic: str
+    partition: int
+    start: int
+    end: int
+    records: int | None
+    first_timestamp_ms: int | None = None
+    last_timestamp_ms: int | None = None
+    bytes: int = 0
+    dead_letters: int = 0
+    dead_letters_file: StagedFile | None = None
+
+    @classmethod
+    def from_plain(cls, fields: Mapping[str, Any]) -> SliceRead:
+        """Return what `asdict` made plain."""
+        file = fields["dead_letters_file"]
+        return cls(**{**fields, "dead_letters_file": None if file is None else StagedFile(**file)})
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The accepted files of a staged batch. The commit ignores files that the manifest does not name.
+
+    :param fingerprint: of the job
+    """
+
+    batch_id: int
+    fingerprint: str
+    files: tuple[StagedFile, ...]
+    reads: tuple[SliceRead, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    def all_files(self) -> Iterator[StagedFile]:
+        """Yield the files of rows, then those of dead letters."""
+        yield from self.files
+        yield from (read.dead_letters_file for read in self.reads if read.dead_letters_file is not None)
+
+    def to_json(self) -> str:
+        plain = asdict(self)
+        return json.dumps({"sha256": _digest(plain), **plain}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Return the manifest of a text that `to_json` wrote.
+
+        :raises ValueError: the text is incomplete or was altered; a text of another kind also raises KeyError or TypeError
+        """
+        plain = json.loads(text)
+        expected = plain["sha256"]
+        del plain["sha256"]
+        if _digest(plain) != expected:
+            raise ValueError("it is not as it was written: its checksum does not match")
+        return cls(
+            plain["batch_id"],
+            plain["fingerprint"],
+            tuple(StagedFile(**fields) for fields in plain["files"]),
+            tuple(map(SliceRead.from_plain, plain["reads"])),
+        )
+
+
+def _digest(plain: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
