@@ -6,30 +6,25 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import tempfile
 from collections import Counter
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import NewPartitions
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
     rule,
 )
 
-from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.exceptions import DataLossError, TopicRecreatedError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
@@ -39,29 +34,13 @@ from airflow_kafka_offsets.staging.manifest import MANIFEST
 from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
-from devstack.topics import create_topic
 from tests.support import clients
 from tests.support.damage import DAMAGES, KINDS, Damage, staged_files
 from tests.support.dying_load import POINTS, DyingLoad, Load
 from tests.support.inline import InlineLauncher
-from tests.support.loads import names, rows
+from tests.support.loads import rows
 from tests.support.pipelines import pipeline_and_options
-
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-BAD = b"{not json"
-
-
-@dataclass
-class Log:
-    """A partition as the model knows it.
-
-    :param records: what was committed to it, by offset: an id, or None for a record that does not decode
-    :param beginning: records below it were deleted
-    """
-
-    records: dict[int, int | None] = field(default_factory=dict)
-    beginning: int = 0
-    end: int = 0
+from tests.support.random_topics import NOON, RandomTopic, event
 
 
 @dataclass
@@ -75,15 +54,9 @@ class World:
 
 
 WORLD: World | None = None
-DONE: Counter[str] = Counter()
 
 
-def event(what: str) -> None:
-    """A step that did something is counted, for the summary of a run."""
-    DONE[what] += 1
-
-
-class Machine(RuleBasedStateMachine):
+class Machine(RandomTopic):
     """One group, one topic of one or more partitions, one target."""
 
     @initialize(partitions=st.integers(1, 3))
@@ -98,105 +71,16 @@ class Machine(RuleBasedStateMachine):
         self.new_producers()
         self.topic = f"soak-{os.urandom(6).hex()}"
         self.group = 0
-        self.logs: dict[int, Log] = {}
         self.ids = 0
         self.runs = 0
         self.runs_of_this_topic = 0
         self.interrupted: TaskRun | None = None
         self.make_topic(partitions)
 
-    def new_producers(self) -> None:
-        """A producer that lives does not see at once that the topic has more partitions, or is another one."""
-        self.producer = clients.producer(self.kafka, **{"linger.ms": 0})
-        self.transactional: Producer | None = None
-
-    def make_topic(self, partitions: int) -> None:
-        create_topic(self.kafka.bootstrap_servers, self.topic, partitions, {"retention.ms": "-1"})
-        self.logs = {partition: Log() for partition in range(partitions)}
-
     def teardown(self) -> None:
         if hasattr(self, "engine"):
             self.engine.dispose()
             shutil.rmtree(self.directory)
-
-    # What happens to Kafka.
-
-    @rule(
-        partition=st.integers(0, 9),
-        values=st.lists(st.sampled_from(["good"] * 8 + ["bad"]), min_size=1, max_size=12),
-        minutes=st.integers(0, 90),
-        ending=st.sampled_from(["plain", "plain", "commit", "abort"]),
-    )
-    def produce(self, partition: int, values: list[str], minutes: int, ending: str) -> None:
-        partition %= len(self.logs)
-        log = self.logs[partition]
-        producer = self.producer if ending == "plain" else self.transaction()
-        delivered: list[tuple[int, int | None]] = []
-        for kind in values:
-            number = None
-            value = BAD
-            if kind == "good":
-                number, self.ids = self.ids, self.ids + 1
-                (value,) = names(number, 1)
-
-            def keep(error: object, message: Any, number: int | None = number) -> None:
-                assert error is None, error
-                delivered.append((message.offset(), number))
-
-            stamp = milliseconds(NOON + timedelta(minutes=minutes + random.Random(self.ids).randrange(30)))
-            producer.produce(self.topic, value, partition=partition, timestamp=stamp, on_delivery=keep)
-        assert producer.flush(30) == 0
-        if ending == "commit":
-            producer.commit_transaction(30)
-        elif ending == "abort":
-            producer.abort_transaction(30)
-        # Several requests may be answered in another order; behind a transaction comes its marker.
-        log.end = max(offset for offset, _ in delivered) + (1 if ending == "plain" else 2)
-        if ending != "abort":
-            log.records |= dict(delivered)
-        if ending != "plain":
-            # The marker is written a moment after the transaction has ended; what is written before it would lie before it.
-            self.wait_for_the_end(partition)
-        event(f"produced, {ending}")
-
-    def transaction(self) -> Producer:
-        if self.transactional is None:
-            self.transactional = clients.producer(self.kafka, **{"transactional.id": f"{self.topic}-writer"})
-            self.transactional.init_transactions(30)
-        self.transactional.begin_transaction()
-        return self.transactional
-
-    @rule(partition=st.integers(0, 9), share=st.floats(0, 1))
-    def delete_records(self, partition: int, share: float) -> None:
-        partition %= len(self.logs)
-        log = self.logs[partition]
-        before = log.beginning + int((log.end - log.beginning) * share)
-        if before > log.beginning:
-            self.wait_for_the_end(partition)
-            wait_until(lambda: self.is_deleted(partition, before), 30, "the leader of the partition")
-            log.beginning = before
-            event("records were deleted")
-
-    def is_deleted(self, partition: int, before: int) -> bool:
-        """Delete records; return False while the leader of a new partition is not known."""
-        (future,) = self.admin.delete_records([TopicPartition(self.topic, partition, before)]).values()
-        try:
-            future.result()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError._NOENT:
-                raise
-            return False
-        return True
-
-    @precondition(lambda self: len(self.logs) < 4 and self.runs_of_this_topic > 3 * len(self.logs))
-    @rule()
-    def add_a_partition(self) -> None:
-        count = len(self.logs) + 1
-        self.admin.create_partitions([NewPartitions(self.topic, count)])[self.topic].result()
-        self.logs[count - 1] = Log()
-        wait_until(lambda: len(self.known()) == count, 30, "the new partition")
-        self.new_producers()
-        event("a partition was added")
 
     @precondition(lambda self: self.runs_of_this_topic > 10)
     @rule(partitions=st.integers(1, 2))
@@ -395,15 +279,3 @@ class Machine(RuleBasedStateMachine):
             *self.rows(f"SELECT _kafka_partition, _kafka_offset, id FROM {self.table}"),
             *self.rows("SELECT partition, offset_value, NULL FROM dead_letters WHERE consumer_group = :group"),
         ]
-
-    def known(self) -> dict[int, Any]:
-        return dict(self.admin.list_topics(self.topic, timeout=10).topics[self.topic].partitions)
-
-    def wait_for_the_end(self, partition: int) -> None:
-        """Until the broker shows committed readers what was written."""
-        from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
-        from airflow_kafka_offsets.kafka.cluster import Cluster
-
-        cluster = Cluster({"bootstrap.servers": self.kafka.bootstrap_servers})
-        end = self.logs[partition].end
-        wait_until(lambda: cluster.logs([self.topic])[Partition(self.topic, partition)].end == end, 30, f"end {end}")

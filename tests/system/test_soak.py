@@ -21,6 +21,7 @@ from hypothesis.stateful import (
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from tests.support import random_loads
+from tests.support.random_topics import DONE
 
 pytestmark = pytest.mark.server
 
@@ -58,13 +59,13 @@ def test_nothing_is_lost_or_doubled_whatever_happens(
     try:
         for round_ in itertools.count():
             run_state_machine_as_test(seed(f"{SEED} {kind} {round_}")(random_loads.Machine), settings=world)
-            if random_loads.DONE.total() >= STEPS // 2:
+            if DONE.total() >= STEPS // 2:
                 break
     finally:
         random_loads.WORLD = None
-        counted = ", ".join(f"{count} {what}" for what, count in sorted(random_loads.DONE.items()))
-        print(f"seed {SEED}, {kind}: {random_loads.DONE.total()} steps: {counted}")  # noqa: T201 - `make soak` shows it
-        random_loads.DONE.clear()
+        counted = ", ".join(f"{count} {what}" for what, count in sorted(DONE.items()))
+        print(f"seed {SEED}, {kind}: {DONE.total()} steps: {counted}")  # noqa: T201 - `make soak` shows it
+        DONE.clear()
         if kind == "postgresql":
             for name in made:
                 postgres.drop_database(name)
