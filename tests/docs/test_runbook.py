@@ -24,6 +24,7 @@ from tests.support.runbook import (
     Orders,
     Shell,
     load_days,
+    moves,
     new_offsets,
     once,
     printed,
@@ -93,7 +94,7 @@ def test_wrong_rows_are_loaded_again(shell: Shell, orders: Orders) -> None:
 
     _, looked_at = shell()
     assert new_offsets(looked_at) == [10, 10]
-    assert [one["reread"] for one in printed(looked_at)] == [20, 20]
+    assert [move["reread"] for move in moves(looked_at)] == [20, 20]
     shell()
     assert wrong(orders) == 0
     assert orders.placed() == once(30, 30)
@@ -177,7 +178,7 @@ def test_a_lost_table_is_filled_again(shell: Shell, orders: Orders, airflow: Com
     lost = shell(status=1)[-1]
     assert shell.symptom().search(" ".join(lost.stderr.split())), lost.stderr
     (looked_at,) = shell()
-    assert [(one["new_offset"], one["clamped"]) for one in printed(looked_at)] == [(0, False), (0, False)]
+    assert [(move["new"], move["clamped"]) for move in moves(looked_at)] == [(0, False), (0, False)]
     shell()
     assert orders.placed() == once(30, 30)
     shell()
@@ -191,7 +192,7 @@ def test_what_kafka_has_lost_of_a_lost_table_is_named(orders: Orders, airflow: C
 
     shell(status=1)
     (looked_at,) = shell()
-    assert [(one["new_offset"], one["clamped"], one["note"]) for one in printed(looked_at)] == [
+    assert [(move["new"], move["clamped"], move["note"]) for move in moves(looked_at)] == [
         (0, False, ""),
         (4, True, "clamped: 0 is before the beginning offset"),
     ]
@@ -224,7 +225,7 @@ def test_what_expired_is_left_out_and_recorded(shell: Shell, orders: Orders) -> 
     expire(orders, 27, 30)
     assert shell.symptom().match(orders.trigger().stderr)
     _, looked_at = shell()
-    assert [(one["new_offset"], one["skipped"]) for one in printed(looked_at)] == [(20, 0), (27, 7)]
+    assert [(move["new"], move["skipped"]) for move in moves(looked_at)] == [(20, []), (27, [[20, 27]])]
     *_, recorded = shell()
     assert orders.gaps() == [(1, 10, 15, "expired"), (1, 20, 27, "passed over")]
     assert [one["cause"] for one in printed(recorded) if one["part"] == "gap"] == ["passed over"]

@@ -158,8 +158,14 @@ def printed(done: Done) -> list[dict[str, Any]]:
     return found
 
 
+def moves(done: Done) -> list[dict[str, Any]]:
+    """The moves of the preview that a command printed, partition by partition."""
+    found: list[dict[str, Any]] = yaml.safe_load(done.stdout)["partitions"]
+    return found
+
+
 def new_offsets(done: Done) -> list[int]:
-    return [one["new_offset"] for one in printed(done)]
+    return [move["new"] for move in moves(done)]
 
 
 def load_days(orders: Orders) -> None:
