@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -30,12 +30,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def commit_batch(claim: Claim, batch: Batch, reads: Reads, write: Callable[[Connection], int]) -> int:
+class Written(NamedTuple):
+    """What a commit wrote.
+
+    :param rows: how many
+    :param reads: what was read of each range, and how much of it became dead letters
+    """
+
+    rows: int
+    reads: Reads
+
+
+def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Written]) -> int:
     """Write the rows of a batch and mark it committed, in one transaction, with what its claim adds.
 
-    :param reads: what was read of each range
-    :param write: writes all rows over the given connection, and returns how many; may be called several times, each time in a
-        new transaction (see `transact`)
+    :param write: writes all rows and dead letters over the given connection; may be called several times, each time in a new
+        transaction (see `transact`)
     :return: the number of rows
     :raises FencedError: a later attempt took over
     :raises PositionConflictError: a stored position is not where its range starts
@@ -50,7 +60,7 @@ def commit_batch(claim: Claim, batch: Batch, reads: Reads, write: Callable[[Conn
 
     def work(conn: Connection) -> int:
         claim.begin_commit(conn, batch)
-        rows = write(conn)
+        rows, reads = write(conn)
         now = database_now(conn)
         # A load moves its positions here.
         claim.finish_commit(conn, batch, reads, now)

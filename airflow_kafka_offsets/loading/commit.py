@@ -17,12 +17,15 @@ from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import StagedFileError
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.claims import Claim
-from airflow_kafka_offsets.ledger.commit_transaction import commit_batch, write_dead_letters
+from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch, write_dead_letters
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
 from airflow_kafka_offsets.loading.context import Commit, LoadContext, LoadResult
+from airflow_kafka_offsets.loading.pipeline import Pipeline
+from airflow_kafka_offsets.loading.refused import refused_letters, with_refused
 from airflow_kafka_offsets.loading.stage import StagedBatch, stage
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, too_many
+from airflow_kafka_offsets.staging.refused import RefusedRecords
 from airflow_kafka_offsets.staging.rows import StagedRows
 
 log = logging.getLogger(__name__)
@@ -69,20 +72,25 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
         cause = f"{staged.dead_letters:,} of {staged.records:,} records of batch {batch.batch_id} cannot be decoded"
         raise too_many(cause, most, first["topic"], first["partition"], first["offset"], first["error"])
     commit_began = time.monotonic()
-    rows = StagedRows(staged.directory, staged.manifest)
-    schema = rows.schema()
+    schema = StagedRows(staged.directory, staged.manifest).schema()
     if schema is not None:
         # Again: only now a transform's columns are known, and the target may have changed since the batch was planned.
         pipeline.sink.prepare(context.ledger.engine, schema)
+    reads = staged.reads
 
-    def write(conn: Connection) -> int:
+    def write(conn: Connection) -> Written:
+        nonlocal reads
         pipeline.sink.refuse_unknown_rows(conn, tables.offset_batches, batch.batch_id)
         if context.replace:
             replace_output(conn, tables, batch.group_id, batch.batch_id, pipeline.sink)
         write_dead_letters(conn, tables, batch, dead_letters(staged.directory, staged.manifest))
-        return pipeline.sink.write(conn, rows)
+        count, rows = _write_rows(conn, pipeline, staged)
+        write_dead_letters(conn, tables, batch, refused_letters(context, batch, rows))
+        reads = with_refused(staged.reads, rows.refused.reasons)
+        return Written(count, reads)
 
-    count = commit_batch(claim, batch, staged.reads, write)
+    count = commit_batch(claim, batch, write)
+    letters = sum(read.dead_letters for read in reads.values())
     log.info(
         "Committed batch %d, a %s of group %r: %s records, %s rows into %s%s in %.1f s: %s",
         batch.batch_id,
@@ -91,7 +99,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
         f"{staged.records:,}",
         f"{count:,}",
         pipeline.sink.name,
-        f", {staged.dead_letters:,} dead letters" if staged.dead_letters else "",
+        f", {letters:,} dead letters" if letters else "",
         time.monotonic() - commit_began,
         first_few(batch.ranges),
     )
@@ -99,7 +107,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
     if context.on_commit is not None:
         records: Counter[str] = Counter()
         bad: Counter[str] = Counter()
-        for tp, read in staged.reads.items():
+        for tp, read in reads.items():
             records[tp.topic] += read.records or 0
             bad[tp.topic] += read.dead_letters
         duration = timedelta(seconds=time.monotonic() - began)
@@ -108,4 +116,27 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
         except Exception:
             # The batch is committed, and the load goes on.
             log.exception("on_commit failed for batch %d of group %r", batch.batch_id, batch.group_id)
-    return LoadResult((batch.batch_id,), staged.records, count, staged.dead_letters)
+    return LoadResult((batch.batch_id,), staged.records, count, letters)
+
+
+def _write_rows(conn: Connection, pipeline: Pipeline, staged: StagedBatch) -> tuple[int, StagedRows]:
+    """Write the rows of a batch within the transaction, without those of records that the target refuses.
+
+    :return: how many rows the sink reports, and the rows with the refused records
+    """
+    refused = RefusedRecords(
+        pipeline.on_bad_record == "dead_letter",
+        undecoded=staged.dead_letters,
+        max_dead_letters=pipeline.max_dead_letters,
+    )
+    rows = StagedRows(staged.directory, staged.manifest, refused)
+    if pipeline.transform is None:
+        return pipeline.sink.write(conn, rows), rows
+    while True:
+        attempt = conn.begin_nested()
+        count = pipeline.sink.write(conn, rows)
+        if not rows.wrote_refused():
+            attempt.commit()
+            return count, rows
+        # Of a record that is a dead letter no other row may stay either.
+        attempt.rollback()

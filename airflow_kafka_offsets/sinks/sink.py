@@ -64,9 +64,12 @@ class Sink(Protocol):
     def write(self, conn: Connection, rows: StagedRows) -> int:
         """Write rows within the transaction of the commit, which may be repeated.
 
+        Rows come in chunks. A row that the target refuses for one of its values goes to the chunk's `refuse`, and is left out: it
+        becomes a dead letter, or `refuse` raises. A row that is refused for any other reason is the chunk's `error`.
+
         :return: the number of rows written
         :raises TargetError: the target does not fit the rows
-        :raises RecordError: the database refuses a row; names the record it came from
+        :raises RecordError: the target refuses a row, which is not to be a dead letter; names the record it came from
         """
 
     def remove(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:

@@ -1,4 +1,7 @@
-"""Dead letters on their way to the commit: an Arrow file for each slice with records that cannot be decoded."""
+"""Dead letters on their way to the commit: an Arrow file for each slice with records that cannot be decoded.
+
+Records that the target refuses are added in the commit (`loading.refused`).
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,7 @@ class DeadLetterFile(ExitStack):
         if self._writer is None:
             name = f"dead-{slice_.index}-{uuid.uuid4().hex}.arrow"
             self._writer = self.enter_context(ArrowFileWriter(self._staging, name, SCHEMA))
-        self._writer.write(_dead_letters(batch, slice_, bad))
+        self._writer.write(letters_of(batch, slice_, bad))
         self.count += len(bad)
 
 
@@ -106,7 +109,11 @@ def dead_letters(staging: StagingDirectory, manifest: Manifest) -> Iterator[pa.R
             yield from record_batches(staging, read.dead_letters_file)
 
 
-def _dead_letters(batch: pa.RecordBatch, slice_: Slice, bad: Sequence[BadRecord]) -> pa.RecordBatch:
+def letters_of(batch: pa.RecordBatch, slice_: Slice, bad: Sequence[BadRecord]) -> pa.RecordBatch:
+    """Return dead letters of the bad records of a batch, with the columns of `SCHEMA`.
+
+    :param batch: what `kafka.reader.read` yields, with headers
+    """
     records = batch.take(pa.array([record.row for record in bad], pa.int64()))
     columns = {name: records.column(name) for name in ("offset", "key", "value", "timestamp")}
     columns["topic"] = pa.repeat(pa.scalar(slice_.topic), len(bad))

@@ -6,18 +6,22 @@ Rows are record batches with the types of the target, always in the same order.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
+from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, RECORD
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
 from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
 from airflow_kafka_offsets.staging.arrow_files import record_batches
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
+from airflow_kafka_offsets.staging.refused import Record, RefusedRecords
+
+# What a writer holds at once beside one record batch.
+_CHUNK_BYTES = 64 << 20
 
 
 class TargetColumns(NamedTuple):
@@ -34,14 +38,19 @@ class TargetColumns(NamedTuple):
 
 
 class StagedRows:
-    """The rows that a manifest names.
+    """The rows that a manifest names, without those of refused records.
 
     :param staging: the directory of the attempt that the ledger names
+    :param refused: takes what the target refuses; the first such record is an error by default
+    :ivar left_out: how many rows `chunks` did not yield, or had refused, since it was called last
     """
 
-    def __init__(self, staging: StagingDirectory, manifest: Manifest) -> None:
+    left_out = 0
+
+    def __init__(self, staging: StagingDirectory, manifest: Manifest, refused: RefusedRecords | None = None) -> None:
         self._staging = staging
         self._manifest = manifest
+        self.refused = refused or RefusedRecords()
 
     def __len__(self) -> int:
         return self._manifest.rows
@@ -50,57 +59,164 @@ class StagedRows:
         """Return the columns, without the batch's id; None if there are no rows."""
         return next((batch.schema for batch in self._batches()), None)
 
-    def batches(self, columns: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, cast to the types of the target.
+    def chunks(self, columns: pa.Schema, at_least: int = 1) -> Iterator[RowChunk]:
+        """Yield the rows, cast to the types of the target. A value that cannot be cast is refused.
 
         :param columns: the columns to write, with the types in which the writer wants them
-        :raises RecordError: a value is outside the range of its column; the error names the record
+        :param at_least: the number of rows of a chunk, but for the last one, and for one of very large rows
+        :raises RecordError: a value is outside the range of its column, and refused records are no dead letters; names the record
         """
+        self.left_out = 0
+        cast: list[pa.RecordBatch] = []
+        staged: list[pa.RecordBatch] = []
+        rows = size = 0
         for batch in self._batches():
-            arrays = [
-                _repeated(self._manifest.batch_id, batch.num_rows).cast(column.type)
-                if column.name == BATCH_ID
-                else self._cast(batch, column)
-                for column in columns
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=columns)
+            kept = self._without_refused(batch)
+            fitting, arrays = self._cast(kept, columns)
+            if not fitting.num_rows:
+                continue
+            cast.append(pa.RecordBatch.from_arrays(arrays, schema=columns))
+            staged.append(fitting.select([name for name in RECORD if name in fitting.schema.names]))
+            rows += fitting.num_rows
+            size += fitting.nbytes
+            if rows >= at_least or size >= _CHUNK_BYTES:
+                yield RowChunk(pa.Table.from_batches(cast), pa.Table.from_batches(staged), self)
+                cast, staged, rows, size = [], [], 0, 0
+        if cast:
+            yield RowChunk(pa.Table.from_batches(cast), pa.Table.from_batches(staged), self)
 
-    def rejected(self, row: int, reason: str) -> RecordError | TargetError:
-        """Return the error for a row that the database refuses. It names the record, if the rows have its columns.
+    def refuse(self, record: Record, reason: str) -> None:
+        """Leave out a row, and take note of its record."""
+        self.refused.add(record, reason)
+        self.left_out += 1
 
-        :param row: the index of the row among all rows
-        """
+    def wrote_refused(self) -> bool:
+        """Return whether rows of refused records were written: a transform may make several rows of a record."""
+        refused = self.refused.reasons
+        return bool(refused) and sum(1 for _ in self.of_records(refused)) > self.left_out
+
+    def of_records(self, records: Collection[Record]) -> Iterator[dict[str, Any]]:
+        """Yield the rows of some records, as they were staged."""
         for batch in self._batches():
-            if row < batch.num_rows:
-                return _rejected(batch, row, reason)
-            row -= batch.num_rows
-        return TargetError(f"The database refuses a row: {reason}")
+            yield from batch.filter(_are_of(batch, records)).to_pylist()
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         for file in self._manifest.files:
             yield from record_batches(self._staging, file)
 
-    def _cast(self, batch: pa.RecordBatch, column: pa.Field) -> pa.Array:
-        values = batch.column(column.name)
-        # Those of a transform; a format knows its own.
-        for row in [] if pa.types.is_nested(values.type) else out_of_years(values):
-            raise _rejected(batch, row, f"column {column.name!r}: {OUT_OF_YEARS}")
-        if values.type == column.type:
-            return values
-        try:
-            cast = values.cast(column.type)
-        except pa.ArrowInvalid as error:
-            for row in range(len(values)):
-                try:
-                    values.slice(row, 1).cast(column.type)
-                except pa.ArrowInvalid as at_row:
-                    raise _rejected(batch, row, f"column {column.name!r}: {at_row}") from None
+    def _without_refused(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        reasons = self.refused.reasons
+        if not reasons:
+            return batch
+        kept = batch.filter(pc.invert(_are_of(batch, reasons)))
+        self.left_out += batch.num_rows - kept.num_rows
+        return kept
+
+    def _cast(self, batch: pa.RecordBatch, columns: pa.Schema) -> tuple[pa.RecordBatch, list[pa.Array]]:
+        """Return the rows whose values all fit, as they are and in the types of the target; the others are refused."""
+        while True:
+            arrays: list[pa.Array] = []
+            for column in columns:
+                if column.name == BATCH_ID:
+                    arrays.append(_repeated(self._manifest.batch_id, batch.num_rows).cast(column.type))
+                    continue
+                array, unfit = _fitting(batch.column(column.name), column)
+                if unfit:
+                    break
+                arrays.append(array)
+            else:
+                return batch, arrays
+            for row, reason in unfit.items():
+                self.refuse(record_of(batch, row, reason), f"column {column.name!r}: {reason}")
+            batch = batch.filter(pa.array([row not in unfit for row in range(batch.num_rows)], pa.bool_()))
+
+
+class RowChunk(NamedTuple):
+    """Some of the staged rows, and which records they are of.
+
+    :param rows: the columns to write, in the types of the target
+    :param staged: of the same rows, the columns that name the record, as far as there are any
+    """
+
+    rows: pa.Table
+    staged: pa.Table
+    source: StagedRows
+
+    def refuse(self, row: int, reason: str) -> None:
+        """Take note that the target refuses a row for one of its values, and that the sink leaves it out.
+
+        :param row: its index in the chunk
+        :raises RecordError: refused records are no dead letters in this batch
+        :raises DeadLetterError: the batch has more dead letters than it may have
+        :raises TargetError: the rows do not say which record they are of
+        """
+        self.source.refuse(record_of(self.staged, row, reason), reason)
+
+    def error(self, row: int, reason: str) -> RecordError:
+        """Return the error for a row that cannot be written for another reason than its values.
+
+        :raises TargetError: the rows do not say which record they are of
+        """
+        return RecordError(reason, *record_of(self.staged, row, reason))
+
+
+def record_of(rows: pa.RecordBatch | pa.Table, row: int, reason: str) -> Record:
+    """Return the record of a row.
+
+    :param reason: why it is asked, for the message
+    :raises TargetError: the rows do not say which record they are of
+    """
+    if not set(RECORD) <= set(rows.schema.names):
+        raise TargetError(
+            f"The database refuses a row: {reason}. The transform drops the columns that say which record"
+        )
+    record = Record(*(rows.column(name)[row].as_py() for name in RECORD))
+    if None in record:
+        raise TargetError(
+            f"The database refuses a row: {reason}. The transform returns a row that does not say which record"
+        )
+    return record
+
+
+def _are_of(batch: pa.RecordBatch, records: Collection[Record]) -> pa.Array:
+    """Return for each row whether it is of one of some records."""
+    offsets = pa.array(sorted({record.offset for record in records}), pa.int64())
+    found = pc.is_in(batch.column(OFFSET).cast(pa.int64()), value_set=offsets)
+    rows = set(pc.indices_nonzero(found).to_pylist())
+    return pa.array([row in rows and record_of(batch, row, "") in records for row in range(batch.num_rows)], pa.bool_())
+
+
+def _fitting(values: pa.Array, column: pa.Field) -> tuple[pa.Array, dict[int, str]]:
+    """Return values in the type of a column, and why which of them do not fit. Where some do not, the values are of no use."""
+    # Those of a transform; a format knows its own.
+    if not pa.types.is_nested(values.type) and (late := out_of_years(values)):
+        return values, dict.fromkeys(late, OUT_OF_YEARS)
+    if values.type == column.type:
+        return values, {}
+    try:
+        cast = values.cast(column.type)
+    except pa.ArrowInvalid as error:
+        unfit = {
+            row: f"its value does not fit into {column.type}"
+            for row in range(len(values))
+            if not _fits(values.slice(row, 1), column)
+        }
+        if not unfit:
             raise TargetError(f"Column {column.name!r} cannot be written as {column.type}: {error}") from error
-        if pa.types.is_float32(column.type) and pa.types.is_float64(values.type):
-            # Arrow silently casts a number that is too large to infinity.
-            for row in pc.indices_nonzero(pc.and_not(pc.is_inf(cast), pc.is_inf(values))).to_pylist():
-                raise _rejected(batch, row, f"column {column.name!r}: {values[row]} is too large for {column.type}")
-        return cast
+        return values, unfit
+    if pa.types.is_float32(column.type) and pa.types.is_float64(values.type):
+        # Arrow silently casts a number that is too large to infinity.
+        infinite = pc.indices_nonzero(pc.and_not(pc.is_inf(cast), pc.is_inf(values))).to_pylist()
+        return cast, dict.fromkeys(infinite, f"its value is too large for {column.type}")
+    return cast, {}
+
+
+def _fits(value: pa.Array, column: pa.Field) -> bool:
+    try:
+        value.cast(column.type)
+    except pa.ArrowInvalid:
+        return False
+    return True
 
 
 def _repeated(number: int, count: int) -> pa.Array:
@@ -110,12 +226,3 @@ def _repeated(number: int, count: int) -> pa.Array:
     types. That takes most of a second, here inside the transaction of the commit.
     """
     return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(array("q", [number]) * count)])
-
-
-def _rejected(batch: pa.RecordBatch, row: int, reason: str) -> RecordError | TargetError:
-    if not set(RECORD) <= set(batch.schema.names):
-        return TargetError(
-            f"The database refuses a row: {reason}. The transform drops the columns that say which record"
-        )
-    topic, partition, offset = (batch.column(name)[row].as_py() for name in RECORD)
-    return RecordError(reason, topic=topic, partition=partition, offset=offset)

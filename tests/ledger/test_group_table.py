@@ -23,6 +23,7 @@ from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.replaying.replay_batches import Replay, record_replay
+from tests.support.ledgers import written
 
 GROUP, CLUSTER, TOPIC_ID = "loader", "MkU3OEVBNTcwNTJENDM2Qg", "vVZ4aDWLQP2NkY0pxyHJYA"
 RUN = TaskRun("run-1", "dag", "load", -1, 1)
@@ -67,7 +68,7 @@ class Warehouse:
             return end_rows
 
         end_rows = batch.offsets
-        commit_batch(held, batch, reads, write)  # type: ignore[arg-type]
+        commit_batch(held, batch, written(reads, write))  # type: ignore[arg-type]
 
     def replay(self, target: str, start: int, end: int, *, replace: bool = False, run: TaskRun = REPLAYER) -> int:
         wanted = Replay(

@@ -76,8 +76,8 @@ class TestRestart:
     ) -> None:
         encode, restart = postgres_copy._binary, once(lambda: self.restart(server))
 
-        def interrupted(batches: Iterator[pa.RecordBatch], columns: pa.Schema) -> Iterator[bytes]:
-            header, *chunks = encode(batches, columns)
+        def interrupted(rows: pa.Table) -> Iterator[bytes]:
+            header, *chunks = encode(rows)
             yield header
             restart()
             yield from chunks

@@ -19,7 +19,7 @@ from airflow_kafka_offsets.ledger.tables import Ledger
 from devstack.process import wait_until
 from tests.support.airflow_runs import waits_for_a_lock
 from tests.support.database_faults import TIMEOUT, change
-from tests.support.ledgers import CLUSTER, FIRST_TRY, GROUP, MINUTE, RECIPE, T0, offset_range
+from tests.support.ledgers import CLUSTER, FIRST_TRY, GROUP, MINUTE, RECIPE, T0, offset_range, written
 from tests.support.loads import rows
 
 pytestmark = pytest.mark.server
@@ -51,7 +51,7 @@ def test_the_outcome_waits_for_the_commit_that_the_server_still_executes(postgre
     with ThreadPoolExecutor(1) as background:
         with postgres_engine.begin() as holder:
             holder.execute(sa.text("SELECT pg_advisory_xact_lock(1)"))
-            committing = background.submit(commit_batch, claim, batch, {}, write)
+            committing = background.submit(commit_batch, claim, batch, written({}, write))
             wait_until(
                 lambda: committing.done() or waits_for_a_lock(postgres_engine, "COMMIT"), TIMEOUT, "the COMMIT to wait"
             )

@@ -15,7 +15,7 @@ from airflow_kafka_offsets.ledger.batches import begin_staging, mark_staged
 from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.replaying.replay_batches import Replay, ReplayClaim, plan_again, record_replay
-from tests.support.ledgers import CLUSTER, FIRST_TRY, GROUP, RECIPE, T0, Database, offset_range
+from tests.support.ledgers import CLUSTER, FIRST_TRY, GROUP, RECIPE, T0, Database, offset_range, written
 
 REPLAY = Replay(group_id=GROUP, owner=FIRST_TRY, scenario="offsets 0..10", recipe=RECIPE)
 PLAN = Plan((offset_range(T0, 0, 10, how="replay"),))
@@ -48,7 +48,9 @@ def test_a_try_that_was_taken_over_writes_nothing(db: Database, step: str) -> No
         "begin_staging": lambda claim: begin_staging(claim, claim.batch, "/staging/1", RECIPE),
         "mark_staged": lambda claim: mark_staged(claim, claim.batch, 10),
         "plan_again": lambda claim: plan_again(claim, PLAN, "records expired"),
-        "commit": lambda claim: commit_batch(claim, claim.batch, {}, write if claim is first else db.write_a_row),
+        "commit": lambda claim: commit_batch(
+            claim, claim.batch, written({}, write if claim is first else db.write_a_row)
+        ),
     }
     before = db.dump()
 

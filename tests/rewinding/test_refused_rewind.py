@@ -24,6 +24,7 @@ from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.ledger.groups import read_generation
 from airflow_kafka_offsets.replaying.replay_batches import Replay, ReplayClaim, record_replay
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
+from tests.support.ledgers import written
 from tests.support.warehouse import (
     CLUSTER,
     GROUP,
@@ -238,5 +239,5 @@ class TestOpenBatch:
         loaded.commit(held, batch)
         assert isinstance(planned, ReplayClaim)
         with pytest.raises(BatchClosedError, match="not open any more"):
-            commit_batch(planned, planned.batch, {}, lambda conn: 0)
+            commit_batch(planned, planned.batch, written({}, lambda conn: 0))
         assert loaded.positions()[T0] == 30

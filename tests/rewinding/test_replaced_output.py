@@ -20,6 +20,7 @@ from airflow_kafka_offsets.rewinding.history import (
     count_removed,
 )
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from tests.support.ledgers import written
 from tests.support.warehouse import (
     CLUSTER,
     GROUP,
@@ -172,7 +173,7 @@ class TestReplace:
             rows = [dict(zip(table.columns.keys(), (*T0, offset, batch.batch_id), strict=True)) for offset in range(5)]
             return conn.execute(table.insert(), rows).rowcount
 
-        commit_batch(held, batch, {T0: RangeRead(5)}, write)
+        commit_batch(held, batch, written({T0: RangeRead(5)}, write))
         batch_id = db.rewind("to-offset", 2, replace=SqlTable(name))
 
         assert count_removed(db.ledger, batch_id) == (3, 0)
@@ -198,7 +199,7 @@ class TestReplace:
             return 10
 
         assert isinstance(planned, ReplayClaim)
-        commit_batch(planned, planned.batch, {T0: RangeRead(10)}, write)
+        commit_batch(planned, planned.batch, written({T0: RangeRead(10)}, write))
 
         assert loaded.output() == sorted([*range(20), *range(15, 20)])
         loaded.verify()

@@ -55,7 +55,7 @@ def test_staged_rows_are_read_without_it(tmp_path: Path) -> None:
         "from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile; "
         f"manifest = Manifest(7, 'x', ({file!r},), ()); "
         "columns = pa.schema([('id', pa.int64()), ('_batch_id', pa.int32())]); "
-        f"(batch,) = StagedRows(StagingDirectory({str(tmp_path)!r}), manifest).batches(columns); "
-        "print(batch.column(1).to_pylist(), batch.column(1).type)"
+        f"(chunk,) = StagedRows(StagingDirectory({str(tmp_path)!r}), manifest).chunks(columns); "
+        "print(chunk.rows.column(1).to_pylist(), chunk.rows.column(1).type)"
     )
     assert printed(code).splitlines() == ["[7, 7, 7] int32", "False"]

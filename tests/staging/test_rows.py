@@ -41,4 +41,4 @@ def test_a_transform_may_not_return_what_no_client_can_read(tmp_path: Path, kind
     staged = StagedRows(staging, Manifest(1, "f00d", (writer.file,), ()))
 
     with pytest.raises(RecordError, match=r"offset 8 .* column 'at': it lies outside of the years 1 to 9999"):
-        list(staged.batches(pa.schema([("at", kind)])))
+        list(staged.chunks(pa.schema([("at", kind)])))

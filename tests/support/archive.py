@@ -60,11 +60,15 @@ class Archive:
         if schema is None:
             return 0
         columns = schema.append(pa.field(BATCH_ID, pa.int64()))
-        records = [record for batch in rows.batches(columns) for record in batch.to_pylist()]
-        for number, record in enumerate(records):
-            if record["name"] == self.refused:
-                raise rows.rejected(number, "the archive takes no such name")
-        self.put(conn, records[0][BATCH_ID], records)
+        records = []
+        for chunk in rows.chunks(columns):
+            for number, record in enumerate(chunk.rows.to_pylist()):
+                if record["name"] == self.refused:
+                    chunk.refuse(number, "the archive takes no such name")
+                else:
+                    records.append(record)
+        if records:
+            self.put(conn, records[0][BATCH_ID], records)
         return len(records)
 
     def remove(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:

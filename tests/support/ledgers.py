@@ -19,8 +19,8 @@ from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe, TaskRun
 from airflow_kafka_offsets.ledger.batches import record_plan
 from airflow_kafka_offsets.ledger.claims import GroupClaim, claim_group
-from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
-from airflow_kafka_offsets.ledger.positions import RangeRead, read_positions
+from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch
+from airflow_kafka_offsets.ledger.positions import RangeRead, Reads, read_positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 GROUP, CLUSTER, TOPIC_ID = "orders_loader", "MkU3OEVBNTcwNTJENDM2Qg", "vVZ4aDWLQP2NkY0pxyHJYA"
@@ -39,6 +39,11 @@ def offset_range(tp: TopicPartition, start: int, end: int, *, target: int | None
 
 FIRST_LOAD = Plan((offset_range(T0, 0, 10, how="earliest"), offset_range(T1, 5, 7, how="earliest")))
 NEXT_LOAD = Plan((offset_range(T0, 10, 15, how="stored"),))
+
+
+def written(reads: Reads, write: Callable[[Connection], int]) -> Callable[[Connection], Written]:
+    """Return what a commit calls to write rows of which it is known what was read."""
+    return lambda conn: Written(write(conn), reads)
 
 
 class Database:
@@ -65,7 +70,7 @@ class Database:
         reads: dict[TopicPartition, RangeRead] | None = None,
         write: Callable[[Connection], int] | None = None,
     ) -> int:
-        return commit_batch(held, batch, reads or {}, write or self.write_a_row)
+        return commit_batch(held, batch, written(reads or {}, write or self.write_a_row))
 
     def load(self, held: GroupClaim, plan: Plan = FIRST_LOAD) -> Batch:
         batch = self.plan(held, plan)

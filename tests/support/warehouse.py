@@ -34,6 +34,7 @@ from airflow_kafka_offsets.rewinding.previewing import current_state
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
+from tests.support.ledgers import written
 
 GROUP, CLUSTER = "orders_loader", "MkU3OEVBNTcwNTJENDM2Qg"
 
@@ -133,7 +134,7 @@ class Warehouse:
                 )
             return len(rows)
 
-        return commit_batch(held, batch, reads, write)
+        return commit_batch(held, batch, written(reads, write))
 
     def load(
         self,

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from decimal import Decimal
+from itertools import compress
 from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
+from sqlalchemy.exc import ProgrammingError
 
 from airflow_kafka_offsets.database.transactions import database_message
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.column_types import EXACT_DIGITS
-from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.sinks.sql.refused_rows import RowRefusedError, write_chunk
+from airflow_kafka_offsets.staging.rows import RowChunk, StagedRows
 
 Insert = Callable[[Sequence[Any]], int]
 """Inserts rows, and returns how many the database reports."""
@@ -25,7 +27,7 @@ def insert_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: Sta
     """INSERT all rows, a record batch at a time, as the table's own types; text for other types is read by the database.
 
     :return: the number that the database reports; that of all rows if its driver passes on none
-    :raises RecordError: the database refuses a row; names the record
+    :raises RecordError: the database refuses a row, which is not to be a dead letter; names the record
     :raises TargetError: it refuses the statement: the table is not what it was a moment ago, for example
     """
     statement = _target(table, columns).insert()
@@ -35,11 +37,7 @@ def insert_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: Sta
             conn.execute(statement, values)
         return sum(counts) if min(counts, default=-1) >= 0 else len(values)
 
-    sent = inserted = 0
-    for batch in rows.batches(columns):
-        inserted += _insert(conn, table, rows, sent, insert, batch.to_pylist())
-        sent += batch.num_rows
-    return inserted
+    return sum(_insert(conn, table, chunk, insert, chunk.rows.to_pylist()) for chunk in rows.chunks(columns))
 
 
 def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:
@@ -54,38 +52,49 @@ def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: pa.Schema, ro
     names = ", ".join(preparer.quote(column.name) for column in columns)
     holders = ", ".join("?" for _ in columns)
     statement = f"INSERT INTO {preparer.format_table(table)} ({names}) VALUES ({holders})"  # noqa: S608 - quoted by the dialect
+    exact = [
+        pa.types.is_decimal(column.type) and isinstance(table.columns[column.name].type, sa.Numeric)
+        for column in columns
+    ]
 
     def insert(values: Sequence[Any]) -> int:
         return conn.exec_driver_sql(statement, values).rowcount
 
-    sent = inserted = 0
-    for batch in rows.batches(columns):
-        plain = [_plain(column) for column in batch.columns]
-        for column, texts in zip(columns, plain, strict=True):
-            if pa.types.is_decimal(column.type) and isinstance(table.columns[column.name].type, sa.Numeric):
-                _refuse_rounded(rows, sent, column, texts)
-        inserted += _insert(conn, table, rows, sent, insert, list(zip(*plain, strict=True)))
-        sent += batch.num_rows
+    def insert_exactly(values: Sequence[Any]) -> int:
+        for row, value in enumerate(values):
+            for column, text in compress(zip(columns, value, strict=True), exact):
+                if _would_be_rounded(text):
+                    raise RowRefusedError(
+                        f"column {column.name!r}: a decimal of more than {EXACT_DIGITS} digits would be rounded by SQLite, which keeps it "
+                        "in a column of type TEXT only",
+                        row,
+                        has_bad_value=True,
+                    )
+        return insert(values)
+
+    inserted = 0
+    for chunk in rows.chunks(columns):
+        values = list(zip(*map(_plain, chunk.rows.columns), strict=True))
+        inserted += _insert(conn, table, chunk, insert_exactly if any(exact) else insert, values)
     return inserted
 
 
-def _insert(
-    conn: Connection, table: sa.Table, rows: StagedRows, sent: int, insert: Insert, values: Sequence[Any]
-) -> int:
-    """Insert the rows of a record batch, or raise with the row that is refused.
+def _insert(conn: Connection, table: sa.Table, chunk: RowChunk, insert: Insert, values: Sequence[Any]) -> int:
+    """Insert the rows of a chunk, but those that the database refuses for their values.
 
-    :param sent: how many rows came before
+    :param values: of the rows, as the driver takes them
     """
+
+    def write(first: int, end: int) -> int:
+        try:
+            return insert(values[first:end])
+        except ValueError as error:
+            # A driver of Postgres refuses NUL in a text itself.
+            raise RowRefusedError(f"the database's driver refuses its row: {error}", None, has_bad_value=True) from None
+
     try:
-        with _savepoint(conn):
-            return insert(values)
-    except (DataError, IntegrityError, ProgrammingError) as error:
-        if not isinstance(error, ProgrammingError):
-            refused = first_refused(conn, lambda first, end: insert(values[first:end]), 0, len(values))
-            if refused is not None:
-                raise rows.rejected(
-                    sent + refused[0], f"the database refuses its row: {database_message(error)}"
-                ) from None
+        return write_chunk(conn, chunk, write)
+    except ProgrammingError as error:
         raise TargetError(f"Nothing was written into {table.fullname!r}: {database_message(error)}") from None
 
 
@@ -107,20 +116,6 @@ def _row_counts(conn: Connection) -> Iterator[list[int]]:
         sa.event.remove(conn, "after_cursor_execute", count)
 
 
-@contextmanager
-def _savepoint(conn: Connection) -> Iterator[None]:
-    nested = conn.begin_nested()
-    try:
-        yield
-    except DBAPIError:
-        # A database may have ended the whole transaction, as SQLite does when its disk is full: then there is no savepoint to
-        # return to. The error of the insert is the one to raise; the transaction is rolled back in either case.
-        with suppress(DBAPIError):
-            nested.rollback()
-        raise
-    nested.commit()
-
-
 def _target(table: sa.Table, columns: pa.Schema) -> sa.TableClause:
     """Return the table with the columns to write.
 
@@ -136,31 +131,6 @@ def _target(table: sa.Table, columns: pa.Schema) -> sa.TableClause:
     return sa.table(table.name, *map(typed, columns), schema=table.schema)
 
 
-def first_refused(
-    conn: Connection, write: Callable[[int, int], object], first: int, end: int
-) -> tuple[int, DBAPIError] | None:
-    """Return the number of the first row that is refused, and the error; None if none is.
-
-    Databases do not say which of many rows it was: halves are tried, in a transaction that is rolled back anyway.
-
-    :param write: writes the rows whose numbers are in [first, end)
-    """
-    middle = end
-    while first < end:
-        try:
-            with _savepoint(conn):
-                write(first, middle)
-        except (DataError, IntegrityError) as error:
-            if middle - first == 1:
-                return first, error
-            end = middle
-        else:
-            # What is not refused stays: a later row may be refused because of it.
-            first = middle
-        middle = (first + end + 1) // 2
-    return None
-
-
 def _plain(column: pa.Array) -> list[Any]:
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.timestamp("us")).cast(pa.string())
@@ -174,14 +144,8 @@ def _plain(column: pa.Array) -> list[Any]:
     return values
 
 
-def _refuse_rounded(rows: StagedRows, sent: int, column: pa.Field, texts: Sequence[str | None]) -> None:
-    for index, text in enumerate(texts):
-        if text is None or len(text.replace(".", "").strip("-0")) <= EXACT_DIGITS:
-            continue
-        # SQLite has whole numbers of 64 bits, and for all others doubles.
-        if "." in text or not -(2**63) <= int(text) < 2**63:
-            raise rows.rejected(
-                sent + index,
-                f"column {column.name!r}: a decimal of more than {EXACT_DIGITS} digits would be rounded by SQLite, which keeps it "
-                "in a column of type TEXT only",
-            )
+def _would_be_rounded(text: str | None) -> bool:
+    """Return whether SQLite's numbers, of 64 bits or doubles, cannot hold a decimal."""
+    if text is None or len(text.replace(".", "").strip("-0")) <= EXACT_DIGITS:
+        return False
+    return "." in text or not -(2**63) <= int(text) < 2**63

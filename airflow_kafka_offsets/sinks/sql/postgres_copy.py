@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import repeat
+from typing import NamedTuple
 
 import pgpq
 import psycopg
@@ -14,10 +16,17 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from airflow_kafka_offsets.database.transactions import is_outage
+from airflow_kafka_offsets.database.transactions import database_message, is_outage
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.column_types import without_placeholders
-from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.sinks.sql.refused_rows import refusal, write_chunk
+from airflow_kafka_offsets.staging.rows import RowChunk, StagedRows
+
+# The most statements, unless rows are very large. Each is a subtransaction; of more than 64, Postgres would look up the state of each
+# row in a file.
+_CHUNKS = 32
+
+_CHUNK_ROWS = 50_000
 
 # Types whose binary form is what pgpq makes of the Arrow type that `column_types.wire_type` chose.
 _TEXTS = (sa.Text, sa.VARCHAR, sa.CHAR)
@@ -25,43 +34,69 @@ _BINARY = (sa.Boolean, sa.Integer, sa.Float, sa.Numeric, *_TEXTS, sa.Date, sa.Da
 
 
 def copy_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:
-    """COPY all rows into a table.
+    """COPY all rows into a table, in some tens of statements, so that one refused row does not mean to write all others again.
 
     Binary where every column has a type with a known binary form, else CSV, which the server parses for any type.
 
     :return: the number that the server reports
-    :raises RecordError: the database refuses a row; names the record
+    :raises RecordError: the database refuses a row, which is not to be a dead letter; names the record
     :raises TargetError: it refuses the statement: the table is not what it was a moment ago, or has security for its rows
     """
     preparer = without_placeholders(conn.dialect).identifier_preparer
     names = ", ".join(preparer.quote(column.name) for column in columns)
     binary = all(isinstance(table.columns[column.name].type, _BINARY) for column in columns)
-    statement = f"COPY {preparer.format_table(table)} ({names}) FROM STDIN (FORMAT {'binary' if binary else 'csv'})"
-    batches = rows.batches(columns)
-    chunks = _binary(batches, columns) if binary else _csv(batches)
-    cursor = conn.connection.cursor()
-    try:
-        with cursor.copy(statement) as copy:
-            for chunk in chunks:
-                copy.write(chunk)
-        return int(cursor.rowcount)
-    except psycopg.Error as error:
+    copy = _Copy(
+        conn,
+        table,
+        f"COPY {preparer.format_table(table)} ({names}) FROM STDIN (FORMAT {'binary' if binary else 'csv'})",
+        binary,
+    )
+    copied = 0
+    for chunk in rows.chunks(columns, max(len(rows) // _CHUNKS, _CHUNK_ROWS)):
+        copied += write_chunk(conn, chunk, partial(copy.write, chunk))
+    return copied
+
+
+class _Copy(NamedTuple):
+    """Copies rows by one statement."""
+
+    conn: Connection
+    table: sa.Table
+    statement: str
+    binary: bool
+
+    def write(self, chunk: RowChunk, first: int, end: int) -> int:
+        """Copy the rows in [first, end) of a chunk, and return the number that the server reports."""
+        rows = chunk.rows.slice(first, end - first)
+        cursor = self.conn.connection.cursor()
+        try:
+            with cursor.copy(self.statement) as copy:
+                for data in _binary(rows) if self.binary else _csv(rows):
+                    copy.write(data)
+            return int(cursor.rowcount)
+        except psycopg.Error as error:
+            raise self._raised(error, cursor.connection.closed, rows) from None
+        finally:
+            cursor.close()
+
+    def _raised(self, error: psycopg.Error, lost: bool, rows: pa.Table) -> Exception:
+        """Return the error of a statement: of a row, of the table, or an outage."""
         # As SQLAlchemy would have raised it, so that the commit handles one kind of error.
-        lost, plain = cursor.connection.closed, _without_details(error)
+        plain = _without_details(error)
         raised = DBAPIError.instance(
-            statement, None, plain, psycopg.Error, connection_invalidated=lost, dialect=conn.dialect
+            self.statement, None, plain, psycopg.Error, connection_invalidated=lost, dialect=self.conn.dialect
         )
         if not isinstance(raised, DBAPIError) or is_outage(raised):
-            raise raised from None
-        # Not the details, which quote the row. And not as the cause either, which would be logged with them.
-        reason = error.diag.message_primary or str(error)
-        line = _failed_line(error.diag.context or "", table.name)
-        if line is None:  # found before the first row, as missing columns are, or after the last, as foreign keys
-            raise TargetError(f"Nothing was written into {table.fullname!r}: {reason}") from None
-        row = line - 1 if binary else _row_of(line, rows.batches(columns))
-        raise rows.rejected(row, f"the database refuses its row: {reason}") from None
-    finally:
-        cursor.close()
+            return raised
+        line = _failed_line(error.diag.context or "", self.table.name)
+        if line is None:
+            # Found before the first row, as missing columns are, or after the last, as by triggers and foreign keys.
+            refused = refusal(raised, None, error.diag)
+            if refused.has_bad_value:
+                return refused
+            return TargetError(f"Nothing was written into {self.table.fullname!r}: {database_message(raised)}")
+        row = line - 1 if self.binary else _row_of(line, rows.to_batches())
+        return refusal(raised, row, error.diag)
 
 
 def _failed_line(context: str, table: str) -> int | None:
@@ -86,17 +121,17 @@ def _without_details(error: psycopg.Error) -> psycopg.Error:
     return plain
 
 
-def _binary(batches: Iterable[pa.RecordBatch], columns: pa.Schema) -> Iterator[bytes]:
-    encoder = pgpq.ArrowToPostgresBinaryEncoder(columns)
+def _binary(rows: pa.Table) -> Iterator[bytes]:
+    encoder = pgpq.ArrowToPostgresBinaryEncoder(rows.schema)
     yield encoder.write_header()
-    for batch in batches:
+    for batch in rows.to_batches():
         yield encoder.write_batch(batch)
     yield encoder.finish()
 
 
-def _csv(batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
+def _csv(rows: pa.Table) -> Iterator[bytes]:
     options = pyarrow.csv.WriteOptions(include_header=False)
-    for batch in batches:
+    for batch in rows.to_batches():
         plain = [_hexadecimal(column) if pa.types.is_binary(column.type) else column for column in batch.columns]
         sink = pa.BufferOutputStream()
         pyarrow.csv.write_csv(pa.RecordBatch.from_arrays(plain, names=batch.schema.names), sink, options)

@@ -47,8 +47,8 @@ class SqlTable:
       one key are one row, and one that is older than what is there is none.
     * The table needs the columns `_kafka_topic`, `_kafka_partition` and `_kafka_offset`, and a primary key or a unique index
       of exactly the key's columns; a created one has them. The user needs SELECT, INSERT and UPDATE, and temporary tables.
-    * A null in the key is an error that names the record. Tombstones, where the key is in the value, are such: a transform
-      leaves them out.
+    * A null in the key is an error that names the record, or makes it a dead letter. Tombstones, where the key is in the value, are
+      such: a transform leaves them out.
     * `verify` proves positions and history, and not the rows: later batches replace those of earlier ones.
 
     :param table: the table's name
@@ -116,7 +116,7 @@ class SqlTable:
 
         :return: how many the database reports as appended; with `upsert_key`, how many as inserted or replaced
         :raises TargetError: the table does not fit the rows
-        :raises RecordError: the database refuses a row; names the record it came from
+        :raises RecordError: the database refuses a row, which is not to be a dead letter; names the record it came from
         """
         from airflow_kafka_offsets.sinks.sql import upsert
         from airflow_kafka_offsets.sinks.sql.column_types import match
@@ -130,13 +130,14 @@ class SqlTable:
         columns, append = match(table, schema, conn.dialect), _writer(conn)
         if not self.upsert_key:
             count = append(conn, table, columns, rows)
-            if count != len(rows):
+            sent = len(rows) - rows.left_out
+            if count != sent:
                 log.warning(
                     "The database reports %s rows in table %r of the %s that were sent to it: a trigger or a rule of the table drops "
                     "rows, or writes them elsewhere. The history has the number that the database reports",
                     f"{count:,}",
                     self.name,
-                    f"{len(rows):,}",
+                    f"{sent:,}",
                 )
             return count
         upsert.check_key(conn.dialect, self.upsert_key, schema)

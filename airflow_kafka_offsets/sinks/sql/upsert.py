@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from secrets import token_hex
@@ -16,11 +16,12 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.schema import CreateIndex
 
 from airflow_kafka_offsets.core.origin import RECORD, TIMESTAMP
-from airflow_kafka_offsets.database.transactions import database_message, is_outage
+from airflow_kafka_offsets.database.transactions import database_message, is_outage, stream
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.sql.column_types import add_column, check_rights, without_placeholders
-from airflow_kafka_offsets.sinks.sql.insert import first_refused
+from airflow_kafka_offsets.sinks.sql.refused_rows import RowRefusedError, savepoint, write_around
+from airflow_kafka_offsets.staging.refused import Record, RefusedRecords
 from airflow_kafka_offsets.staging.rows import StagedRows
 
 _TOPIC, _PARTITION, _OFFSET = RECORD
@@ -104,24 +105,19 @@ def upsert_rows(
 
     :param append: the fastest way into a table; into the temporary one here
     :return: how many rows were inserted or replaced
-    :raises RecordError: a key is null, or the database refuses a row; names the record
+    :raises RecordError: a key is null, or the database refuses a row, which is not to be a dead letter; names the record
     :raises TargetError: the database refuses the statement
     """
-    upsert = _Upsert(conn, table, tuple(columns.names), tuple(key))
+    upsert = _Upsert(conn, table, tuple(columns.names), tuple(key), rows.refused)
     # The types of the target, without its constraints and defaults.
     staged = upsert.temporary(sa.select(*upsert.of(table)).where(sa.false()))
     append(conn, staged, columns, rows)
     upsert.refuse_nulls(staged)
-    newest = upsert.newest(staged)
-    try:
-        with conn.begin_nested():
-            count = upsert.merge(newest)
-    except (DataError, IntegrityError) as error:
-        raise upsert.refused(upsert.temporary(newest), error) from None
-    except DBAPIError as error:
-        if is_outage(error):
-            raise
-        raise TargetError(f"Nothing was written into {table.fullname!r}: {database_message(error)}") from None
+    count = None
+    while count is None:
+        # Without the refused records, an older row of the same key may be the newest.
+        upsert.delete(staged, rows.refused.reasons)
+        count = upsert.try_to_merge(staged)
     if conn.dialect.name == "sqlite":  # Postgres drops it at the end of the transaction
         staged.drop(conn)
     return count
@@ -132,12 +128,14 @@ class _Upsert:
     """The statements of one upsert.
 
     :param names: the columns to write
+    :param refused: takes the records of rows that the target refuses
     """
 
     conn: Connection
     table: sa.Table
     names: tuple[str, ...]
     key: tuple[str, ...]
+    refused: RefusedRecords
 
     def of(self, table: sa.FromClause) -> list[sa.ColumnElement[Any]]:
         return [table.columns[name] for name in self.names]
@@ -155,28 +153,33 @@ class _Upsert:
         return table
 
     def refuse_nulls(self, staged: sa.Table) -> None:
-        """Raise if a row does not say its key or its origin.
+        """Refuse the records of rows that do not say their key.
 
-        :raises RecordError: a column of the key is null; names the first such record
+        :raises RecordError: refused records are no dead letters; names the first one
         :raises TargetError: the transform dropped where a row is from
         """
-        row = self.conn.execute(
-            sa.select(staged)
-            .where(sa.or_(*(staged.c[name].is_(None) for name in (*self.key, *RECORD))))
-            .order_by(*(staged.c[name].nulls_first() for name in RECORD))
-            .limit(1)
-        ).one_or_none()
-        if row is None:
+        lacking = sa.or_(*(staged.c[name].is_(None) for name in (*self.key, *RECORD)))
+        query = sa.select(staged).where(lacking).order_by(*(staged.c[name].nulls_first() for name in RECORD))
+        for row in stream(self.conn, query):
+            null = [name for name in (*self.key, *RECORD) if row._mapping[name] is None]
+            if set(null) & set(RECORD):
+                raise TargetError(
+                    f"The transform returns a row whose {_quoted(null)} is null: which row of its key is the newest cannot be "
+                    f"known. Nothing was written into {self.table.fullname!r}"
+                )
+            reason = f"{_quoted(null)} is null, and a row without its key can replace no other (upsert_key)"
+            self.refused.add(Record(*(row._mapping[name] for name in RECORD)), reason)
+
+    def delete(self, staged: sa.Table, records: Collection[Record]) -> None:
+        """Delete the rows of some records."""
+        if not records:
             return
-        null = [name for name in (*self.key, *RECORD) if row._mapping[name] is None]
-        if set(null) & set(RECORD):
-            raise TargetError(
-                f"The transform returns a row whose {_quoted(null)} is null: which row of its key is the newest cannot be "
-                f"known. Nothing was written into {self.table.fullname!r}"
-            )
-        topic, partition, offset = (row._mapping[name] for name in RECORD)
-        reason = f"{_quoted(null)} is null, and a row without its key can replace no other (upsert_key)"
-        raise RecordError(reason, topic=topic, partition=partition, offset=offset)
+        # A table of them, which the database can join: there may be many on either side.
+        doomed = self.temporary(sa.select(*(staged.c[name] for name in RECORD)).where(sa.false()))
+        self.conn.execute(doomed.insert(), [dict(zip(RECORD, record, strict=True)) for record in records])
+        same = [doomed.c[name] == staged.c[name] for name in RECORD]
+        self.conn.execute(staged.delete().where(doomed.select().where(*same).exists()))
+        doomed.drop(self.conn)
 
     def newest(self, staged: sa.FromClause) -> sa.Select[Any]:
         """Return the query for the newest row of each key: that of the highest offset in each partition, and of these the newest by timestamp."""
@@ -211,26 +214,54 @@ class _Upsert:
         )
         return int(self.conn.execute(statement, execution_options={"preserve_rowcount": True}).rowcount)
 
-    def refused(self, newest: sa.Table, error: DBAPIError) -> RecordError | TargetError:
-        """Return the error for a row that the database refuses; it names the record.
+    def try_to_merge(self, staged: sa.Table) -> int | None:
+        """Merge the newest row of each key, or refuse records of theirs and merge nothing.
 
-        :param newest: the rows to merge, none of which is merged yet
+        :return: how many rows were inserted or replaced; None where records were refused
+        :raises RecordError: a row is refused that is not to be a dead letter; names the record
+        :raises TargetError: the database refuses the statement
         """
-        offset = newest.c[_OFFSET]
-        of_topic, of_partition = newest.c[_TOPIC], newest.c[_PARTITION]
+        newest = self.newest(staged)
+        try:
+            with savepoint(self.conn):
+                return self.merge(newest)
+        except (DataError, IntegrityError) as error:
+            refused = error
+        except DBAPIError as error:
+            if is_outage(error):
+                raise
+            raise TargetError(f"Nothing was written into {self.table.fullname!r}: {database_message(error)}") from None
+        known = len(self.refused.reasons)
+        self._refuse(self.temporary(newest))
+        if len(self.refused.reasons) == known:
+            raise TargetError(f"Nothing was written into {self.table.fullname!r}: {database_message(refused)}")
+        return None
+
+    def _refuse(self, newest: sa.Table) -> None:
+        """Find the rows that the database refuses, and refuse their records; nothing is merged.
+
+        :param newest: the rows to merge, each of which can be merged by itself; it is dropped
+        """
+        offset, of_topic, of_partition = (newest.c[name] for name in (_OFFSET, _TOPIC, _PARTITION))
         spans = sa.select(of_topic, of_partition, sa.func.min(offset), sa.func.max(offset)).group_by(
             of_topic, of_partition
         )
+        trial = self.conn.begin_nested()
         for topic, partition, first, last in self.conn.execute(spans.order_by(of_topic, of_partition)).all():
             rows = sa.select(*self.of(newest)).where(of_topic == topic, of_partition == partition)
-            refused = first_refused(self.conn, partial(self._merge_offsets, rows, offset), first, last + 1)
-            if refused is not None:
-                reason = f"the database refuses its row: {database_message(refused[1])}"
-                return RecordError(reason, topic=topic, partition=partition, offset=refused[0])
-        return TargetError(f"Nothing was written into {self.table.fullname!r}: {database_message(error)}")
+            write = partial(self._merge_offsets, rows, offset)
+            write_around(self.conn, first, last + 1, write, partial(self._refuse_offset, topic, partition))
+        trial.rollback()
+        newest.drop(self.conn)
 
-    def _merge_offsets(self, rows: sa.Select[Any], offset: sa.ColumnElement[int], first: int, end: int) -> None:
-        self.merge(rows.where(offset >= first, offset < end))
+    def _refuse_offset(self, topic: str, partition: int, offset: int, refused: RowRefusedError) -> None:
+        record = Record(topic, partition, offset)
+        if not refused.has_bad_value:
+            raise RecordError(str(refused), *record) from None
+        self.refused.add(record, str(refused))
+
+    def _merge_offsets(self, rows: sa.Select[Any], offset: sa.ColumnElement[int], first: int, end: int) -> int:
+        return self.merge(rows.where(offset >= first, offset < end))
 
 
 def _is_unique(conn: Connection, table: sa.Table, key: Sequence[str]) -> bool:

@@ -1,0 +1,137 @@
+"""Rows that the database refuses: which errors are about the values of a row, and how all other rows are written.
+
+An error that says nothing of a row's own values (a broken connection, a missing right, another row with the same key, a partition
+that the table lacks) is never taken for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+
+from airflow_kafka_offsets.database.transactions import database_message, sqlstate
+from airflow_kafka_offsets.staging.rows import RowChunk
+
+# Data exceptions; NOT NULL; CHECK; a row too large for its index; RAISE EXCEPTION of a trigger.
+_VALUE_STATES = ("22", "23502", "23514", "54000", "P0001")
+
+# What was sent is no COPY: no fault of a value.
+_BAD_COPY = "22P04"
+
+_CHECK_VIOLATION = "23514"
+
+_SQLITE_ERRORS = ("SQLITE_CONSTRAINT_CHECK", "SQLITE_CONSTRAINT_NOTNULL", "SQLITE_CONSTRAINT_DATATYPE", "SQLITE_TOOBIG")
+
+
+class RowRefusedError(Exception):
+    """The database refuses one of several rows.
+
+    :param reason: the end of a message that names the record
+    :param row: the index of the row among those that were written; None where the database does not say which
+    :param has_bad_value: whether the row's own values are the reason
+    """
+
+    def __init__(self, reason: str, row: int | None, has_bad_value: bool) -> None:
+        super().__init__(reason)
+        self.row = row
+        self.has_bad_value = has_bad_value
+
+
+def refusal(error: DBAPIError, row: int | None = None, diagnostics: Any = None) -> RowRefusedError:
+    """Return the error of the database as that of a row.
+
+    :param row: its index among the rows that were written; None where the database does not say
+    :param diagnostics: what Postgres names in it; None is that of the driver's error
+    """
+    named = diagnostics or getattr(error.orig, "diag", None)
+    return RowRefusedError(f"the database refuses its row: {database_message(error)}", row, _is_of_value(error, named))
+
+
+def _is_of_value(error: DBAPIError, named: Any) -> bool:
+    """Return whether the database refuses a row for one of its own values: its type, length or range, or a check."""
+    state = sqlstate(error)
+    if state is None:
+        name = getattr(error.orig, "sqlite_errorname", None)
+        return name in _SQLITE_ERRORS if name is not None else isinstance(error, DataError)
+    if state == _CHECK_VIOLATION:
+        # A partition that the table lacks has the same state, and names the table without a constraint.
+        return bool(named.constraint_name) or not named.table_name
+    return state.startswith(_VALUE_STATES) and state != _BAD_COPY
+
+
+def write_chunk(conn: Connection, chunk: RowChunk, write: Callable[[int, int], int]) -> int:
+    """Write the rows of a chunk, without those that the database refuses for their values.
+
+    :param write: see `write_around`
+    :return: how many rows the database reports
+    :raises RecordError: a row is refused for another reason, or refused records are no dead letters
+    """
+
+    def refuse(row: int, refused: RowRefusedError) -> None:
+        if not refused.has_bad_value:
+            raise chunk.error(row, str(refused)) from None
+        chunk.refuse(row, str(refused))
+
+    return write_around(conn, 0, chunk.rows.num_rows, write, refuse)
+
+
+def write_around(
+    conn: Connection,
+    first: int,
+    end: int,
+    write: Callable[[int, int], int],
+    refuse: Callable[[int, RowRefusedError], None],
+) -> int:
+    """Write rows in their order, around those that the database refuses.
+
+    Where the database does not say which of many rows it refuses, halves are tried. A row is tried after all before it are written:
+    it may be refused because of one of these.
+
+    :param first: the number of the first row
+    :param write: writes the rows whose numbers are in [first, end), and returns how many the database reports; raises RowRefusedError,
+        or DataError or IntegrityError, where one is refused
+    :param refuse: called with the number of each row that is refused; may raise
+    """
+    written, pending = 0, [(first, end)]
+    while pending:
+        first, end = pending.pop()
+        if first == end:
+            continue
+        try:
+            with savepoint(conn):
+                written += write(first, end)
+            continue
+        except RowRefusedError as error:
+            refused = error
+        except (DataError, IntegrityError) as error:
+            refused = refusal(error)
+        # Outside of the handlers: an error that follows must not have the database's, which quotes the row, in its context.
+        if refused.row is None and end - first > 1:
+            middle = (first + end) // 2
+            pending += [(middle, end), (first, middle)]
+            continue
+        row = first if refused.row is None else first + refused.row
+        # Halves: of the rows that follow, each may be refused, and what is sent after one is sent in vain.
+        middle = (row + 1 + end) // 2
+        pending += [(middle, end), (row + 1, middle), (first, row)]
+        refuse(row, refused)
+    return written
+
+
+@contextmanager
+def savepoint(conn: Connection) -> Iterator[None]:
+    """Take back what the block wrote where it raises."""
+    nested = conn.begin_nested()
+    try:
+        yield
+    except (DBAPIError, RowRefusedError):
+        # A database may have ended the whole transaction, as SQLite does when its disk is full: then there is no savepoint to
+        # return to. The error of the block is the one to raise; the transaction is rolled back in either case.
+        with suppress(DBAPIError):
+            nested.rollback()
+        raise
+    nested.commit()
