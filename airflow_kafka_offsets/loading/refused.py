@@ -63,12 +63,11 @@ def _records(
     """Yield what Kafka has of wanted records, and of some between them."""
     pipeline = context.pipeline
     config = consumer_config(context.kafka_config, pipeline.group_id, pipeline.isolation_level)
+    topics = {record.topic for record in wanted}
     with suppress(*_GONE):
-        logs = context.cluster.logs(sorted({record.topic for record in wanted}))
+        logs = context.cluster.logs(sorted(topics))
         # Another topic of the same name holds other records.
-        log_identity.check_ranges(
-            [range_ for range_ in batch.ranges if range_.topic in {tp.topic for tp in logs}], logs
-        )
+        log_identity.check_ranges([range_ for range_ in batch.ranges if range_.topic in topics], logs)
         for slice_ in _slices(wanted):
             beginning = logs[TopicPartition(slice_.topic, slice_.partition)].beginning
             if slice_.end > beginning:

@@ -47,7 +47,7 @@ def do(engine: sa.Engine, *statements: str) -> None:
 
 
 def letters(loader: Loader) -> dict[int, str]:
-    return dict(rows(loader.engine, "SELECT offset_value, error FROM dead_letters ORDER BY offset_value"))  # type: ignore[arg-type]
+    return dict(rows(loader.engine, "SELECT offset_value, error FROM dead_letters ORDER BY offset_value"))
 
 
 def loaded(loader: Loader, column: str = "_kafka_offset") -> list[Any]:

@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame
 from airflow_kafka_offsets.exceptions import TargetError, TransformError
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
-from tests.support.loads import Loader, TopicFactory, names, positions
+from tests.support.database_faults import ADDED
+from tests.support.loads import Loader, TopicFactory, names, positions, rows
 
 pytestmark = pytest.mark.server
 
@@ -24,6 +25,13 @@ def nothing(records: DataFrame) -> DataFrame:
 
 def twice(records: DataFrame) -> DataFrame:
     return records.union(records)
+
+
+def with_a_bad_twin(records: DataFrame) -> DataFrame:
+    from pyspark.sql import functions
+
+    bad = records.where("id = 3").withColumn("name", functions.lit("bad"))
+    return records.union(records).union(bad)
 
 
 def first_only(records: DataFrame) -> DataFrame:
@@ -119,3 +127,20 @@ def test_a_transform_that_takes_some_records_is_refused(
         loader(name, transform=f"{__name__}.ten_of_them", slice_offsets=25)
 
     assert positions(loader.engine) == {}
+
+
+def test_of_a_record_whose_row_is_refused_no_other_row_stays(
+    postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 6))
+    with postgres_loader.engine.begin() as conn:
+        conn.exec_driver_sql(f"CREATE TABLE target (id BIGINT, name TEXT CHECK (name <> 'bad'), {ADDED})")
+
+    result = postgres_loader(name, transform=f"{__name__}.with_a_bad_twin", on_bad_record="dead_letter")
+
+    assert (result.rows, result.dead_letters) == (10, 1)
+    assert rows(postgres_loader.engine, "SELECT id, count(*) FROM target GROUP BY id ORDER BY id") == [
+        (number, 2) for number in (0, 1, 2, 4, 5)
+    ]
+    assert rows(postgres_loader.engine, "SELECT offset_value FROM dead_letters") == [(3,)]
