@@ -46,8 +46,8 @@ class KafkaBatchOperator(PipelineOperator):
     :param max_bytes: the most bytes of keys and values of a batch, estimated from earlier batches
     :param time_budget: how long after its start a run plans further batches; the next run loads the rest
     :param on_data_loss: what to do if records were deleted before they were loaded: fail, or skip them and record the gap
-    :param on_bad_record: what to do with a record that cannot be decoded: fail, or write it to the table `dead_letters`:
-        dead_letter
+    :param on_bad_record: what to do with a record that cannot be decoded, or whose row the target refuses for one of its values: fail,
+        or write it to the table `dead_letters`: dead_letter
     :param max_dead_letters: the most dead letters of a batch; more of them fail it, None allows any number
     :param on_busy: what to do while another run holds the group: wait, skip this task, or fail
     :param isolation_level: read_committed or read_uncommitted
