@@ -14,7 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
-from airflow_kafka_offsets.database.transactions import database_message, database_now, is_outage, transact
+from airflow_kafka_offsets.database.errors import database_message, is_outage
+from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import (
     CommitUnknownError,
     DatabaseBusyError,

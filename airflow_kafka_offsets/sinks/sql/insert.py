@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 
-from airflow_kafka_offsets.database.transactions import database_message
+from airflow_kafka_offsets.database.errors import database_message
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.column_types import EXACT_DIGITS
 from airflow_kafka_offsets.staging.rows import StagedRows

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from airflow_kafka_offsets.database.transactions import is_outage
+from airflow_kafka_offsets.database.errors import is_outage
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.column_types import without_placeholders
 from airflow_kafka_offsets.staging.rows import StagedRows
