@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
 
+from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
 
 # serialization_failure and deadlock_detected. Not all of class 40: after 40003 it is not known whether a statement was completed.
@@ -94,7 +95,7 @@ def translated_errors(
 
 def database_message(error: DBAPIError) -> str:
     """Return the first line of the database's message, without the statement and its values."""
-    return str(error.orig).strip().split("\n", maxsplit=1)[0]
+    return shortened(str(error.orig).strip().split("\n", maxsplit=1)[0])
 
 
 def sqlstate(error: DBAPIError) -> str | None:

@@ -87,19 +87,21 @@ class StagedRows:
             raise _rejected(batch, row, f"column {column.name!r}: {OUT_OF_YEARS}")
         if values.type == column.type:
             return values
+        # Arrow's messages quote values.
+        misfit = f"a value of type {values.type} does not fit into {column.type}"
         try:
             cast = values.cast(column.type)
-        except pa.ArrowInvalid as error:
+        except pa.ArrowInvalid:
             for row in range(len(values)):
                 try:
                     values.slice(row, 1).cast(column.type)
-                except pa.ArrowInvalid as at_row:
-                    raise _rejected(batch, row, f"column {column.name!r}: {at_row}") from None
-            raise TargetError(f"Column {column.name!r} cannot be written as {column.type}: {error}") from error
+                except pa.ArrowInvalid:
+                    raise _rejected(batch, row, f"column {column.name!r}: {misfit}") from None
+            raise TargetError(f"Column {column.name!r}: {misfit}") from None
         if pa.types.is_float32(column.type) and pa.types.is_float64(values.type):
             # Arrow silently casts a number that is too large to infinity.
             for row in pc.indices_nonzero(pc.and_not(pc.is_inf(cast), pc.is_inf(values))).to_pylist():
-                raise _rejected(batch, row, f"column {column.name!r}: {values[row]} is too large for {column.type}")
+                raise _rejected(batch, row, f"column {column.name!r}: {misfit}")
         return cast
 
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, ProgrammingError
 
-from airflow_kafka_offsets.database.errors import database_message
+from airflow_kafka_offsets.database.messages import refusal
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.column_types import EXACT_DIGITS
 from airflow_kafka_offsets.staging.rows import StagedRows
@@ -84,9 +84,9 @@ def _insert(
             refused = first_refused(conn, lambda first, end: insert(values[first:end]), 0, len(values))
             if refused is not None:
                 raise rows.rejected(
-                    sent + refused[0], f"the database refuses its row: {database_message(error)}"
+                    sent + refused[0], f"the database refuses its row: {refusal(error, table)}"
                 ) from None
-        raise TargetError(f"Nothing was written into {table.fullname!r}: {database_message(error)}") from None
+        raise TargetError(f"Nothing was written into {table.fullname!r}: {refusal(error, table)}") from None
 
 
 @contextmanager

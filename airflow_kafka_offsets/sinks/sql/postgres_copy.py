@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.database.errors import is_outage
+from airflow_kafka_offsets.database.messages import refusal
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.column_types import without_placeholders
 from airflow_kafka_offsets.staging.rows import StagedRows
@@ -54,7 +55,7 @@ def copy_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: Stage
         if not isinstance(raised, DBAPIError) or is_outage(raised):
             raise raised from None
         # Not the details, which quote the row. And not as the cause either, which would be logged with them.
-        reason = error.diag.message_primary or str(error)
+        reason = refusal(error, table)
         line = _failed_line(error.diag.context or "", table.name)
         if line is None:  # found before the first row, as missing columns are, or after the last, as foreign keys
             raise TargetError(f"Nothing was written into {table.fullname!r}: {reason}") from None

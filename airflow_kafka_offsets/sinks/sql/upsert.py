@@ -16,7 +16,8 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.schema import CreateIndex
 
 from airflow_kafka_offsets.core.origin import RECORD, TIMESTAMP
-from airflow_kafka_offsets.database.errors import database_message, is_outage
+from airflow_kafka_offsets.database.errors import is_outage
+from airflow_kafka_offsets.database.messages import refusal
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.sql.column_types import add_column, check_rights, without_placeholders
@@ -121,7 +122,7 @@ def upsert_rows(
     except DBAPIError as error:
         if is_outage(error):
             raise
-        raise TargetError(f"Nothing was written into {table.fullname!r}: {database_message(error)}") from None
+        raise TargetError(f"Nothing was written into {table.fullname!r}: {refusal(error, table)}") from None
     if conn.dialect.name == "sqlite":  # Postgres drops it at the end of the transaction
         staged.drop(conn)
     return count
@@ -225,9 +226,9 @@ class _Upsert:
             rows = sa.select(*self.of(newest)).where(of_topic == topic, of_partition == partition)
             refused = first_refused(self.conn, partial(self._merge_offsets, rows, offset), first, last + 1)
             if refused is not None:
-                reason = f"the database refuses its row: {database_message(refused[1])}"
+                reason = f"the database refuses its row: {refusal(refused[1], self.table)}"
                 return RecordError(reason, topic=topic, partition=partition, offset=refused[0])
-        return TargetError(f"Nothing was written into {self.table.fullname!r}: {database_message(error)}")
+        return TargetError(f"Nothing was written into {self.table.fullname!r}: {refusal(error, self.table)}")
 
     def _merge_offsets(self, rows: sa.Select[Any], offset: sa.ColumnElement[int], first: int, end: int) -> None:
         self.merge(rows.where(offset >= first, offset < end))
