@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from airflow_kafka_offsets.cli.output import note
 from airflow_kafka_offsets.core.offsets import Scope, parse_scope
-from airflow_kafka_offsets.database.transactions import database_message, is_refused_login
+from airflow_kafka_offsets.database.errors import database_message, is_refused_login
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
 from airflow_kafka_offsets.hooks.connections import kafka_cluster, open_database
 from airflow_kafka_offsets.kafka.cluster import Cluster

@@ -14,7 +14,7 @@ from airflow_kafka_offsets.cli.command import command, describe_error, one_line
 from airflow_kafka_offsets.cli.doctor_checks import CheckFailedError, CheckSkipped, CheckWarning, Machine
 from airflow_kafka_offsets.cli.output import show
 from airflow_kafka_offsets.core.text import count
-from airflow_kafka_offsets.database.transactions import database_message
+from airflow_kafka_offsets.database.errors import database_message
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
 
 _SECRET_WORDS = ("password", "secret", "token", "passphrase", "key.pem", "jaas")

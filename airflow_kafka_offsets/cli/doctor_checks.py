@@ -14,7 +14,8 @@ from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.cli.command import KAFKA_TIMEOUT_SECONDS, database, scope
 from airflow_kafka_offsets.core.text import count, first_few
-from airflow_kafka_offsets.database.transactions import STATE_RIGHTS, database_message, is_outage, sqlstate, transaction
+from airflow_kafka_offsets.database.errors import STATE_RIGHTS, database_message, is_outage, sqlstate
+from airflow_kafka_offsets.database.transactions import transaction
 from airflow_kafka_offsets.hooks.connections import database_weakness, kafka_config, make_launcher
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.config import weaknesses

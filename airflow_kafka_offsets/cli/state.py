@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from airflow_kafka_offsets.cli.command import command, database, usage
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.text import count
-from airflow_kafka_offsets.database.transactions import database_message, is_outage
+from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger import install, overview, rights
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger

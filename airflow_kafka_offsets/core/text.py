@@ -8,11 +8,20 @@ MAX_INT64 = 2**63 - 1
 """The largest offset, and the largest number of a batch: both are signed 64-bit integers."""
 
 
+MOST_QUOTED = 500
+"""The most characters that a message quotes of what another program says."""
+
+
 def first_few(items: Iterable[object], *, between: str = ", ", most: int = 10) -> str:
     """Join the first items, and how many more there are."""
     texts = [str(item) for item in items]
     more = [f"and {len(texts) - most} more"] if len(texts) > most else []
     return between.join(texts[:most] + more)
+
+
+def shortened(text: str, most: int = MOST_QUOTED) -> str:
+    """Return the beginning of a text, which another program wrote and which may be of any length."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def count(number: int, noun: str, plural: str = "") -> str:

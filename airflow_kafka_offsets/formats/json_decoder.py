@@ -13,14 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
+from airflow_kafka_offsets.formats.spark_ddl import spark_type
 from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
 
 # Up to so many records are decoded one at a time: bad records come in groups, and halving a handful takes more attempts.
 _FEW_RECORDS = 8
-
-# Arrow's message quotes the whole value.
-_MAX_REASON = 200  # characters
 
 _SYNTAX = "JSON parse error: "
 
@@ -37,6 +36,10 @@ class _UndecodableError(Exception):
     def __init__(self, reason: str, *, is_syntax: bool = False) -> None:
         self.is_syntax = is_syntax
         super().__init__(reason)
+
+
+class _UnconvertedError(_UndecodableError):
+    """A number, or a text for one, is not of its column's type; Arrow says neither of which column nor, but by its value, why."""
 
 
 class JsonDecoder:
@@ -71,8 +74,8 @@ class JsonDecoder:
             yield self._decode(values)
         except _UndecodableError as error:
             if len(values) == 1:
-                reason = str(error)
-                yield BadRecord(first, reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON]}…")
+                reason = self._unconverted(values) if isinstance(error, _UnconvertedError) else str(error)
+                yield BadRecord(first, shortened(reason))
                 return
             step = 1 if len(values) <= _FEW_RECORDS else -(-len(values) // 2)
             for start in range(0, len(values), step):
@@ -92,12 +95,7 @@ class JsonDecoder:
         :param values: binary; null is a tombstone, and gives a row of nulls
         :raises _UndecodableError: with the reason, which is a record's own only if there is one value
         """
-        # Every value is wrapped into an object on a line of its own. A value that is not exactly one JSON value then breaks
-        # only its own line: it can neither absorb the next value nor count as two, since `}` and a new `{` follow it.
-        lines = pc.binary_join_element_wise(
-            b'{"v":', values, b"}\n", b"", null_handling="replace", null_replacement=b"null"
-        )
-        text = lines.buffers()[2]
+        text = _wrapped(values)
         quick, *slow = self._ways
         try:
             rows = _read(text, len(values), quick)
@@ -107,6 +105,32 @@ class JsonDecoder:
             rows = _read(text, len(values), slow[0])
         arrays = [_declared_column(column, field) for column, field in zip(rows.flatten(), self._columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
+
+    def _unconverted(self, value: pa.Array) -> str:
+        """Return the reason for a value of which Arrow cannot convert a field: its column and type. The column is found by halves."""
+        text, kinds = _wrapped(value), list(self._ways[-1].explicit_schema.field("v").type)
+        first, end = 0, len(kinds)
+        while end - first > 1:
+            middle = (first + end) // 2
+            try:
+                _read(text, 1, _parse_options(pa.struct(kinds[first:middle])))
+                first = middle
+            except _UndecodableError:
+                end = middle
+        column = self._columns.field(first)
+        return f"column {column.name!r}: its value is not of type {spark_type(column.type)}"
+
+
+def _wrapped(values: pa.Array) -> pa.Buffer:
+    """Return JSON with a line for each value.
+
+    Every value is wrapped into an object on a line of its own. A value that is not exactly one JSON value then breaks only its own
+    line: it can neither absorb the next value nor count as two, since `}` and a new `{` follow it.
+    """
+    lines = pc.binary_join_element_wise(
+        b'{"v":', values, b"}\n", b"", null_handling="replace", null_replacement=b"null"
+    )
+    return lines.buffers()[2]
 
 
 def _readable(kind: pa.DataType, as_text: Callable[[pa.DataType], bool]) -> pa.DataType:
@@ -140,7 +164,10 @@ def _read(text: pa.Buffer, count: int, way: pj.ParseOptions) -> pa.StructArray:
         # Arrow's reader accepts any bytes as text; a database does not.
         table.validate(full=True)
     except pa.ArrowInvalid as error:
-        raise _UndecodableError(_reason(str(error)), is_syntax=str(error).startswith(_SYNTAX)) from None
+        reason = _reason(str(error))
+        if reason is None:
+            raise _UnconvertedError("a value is not of its column's type") from None
+        raise _UndecodableError(reason, is_syntax=str(error).startswith(_SYNTAX)) from None
     if table.num_rows != count:
         raise _UndecodableError("it is not exactly one JSON value")
     return table.column("v").combine_chunks()
@@ -216,12 +243,14 @@ def _timestamps(texts: pa.Array) -> pa.Array:
     return texts.cast(pa.timestamp("us", "UTC"))
 
 
-def _reason(arrow_message: str) -> str:
-    """Return the reason in Arrow's words, without those about the wrapper."""
+def _reason(arrow_message: str) -> str | None:
+    """Return the reason in Arrow's words, without those about the wrapper; None where these quote a value."""
     message = re.sub(r" in row \d+", "", arrow_message.removeprefix(_SYNTAX)).rstrip(".")
     message = message.rsplit("Invalid: ", 1)[-1]
     if "Invalid UTF8" in message:
         return "it holds text that is not UTF-8"
+    if not arrow_message.startswith(_SYNTAX):
+        return None
     changed = re.fullmatch(r"Column\(/v(?:/(.*))?\) changed from (\w+) to (\w+)", message)
     if changed:
         name, declared, found = changed.groups()

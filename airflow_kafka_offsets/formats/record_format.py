@@ -25,7 +25,7 @@ class BadRecord(NamedTuple):
     """A record that cannot be decoded.
 
     :param row: the index of the record in the batch
-    :param reason: what is wrong with it, for the message of a RecordError or a dead letter
+    :param reason: what is wrong with it, for the message of a RecordError or a dead letter; it is logged, and must hold no values
     """
 
     row: int

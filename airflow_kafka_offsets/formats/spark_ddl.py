@@ -101,7 +101,7 @@ def parse_ddl(ddl: str) -> pa.Schema:
 def spark_ddl(schema: pa.Schema) -> str:
     """Return columns as DDL that Spark reads, with every name quoted."""
     return ", ".join(
-        f"{_quoted(field.name)} {_spark_type(field.type)}{'' if field.nullable else ' NOT NULL'}" for field in schema
+        f"{_quoted(field.name)} {spark_type(field.type)}{'' if field.nullable else ' NOT NULL'}" for field in schema
     )
 
 
@@ -180,13 +180,14 @@ def _refuse_duplicates(names: list[str], what: str) -> None:
         seen.add(name.lower())
 
 
-def _spark_type(kind: pa.DataType) -> str:
+def spark_type(kind: pa.DataType) -> str:
+    """Return the name of a type in Spark's DDL."""
     if pa.types.is_decimal(kind):
         return f"DECIMAL({kind.precision},{kind.scale})"
     if pa.types.is_list(kind):
-        return f"ARRAY<{_spark_type(kind.value_type)}>"
+        return f"ARRAY<{spark_type(kind.value_type)}>"
     if pa.types.is_struct(kind):
-        return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {_spark_type(field.type)}' for field in kind.fields)}>"
+        return f"STRUCT<{', '.join(f'{_quoted(field.name)}: {spark_type(field.type)}' for field in kind.fields)}>"
     if kind not in _SPARK_NAMES:
         raise ConfigurationError(f"The columns of a format cannot have the type {kind}; known types are {KNOWN_TYPES}")
     return _SPARK_NAMES[kind]

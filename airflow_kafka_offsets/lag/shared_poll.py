@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.database.transactions import translated_errors
+from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.exceptions import DatabaseUnavailableError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.lag.measure import GroupState, LagPolls, LagQuestion, group_states

@@ -21,13 +21,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from airflow_kafka_offsets.core.log_identity import check_cluster
-from airflow_kafka_offsets.database.transactions import (
-    database_message,
-    database_now,
-    sqlstate,
-    transact,
-    translated_errors,
-)
+from airflow_kafka_offsets.database.errors import database_message, sqlstate, translated_errors
+from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import DatabaseBusyError, FencedError, GroupBusyError, LedgerError
 from airflow_kafka_offsets.ledger.batch_rows import Batch, TaskRun
 from airflow_kafka_offsets.ledger.groups import OTHER_CLUSTER, group_row, insert_if_missing

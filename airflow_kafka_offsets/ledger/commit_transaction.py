@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError, ProgrammingError
+from sqlalchemy.exc import DataError, DBAPIError, ProgrammingError
 
-from airflow_kafka_offsets.database.transactions import database_message, database_now, is_outage, transact
+from airflow_kafka_offsets.database.errors import database_message, is_outage
+from airflow_kafka_offsets.database.messages import refusal
+from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import (
     CommitUnknownError,
     DatabaseBusyError,
@@ -72,7 +74,8 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
         # Not `Claim.transact`: each kind of claim locks in its own order, and checks more.
         return transact(claim.ledger.engine, work, outcome=lambda conn: _rows_committed(conn, claim, batch))
     except DBAPIError as error:
-        nothing = f"Batch {of_group} was not committed, and nothing of it was written: {database_message(error)}."
+        reason = database_message(error) if is_outage(error) else refusal(error)
+        nothing = f"Batch {of_group} was not committed, and nothing of it was written: {reason}."
         if is_outage(error):
             raise DatabaseUnavailableError(
                 f"{nothing} Run the task again when the database is back: staged files that still exist are committed without "
@@ -99,8 +102,20 @@ def write_dead_letters(conn: Connection, tables: Tables, batch: Batch, letters: 
     of_batch = {"batch_id": batch.batch_id, "consumer_group": batch.group_id}
     renamed = {"offset": "offset_value", "timestamp": "record_timestamp"}
     for chunk in letters:
-        rows = [{renamed.get(name, name): value for name, value in letter.items()} for letter in chunk.to_pylist()]
-        conn.execute(tables.dead_letters.insert(), [of_batch | row for row in rows])
+        rows = [
+            of_batch | {renamed.get(name, name): value for name, value in letter.items()}
+            for letter in chunk.to_pylist()
+        ]
+        if all(row["error"].isascii() for row in rows):
+            conn.execute(tables.dead_letters.insert(), rows)
+            continue
+        try:
+            with conn.begin_nested():
+                conn.execute(tables.dead_letters.insert(), rows)
+        except DataError:
+            # The database's encoding lacks a character of a reason. A batch does not fail for that; all else is bytes or ASCII.
+            plain = ({"error": row["error"].encode("ascii", "backslashreplace").decode()} for row in rows)
+            conn.execute(tables.dead_letters.insert(), [row | error for row, error in zip(rows, plain, strict=True)])
 
 
 def _rows_committed(conn: Connection, claim: Claim, batch: Batch) -> int | None:

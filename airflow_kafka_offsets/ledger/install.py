@@ -16,7 +16,8 @@ from sqlalchemy.schema import ExecutableDDLElement
 from sqlalchemy.sql.compiler import DDLCompiler
 
 from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.database.transactions import database_message, is_outage, sqlstate, transact
+from airflow_kafka_offsets.database.errors import database_message, is_outage, sqlstate
+from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables, sql_text
 

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.core.text import count, first_few
-from airflow_kafka_offsets.database.transactions import database_message
+from airflow_kafka_offsets.database.errors import database_message
 from airflow_kafka_offsets.exceptions import MirrorError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.positions import read_positions

@@ -19,6 +19,7 @@ from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.instants import from_milliseconds
 from airflow_kafka_offsets.core.offsets import TopicPartition, split
 from airflow_kafka_offsets.core.parameters import from_attributes
+from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError, StagedFileError, StagingError
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.batches import begin_staging, mark_staged
@@ -152,7 +153,7 @@ def find_staged(batch: Batch, fingerprint: str) -> StagedBatch | None:
         else:
             return staged
     except _UNREADABLE as error:
-        reason = str(error) if isinstance(error, StagingError) else f"{type(error).__name__}: {error}"
+        reason = str(error) if isinstance(error, StagingError) else f"{type(error).__name__}: {shortened(str(error))}"
         log.warning("The files of batch %d in %s cannot be read, and it is staged again: %s", number, uri, reason)
     return None
 
@@ -170,7 +171,7 @@ def _read_staged(directory: StagingDirectory, batch: Batch) -> StagedBatch:
             f"{MANIFEST} is missing; is {directory.uri} a location that all machines share?"
         ) from error
     except _UNREADABLE as error:
-        raise StagedFileError(f"{MANIFEST}: {type(error).__name__}: {error}") from error
+        raise StagedFileError(f"{MANIFEST}: {type(error).__name__}: {shortened(str(error))}") from error
     if manifest.batch_id != batch.batch_id:
         raise StagingError(f"{directory.uri} holds batch {manifest.batch_id}, not batch {batch.batch_id}")
     return StagedBatch(directory, manifest, _range_reads(manifest, batch))

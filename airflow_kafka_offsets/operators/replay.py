@@ -218,7 +218,7 @@ class KafkaReplayPlanOperator(GroupOperator):
         return parts
 
     def _batch(self, batch_id: int) -> Batch:
-        from airflow_kafka_offsets.database.transactions import translated_errors
+        from airflow_kafka_offsets.database.errors import translated_errors
         from airflow_kafka_offsets.ledger.tables import Ledger
         from airflow_kafka_offsets.replaying.replay_batches import batch_of
 

@@ -91,7 +91,7 @@ class KafkaRewindOperator(GroupOperator):
         """
         # Here and not above: DAG files are parsed every few seconds.
         from airflow_kafka_offsets.core.offsets import parse_scope
-        from airflow_kafka_offsets.database.transactions import translated_errors
+        from airflow_kafka_offsets.database.errors import translated_errors
         from airflow_kafka_offsets.hooks.connections import kafka_config
         from airflow_kafka_offsets.ledger.tables import Ledger
         from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind, executed_by

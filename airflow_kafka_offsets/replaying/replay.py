@@ -13,7 +13,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.core.planning import OnDataLoss
 from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.database.transactions import translated_errors
+from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.exceptions import DataLossError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.commit import stage_and_commit

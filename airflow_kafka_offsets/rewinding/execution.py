@@ -14,7 +14,8 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import Gap, Position, Scope
 from airflow_kafka_offsets.core.text import count, first_few
-from airflow_kafka_offsets.database.transactions import transact, translated_errors
+from airflow_kafka_offsets.database.errors import translated_errors
+from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import (
     ClusterChangedError,
     CommitUnknownError,

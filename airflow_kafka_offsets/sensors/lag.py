@@ -143,7 +143,7 @@ class KafkaLagSensor(BaseSensorOperator):
         # Imported here because DAG files are parsed every few seconds.
         from airflow.sdk.observability import stats
 
-        from airflow_kafka_offsets.database.transactions import translated_errors
+        from airflow_kafka_offsets.database.errors import translated_errors
         from airflow_kafka_offsets.exceptions import KafkaOffsetsError
         from airflow_kafka_offsets.hooks.connections import kafka_cluster, open_database
         from airflow_kafka_offsets.hooks.metrics import emit_lag

@@ -22,6 +22,7 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
+from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, StagingError
 from airflow_kafka_offsets.spark.driver import run, stage_files
 from airflow_kafka_offsets.spark.job import StageJob
@@ -79,7 +80,8 @@ def failure(batch_id: int, error: Exception) -> KafkaOffsetsError:
         )
     # After that line come Java's stack frames, indented, and the same again as causes.
     lines = [line for line in text.splitlines() if re.match(r"(?!Caused by|Driver stacktrace)\S", line)]
-    return StagingError(f"Spark did not stage batch {batch_id}: {lines[-1] if lines else type(error).__name__}")
+    cause = shortened(lines[-1]) if lines else type(error).__name__
+    return StagingError(f"Spark did not stage batch {batch_id}: {cause}")
 
 
 def _run_submitted(job: StageJob, properties: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder
 from airflow_kafka_offsets.formats.row_columns import add_origin, format_columns
@@ -110,7 +111,7 @@ def decode_rows(records: pa.RecordBatch, decode: Decoder, slice_: Slice) -> Deco
 def record_error(records: pa.RecordBatch, bad: BadRecord, slice_: Slice) -> RecordError:
     """Return the error that names a bad record."""
     offset = records.column("offset")[bad.row].as_py()
-    return RecordError(bad.reason, topic=slice_.topic, partition=slice_.partition, offset=offset)
+    return RecordError(shortened(bad.reason), topic=slice_.topic, partition=slice_.partition, offset=offset)
 
 
 def write_rows(staging_uri: str, rows: Iterable[pa.RecordBatch]) -> Iterator[StagedFile]:

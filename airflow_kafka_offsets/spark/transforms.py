@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import TargetError, TransformError
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.rows import TargetColumns
@@ -93,7 +94,8 @@ def apply_transform(transform: Transform, rows: DataFrame, job: StageJob) -> Dat
     try:
         result = transform(rows)
     except Exception as error:
-        raise TransformError(f"Transform {job.transform!r} raised {type(error).__name__}: {error}") from error
+        reason = f"{type(error).__name__}: {shortened(str(error))}"
+        raise TransformError(f"Transform {job.transform!r} raised {reason}") from error
     if not hasattr(result, "mapInArrow"):
         raise TransformError(f"Transform {job.transform!r} returned {type(result).__name__}, not a DataFrame")
     return result

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import DeadLetterError
 from airflow_kafka_offsets.formats.record_format import BadRecord
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter, record_batches
@@ -119,8 +120,8 @@ def letters_of(batch: pa.RecordBatch, slice_: Slice, bad: Sequence[BadRecord]) -
     columns["topic"] = pa.repeat(pa.scalar(slice_.topic), len(bad))
     columns["partition"] = pa.repeat(pa.scalar(slice_.partition, pa.int32()), len(bad))
     columns["headers"] = pa.array(map(_header_text, records.column("headers").to_pylist()), pa.string())
-    # A reason may quote the record, and databases do not store NUL in text.
-    columns["error"] = pa.array([record.reason.replace("\0", "\\0") for record in bad], pa.string())
+    # The reason of another format may be of any length, and databases do not store NUL in text.
+    columns["error"] = pa.array([shortened(record.reason).replace("\0", "\\0") for record in bad], pa.string())
     return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 

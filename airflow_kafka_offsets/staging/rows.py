@@ -193,21 +193,19 @@ def _fitting(values: pa.Array, column: pa.Field) -> tuple[pa.Array, dict[int, st
         return values, dict.fromkeys(late, OUT_OF_YEARS)
     if values.type == column.type:
         return values, {}
+    # Arrow's messages quote values.
+    misfit = f"a value of type {values.type} does not fit into {column.type}"
     try:
         cast = values.cast(column.type)
-    except pa.ArrowInvalid as error:
-        unfit = {
-            row: f"its value does not fit into {column.type}"
-            for row in range(len(values))
-            if not _fits(values.slice(row, 1), column)
-        }
+    except pa.ArrowInvalid:
+        unfit = [row for row in range(len(values)) if not _fits(values.slice(row, 1), column)]
         if not unfit:
-            raise TargetError(f"Column {column.name!r} cannot be written as {column.type}: {error}") from error
-        return values, unfit
+            raise TargetError(f"Column {column.name!r}: {misfit}") from None
+        return values, dict.fromkeys(unfit, misfit)
     if pa.types.is_float32(column.type) and pa.types.is_float64(values.type):
         # Arrow silently casts a number that is too large to infinity.
         infinite = pc.indices_nonzero(pc.and_not(pc.is_inf(cast), pc.is_inf(values))).to_pylist()
-        return cast, dict.fromkeys(infinite, f"its value is too large for {column.type}")
+        return cast, dict.fromkeys(infinite, misfit)
     return cast, {}
 
 

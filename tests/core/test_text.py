@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.core.text import count, first_few
+from airflow_kafka_offsets.core.text import count, first_few, shortened
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,8 @@ def test_the_first_are_told_and_how_many_more_there_are(items: list[object], tol
 )
 def test_a_noun_is_in_the_number_that_is_counted(number: int, plural: str, text: str) -> None:
     assert count(number, "topic", plural) == text
+
+
+@pytest.mark.parametrize(("text", "short"), [("", ""), ("abcd", "abcd"), ("abcde", "abc…"), ("a" * 300_000, "aaa…")])
+def test_a_long_text_is_cut(text: str, short: str) -> None:
+    assert shortened(text, 4) == short

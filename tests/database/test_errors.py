@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
 
-from airflow_kafka_offsets.database.transactions import is_outage
+from airflow_kafka_offsets.database.errors import is_outage
 from tests.support.transactions import DriverError, Output
 
 

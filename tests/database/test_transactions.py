@@ -15,7 +15,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from airflow_kafka_offsets.database import transactions
-from airflow_kafka_offsets.database.transactions import is_outage, transact
+from airflow_kafka_offsets.database.errors import is_outage
+from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyError, FencedError
 from tests.support.transactions import DriverError, Output, PgCodeError, deadlock, failure
 

@@ -11,7 +11,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.database.transactions import transact, translated_errors
+from airflow_kafka_offsets.database.errors import translated_errors
+from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.ledger.groups import wait_for_group
 from airflow_kafka_offsets.ledger.install import initialize

@@ -11,15 +11,16 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import RecordError
+from airflow_kafka_offsets.formats import json_decoder
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.positions import read_positions
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
 from devstack.postgres import PostgresServer
-from tests.support.clients import Kafka, produce
+from tests.support.clients import Kafka, produce, producer
 from tests.support.inline import InlineLauncher
-from tests.support.loads import Loader, TopicFactory
+from tests.support.loads import Loader, TopicFactory, rows
 from tests.support.sessions import ODD_SETTINGS, altered
 
 pytestmark = pytest.mark.server
@@ -207,3 +208,27 @@ def test_where_it_holds_all_characters_they_are_there(
 
     with postgres.connect(database) as conn:
         assert conn.execute("SELECT name::bytea FROM target").fetchall() == [(text.encode(),)]
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+@pytest.mark.parametrize(
+    ("encoding", "reason"),
+    [("LATIN1", r"caf\xe9 costs \u20ac"), ("UTF8", "café costs €"), ("SQL_ASCII", "café costs €")],
+)
+def test_a_reason_that_the_database_cannot_hold_is_escaped(
+    kafka: Kafka, topic: TopicFactory, database: str, engine: Engine, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, bad = topic(), '{"id": "€"}'.encode()
+    writer = producer(kafka)
+    writer.produce(name, bad, key="€", headers=[("€", "€".encode())])
+    assert writer.flush(30) == 0
+    produce(kafka, name, [b'{"id": 2}'])
+    # A column of this name could not be in the target; a reason of another format may hold anything.
+    monkeypatch.setattr(json_decoder, "_reason", lambda message: "café costs €")
+
+    result = loader_of(kafka, engine)(name, value_format=Json("id BIGINT"), on_bad_record="dead_letter")
+
+    assert (result.rows, result.dead_letters) == (1, 1)
+    (letter,) = rows(engine, "SELECT error, headers, key, value FROM dead_letters")
+    assert letter[:2] == (reason, r'[["\u20ac", "4oKs"]]')
+    assert list(map(bytes, letter[2:])) == ["€".encode(), bad]

@@ -167,7 +167,9 @@ class TestNumbers:
         with inline_loader.engine.begin() as conn:
             conn.exec_driver_sql("CREATE TABLE target (x REAL)")
 
-        with pytest.raises(RecordError, match=r"offset 3 .*column 'x': its value is too large for float"):
+        with pytest.raises(
+            RecordError, match=r"offset 3 .*column 'x': a value of type double does not fit into float\."
+        ):
             inline_loader(name, value_format=Json("x DOUBLE"))
 
         assert positions(inline_loader.engine) == {}

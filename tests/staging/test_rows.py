@@ -16,6 +16,20 @@ from airflow_kafka_offsets.staging.rows import StagedRows
 _DAY_US = 86_400_000_000
 
 
+def staged(path: Path, **column: pa.Array) -> StagedRows:
+    """Rows of the offsets 7, 8 and 9, with a column."""
+    origin = {
+        "_kafka_topic": ["orders"] * 3,
+        "_kafka_partition": pa.array([1] * 3, pa.int32()),
+        "_kafka_offset": pa.array([7, 8, 9], pa.int64()),
+    }
+    rows = pa.RecordBatch.from_pydict(origin | column)
+    staging = StagingDirectory(str(path))
+    with ArrowFileWriter(staging, "part-1.arrow", rows.schema) as writer:
+        writer.write(rows)
+    return StagedRows(staging, Manifest(1, "f00d", (writer.file,), ()))
+
+
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
@@ -27,18 +41,25 @@ _DAY_US = 86_400_000_000
 )
 def test_a_transform_may_not_return_what_no_client_can_read(tmp_path: Path, kind: pa.DataType, value: int) -> None:
     number = pa.int32() if pa.types.is_date32(kind) else pa.int64()
-    rows = pa.RecordBatch.from_pydict(
-        {
-            "_kafka_topic": ["orders"] * 3,
-            "_kafka_partition": pa.array([1] * 3, pa.int32()),
-            "_kafka_offset": pa.array([7, 8, 9], pa.int64()),
-            "at": pa.array([None, value, 0], number).cast(kind),
-        }
-    )
-    staging = StagingDirectory(str(tmp_path))
-    with ArrowFileWriter(staging, "part-1.arrow", rows.schema) as writer:
-        writer.write(rows)
-    staged = StagedRows(staging, Manifest(1, "f00d", (writer.file,), ()))
+    at = pa.array([None, value, 0], number).cast(kind)
 
     with pytest.raises(RecordError, match=r"offset 8 .* column 'at': it lies outside of the years 1 to 9999"):
-        list(staged.chunks(pa.schema([("at", kind)])))
+        list(staged(tmp_path, at=at).chunks(pa.schema([("at", kind)])))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "types"),
+    [
+        (pa.array([1, 4711_000_000, 2]), pa.int32(), "int64 does not fit into int32"),
+        (pa.array(["1", "4711x", "2"]), pa.int64(), "string does not fit into int64"),
+        (pa.array([1.5, 4711e300, 2]), pa.float32(), "double does not fit into float"),
+        (pa.array([1.0, 4711e30, 2]), pa.decimal128(9, 2), r"double does not fit into decimal128\(9, 2\)"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_not_shown(
+    tmp_path: Path, values: pa.Array, kind: pa.DataType, types: str
+) -> None:
+    with pytest.raises(RecordError, match=f"offset 8 .* column 'x': a value of type {types}\\.") as refused:
+        list(staged(tmp_path, x=values).chunks(pa.schema([("x", kind)])))
+    assert "4711" not in str(refused.value)
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None

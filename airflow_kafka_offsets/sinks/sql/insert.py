@@ -11,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.exc import DataError, IntegrityError, ProgrammingError
 
-from airflow_kafka_offsets.database.transactions import database_message
+from airflow_kafka_offsets.database.messages import refusal
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.column_types import EXACT_DIGITS
-from airflow_kafka_offsets.sinks.sql.refused_rows import RowRefusedError, write_chunk
+from airflow_kafka_offsets.sinks.sql.refused_rows import RowRefusedError, refused_row, write_chunk
 from airflow_kafka_offsets.staging.rows import RowChunk, StagedRows
 
 Insert = Callable[[Sequence[Any]], int]
@@ -88,6 +88,8 @@ def _insert(conn: Connection, table: sa.Table, chunk: RowChunk, insert: Insert, 
     def write(first: int, end: int) -> int:
         try:
             return insert(values[first:end])
+        except (DataError, IntegrityError) as error:
+            raise refused_row(error, table) from None
         except ValueError as error:
             # A driver of Postgres refuses NUL in a text itself.
             raise RowRefusedError(f"the database's driver refuses its row: {error}", None, has_bad_value=True) from None
@@ -95,7 +97,7 @@ def _insert(conn: Connection, table: sa.Table, chunk: RowChunk, insert: Insert, 
     try:
         return write_chunk(conn, chunk, write)
     except ProgrammingError as error:
-        raise TargetError(f"Nothing was written into {table.fullname!r}: {database_message(error)}") from None
+        raise TargetError(f"Nothing was written into {table.fullname!r}: {refusal(error, table)}") from None
 
 
 @contextmanager

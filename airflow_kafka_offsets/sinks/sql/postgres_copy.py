@@ -16,10 +16,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from airflow_kafka_offsets.database.transactions import database_message, is_outage
+from airflow_kafka_offsets.database.errors import is_outage
+from airflow_kafka_offsets.database.messages import refusal
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.column_types import without_placeholders
-from airflow_kafka_offsets.sinks.sql.refused_rows import refusal, write_chunk
+from airflow_kafka_offsets.sinks.sql.refused_rows import refused_row, write_chunk
 from airflow_kafka_offsets.staging.rows import RowChunk, StagedRows
 
 # The most statements, unless rows are very large. Each is a subtransaction; of more than 64, Postgres would look up the state of each
@@ -91,12 +92,12 @@ class _Copy(NamedTuple):
         line = _failed_line(error.diag.context or "", self.table.name)
         if line is None:
             # Found before the first row, as missing columns are, or after the last, as by triggers and foreign keys.
-            refused = refusal(raised, None, error.diag)
+            refused = refused_row(raised, self.table, None, error)
             if refused.has_bad_value:
                 return refused
-            return TargetError(f"Nothing was written into {self.table.fullname!r}: {database_message(raised)}")
+            return TargetError(f"Nothing was written into {self.table.fullname!r}: {refusal(error, self.table)}")
         row = line - 1 if self.binary else _row_of(line, rows.to_batches())
-        return refusal(raised, row, error.diag)
+        return refused_row(raised, self.table, row, error)
 
 
 def _failed_line(context: str, table: str) -> int | None:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+from sqlalchemy.exc import DataError, DBAPIError
 
-from airflow_kafka_offsets.database.transactions import database_message, sqlstate
+from airflow_kafka_offsets.database.errors import sqlstate
+from airflow_kafka_offsets.database.messages import refusal
 from airflow_kafka_offsets.staging.rows import RowChunk
 
 # Data exceptions; NOT NULL; CHECK; a row too large for its index; RAISE EXCEPTION of a trigger.
@@ -41,14 +43,17 @@ class RowRefusedError(Exception):
         self.has_bad_value = has_bad_value
 
 
-def refusal(error: DBAPIError, row: int | None = None, diagnostics: Any = None) -> RowRefusedError:
+def refused_row(
+    error: DBAPIError, table: sa.Table, row: int | None = None, driver_error: BaseException | None = None
+) -> RowRefusedError:
     """Return the error of the database as that of a row.
 
     :param row: its index among the rows that were written; None where the database does not say
-    :param diagnostics: what Postgres names in it; None is that of the driver's error
+    :param driver_error: the driver's, with its details; None is that of the error
     """
-    named = diagnostics or getattr(error.orig, "diag", None)
-    return RowRefusedError(f"the database refuses its row: {database_message(error)}", row, _is_of_value(error, named))
+    detailed = driver_error or error.orig
+    reason = f"the database refuses its row: {refusal(detailed or error, table)}"
+    return RowRefusedError(reason, row, _is_of_value(error, getattr(detailed, "diag", None)))
 
 
 def _is_of_value(error: DBAPIError, named: Any) -> bool:
@@ -92,8 +97,8 @@ def write_around(
     it may be refused because of one of these.
 
     :param first: the number of the first row
-    :param write: writes the rows whose numbers are in [first, end), and returns how many the database reports; raises RowRefusedError,
-        or DataError or IntegrityError, where one is refused
+    :param write: writes the rows whose numbers are in [first, end), and returns how many the database reports; raises RowRefusedError
+        where one is refused
     :param refuse: called with the number of each row that is refused; may raise
     """
     written, pending = 0, [(first, end)]
@@ -107,9 +112,7 @@ def write_around(
             continue
         except RowRefusedError as error:
             refused = error
-        except (DataError, IntegrityError) as error:
-            refused = refusal(error)
-        # Outside of the handlers: an error that follows must not have the database's, which quotes the row, in its context.
+        # Outside of the handler: an error that follows must not have the database's, which quotes the row, in its context.
         if refused.row is None and end - first > 1:
             middle = (first + end) // 2
             pending += [(middle, end), (first, middle)]

@@ -204,7 +204,8 @@ class SqlTable:
     def _create(self, engine: Engine, columns: pa.Schema) -> sa.Table:
         import sqlalchemy as sa
 
-        from airflow_kafka_offsets.database.transactions import database_message, is_outage, transact
+        from airflow_kafka_offsets.database.errors import database_message, is_outage
+        from airflow_kafka_offsets.database.transactions import transact
         from airflow_kafka_offsets.sinks.sql.column_types import created_table
 
         schema, dot, name = self.table.partition(".")

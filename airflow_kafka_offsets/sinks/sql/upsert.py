@@ -16,11 +16,13 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.schema import CreateIndex
 
 from airflow_kafka_offsets.core.origin import RECORD, TIMESTAMP
-from airflow_kafka_offsets.database.transactions import database_message, is_outage, stream
+from airflow_kafka_offsets.database.errors import is_outage
+from airflow_kafka_offsets.database.messages import refusal
+from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.sql.column_types import add_column, check_rights, without_placeholders
-from airflow_kafka_offsets.sinks.sql.refused_rows import RowRefusedError, savepoint, write_around
+from airflow_kafka_offsets.sinks.sql.refused_rows import RowRefusedError, refused_row, savepoint, write_around
 from airflow_kafka_offsets.staging.refused import Record, RefusedRecords
 from airflow_kafka_offsets.staging.rows import StagedRows
 
@@ -230,11 +232,11 @@ class _Upsert:
         except DBAPIError as error:
             if is_outage(error):
                 raise
-            raise TargetError(f"Nothing was written into {self.table.fullname!r}: {database_message(error)}") from None
+            raise self._of_statement(error) from None
         known = len(self.refused.reasons)
         self._refuse(self.temporary(newest))
         if len(self.refused.reasons) == known:
-            raise TargetError(f"Nothing was written into {self.table.fullname!r}: {database_message(refused)}")
+            raise self._of_statement(refused)
         return None
 
     def _refuse(self, newest: sa.Table) -> None:
@@ -261,7 +263,13 @@ class _Upsert:
         self.refused.add(record, str(refused))
 
     def _merge_offsets(self, rows: sa.Select[Any], offset: sa.ColumnElement[int], first: int, end: int) -> int:
-        return self.merge(rows.where(offset >= first, offset < end))
+        try:
+            return self.merge(rows.where(offset >= first, offset < end))
+        except (DataError, IntegrityError) as error:
+            raise refused_row(error, self.table) from None
+
+    def _of_statement(self, error: DBAPIError) -> TargetError:
+        return TargetError(f"Nothing was written into {self.table.fullname!r}: {refusal(error, self.table)}")
 
 
 def _is_unique(conn: Connection, table: sa.Table, key: Sequence[str]) -> bool:

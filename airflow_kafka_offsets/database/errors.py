@@ -1,0 +1,116 @@
+"""What the errors of a database mean: which of them a retry may cure, and how messages name them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
+
+from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
+
+# serialization_failure and deadlock_detected. Not all of class 40: after 40003 it is not known whether a statement was completed.
+_ROLLED_BACK_STATES = ("40001", "40P01")
+
+_MYSQL_DEADLOCK = 1213
+
+# Connection, transaction state (read-only, idle for too long), rollback, resources, lock, operator intervention, system. The class
+# of the driver's error does not tell: it is the same for a value that is too long for an index.
+_OUTAGE_STATES = ("08", "25", "40", "53", "55P03", "57", "58")
+
+STATE_RIGHTS = "SELECT, INSERT, UPDATE and DELETE on the state tables, and USAGE on the sequence of offset_batches"
+
+# What Postgres, libpq and poolers say of a login. libpq passes on no SQLSTATE of a connection that fails: not the class 28 of a
+# wrong password, nor the 3D000 of a wrong database.
+_LOGIN_REFUSED = re.compile(
+    r"authentication failed|no password supplied|pg_hba\.conf|is not permitted to log in|permission denied for database"
+    r"|(role|database) \".*\" does not exist|no such (user|database)"
+    r"|does not support SSL|certificate verify failed|certificate file"
+)
+
+_LOGIN_STATES = ("28", "3D")
+
+# Access denied for a user, for a user and a database, for a plugin; unknown database.
+_MYSQL_LOGIN_ERRORS = (1044, 1045, 1049, 1698)
+
+
+def is_refused_login(error: DBAPIError) -> bool:
+    """Return whether the database refuses the user, the password or the name of the database: no retry helps."""
+    state = sqlstate(error)
+    if state is not None:
+        return state.startswith(_LOGIN_STATES)
+    if not isinstance(error, OperationalError) or error.connection_invalidated:
+        return False
+    return getattr(error.orig, "args", ())[:1] in [(number,) for number in _MYSQL_LOGIN_ERRORS] or (
+        # Of a connection that fails, SQLAlchemy knows no statement.
+        error.statement is None and _LOGIN_REFUSED.search(str(error.orig)) is not None
+    )
+
+
+def is_outage(error: DBAPIError) -> bool:
+    """Return whether the database failed for a reason that is not in the statements: a later attempt may succeed."""
+    if error.connection_invalidated:
+        return True
+    if is_refused_login(error):
+        return False
+    state = sqlstate(error)
+    if state is not None:
+        return state.startswith(_OUTAGE_STATES)
+    # SQLite's driver raises the same class for a wrong statement, for missing rights and for a full disk.
+    lasting = getattr(error.orig, "sqlite_errorname", "").startswith(("SQLITE_ERROR", "SQLITE_READONLY"))
+    return isinstance(error, (OperationalError, InternalError)) and not lasting
+
+
+@contextmanager
+def translated_errors(
+    what: str, then: str = "Run the task again: it carries on from what the ledger holds."
+) -> Iterator[None]:
+    """Translate database errors within the block into errors of this package.
+
+    :param what: what failed, as the beginning of the message
+    :param then: what to do about an outage, as its end
+    :raises DatabaseUnavailableError: the database failed for a reason that is not in the statements
+    :raises ConfigurationError: the database refuses the login
+    :raises LedgerError: the database refuses the statements: rights or a table are missing
+    """
+    try:
+        yield
+    except IntegrityError:
+        raise  # two transactions inserted the same key: the caller decides what that means
+    except DBAPIError as error:
+        if is_refused_login(error):
+            raise ConfigurationError(
+                f"{what}: the database refuses the login: {database_message(error)}. Correct the user, the password, the name of "
+                "the database, or the TLS settings of the Airflow connection; nothing was written"
+            ) from error
+        if not is_outage(error):
+            raise LedgerError(
+                f"{what}: {database_message(error)}. Loads, replays and rewinds need {STATE_RIGHTS}; reports need SELECT. "
+                "'airflow kafka-offsets doctor' shows what is missing"
+            ) from error
+        raise DatabaseUnavailableError(f"{what}: {database_message(error)}. {then}") from error
+
+
+def database_message(error: DBAPIError) -> str:
+    """Return the first line of the database's message, without the statement and its values."""
+    return shortened(str(error.orig).strip().split("\n", maxsplit=1)[0])
+
+
+def sqlstate(error: DBAPIError) -> str | None:
+    """Return the SQLSTATE of an error; None where the driver does not pass it on (psycopg and psycopg2 do)."""
+    return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
+
+
+def rolled_back_by(error: DBAPIError) -> DBAPIError | None:
+    """Return the deadlock or serialization failure that caused an error; None where something else did."""
+    cause: BaseException | None = None if error.connection_invalidated else error
+    while cause is not None:
+        if isinstance(cause, DBAPIError) and (
+            sqlstate(cause) in _ROLLED_BACK_STATES or getattr(cause.orig, "args", ())[:1] == (_MYSQL_DEADLOCK,)
+        ):
+            return cause
+        # MySQL drops savepoints with the transaction: the failed ROLLBACK TO SAVEPOINT then hides the deadlock.
+        cause = cause.__context__
+    return None

@@ -1,0 +1,63 @@
+"""A value that the database refuses is in no message: neither in the error, nor in what is logged with it."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.exceptions import RecordError
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from tests.support.clients import Kafka, produce
+from tests.support.inline import InlineLauncher
+from tests.support.loads import Loader, TopicFactory
+
+pytestmark = pytest.mark.server
+
+LONG = "4711004711" * 30_000
+
+ORIGIN = "_kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT"
+
+
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+@pytest.mark.parametrize("key", [(), ("id",)], ids=["append", "upsert"])
+@pytest.mark.parametrize(
+    ("column", "named", "declared", "value"),
+    [
+        ("UUID", "SQLSTATE 22P02", "STRING", f'"{LONG}"'),
+        ("DATERANGE", "SQLSTATE 22P02", "STRING", f'"{LONG}"'),
+        ("TEXT CHECK (x = '')", "SQLSTATE 23514", "STRING", f'"{LONG}"'),
+        ("INT", "a value of type int64 does not fit into int32", "BIGINT", "4711004711"),
+    ],
+    ids=["uuid", "range", "check", "number"],
+)
+def test_a_long_value_is_in_no_message(
+    kafka: Kafka,
+    topic: TopicFactory,
+    engine: sa.Engine,
+    driver: str,
+    key: tuple[str, ...],
+    column: str,
+    named: str,
+    declared: str,
+    value: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name = topic()
+    produce(kafka, name, [b'{"id": 0}', f'{{"id": 1, "x": {value}}}'.encode()])
+    with engine.begin() as conn:
+        conn.exec_driver_sql(f"CREATE TABLE target (id BIGINT PRIMARY KEY, x {column}, {ORIGIN})")
+    other = sa.create_engine(engine.url.set(drivername=f"postgresql+{driver}"), hide_parameters=True)
+    loader = Loader(kafka, other, InlineLauncher())
+
+    with pytest.raises(RecordError, match=f"topic '{name}' partition 0 offset 1 .*{named}") as refused:
+        loader(name, sink=SqlTable("target", upsert_key=key), value_format=Json(f"id BIGINT, x {declared}"))
+
+    other.dispose()
+    for text in ("".join(traceback.format_exception(refused.value)), caplog.text):
+        assert "4711004711" not in text
+        assert len(text) < 20_000
+    assert len(str(refused.value)) < 1_000
