@@ -21,9 +21,9 @@ from airflow_kafka_offsets.lag.report import LagReport, measures
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import check_installed
 from airflow_kafka_offsets.ledger.tables import Ledger
+from airflow_kafka_offsets.loading.outlook import Outlook, known_topics, next_batch
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
-from airflow_kafka_offsets.loading.plan import Outlook, known_topics, next_batch
 
 
 @command("show")

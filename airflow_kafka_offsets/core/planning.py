@@ -133,7 +133,7 @@ def decide(
     return Plan(tuple(cap(ranges, most)), tuple(gaps), tuple(initial))
 
 
-def check_open(
+def can_still_be_read(
     ranges: Sequence[OffsetRange], logs: Mapping[TopicPartition, PartitionLog], on_data_loss: OnDataLoss
 ) -> bool:
     """Return whether the ranges of an open batch can still be read as they were planned (rules 7 and 8).

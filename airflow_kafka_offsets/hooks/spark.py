@@ -114,7 +114,7 @@ class SparkSubmitLauncher:
                 f"Connection {connection.conn_id!r} leads to the cluster {master}: set staging_dir to a location that the "
                 "workers and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared file system)"
             )
-        if problem := self.weakness():
+        if problem := self._weakness(hook):
             log.warning("%s", problem)
         if shutil.which(binary, path=_environment()["PATH"]) is None:
             raise ConfigurationError(
@@ -125,7 +125,10 @@ class SparkSubmitLauncher:
 
     def weakness(self) -> str | None:
         """Return what the connection's cluster lacks to protect Kafka's credentials; None where it lacks nothing."""
-        return weakness(self._make_hook().resolved["master"], {**_spark_defaults(), **self._conf})
+        return self._weakness(self._make_hook())
+
+    def _weakness(self, hook: _Hook) -> str | None:
+        return weakness(hook.resolved["master"], {**_spark_defaults(), **self._conf})
 
     def __call__(self, job: StageJob) -> None:
         with tempfile.TemporaryDirectory(prefix="kafka-offsets-job-") as directory:

@@ -83,10 +83,12 @@ def current_user() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def database_user(conn: Connection) -> str | None:
-    """Return the user who is logged in to the database; None where the database has no users, or it is not known how to ask."""
-    name = _DATABASE_USERS.get(conn.dialect.name)
-    return str(conn.scalar(sa.select(sa.literal_column(name)))) if name is not None else None
+def database_user(conn: Connection) -> sa.ColumnElement[str | None]:
+    """Return the expression for the user who is logged in to the database.
+
+    It is null where the database has no users, or it is not known how to ask.
+    """
+    return sa.literal_column(_DATABASE_USERS.get(conn.dialect.name, "NULL"), sa.Text)
 
 
 def of_task(tables: Tables, group_id: str, owner: TaskRun) -> sa.ColumnElement[bool]:

@@ -162,7 +162,7 @@ def abandon_locked(
     """
     batches, groups = tables.offset_batches, tables.consumer_groups
     # A name that was given is a claim; these two are not.
-    user = database_user(conn)
+    user = conn.scalar(sa.select(database_user(conn)))
     users = [current_user()] * (who != current_user()) + [f"database user {user}"] * (user is not None)
     recorded = " ".join([f"abandoned by {who}", *([f"({', '.join(users)})"] if users else [])])
     recorded += f": {reason}" if reason else ""

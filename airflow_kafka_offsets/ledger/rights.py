@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 from sqlalchemy.engine import Dialect
 
+from airflow_kafka_offsets.database.identifiers import without_placeholders
 from airflow_kafka_offsets.ledger.tables import Tables
 
 
@@ -36,7 +37,7 @@ def grants(tables: Tables, dialect: Dialect, role: str, *, moves: bool) -> str:
 
     :param moves: also for rewinds, and replays that replace rows
     """
-    preparer = dialect.identifier_preparer
+    preparer = without_placeholders(dialect).identifier_preparer
     quoted, schema = preparer.quote(role), tables.metadata.schema
     lines = []
     if schema is not None and dialect.name == "postgresql":

@@ -18,7 +18,7 @@ from sqlalchemy.sql import ClauseElement
 from sqlalchemy.types import TypeDecorator
 
 from airflow_kafka_offsets.core.history import OPEN_STATES
-from airflow_kafka_offsets.database.identifiers import is_too_long
+from airflow_kafka_offsets.database.identifiers import is_too_long, without_placeholders
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
@@ -207,9 +207,8 @@ class Ledger:
 
 def sql_text(statements: Iterable[ClauseElement], dialect: Dialect) -> str:
     """Return statements as text that a client of the database can run."""
-    # The paramstyle of drivers that format statements would double a % in a name.
-    dialect = type(dialect)(paramstyle="named")  # type: ignore[call-arg]
+    plain = without_placeholders(dialect)
     return "".join(
-        f"{str(statement.compile(dialect=dialect, compile_kwargs={'literal_binds': True})).strip()};\n\n"
+        f"{str(statement.compile(dialect=plain, compile_kwargs={'literal_binds': True})).strip()};\n\n"
         for statement in statements
     )

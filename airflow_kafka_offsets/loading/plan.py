@@ -1,19 +1,17 @@
 """Step 1: decide the batch to load next.
 
 The group's open batch is resumed first. For a new batch, `core.planning` decides the ranges, and the ledger stores them before
-anything is read. `next_batch` makes the same decision and writes nothing, for the command line.
+anything is read. `loading.outlook` makes the same decision and writes nothing.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from airflow_kafka_offsets.core import planning
 from airflow_kafka_offsets.core.instants import instant
-from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
+from airflow_kafka_offsets.core.offsets import Gap, TopicPartition
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.transactions import now
 from airflow_kafka_offsets.exceptions import ForeignBatchError, PositionsMovedError
@@ -169,7 +167,7 @@ def abandon_if_expired(context: LoadContext, claim: Claim, options: LoadOptions,
     :raises PlanningError: records are gone and `on_data_loss` is `fail`, or a topic was recreated
     """
     pipeline = context.pipeline
-    if planning.check_open(batch.ranges, context.cluster.logs(pipeline.topics), options.on_data_loss):
+    if planning.can_still_be_read(batch.ranges, context.cluster.logs(pipeline.topics), options.on_data_loss):
         return False
     log.warning("Batch %d of group %r is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
     staging_uri = abandon(claim, batch, EXPIRED)
@@ -182,70 +180,3 @@ def log_gaps(gaps: Iterable[Gap]) -> None:
     """Log the offsets that a plan leaves out, before anything is loaded."""
     for gap in gaps:
         log.warning("%s: offsets %d..%d are %s: %s", gap.topic_partition, gap.start, gap.end, gap.cause, gap.decision)
-
-
-class PartitionOutlook(NamedTuple):
-    """A partition of the next batch.
-
-    :param skipped: how many offsets before the range are lost
-    :param expected_bytes: an estimate from the last batches
-    """
-
-    range: OffsetRange
-    skipped: int
-    expected_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """The next batch of a group.
-
-    :param partitions: by topic and partition
-    :param open_batch: the batch that a load finishes first; None if it plans a new one
-    :param expired_batch: an open batch that a load abandons before, because its records expired
-    """
-
-    partitions: tuple[PartitionOutlook, ...]
-    open_batch: Batch | None = None
-    expired_batch: Batch | None = None
-
-
-def next_batch(ledger: Ledger, cluster: Cluster, group_id: str, topics: Sequence[str], options: LoadOptions) -> Outlook:
-    """Return what a load would do now.
-
-    :raises PlanningError: the stored positions and the logs do not fit together, or offsets are lost and may not be skipped
-    """
-    sizes = bytes_per_offset(ledger, group_id)
-    batch = open_batch(ledger, group_id)
-    # A staged batch is committed without reading Kafka again. A batch whose records expired is abandoned.
-    if batch is not None and (
-        batch.state == "staged"
-        or planning.check_open(
-            batch.ranges, cluster.logs(sorted({range_.topic for range_ in batch.ranges})), options.on_data_loss
-        )
-    ):
-        return Outlook(_partitions(batch.ranges, batch.gaps, sizes), open_batch=batch)
-    decided = decide_now(ledger, cluster, group_id, topics, options, abandoned=batch)
-    return Outlook(_partitions((*decided.ranges, *decided.initial), decided.gaps, sizes), expired_batch=batch)
-
-
-def known_topics(ledger: Ledger, group_id: str) -> list[str]:
-    """Return the topics of a group's stored positions; without any, those of its open batch, the first."""
-    if positions := read_positions(ledger, group_id):
-        return sorted({tp.topic for tp in positions})
-    batch = open_batch(ledger, group_id)
-    return sorted({range_.topic for range_ in batch.ranges}) if batch is not None else []
-
-
-def _partitions(
-    ranges: Sequence[OffsetRange], gaps: Sequence[Gap], sizes: Mapping[str, float]
-) -> tuple[PartitionOutlook, ...]:
-    skipped = {gap.topic_partition: gap.end - gap.start for gap in gaps}
-    return tuple(
-        PartitionOutlook(
-            range_,
-            skipped.get(range_.topic_partition, 0),
-            round(len(range_) * (sizes.get(range_.topic) or planning.UNKNOWN_RECORD_BYTES)),
-        )
-        for range_ in sorted(ranges, key=lambda range_: range_.topic_partition)
-    )

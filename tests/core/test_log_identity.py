@@ -5,7 +5,7 @@ import re
 import pytest
 
 from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog, Position
-from airflow_kafka_offsets.core.planning import Plan, check_open, decide
+from airflow_kafka_offsets.core.planning import Plan, can_still_be_read, decide
 from airflow_kafka_offsets.exceptions import DataLossError, LogTruncatedError, TopicRecreatedError
 from tests.support.plans import ID, OTHER_ID, T0, T1, T2, bounds, offsets
 
@@ -146,30 +146,30 @@ class TestLeaderEpoch:
         ranges = decide({T0: Position(5, ID, 3)}, {T0: PartitionLog(0, 9, ID, 4)}).ranges
         logs = {T0: PartitionLog(0, 9, ID, epoch)}
         if epoch != 3:
-            assert check_open(ranges, logs, "fail")
+            assert can_still_be_read(ranges, logs, "fail")
             return
         with pytest.raises(
             LogTruncatedError, match=r"t\[0\]: position 9 .* leader epoch 4, the leader is of epoch 3 now"
         ):
-            check_open(ranges, logs, "fail")
+            can_still_be_read(ranges, logs, "fail")
 
 
 class TestOpenBatch:
     RANGE = OffsetRange("t", 0, 10, 20, 20, ID)
 
     def test_a_range_that_is_still_in_the_log_goes_on(self) -> None:
-        assert check_open([self.RANGE], {T0: PartitionLog(10, 20, ID)}, "fail") is True
+        assert can_still_be_read([self.RANGE], {T0: PartitionLog(10, 20, ID)}, "fail") is True
 
     def test_a_recreated_topic_is_an_error_even_where_its_log_covers_the_range(self) -> None:
         with pytest.raises(TopicRecreatedError, match=r"t\[0\]"):
-            check_open([self.RANGE], {T0: PartitionLog(0, 500, "another")}, "skip")
+            can_still_be_read([self.RANGE], {T0: PartitionLog(0, 500, "another")}, "skip")
 
     def test_a_log_that_ends_before_the_range_is_truncated(self) -> None:
         with pytest.raises(LogTruncatedError, match=r"t\[0\]"):
-            check_open([self.RANGE], {T0: PartitionLog(0, 19, ID)}, "skip")
+            can_still_be_read([self.RANGE], {T0: PartitionLog(0, 19, ID)}, "skip")
 
     def test_an_expired_start_is_data_loss_or_a_reason_to_plan_anew(self) -> None:
         logs = {T0: PartitionLog(15, 20, ID)}
         with pytest.raises(DataLossError, match=r"t\[0\]: position 10, beginning offset 15, 5 offsets gone"):
-            check_open([self.RANGE], logs, "fail")
-        assert check_open([self.RANGE], logs, "skip") is False
+            can_still_be_read([self.RANGE], logs, "fail")
+        assert can_still_be_read([self.RANGE], logs, "skip") is False

@@ -13,6 +13,7 @@ from sqlglot import exp
 
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.rights import grants
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables
 
 DIALECTS = {
@@ -202,3 +203,10 @@ class TestInstants:
         engine.dispose()
         assert stored == instant
         assert stored.tzinfo is UTC
+
+
+def test_a_percent_sign_in_a_name_is_granted_as_it_is() -> None:
+    text = grants(Tables(schema="a%b", prefix="c%d_"), DIALECTS["postgresql"], "e%f", moves=True)
+
+    assert 'ON "a%b"."c%d_offset_batches" TO "e%f";' in text
+    assert "%%" not in text

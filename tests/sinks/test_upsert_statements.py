@@ -12,10 +12,11 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mssql, mysql, postgresql, sqlite
 from sqlalchemy.engine import Connection, Dialect
 
+from airflow_kafka_offsets.database.identifiers import without_placeholders
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS, row_columns
-from airflow_kafka_offsets.sinks.sql.column_types import created_table, without_placeholders
+from airflow_kafka_offsets.sinks.sql.column_types import created_table
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.sinks.sql.upsert import check_key
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter

@@ -8,13 +8,12 @@ from typing import Any
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect
-from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.schema import CreateColumn
 from sqlalchemy.types import TypeEngine
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RESERVED_PREFIX
 from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.database.identifiers import is_too_long
+from airflow_kafka_offsets.database.identifiers import is_too_long, without_placeholders
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 
 # What SQLite's binary fractions keep of a decimal, always.
@@ -160,15 +159,6 @@ def check_rights(conn: Connection, table: sa.Table, rights: Sequence[str], what:
             f"User {conn.engine.url.username!r} may not {what.format(lacking=' and '.join(lacking), table=table.fullname)}; "
             f"GRANT {', '.join(lacking)} ON {name} TO the user"
         )
-
-
-def without_placeholders(dialect: Dialect) -> Dialect:
-    """Return the dialect for SQL in messages, and for SQL that goes to the server unchanged.
-
-    With the placeholders of some drivers, such as `%s`, every percent sign in a name is doubled.
-    """
-    plain: type[DefaultDialect] = type(dialect)  # type: ignore[assignment]  # as every dialect is
-    return plain(paramstyle="named")
 
 
 def _decimal(rows: pa.DataType, column: TypeEngine[Any]) -> pa.DataType:
