@@ -26,9 +26,10 @@ from hypothesis.stateful import (
 )
 
 from airflow_kafka_offsets.exceptions import DataLossError, TopicRecreatedError
-from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.load import load
+from airflow_kafka_offsets.sinks.sql.column_types import created_table
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.staging.manifest import MANIFEST
 from airflow_kafka_offsets.verification.verify import verify
@@ -38,7 +39,7 @@ from tests.support import clients
 from tests.support.damage import DAMAGES, KINDS, Damage, staged_files
 from tests.support.dying_load import POINTS, DyingLoad, Load
 from tests.support.inline import InlineLauncher
-from tests.support.loads import rows
+from tests.support.loads import COLUMNS, rows
 from tests.support.pipelines import pipeline_and_options
 from tests.support.random_topics import NOON, RandomTopic, event
 
@@ -76,6 +77,7 @@ class Machine(RandomTopic):
         self.runs_of_this_topic = 0
         self.interrupted: TaskRun | None = None
         self.make_topic(partitions)
+        self.make_table()
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):
@@ -95,11 +97,18 @@ class Machine(RandomTopic):
                 self.load_here(TaskRun("after", "dag", "task", -1, 1), on_data_loss="skip")
         # The way out that the error names: a group of its own for the new topic, and here a target of its own.
         self.group += 1
+        self.make_table()
         # An open batch of the old topic keeps its files, until somebody abandons it.
         self.staging = Path(tempfile.mkdtemp(dir=self.directory))
         self.interrupted = None
         self.runs_of_this_topic = 0
         event("the topic was made anew")
+
+    def make_table(self) -> None:
+        """As a load would create it, with a check of the values."""
+        table = created_table(self.table, None, row_columns(COLUMNS))
+        table.append_constraint(sa.CheckConstraint("name <> 'refused'"))
+        table.create(self.engine)
 
     # What is done with it.
 
@@ -176,7 +185,7 @@ class Machine(RandomTopic):
         parameters = {
             "group_id": self.group_id,
             "topics": (self.topic,),
-            "value_format": Json("id BIGINT NOT NULL, name STRING"),
+            "value_format": COLUMNS,
             "sink": SqlTable(self.table),
             "staging_dir": str(self.staging),
             "on_bad_record": "dead_letter",

@@ -23,14 +23,15 @@ from tests.support import clients
 from tests.support.loads import names
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-BAD = b"{not json"
+# A record that does not decode, and one that the target refuses.
+UNLOADABLE = {"bad": b"{not json", "refused": b'{"id": 1, "name": "refused"}'}
 
 
 @dataclass
 class Log:
     """A partition as the model knows it.
 
-    :param records: what was committed to it, by offset: an id, or None for a record that does not decode
+    :param records: what was committed to it, by offset: an id, or None for a record that cannot be loaded
     :param beginning: records below it were deleted
     """
 
@@ -71,7 +72,7 @@ class RandomTopic(RuleBasedStateMachine):
 
     @rule(
         partition=st.integers(0, 9),
-        values=st.lists(st.sampled_from(["good"] * 8 + ["bad"]), min_size=1, max_size=12),
+        values=st.lists(st.sampled_from(["good"] * 8 + list(UNLOADABLE)), min_size=1, max_size=12),
         minutes=st.integers(0, 90),
         ending=st.sampled_from(["plain", "plain", "commit", "abort"]),
     )
@@ -82,10 +83,11 @@ class RandomTopic(RuleBasedStateMachine):
         delivered: list[tuple[int, int | None]] = []
         for kind in values:
             number = None
-            value = BAD
             if kind == "good":
                 number, self.ids = self.ids, self.ids + 1
                 (value,) = names(number, 1)
+            else:
+                value = UNLOADABLE[kind]
 
             def keep(error: object, message: Any, number: int | None = number) -> None:
                 assert error is None, error
@@ -105,7 +107,7 @@ class RandomTopic(RuleBasedStateMachine):
         if ending != "plain":
             # The marker is written a moment after the transaction has ended; what is written before it would lie before it.
             self.wait_for_the_end(partition)
-        event(f"produced, {ending}")
+        event(f"produced, {ending}{', with values to be refused' if 'refused' in values else ''}")
 
     def transaction(self) -> Producer:
         if self.transactional is None:
