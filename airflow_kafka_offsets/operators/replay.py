@@ -201,6 +201,7 @@ class KafkaReplayPlanOperator(GroupOperator):
         """
         # Imported here because DAG files are parsed every few seconds.
         from airflow_kafka_offsets.hooks.connections import kafka_cluster
+        from airflow_kafka_offsets.kafka.time_search import TimeSearch
         from airflow_kafka_offsets.replaying import bounds
 
         topics = topics_of(self.topics)
@@ -209,8 +210,8 @@ class KafkaReplayPlanOperator(GroupOperator):
         wanted = bounds.check_bounds(_bounds(self), topics)
         if isinstance(wanted, bounds.BatchBounds) and self.conn_id is None:
             raise ConfigurationError("batch_id needs conn_id, the connection of the database that holds the history")
-        cluster = kafka_cluster(self.kafka_conn_id, self.isolation_level)
-        ranges, logs = bounds.resolve_bounds(wanted, topics, cluster, self._batch)
+        search = TimeSearch(kafka_cluster(self.kafka_conn_id, self.isolation_level), self.group_id)
+        ranges, logs = bounds.resolve_bounds(wanted, topics, search, self._batch)
         parts = [bounds.bounds_as_json(part, logs) for part in bounds.cut_into_parts(ranges, int(self.parts))]
         self.log.info(
             "%s in %s: %s", count(sum(map(len, ranges)), "offset"), count(len(parts), "part"), first_few(ranges)

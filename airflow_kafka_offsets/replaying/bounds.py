@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -11,14 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.instants import instant, milliseconds
-from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, TopicPartition
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, Span, TopicPartition
 from airflow_kafka_offsets.core.planning import OnDataLoss, Plan
-from airflow_kafka_offsets.core.text import MAX_INT64, first_few
+from airflow_kafka_offsets.core.text import MAX_INT64, count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.kafka.cluster import Cluster
+    from airflow_kafka_offsets.kafka.time_search import TimeSearch
     from airflow_kafka_offsets.ledger.batch_rows import Batch
+
+log = logging.getLogger(__name__)
+
+# After a range of time, that many offsets of each partition are looked at for records of the span.
+_LOOK_AHEAD = 1_000
 
 _SHAPES = '{"orders": {0: [10, 20]}}, or a list of {"topic": …, "partition": …, "start": …, "end": …}'
 
@@ -122,17 +128,19 @@ def describe_bounds(bounds: Bounds, topics: Sequence[str]) -> str:
 
 
 def resolve_bounds(
-    bounds: Bounds, topics: Sequence[str], cluster: Cluster, batch: Callable[[int], Batch]
+    bounds: Bounds, topics: Sequence[str], search: TimeSearch, batch: Callable[[int], Batch]
 ) -> tuple[Ranges, Logs]:
     """Return the ranges within bounds, and the logs of their topics.
 
+    :param search: looks up instants, in the cluster that has the topics
     :param batch: returns a batch of the group's history
     :return: ranges by topic and partition, none of them empty; the logs may not have all of them
     :raises ConfigurationError: the ranges of the batch are of other topics than the pipeline's
     """
+    cluster = search.cluster
     if isinstance(bounds, TimeBounds):
         logs = cluster.logs(topics)
-        return _between(bounds, cluster, logs), logs
+        return _between(bounds, search, logs), logs
     if isinstance(bounds, BatchBounds):
         ranges = tuple(replace(range_, target=range_.end) for range_ in batch(bounds.batch_id).ranges)
     else:
@@ -248,17 +256,40 @@ def _check_topics(ranges: Iterable[OffsetRange], topics: Sequence[str]) -> None:
         )
 
 
-def _between(bounds: TimeBounds, cluster: Cluster, logs: Logs) -> Ranges:
+def _between(bounds: TimeBounds, search: TimeSearch, logs: Logs) -> Ranges:
     since, until = bounds.instants()
-    starts = cluster.offsets_for_times(dict.fromkeys(logs, milliseconds(since)))
-    ends = cluster.offsets_for_times(dict.fromkeys(logs, milliseconds(until))) if until is not None else {}
-    ranges = []
-    for tp, log in sorted(logs.items()):
-        # Where no record is that new, the next one will be at the end. Records of open transactions are not read.
-        start, end = (min(found[tp].offset, log.end) if tp in found else log.end for found in (starts, ends))
-        if start < end:
-            ranges.append(_range(*tp, start, end, log.topic_id))
-    return tuple(ranges)
+    first = search.first_records(dict.fromkeys(logs, milliseconds(since)))
+    # Where no record is that new, the next one will be at the end. Records of open transactions are not read.
+    ends = {tp: log.end for tp, log in logs.items()}
+    starts = {tp: min(first[tp].offset, end) if tp in first else end for tp, end in ends.items()}
+    if until is not None:
+        # What is not older than one instant does not lie before what is not older than an earlier one.
+        later = search.first_records(dict.fromkeys(first, milliseconds(until)), starts)
+        ends |= {tp: min(record.offset, ends[tp]) for tp, record in later.items()}
+        _warn_of_records_after(search, since, until, {tp: (end, logs[tp].end) for tp, end in ends.items()})
+    return tuple(_range(*tp, starts[tp], ends[tp], logs[tp].topic_id) for tp in sorted(logs) if starts[tp] < ends[tp])
+
+
+def _warn_of_records_after(
+    search: TimeSearch, since: datetime, until: datetime, rest: Mapping[TopicPartition, Span]
+) -> None:
+    """Log how many records of a span lie shortly after its ranges, where timestamps are out of order.
+
+    :param rest: the offsets after each range
+    """
+    looked_at = {tp: (start, min(start + _LOOK_AHEAD, end)) for tp, (start, end) in rest.items() if start < end}
+    counts = search.count_within(milliseconds(since), milliseconds(until), looked_at)
+    if left_out := {tp: found for tp, found in sorted(counts.items()) if found}:
+        log.warning(
+            "Timestamps are out of order: %s of the span from %s to %s, after the range up to the first record that is not older, are "
+            "not replayed. As far as it was looked: %s",
+            count(sum(left_out.values()), "record"),
+            since.isoformat(),
+            until.isoformat(),
+            first_few(
+                f"{found:,} in {tp} {start}..{end}" for tp, found in left_out.items() for start, end in [looked_at[tp]]
+            ),
+        )
 
 
 def _between_marks(ranges: Sequence[OffsetRange], low: int, high: int) -> Ranges:

@@ -15,6 +15,7 @@ from airflow_kafka_offsets.core.planning import OnDataLoss
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.transactions import translated_errors
 from airflow_kafka_offsets.exceptions import DataLossError
+from airflow_kafka_offsets.kafka.time_search import TimeSearch
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
@@ -131,7 +132,8 @@ def _plan(
     """Plan all batches of a replay, and write them to the state tables."""
     pipeline, ledger = context.pipeline, context.ledger
     planned_batch = partial(batch_of, ledger, pipeline.group_id)
-    ranges, logs = resolve_bounds(bounds, pipeline.topics, context.cluster, planned_batch)
+    search = TimeSearch(context.cluster, pipeline.group_id)
+    ranges, logs = resolve_bounds(bounds, pipeline.topics, search, planned_batch)
     if not ranges:
         log.info("Nothing to replay for group %r: no offsets within %s", pipeline.group_id, request.scenario)
         return []
