@@ -78,7 +78,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
     def write(conn: Connection) -> int:
         pipeline.sink.refuse_unknown_rows(conn, tables.offset_batches, batch.batch_id)
         if context.replace:
-            replace_output(conn, tables, batch.group_id, batch.batch_id, pipeline.sink)
+            replace_output(conn, tables, batch.group_id, batch.batch_id, pipeline.sink, batch.span)
         write_dead_letters(conn, tables, batch, dead_letters(staged.directory, staged.manifest))
         return pipeline.sink.write(conn, rows)
 
