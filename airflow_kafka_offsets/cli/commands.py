@@ -161,6 +161,7 @@ COMMANDS = (
         repeated("--offsets", "offsets of a partition, the end exclusive", metavar="TOPIC:PARTITION:START-END"),
         option("--since", "from the first record at or after this instant, ISO 8601", metavar="INSTANT"),
         option("--until", "up to the first record at or after this instant", metavar="INSTANT"),
+        switch("--all-records", "read on to the end of the log, and take exactly the records of the span of time"),
         option("--batch", "the range of this batch of the group's history", type=positive),
         option("--table", "the table to load into", required=True),
         shared.TABLE_SCHEMA,

@@ -90,12 +90,14 @@ def _bounds(args: Namespace) -> Bounds:
     between = args.since is not None or args.until is not None
     if (args.offsets is not None) + between + (args.batch is not None) != 1:
         raise ConfigurationError("A replay takes either --offsets, or --since and --until, or --batch")
+    if args.all_records and args.since is None:
+        raise ConfigurationError("--all-records needs --since: it takes the records of a span of time")
     if args.batch is not None:
         return BatchBounds(args.batch)
     if between:
         if args.since is None:
             raise ConfigurationError("--until needs --since: where the replay begins")
-        return TimeBounds(args.since, args.until)
+        return TimeBounds(args.since, args.until, args.all_records)
     offsets = []
     for text in args.offsets:
         match = _OFFSETS.fullmatch(text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
@@ -70,6 +71,26 @@ def from_milliseconds(value: int) -> datetime:
 def format_instant(value: datetime) -> str:
     """Format an instant in UTC."""
     return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+class TimeSpan(NamedTuple):
+    """The records of a span of time: their timestamps are at or after `since`, and before `until`; None is no limit."""
+
+    since: datetime
+    until: datetime | None
+
+    @property
+    def milliseconds(self) -> tuple[int, int | None]:
+        """Both as milliseconds since 1970."""
+        return milliseconds(self.since), None if self.until is None else milliseconds(self.until)
+
+    def overlaps(self, other: TimeSpan) -> bool:
+        """Return whether a record can be of both."""
+        return (self.until is None or other.since < self.until) and (other.until is None or self.since < other.until)
+
+    def __str__(self) -> str:
+        until = f"until {self.until.isoformat()}" if self.until is not None else "up to the end"
+        return f"since {self.since.isoformat()} {until}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,8 @@ class Cluster:
             raise ConfigurationError(
                 f"isolation_level must be one of {', '.join(ISOLATION_LEVELS)}; got isolation_level={isolation_level!r}"
             )
+        self.config = config
+        self.isolation_level = isolation_level
         self._isolation = ISOLATION_LEVELS[isolation_level]
         self._admin = RetryingAdmin(config, timeout)
 
@@ -138,7 +140,9 @@ class Cluster:
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int], *, partial: bool = False
     ) -> dict[TopicPartition, TimedOffset]:
-        """Return the first record of each partition whose timestamp is at or after an instant; partitions without one are left out.
+        """Return what brokers report as first at or after an instant; partitions without anything as new are left out.
+
+        No record of these partitions that a reader gets is as new and lies before it. It may itself be none: see `TimeSearch`.
 
         :param timestamps_ms: milliseconds since 1970 in UTC
         :param partial: leave out partitions whose leader does not answer, too, instead of raising

@@ -63,7 +63,12 @@ def consumer_config(config: Mapping[str, Any], group_id: str, isolation_level: s
 
 
 def read(
-    slice_: Slice, config: Mapping[str, Any], *, with_headers: bool = False, idle_timeout: float = 120.0
+    slice_: Slice,
+    config: Mapping[str, Any],
+    *,
+    with_headers: bool = False,
+    idle_timeout: float = 120.0,
+    clip_timestamps: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Read the records of a slice, in order.
 
@@ -75,6 +80,7 @@ def read(
 
     :param config: the result of `consumer_config`
     :param idle_timeout: seconds without a record or an end of log after which the read fails
+    :param clip_timestamps: return the end of the year 9999 for later timestamps, instead of raising
     :return: record batches, none of them empty, with the columns `key` and `value` (binary), `offset` (int64),
         `timestamp` (timestamp[us, UTC]; null if a record has none) and, with `with_headers`, `headers` (list of struct of
         key and value, as in Spark's own Kafka source; null if a key is not UTF-8)
@@ -104,7 +110,7 @@ def read(
                     watch.raise_if_fatal(reached)
                 if records and records[-1].offset() >= slice_.end:
                     records = [record for record in records if record.offset() < slice_.end]
-                batches = list(_record_batches(records, with_headers))
+                batches = list(_record_batches(records, with_headers, clip_timestamps))
                 del messages, records
             if reached == position:
                 watch.raise_if_stalled(position)
@@ -115,6 +121,24 @@ def read(
             watch.progressed()
     finally:
         consumer.close()
+
+
+def within(records: pa.RecordBatch, since_ms: int, until_ms: int | None) -> pa.RecordBatch:
+    """Return the records whose timestamps are at or after an instant, and before another; those without one are left out.
+
+    :param records: what `read` yields
+    :param since_ms: milliseconds since 1970 in UTC
+    :param until_ms: None is no limit
+    """
+    timestamps = records.column("timestamp")
+    inside = pc.greater_equal(timestamps, _timestamp(since_ms))
+    if until_ms is not None:
+        inside = pc.and_(inside, pc.less(timestamps, _timestamp(until_ms)))
+    return records.filter(inside)
+
+
+def _timestamp(milliseconds: int) -> pa.Scalar:
+    return pa.scalar(milliseconds * 1000, pa.timestamp("us", "UTC"))
 
 
 def _separate(messages: list[Message], errors: list[KafkaError]) -> tuple[list[Message], int]:
@@ -149,7 +173,7 @@ def _garbage_collection_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _record_batches(records: list[Message], with_headers: bool) -> Iterator[pa.RecordBatch]:
+def _record_batches(records: list[Message], with_headers: bool, clip_timestamps: bool) -> Iterator[pa.RecordBatch]:
     """Yield batches of at most `_MOST_BYTES` of keys and values; a single record may have more."""
     if not records:
         return
@@ -158,19 +182,23 @@ def _record_batches(records: list[Message], with_headers: bool) -> Iterator[pa.R
     # The columns know their size: counting the bytes of each chunk would cost more than building a rare chunk twice.
     size = keys.nbytes + values.nbytes
     if size <= _MOST_BYTES or len(records) == 1:
-        yield _record_batch(records, keys, values, with_headers)
+        yield _record_batch(records, keys, values, with_headers, clip_timestamps)
         return
     del keys, values
     # As many records as would fit if all had the same size.
     step = max(len(records) * _MOST_BYTES // size, 1)
     for start in range(0, len(records), step):
-        yield from _record_batches(records[start : start + step], with_headers)
+        yield from _record_batches(records[start : start + step], with_headers, clip_timestamps)
 
 
-def _record_batch(records: list[Message], keys: pa.Array, values: pa.Array, with_headers: bool) -> pa.RecordBatch:
+def _record_batch(
+    records: list[Message], keys: pa.Array, values: pa.Array, with_headers: bool, clip_timestamps: bool
+) -> pa.RecordBatch:
     milliseconds = pa.array([record.timestamp()[1] for record in records], pa.int64())
     if pc.max(milliseconds).as_py() >= _TOO_LATE_MS:
-        raise _too_late(records)
+        if not clip_timestamps:
+            raise _too_late(records)
+        milliseconds = pc.min_element_wise(milliseconds, _TOO_LATE_MS - 1)
     # Records without a timestamp report -1.
     timestamps = pc.if_else(pc.less(milliseconds, 0), None, milliseconds).cast(pa.timestamp("ms", "UTC"))
     columns: dict[str, pa.Array] = {

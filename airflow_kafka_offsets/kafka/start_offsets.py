@@ -23,7 +23,8 @@ from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPart
 from airflow_kafka_offsets.core.planning import First
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import NoPositionError
-from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.kafka.cluster import Cluster, TimedOffset
+from airflow_kafka_offsets.kafka.time_search import TimeSearch
 
 log = logging.getLogger(__name__)
 
@@ -32,15 +33,21 @@ log = logging.getLogger(__name__)
 _CLOCK_TOLERANCE = timedelta(hours=1)
 
 
+Find = Callable[[Mapping[TopicPartition, int]], dict[TopicPartition, TimedOffset]]
+
+
 def first_offsets(
     cluster: Cluster,
     start: Start,
     now: Callable[[], datetime],
     logs: Mapping[TopicPartition, PartitionLog],
     positions: Mapping[TopicPartition, Position],
+    *,
+    find: Find,
 ) -> planning.Start:
     """Return where the topics that have no position yet begin.
 
+    :param find: looks an instant up, as `TimeSearch.first_records` or `Cluster.offsets_for_times` does
     :param now: returns the database's time, from which a duration counts back
     :raises NoPositionError: the other group has committed nothing
     """
@@ -54,7 +61,7 @@ def first_offsets(
         return start  # type: ignore[return-value]
     present = now()
     since = present - start if isinstance(start, timedelta) else instant("start", start)
-    first = cluster.offsets_for_times(dict.fromkeys(new, milliseconds(since)))
+    first = find(dict.fromkeys(new, milliseconds(since)))
     latest = milliseconds(present + _CLOCK_TOLERANCE)
     for tp, record in sorted(first.items()):
         if record.timestamp_ms > latest:
@@ -107,13 +114,17 @@ def extend_to_positions(
 
 
 def targets_until(
-    cluster: Cluster, until: datetime, logs: Mapping[TopicPartition, PartitionLog]
+    search: TimeSearch,
+    until: datetime,
+    logs: Mapping[TopicPartition, PartitionLog],
+    positions: Mapping[TopicPartition, Position],
 ) -> dict[TopicPartition, int]:
-    """Return the offset up to which each partition is loaded: that of the first record at or after an instant, or the log's end.
+    """Return the offset up to which each partition is loaded: that of the first unread record at or after an instant, or the log's end.
 
     Records do not arrive in the order of their timestamps: an older record that arrives after that offset is left to a later run.
     """
-    first = cluster.offsets_for_times(dict.fromkeys(logs, milliseconds(until)))
+    unread = {tp: position.offset for tp, position in positions.items()}
+    first = search.first_records(dict.fromkeys(logs, milliseconds(until)), unread)
     return {tp: min(first[tp].offset, log.end) if tp in first else log.end for tp, log in logs.items()}
 
 

@@ -126,7 +126,9 @@ class LagPolls:
         logs = {tp: logs[tp] for tp in scope if tp in logs}
         errors = {tp: errors[tp] for tp in scope if tp in errors}
         positions = {tp: each.position for tp, each in stored.items()}
-        start = first_offsets(self._cluster, question.start, lambda: state.now, logs, positions)
+        # As the brokers report it: a proof would need the right to read, and a consumer at each poll.
+        find = self._cluster.offsets_for_times
+        start = first_offsets(self._cluster, question.start, lambda: state.now, logs, positions, find=find)
         new = {tp: first_offset(tp, log, start, state.topics) for tp, log in logs.items() if tp not in committed}
         logs = self._with_open_transactions(
             logs, {tp: first.offset for tp, first in new.items()} | {tp: positions[tp].offset for tp in committed}

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.history import OPEN_STATES
+from airflow_kafka_offsets.core.instants import TimeSpan, from_milliseconds
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, TopicPartition
 from airflow_kafka_offsets.exceptions import BatchClosedError
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -42,6 +43,7 @@ class Batch:
     :param target_table: the table that it was planned for
     :param staging_uri: the directory of the latest attempt's files; None before the first attempt
     :param fingerprint: of the recipe of the latest attempt
+    :param span: of time, if only the records within it are taken of the ranges
     """
 
     batch_id: int
@@ -52,6 +54,7 @@ class Batch:
     target_table: str | None = None
     staging_uri: str | None = None
     fingerprint: str | None = None
+    span: TimeSpan | None = None
 
     @property
     def offsets(self) -> int:
@@ -129,14 +132,17 @@ def insert_batch(
     ranges: Sequence[OffsetRange],
     gaps: Sequence[Gap] = (),
     replaced: Mapping[TopicPartition, tuple[int, int]] | None = None,
+    span: TimeSpan | None = None,
     **values: Any,
 ) -> Batch:
     """Insert a batch with its ranges and gaps, and return it.
 
     :param gaps: the offsets that it skips
     :param replaced: the offsets whose earlier output it replaces
+    :param span: of time, if it takes and replaces only the records within it
     :param values: of the other columns
     """
+    since_ms, until_ms = span.milliseconds if span is not None else (None, None)
     result = conn.execute(
         tables.offset_batches.insert().values(
             consumer_group=group_id,
@@ -145,6 +151,8 @@ def insert_batch(
             attempt=0,
             os_user=current_user(),
             database_user=database_user(conn),
+            records_since_ms=since_ms,
+            records_until_ms=until_ms,
             **asdict(owner),
             **values,
         )
@@ -162,7 +170,9 @@ def insert_batch(
     if gaps:
         conn.execute(tables.offset_gaps.insert(), [of_batch | _values(gap, _GAP_COLUMNS) for gap in gaps])
     target, fingerprint = values.get("target_table"), values.get("fingerprint")
-    return Batch(key[0], group_id, values["state"], tuple(ranges), tuple(gaps), target, fingerprint=fingerprint)
+    return Batch(
+        key[0], group_id, values["state"], tuple(ranges), tuple(gaps), target, fingerprint=fingerprint, span=span
+    )
 
 
 def update_open(
@@ -200,8 +210,16 @@ def as_batch(conn: Connection, tables: Tables, row: Any) -> Batch:
         return conn.execute(of_batch.order_by(table.c.topic, table.c.partition))
 
     ranges, gaps = map(as_range, parts(tables.offset_ranges)), map(as_gap, parts(tables.offset_gaps))
-    stored = (row.target_table, row.staging_uri, row.fingerprint)
+    stored = (row.target_table, row.staging_uri, row.fingerprint, as_span(row))
     return Batch(row.batch_id, row.consumer_group, row.state, tuple(ranges), tuple(gaps), *stored)
+
+
+def as_span(row: Any) -> TimeSpan | None:
+    """Return the span of time whose records a row of `offset_batches` takes; None where it takes all."""
+    since_ms, until_ms = row.records_since_ms, row.records_until_ms
+    if since_ms is None:
+        return None
+    return TimeSpan(from_milliseconds(since_ms), from_milliseconds(until_ms) if until_ms is not None else None)
 
 
 def as_range(row: Any) -> OffsetRange:

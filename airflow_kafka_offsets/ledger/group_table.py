@@ -138,7 +138,7 @@ def refuse_replayed(
     """
     batches, range_rows = tables.offset_batches.c, tables.offset_ranges
     rows = conn.execute(
-        sa.select(range_rows, batches.committed_at)
+        sa.select(range_rows, batches.committed_at, batches.records_since_ms)
         .join(tables.offset_batches, range_rows.c.batch_id == batches.batch_id)
         .where(
             batches.consumer_group == group_id,
@@ -161,6 +161,7 @@ def refuse_replayed(
             (later.replaced_from, later.replaced_to)
             for later in rows
             if later.replaced_from is not None
+            and later.records_since_ms is None  # it has replaced some of these offsets, which is not known here
             and (later.topic, later.partition) == tp
             and later.committed_at >= row.committed_at
             and not is_other_topic(later.topic_id, row.topic_id)

@@ -264,9 +264,21 @@ def _add_authors(conn: Connection, tables: Tables) -> Iterator[Statement]:
             yield TableStatement(f"ALTER TABLE {{}} ADD {column} TEXT", tables.offset_batches)
 
 
+def _add_spans(conn: Connection, tables: Tables) -> Iterator[Statement]:
+    """Add the columns of the span of time whose records a replay takes."""
+    existing, batches = _column_names(conn, tables.offset_batches), tables.offset_batches
+    for column in ("records_since_ms", "records_until_ms"):
+        if column not in existing:
+            yield TableStatement(f"ALTER TABLE {{}} ADD {column} BIGINT", batches)
+
+
 def _column_names(conn: Connection, table: sa.Table) -> set[str]:
     return {column["name"] for column in sa.inspect(conn).get_columns(table.name, schema=table.schema)}
 
 
-MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {2: _drop_lateness, 3: _add_authors}
+MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {
+    2: _drop_lateness,
+    3: _add_authors,
+    4: _add_spans,
+}
 """The migrations by the version to which they lead. A migration yields statements, without those that an interrupted one has run."""

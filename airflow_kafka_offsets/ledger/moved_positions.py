@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -98,7 +99,7 @@ def move_positions(
     cluster_id: str,
     target: Sink | None = None,
     replaced: Mapping[TopicPartition, Span] | None = None,
-    **of_batch: object,
+    **of_batch: Any,
 ) -> int:
     """Move positions of a group: a rewind, an undo or an import.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.group_table import same_table_names
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
     _Ranges = sa.Select[int, str, int, int, int]
 
 
-def replace_output(conn: Connection, tables: Tables, group_id: str, batch_id: int, sink: Sink) -> None:
+def replace_output(
+    conn: Connection, tables: Tables, group_id: str, batch_id: int, sink: Sink, span: TimeSpan | None = None
+) -> None:
     """Delete what batches of a group left of the offsets that a batch replaces, and record how much that was.
 
     The offsets are `replaced_from` to `replaced_to` of the batch's ranges, which are written before this. Called within the
     transaction that closes the batch, under the group's lock: nothing can be added to these offsets meanwhile.
 
+    :param span: of time, if only what was left of the records within it is deleted
     :raises ConfigurationError: rows cannot be told apart by where they are from, or the batches wrote into another target
     """
     batches, letters = tables.offset_batches.c, tables.dead_letters
@@ -38,11 +42,11 @@ def replace_output(conn: Connection, tables: Tables, group_id: str, batch_id: in
 
     def remove_dead_letters(conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
         origin = Origin(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value)
-        return delete_rows(conn, letters, origin, replaced)
+        return delete_rows(conn, letters, origin, replaced, letters.c.record_timestamp)
 
     written_here = overlapping.where(batches.target_table.in_(names))
-    rows = _remove(conn, written_here.where(batches.row_count > 0), sink.remove)
-    dead_letters = _remove(conn, written_here.where(batches.dead_letters > 0), remove_dead_letters)
+    rows = _remove(conn, written_here.where(batches.row_count > 0), span, sink.remove)
+    dead_letters = _remove(conn, written_here.where(batches.dead_letters > 0), span, remove_dead_letters)
     if rows or dead_letters:
         conn.execute(
             tables.replaced_output.insert(),
@@ -61,7 +65,10 @@ def replace_output(conn: Connection, tables: Tables, group_id: str, batch_id: in
 
 
 def _remove(
-    conn: Connection, ranges: _Ranges, remove: Callable[[Connection, ReplacedOffsets], list[Removed]]
+    conn: Connection,
+    ranges: _Ranges,
+    span: TimeSpan | None,
+    remove: Callable[[Connection, ReplacedOffsets], list[Removed]],
 ) -> Counter[tuple[int, TopicPartition]]:
     """Remove output of some ranges, and return how much of each batch and partition was removed."""
     ids = sorted({row.batch_id for row in conn.execute(ranges)})
@@ -69,7 +76,7 @@ def _remove(
         return Counter()
     query = sa.select(ranges.subquery("_kafka_overlapping").c.batch_id)
     batches = Batches(ids[0], ids[-1], ids if len(ids) <= _MOST_BOUND else query)
-    return Counter({removed[:2]: removed.rows for removed in remove(conn, ReplacedOffsets(batches, ranges))})
+    return Counter({removed[:2]: removed.rows for removed in remove(conn, ReplacedOffsets(batches, ranges, span))})
 
 
 def _overlapping(tables: Tables, group_id: str, batch_id: int) -> _Ranges:

@@ -22,7 +22,7 @@ from airflow_kafka_offsets.database.identifiers import is_too_long, without_plac
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 NAME_LENGTH = 250
 """The most characters of a group's name, and of other names in the tables."""
@@ -109,6 +109,7 @@ class Tables:
             *_required(planned_at=UtcDateTime),
             *_optional(staged_at=UtcDateTime, committed_at=UtcDateTime),
             *_optional(triggered_by=sa.Text, os_user=sa.Text, database_user=sa.Text),
+            *_optional(records_since_ms=sa.BigInteger, records_until_ms=sa.BigInteger),
         )
         batches = self.offset_batches.c
         self._index("by_run", batches.consumer_group, batches.run_id, batches.task_id)

@@ -82,7 +82,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
         nonlocal reads
         pipeline.sink.refuse_unknown_rows(conn, tables.offset_batches, batch.batch_id)
         if context.replace:
-            replace_output(conn, tables, batch.group_id, batch.batch_id, pipeline.sink)
+            replace_output(conn, tables, batch.group_id, batch.batch_id, pipeline.sink, batch.span)
         write_dead_letters(conn, tables, batch, dead_letters(staged.directory, staged.manifest))
         count, rows = _write_rows(conn, pipeline, staged)
         write_dead_letters(conn, tables, batch, refused_letters(context, batch, rows))

@@ -50,4 +50,5 @@ PIPELINE_RULES = {
     "mirror_to": or_none(Rule("the name of a consumer group", is_name)),
     # A string, such as a template that was not rendered, would count as true, and rows would be removed.
     "replace": FLAG,
+    "all_records": FLAG,
 }

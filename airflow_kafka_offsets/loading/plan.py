@@ -17,6 +17,7 @@ from airflow_kafka_offsets.database.transactions import now
 from airflow_kafka_offsets.exceptions import ForeignBatchError, PositionsMovedError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.start_offsets import extend_to_positions, first_offsets, targets_until
+from airflow_kafka_offsets.kafka.time_search import TimeSearch
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.batches import abandon, bytes_per_offset, captured_targets, open_batch, record_plan
 from airflow_kafka_offsets.ledger.claims import Claim
@@ -112,9 +113,12 @@ def decide_now(
     if abandoned is not None:
         positions |= positions_after(first_ranges(abandoned, positions))
     logs = cluster.logs(topics)
+    search = TimeSearch(cluster, group_id)
     if targets is None and options.until is not None:
-        targets = targets_until(cluster, instant("until", options.until), logs)
-    start = first_offsets(cluster, options.start, lambda: now(ledger.engine), logs, positions)
+        targets = targets_until(search, instant("until", options.until), logs, positions)
+    start = first_offsets(
+        cluster, options.start, lambda: now(ledger.engine), logs, positions, find=search.first_records
+    )
     return planning.decide(
         positions,
         extend_to_positions(cluster, logs, positions, start),

@@ -106,6 +106,7 @@ def make_job(context: LoadContext, batch: Batch, directory: StagingDirectory) ->
         fingerprint=context.recipe.fingerprint,
         staging_uri=directory.uri,
         # A transform may be in the folder of the DAG file, which is only on this process's path.
+        span_ms=batch.span.milliseconds if batch.span is not None else None,
         python_path=tuple(filter(None, sys.path)) if pipeline.transform else (),
         idle_timeout=pipeline.idle_timeout.total_seconds(),
         task_offsets=pipeline.slice_offsets // _SMALL_SLICE,

@@ -51,8 +51,11 @@ class KafkaReplayOperator(PipelineOperator):
     :param since: from the first record at or after this instant (templated)
     :param until: with `since`, up to the first record at or after this instant; None is the end of the log when the first try
         plans (templated)
+    :param all_records: with `since`, read up to the end of the log, into the group's own table up to the stored positions, and take
+        exactly the records whose timestamps in Kafka are within the span, wherever they lie
     :param batch_id: the ranges of this batch of the group's history (templated)
-    :param replace: delete the rows and dead letters that batches of the group wrote for these offsets, in the same transaction
+    :param replace: delete the rows and dead letters that batches of the group wrote for these offsets, in the same transaction;
+        with `all_records`, only those of records within the span
     :param reason: a note for the history (templated)
     :param on_data_loss: what to do if records of the range were deleted: fail, or skip them and record the gap
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
@@ -77,6 +80,7 @@ class KafkaReplayOperator(PipelineOperator):
         offsets: OffsetsGiven | None = None,
         since: str | datetime | None = None,
         until: str | datetime | None = None,
+        all_records: bool = False,
         batch_id: int | str | None = None,
         replace: bool = False,
         reason: str | None = None,
@@ -105,6 +109,7 @@ class KafkaReplayOperator(PipelineOperator):
         self.offsets = offsets
         self.since = since
         self.until = until
+        self.all_records = all_records
         self.batch_id = batch_id
         self.replace = replace
         self.reason = reason
@@ -136,7 +141,7 @@ class KafkaReplayOperator(PipelineOperator):
         return self.run_on_spark(
             context,
             replay,
-            _bounds(self),
+            _bounds(self, all_records=self.all_records),
             max_records=self.max_records,
             on_data_loss=self.on_data_loss,
             replace=self.replace,
@@ -201,6 +206,7 @@ class KafkaReplayPlanOperator(GroupOperator):
         """
         # Imported here because DAG files are parsed every few seconds.
         from airflow_kafka_offsets.hooks.connections import kafka_cluster
+        from airflow_kafka_offsets.kafka.time_search import TimeSearch
         from airflow_kafka_offsets.replaying import bounds
 
         topics = topics_of(self.topics)
@@ -209,8 +215,8 @@ class KafkaReplayPlanOperator(GroupOperator):
         wanted = bounds.check_bounds(_bounds(self), topics)
         if isinstance(wanted, bounds.BatchBounds) and self.conn_id is None:
             raise ConfigurationError("batch_id needs conn_id, the connection of the database that holds the history")
-        cluster = kafka_cluster(self.kafka_conn_id, self.isolation_level)
-        ranges, logs = bounds.resolve_bounds(wanted, topics, cluster, self._batch)
+        search = TimeSearch(kafka_cluster(self.kafka_conn_id, self.isolation_level), self.group_id)
+        ranges, logs = bounds.resolve_bounds(wanted, topics, search, self._batch)
         parts = [bounds.bounds_as_json(part, logs) for part in bounds.cut_into_parts(ranges, int(self.parts))]
         self.log.info(
             "%s in %s: %s", count(sum(map(len, ranges)), "offset"), count(len(parts), "part"), first_few(ranges)
@@ -227,7 +233,7 @@ class KafkaReplayPlanOperator(GroupOperator):
             return batch_of(Ledger(engine, self.tables), self.group_id, batch_id)
 
 
-def _bounds(given: KafkaReplayOperator | KafkaReplayPlanOperator) -> Bounds:
+def _bounds(given: KafkaReplayOperator | KafkaReplayPlanOperator, *, all_records: bool = False) -> Bounds:
     """Return the bounds that are given; a template that renders to an empty text gives none.
 
     :raises ConfigurationError: there are none, or of more than one kind
@@ -239,10 +245,12 @@ def _bounds(given: KafkaReplayOperator | KafkaReplayPlanOperator) -> Bounds:
             "A replay has one of offsets, since (with until), and batch_id; "
             f"got offsets={given.offsets!r}, since={given.since!r}, until={given.until!r}, batch_id={given.batch_id!r}"
         )
+    if all_records and not given.since:
+        raise ConfigurationError("all_records takes the records of a span of time: it needs since")
     if given.offsets:
         return OffsetBounds(given.offsets)
     if given.since:
-        return TimeBounds(given.since, given.until or None)
+        return TimeBounds(given.since, given.until or None, all_records)
     if not str(given.batch_id).isdecimal():
         raise ConfigurationError(f"batch_id must be a number; got batch_id={given.batch_id!r}")
     return BatchBounds(int(str(given.batch_id)))

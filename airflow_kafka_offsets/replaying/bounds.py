@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -10,15 +11,22 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.core import log_identity
-from airflow_kafka_offsets.core.instants import instant, milliseconds
-from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, TopicPartition
+from airflow_kafka_offsets.core.instants import TimeSpan, instant, milliseconds
+from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, PartitionLog, Span, TopicPartition
+from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.core.planning import OnDataLoss, Plan
-from airflow_kafka_offsets.core.text import MAX_INT64, first_few
+from airflow_kafka_offsets.core.text import MAX_INT64, count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
+from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.kafka.cluster import Cluster
+    from airflow_kafka_offsets.kafka.time_search import TimeSearch
     from airflow_kafka_offsets.ledger.batch_rows import Batch
+
+log = logging.getLogger(__name__)
+
+# After a range of time, that many offsets of each partition are looked at for records of the span.
+_LOOK_AHEAD = 1_000
 
 _SHAPES = '{"orders": {0: [10, 20]}}, or a list of {"topic": …, "partition": …, "start": …, "end": …}'
 
@@ -59,16 +67,20 @@ class OffsetBounds:
 class TimeBounds:
     """In every partition, from the first record at or after an instant up to the first record at or after another.
 
-    Records are not ordered by their timestamps: all records between these two are loaded, and no others.
+    Records are not ordered by their timestamps: all records between these two are loaded, and no others; with `all_records`,
+    exactly the records whose timestamps are within the span.
 
     :param since: inclusive; no zone means UTC, text is ISO 8601
     :param until: exclusive; None, or an instant after all records, is the end of the log when the replay is planned
+    :param all_records: read up to the end of the log, into the group's own table up to the stored positions, and take the
+        records of the span
     """
 
     since: str | datetime
     until: str | datetime | None = None
+    all_records: bool = False
 
-    def instants(self) -> tuple[datetime, datetime | None]:
+    def span(self) -> TimeSpan:
         """Return both as instants.
 
         :raises ConfigurationError: one is not an instant, or `until` is not after `since`
@@ -77,7 +89,7 @@ class TimeBounds:
         until = instant("until", self.until) if self.until is not None else None
         if until is not None and until <= since:
             raise ConfigurationError(f"until must be after since; got since={self.since!r}, until={self.until!r}")
-        return since, until
+        return TimeSpan(since, until)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +112,8 @@ def check_bounds(bounds: Bounds | Mapping[str, Any] | Sequence[Mapping[str, Any]
     if not isinstance(bounds, (OffsetBounds, TimeBounds, BatchBounds)):
         bounds = OffsetBounds(bounds)
     if isinstance(bounds, TimeBounds):
-        bounds.instants()
+        bounds.span()
+        check({"all_records": bounds.all_records}, PIPELINE_RULES)
     if isinstance(bounds, OffsetBounds):
         _check_topics(bounds.read(), topics)
     if isinstance(bounds, BatchBounds) and (
@@ -116,25 +129,41 @@ def describe_bounds(bounds: Bounds, topics: Sequence[str]) -> str:
         return f"offsets {', '.join(map(str, bounds.read()))}"
     if isinstance(bounds, BatchBounds):
         return f"the ranges of batch {bounds.batch_id}"
-    since, until = bounds.instants()
-    to = f"until {until.isoformat()}" if until is not None else "up to the end"
-    return f"{', '.join(sorted(topics))} since {since.isoformat()} {to}"
+    return f"{'all records of ' * bounds.all_records}{', '.join(sorted(topics))} {bounds.span()}"
+
+
+def taken_span(bounds: Bounds) -> TimeSpan | None:
+    """Return the span of time whose records alone are taken of the ranges; None where all records are."""
+    return bounds.span() if isinstance(bounds, TimeBounds) and bounds.all_records else None
 
 
 def resolve_bounds(
-    bounds: Bounds, topics: Sequence[str], cluster: Cluster, batch: Callable[[int], Batch]
+    bounds: Bounds,
+    topics: Sequence[str],
+    search: TimeSearch,
+    batch: Callable[[int], Batch],
+    positions: Mapping[TopicPartition, int] | None = None,
 ) -> tuple[Ranges, Logs]:
     """Return the ranges within bounds, and the logs of their topics.
 
+    :param search: looks up instants, in the cluster that has the topics
     :param batch: returns a batch of the group's history
+    :param positions: of the group, where it loads into the same table: it loads itself what comes after them; None otherwise
     :return: ranges by topic and partition, none of them empty; the logs may not have all of them
     :raises ConfigurationError: the ranges of the batch are of other topics than the pipeline's
     """
+    cluster = search.cluster
     if isinstance(bounds, TimeBounds):
         logs = cluster.logs(topics)
-        return _between(bounds, cluster, logs), logs
+        return _between(bounds, search, logs, positions), logs
     if isinstance(bounds, BatchBounds):
-        ranges = tuple(replace(range_, target=range_.end) for range_ in batch(bounds.batch_id).ranges)
+        loaded = batch(bounds.batch_id)
+        if loaded.span is not None:
+            raise ConfigurationError(
+                f"Batch {bounds.batch_id} took the records {loaded.span}, and not all records of its ranges: replay that span with "
+                "all_records instead"
+            )
+        ranges = tuple(replace(range_, target=range_.end) for range_ in loaded.ranges)
     else:
         ranges = bounds.read()
     ranges = tuple(range_ for range_ in ranges if len(range_))
@@ -248,17 +277,45 @@ def _check_topics(ranges: Iterable[OffsetRange], topics: Sequence[str]) -> None:
         )
 
 
-def _between(bounds: TimeBounds, cluster: Cluster, logs: Logs) -> Ranges:
-    since, until = bounds.instants()
-    starts = cluster.offsets_for_times(dict.fromkeys(logs, milliseconds(since)))
-    ends = cluster.offsets_for_times(dict.fromkeys(logs, milliseconds(until))) if until is not None else {}
-    ranges = []
-    for tp, log in sorted(logs.items()):
-        # Where no record is that new, the next one will be at the end. Records of open transactions are not read.
-        start, end = (min(found[tp].offset, log.end) if tp in found else log.end for found in (starts, ends))
-        if start < end:
-            ranges.append(_range(*tp, start, end, log.topic_id))
-    return tuple(ranges)
+def _between(
+    bounds: TimeBounds, search: TimeSearch, logs: Logs, positions: Mapping[TopicPartition, int] | None
+) -> Ranges:
+    since, until = bounds.span()
+    first = search.first_records(dict.fromkeys(logs, milliseconds(since)))
+    # Where no record is that new, the next one will be at the end. Records of open transactions are not read.
+    ends = {tp: log.end for tp, log in logs.items()}
+    starts = {tp: min(first[tp].offset, end) if tp in first else end for tp, end in ends.items()}
+    if bounds.all_records:
+        if positions is not None:
+            ends = {tp: min(end, positions.get(tp, 0)) for tp, end in ends.items()}
+    elif until is not None:
+        # What is not older than one instant does not lie before what is not older than an earlier one.
+        later = search.first_records(dict.fromkeys(first, milliseconds(until)), starts)
+        ends |= {tp: min(record.offset, ends[tp]) for tp, record in later.items()}
+        _warn_of_records_after(search, since, until, {tp: (end, logs[tp].end) for tp, end in ends.items()})
+    return tuple(_range(*tp, starts[tp], ends[tp], logs[tp].topic_id) for tp in sorted(logs) if starts[tp] < ends[tp])
+
+
+def _warn_of_records_after(
+    search: TimeSearch, since: datetime, until: datetime, rest: Mapping[TopicPartition, Span]
+) -> None:
+    """Log how many records of a span lie shortly after its ranges, where timestamps are out of order.
+
+    :param rest: the offsets after each range
+    """
+    looked_at = {tp: (start, min(start + _LOOK_AHEAD, end)) for tp, (start, end) in rest.items() if start < end}
+    counts = search.count_within(milliseconds(since), milliseconds(until), looked_at)
+    if left_out := {tp: found for tp, found in sorted(counts.items()) if found}:
+        log.warning(
+            "Timestamps are out of order: %s of the span from %s to %s, after the range up to the first record that is not older, are "
+            "not replayed. As far as it was looked: %s. With all_records=True, exactly the records of the span are",
+            count(sum(left_out.values()), "record"),
+            since.isoformat(),
+            until.isoformat(),
+            first_few(
+                f"{found:,} in {tp} {start}..{end}" for tp, found in left_out.items() for start, end in [looked_at[tp]]
+            ),
+        )
 
 
 def _between_marks(ranges: Sequence[OffsetRange], low: int, high: int) -> Ranges:

@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, first_common, intersect
 from airflow_kafka_offsets.exceptions import ConfigurationError, DoubleLoadError
-from airflow_kafka_offsets.ledger.batch_rows import of_task
+from airflow_kafka_offsets.ledger.batch_rows import as_span, of_task
 from airflow_kafka_offsets.ledger.group_table import group_table, loads_into, same_table_names
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -106,7 +106,7 @@ def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Seq
         return
     batches, range_rows = tables.offset_batches.c, tables.offset_ranges
     earlier = conn.execute(
-        sa.select(range_rows)
+        sa.select(range_rows, batches.records_since_ms, batches.records_until_ms)
         .join(tables.offset_batches, range_rows.c.batch_id == batches.batch_id)
         .where(
             of_task(tables, replay.group_id, replay.owner),
@@ -120,6 +120,9 @@ def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Seq
         requested[range_.topic_partition].append((range_.start, range_.end))
     replayed: dict[TopicPartition, dict[Span, int]] = defaultdict(dict)
     for row in earlier:
+        span = as_span(row)
+        if replay.span is not None and span is not None and not replay.span.overlaps(span):
+            continue
         replayed[TopicPartition(row.topic, row.partition)][row.start_offset, row.end_offset] = row.batch_id
     for tp, spans in sorted(requested.items()):
         common = first_common(spans, replayed[tp])

@@ -14,8 +14,11 @@ from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.core.planning import OnDataLoss
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.errors import translated_errors
-from airflow_kafka_offsets.exceptions import DataLossError
+from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
+from airflow_kafka_offsets.kafka.time_search import TimeSearch
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.ledger.group_table import loads_into
+from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
 from airflow_kafka_offsets.loading.load import prefer_fenced_error
@@ -32,6 +35,7 @@ from airflow_kafka_offsets.replaying.bounds import (
     plan_parts,
     requested_ranges,
     resolve_bounds,
+    taken_span,
 )
 from airflow_kafka_offsets.replaying.double_loads import refuse_double
 from airflow_kafka_offsets.replaying.replay_batches import (
@@ -46,6 +50,9 @@ from airflow_kafka_offsets.replaying.replay_batches import (
 from airflow_kafka_offsets.spark.job import Launcher
 
 log = logging.getLogger(__name__)
+
+# The databases whose tables keep the milliseconds of timestamps, the state tables included.
+_EXACT_TIMES = ("postgresql", "sqlite")
 
 
 def replay(
@@ -93,7 +100,12 @@ def replay(
     check({"max_records": max_records, "on_data_loss": on_data_loss, "replace": replace}, PIPELINE_RULES)
     bounds = check_bounds(bounds, pipeline.topics)
     launcher.check(pipeline.staging_dir)
-    scenario = describe_bounds(bounds, pipeline.topics)
+    scenario, span = describe_bounds(bounds, pipeline.topics), taken_span(bounds)
+    if span is not None and replace and engine.dialect.name not in _EXACT_TIMES:
+        raise ConfigurationError(
+            f"Rows of a span of time are replaced by their timestamps, of which tables on {engine.dialect.name} may not keep the "
+            f"milliseconds: with all_records, replace=True works on {' and '.join(_EXACT_TIMES)}"
+        )
     with translated_errors(f"The replay for group {pipeline.group_id!r} was not finished"):
         context = LoadContext.prepare(
             pipeline,
@@ -109,6 +121,7 @@ def replay(
             owner=run or TaskRun.of_this_process(),
             scenario=f"{scenario}, replacing what was loaded" if replace else scenario,
             recipe=context.recipe,
+            span=span,
             replace=replace,
             upsert=pipeline.sink.replaces_rows,
             reason=reason,
@@ -131,7 +144,13 @@ def _plan(
     """Plan all batches of a replay, and write them to the state tables."""
     pipeline, ledger = context.pipeline, context.ledger
     planned_batch = partial(batch_of, ledger, pipeline.group_id)
-    ranges, logs = resolve_bounds(bounds, pipeline.topics, context.cluster, planned_batch)
+    search = TimeSearch(context.cluster, pipeline.group_id)
+    positions = None
+    with ledger.connect() as conn:
+        if loads_into(conn, ledger.tables, pipeline.group_id, request.target):
+            stored = stored_positions(conn, ledger.tables, pipeline.group_id)
+            positions = {tp: position.offset for tp, position in stored.items()}
+    ranges, logs = resolve_bounds(bounds, pipeline.topics, search, planned_batch, positions)
     if not ranges:
         log.info("Nothing to replay for group %r: no offsets within %s", pipeline.group_id, request.scenario)
         return []

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.history import OPEN_STATES
+from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.core.offsets import Span, TopicPartition, intersect
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.database.transactions import database_now, transact
@@ -41,6 +42,7 @@ class Replay:
     """A replay, as a task instance asks for it.
 
     :param scenario: the bounds that the user gave, as text: tries with the same text carry on with the same batches
+    :param span: of time, if only the records within it are taken and replaced
     :param replace: remove what batches of the group wrote of the offsets, in the same transaction
     :param upsert: whether the sink identifies a row by a key, so that loading it again does not duplicate it
     :param reason: for the history
@@ -51,6 +53,7 @@ class Replay:
     owner: TaskRun
     scenario: str
     recipe: Recipe
+    span: TimeSpan | None = None
     replace: bool = False
     upsert: bool = False
     reason: str | None = None
@@ -260,6 +263,7 @@ def _insert(conn: Connection, ledger: Ledger, replay: Replay, plan: Plan, genera
         plan.ranges,
         plan.gaps,
         replaced,
+        replay.span,
         **values,
     )
     return ReplayClaim(ledger, replay.group_id, 1, replay.owner, replay, batch)

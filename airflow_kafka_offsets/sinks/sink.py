@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
+from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class Sink(Protocol):
     def remove(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
         """Delete the rows of replaced offsets within a transaction that writes them again, or moves positions before them.
 
-        :raises ConfigurationError: the target, or a row, does not say where it is from: some rows would be duplicated
+        :raises ConfigurationError: the target, or a row, does not say where it is from, or of which time: some rows would be
+            duplicated
         """
 
     def rows(self, conn: Connection) -> TargetRows:
@@ -148,13 +150,15 @@ class ReplacedOffsets(NamedTuple):
 
     :param batches: the batches that wrote some of it; rows of no other batch have to be looked at
     :param ranges: selects `batch_id`, `topic`, `partition`, `start_offset` and `end_offset`
+    :param span: of time, if only the output of records is removed whose timestamps in Kafka are within it
     """
 
     batches: Batches
     ranges: sa.Select[int, str, int, int, int]
+    span: TimeSpan | None = None
 
     def include(self, origin: Origin) -> sa.ColumnElement[bool]:
-        """Return the condition that a row is of a replaced offset."""
+        """Return the condition that a row is of one of the offsets, whatever its timestamp is."""
         # A name that is the package's, as those of its columns are: a target may have any other.
         ranges = self.ranges.subquery("_kafka_replaced")
         of_row = [

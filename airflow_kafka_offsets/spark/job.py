@@ -29,6 +29,8 @@ class StageJob:
     :param task_offsets: slices of no more offsets than this share a Spark task
     :param on_bad_record: `fail`, or `dead_letter` for a record that cannot be decoded
     :param max_dead_letters: of the whole batch, so no slice needs more; None for any number
+    :param span_ms: milliseconds since 1970 in UTC: only records at or after the first, and before the second unless it is None, are
+        taken; None takes all
     :param idle_timeout: seconds after which a read fails that yields no record and does not reach the end of the log
     :param progress_interval: seconds between two lines of progress, and between two notes of a slice
     """
@@ -45,6 +47,7 @@ class StageJob:
     fingerprint: str
     staging_uri: str
     python_path: tuple[str, ...] = ()
+    span_ms: tuple[int, int | None] | None = None
     idle_timeout: float = 120.0
     on_bad_record: str = "fail"
     max_dead_letters: int | None = None
@@ -79,6 +82,7 @@ class StageJob:
         plain["value_format"] = from_plain(plain["value_format"])
         plain["columns"] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(plain["columns"])))
         plain["python_path"] = tuple(plain["python_path"])
+        plain["span_ms"] = tuple(plain["span_ms"]) if plain["span_ms"] is not None else None
         return cls(**plain)
 
 

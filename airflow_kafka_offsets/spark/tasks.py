@@ -75,7 +75,7 @@ def read_rows(job: StageJob, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]
 def read_slice(job: StageJob, slice_: Slice, staging: StagingDirectory) -> Iterator[pa.RecordBatch]:
     """Read and decode a slice; leave its dead letters and notes of its progress in the staging directory."""
     # Imported where a slice is read: the driver needs no Kafka client.
-    from airflow_kafka_offsets.kafka.reader import consumer_config, read
+    from airflow_kafka_offsets.kafka.reader import consumer_config, read, within
 
     config = consumer_config(job.kafka_config, job.group_id, job.isolation_level)
     decode = job.value_format.decoder(format_columns(job.columns))
@@ -84,6 +84,10 @@ def read_slice(job: StageJob, slice_: Slice, staging: StagingDirectory) -> Itera
     report = SliceReport(slice_, staging, job.progress_interval)
     with DeadLetterFile(staging, slice_, job.max_dead_letters) as dead_letters:
         for records in read(slice_, config, with_headers=with_headers, idle_timeout=job.idle_timeout):
+            if job.span_ms is not None:
+                records = within(records, *job.span_ms)
+            if not records.num_rows:
+                continue
             rows, bad = decode_rows(records, decode, slice_)
             if bad and job.on_bad_record == "fail":
                 raise record_error(records, bad[0], slice_)

@@ -55,11 +55,12 @@ def batch_records(snapshot: Snapshot) -> Iterator[BatchRecord]:
     of_group = sa.select(batches.batch_id).where(batches.consumer_group == group_id).order_by(batches.batch_id)
     name = sa.case((batches.target_table.in_(same_table_names(conn, target)), target), else_=batches.target_table)
     has_transform = batches.transform.is_not(None).label("has_transform")
+    takes_span = batches.records_since_ms.is_not(None).label("takes_span")
     place = (replaced.c.topic, replaced.c.partition)
     removed = (sa.func.sum(replaced.c.row_count), sa.func.sum(replaced.c.dead_letters))
     queries = {
         "batch": of_group.add_columns(
-            batches.kind, batches.state, name.label("target_table"), has_transform, batches.row_count
+            batches.kind, batches.state, name.label("target_table"), has_transform, batches.row_count, takes_span
         ),
         "ranges": of_group.add_columns(*ranges.c).join(ranges, ranges.c.batch_id == batches.batch_id),
         "gaps": of_group.add_columns(*gaps.c).join(gaps, gaps.c.batch_id == batches.batch_id),
@@ -120,6 +121,8 @@ def _wholly_replaced(tables: Tables, of_group: sa.Select[Any]) -> sa.Select[Any]
             again.c.replaced_from.is_not(None),
             later.c.consumer_group == batches.consumer_group,
             later.c.state == "committed",
+            # One that takes a span of time replaces only some of the records.
+            later.c.records_since_ms.is_(None),
             # A replay may be committed after batches with higher ids.
             sa.or_(batches.kind != "replay", later.c.committed_at > batches.committed_at),
         )

@@ -53,6 +53,7 @@ class BatchRecord:
 
     :param state: None where the state tables do not know the batch
     :param row_count: the number of rows that it wrote, by the history
+    :param takes_span: whether it took, and replaced, only the records of a span of time, and not all of its ranges
     :param replaced: what was removed of its output since, by partition
     :param after: later batches whose output it removed: a replay may be committed after them
     """
@@ -63,6 +64,7 @@ class BatchRecord:
     target_table: str | None = None
     has_transform: bool = False
     row_count: int | None = None
+    takes_span: bool = False
     ranges: tuple[LoadedRange, ...] = ()
     gaps: tuple[Gap, ...] = ()
     rows: tuple[RowCount, ...] = ()
@@ -133,18 +135,26 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Span(OfPartition):
-    """Offsets of a partition that batches without a transform loaded: each of their records left a row or a dead letter."""
+    """Offsets of a partition that batches without a transform loaded: each of their records left a row or a dead letter.
+
+    :param replays: the later batches that replaced some of the records
+    """
 
     start: int
     end: int
     first_batch: int
     last_batch: int
+    replays: tuple[int, ...] = ()
 
     def without(self, start: int, end: int) -> Iterator[Span]:
         """Return what is left of it when another batch replaced the output of the offsets from `start` to `end`."""
         return (
             replace(self, start=first, end=last) for first, last in subtract([(self.start, self.end)], [(start, end)])
         )
+
+    def replaced_in_part(self, batch_id: int, start: int, end: int) -> Span:
+        """Return it when another batch replaced the output of some of the offsets from `start` to `end`."""
+        return replace(self, replays=(*self.replays, batch_id)) if max(start, self.start) < min(end, self.end) else self
 
     def slice_within(self, beginning: int, end: int) -> Slice | None:
         """Return what to read of the log to see the records that the batches loaded; None where the log has none of them.

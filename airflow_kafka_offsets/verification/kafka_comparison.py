@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -99,7 +99,7 @@ class KafkaComparison:
 
 def _loaded(snapshot: Snapshot, slice_: Slice, span: Span) -> Iterator[int]:
     """Return the offsets within a slice that the batches of a span left in the target or dead-lettered, in ascending order."""
-    letters, batches = snapshot.tables.dead_letters.c, _batches(snapshot, span)
+    letters, batches = snapshot.tables.dead_letters.c, _batches(snapshot, span, span.replays)
     dead_letters = sa.select(letters.offset_value).where(
         batches.include(letters.batch_id),
         letters.topic == slice_.topic,
@@ -124,8 +124,11 @@ def _batch_at(snapshot: Snapshot, span: Span, offset: int) -> int:
     return int(snapshot.conn.execute(query).scalars().one())
 
 
-def _batches(snapshot: Snapshot, span: Span) -> Batches:
-    return Batches(span.first_batch, span.last_batch, without_transform(snapshot.tables, snapshot.group_id))
+def _batches(snapshot: Snapshot, span: Span, replays: Sequence[int] = ()) -> Batches:
+    batch_id = snapshot.tables.offset_batches.c.batch_id
+    wanted = batch_id.between(span.first_batch, span.last_batch) | batch_id.in_(replays)
+    ids = without_transform(snapshot.tables, snapshot.group_id).where(wanted)
+    return Batches(min((span.first_batch, *replays)), max((span.last_batch, *replays)), ids)
 
 
 def without_transform(tables: Tables, group_id: str) -> sa.Select[Any]:

@@ -74,6 +74,9 @@ class LoadedOffsets:
                 if not concerned:
                     continue
                 partition = self._of_topic(partitions, loaded.range)
+                if batch.takes_span and loaded.replaced is not None:
+                    # It has written again what it removed. Which offsets of the range these are is not known here.
+                    continue
                 partition.remove(loaded.replaced)
                 if wrote and is_replay and loaded.replaced is None:
                     partition.appended.append((span, batch.batch_id))

@@ -104,9 +104,13 @@ class PositionHistories:
             history = self._histories.get(loaded.range.topic_partition)
             if history is None:
                 continue
+            if loaded.replaced is not None and batch.takes_span and batch.names_offsets:
+                # What it has replaced of the range is among its rows.
+                history.spans = [span.replaced_in_part(batch.batch_id, *loaded.replaced) for span in history.spans]
+                continue
             if loaded.replaced is not None:
                 history.spans = [piece for span in history.spans for piece in span.without(*loaded.replaced)]
-            if wrote_rows and batch.names_offsets and loaded.range.start < loaded.range.end:
+            if wrote_rows and batch.names_offsets and not batch.takes_span and loaded.range.start < loaded.range.end:
                 history.extend(batch.batch_id, loaded.range)
         for count in batch.rows if wrote_rows else ():
             history = self._histories.get(count.topic_partition) if count.topic_partition is not None else None

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets import TimeBounds
+from airflow_kafka_offsets.cli import target
+from airflow_kafka_offsets.cli.command import _UsageError
 from devstack.kafka import KafkaBroker
 from tests.support.airflow_runs import airflow_uri
 from tests.support.clients import produce
@@ -45,3 +49,11 @@ def test_a_replay_of_a_batch_replaces_its_rows_and_moves_nothing(
     assert rows(postgres_loader.engine, "SELECT count(*) FROM target WHERE name = 'wrong'") == [(0,)]
     assert_rows_once(postgres_loader, 50)
     assert positions(postgres_loader.engine) == {(name, 0): 50}
+
+
+def test_all_records_are_those_of_a_span() -> None:
+    given = {"offsets": None, "since": "2026-01-01", "until": "2026-01-02", "batch": None, "all_records": True}
+
+    assert target._bounds(Namespace(**given)) == TimeBounds("2026-01-01", "2026-01-02", all_records=True)
+    with pytest.raises(_UsageError, match="--all-records needs --since"):
+        target._bounds(Namespace(**given | {"since": None, "until": None, "batch": 3}))

@@ -14,6 +14,7 @@ from airflow_kafka_offsets.core.offsets import Position, Slice
 from airflow_kafka_offsets.core.offsets import TopicPartition as Partition
 from airflow_kafka_offsets.exceptions import NoPositionError, UnknownTopicError
 from airflow_kafka_offsets.kafka.cluster import Cluster, TimedOffset
+from airflow_kafka_offsets.kafka.time_search import TimeSearch
 from airflow_kafka_offsets.rewinding.previewing import import_offsets
 from devstack.process import wait_until
 from devstack.topics import create_topic, delete_records, delete_topic, end_offsets
@@ -160,8 +161,11 @@ class TestTimes:
         found = {} if expected is None else {tp: TimedOffset(expected[0], NOON + expected[1])}
 
         # A partition without records has none since any instant.
-        assert cluster.offsets_for_times(dict.fromkeys([tp, Partition(name, 1)], NOON + instant)) == found
+        instants = dict.fromkeys([tp, Partition(name, 1)], NOON + instant)
+        assert cluster.offsets_for_times(instants) == found
         assert cluster.offsets_for_times({tp: NOON + instant}, partial=True) == found
+        # Without transactions and compaction, what the broker finds is a record.
+        assert TimeSearch(cluster, name).first_records(instants) == found
 
     def test_a_record_without_a_time_has_that_of_its_arrival(
         self, kafka: Kafka, cluster: Cluster, topic: TopicFactory

@@ -11,7 +11,7 @@ import pytest
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from tests.support.clients import Kafka, Transactions, produce
 from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, positions, rows
-from tests.support.openings import KEPT, at, ids, produce_at
+from tests.support.openings import KEPT, at, ids, one_record_transactions, produce_at
 
 pytestmark = pytest.mark.server
 
@@ -56,6 +56,29 @@ class TestUntil:
         inline_loader(name)
         assert ids(inline_loader) == list(range(9))
         assert rows(inline_loader.engine, "SELECT count(*) FROM target") == [(9,)]
+
+    @pytest.mark.broker
+    def test_a_marker_does_not_end_it(self, inline_loader: Loader, topic: TopicFactory) -> None:  # T02
+        name = topic(**KEPT)
+        one_record_transactions(inline_loader.kafka, name, range(10))
+
+        loaded = [(inline_loader(name, until=at(minutes)).rows, ids(inline_loader)[-1]) for minutes in (5, 6, 20)]
+
+        assert loaded == [(5, 4), (1, 5), (4, 9)]
+        assert positions(inline_loader.engine) == {(name, 0): 20}
+
+    def test_unread_records_are_loaded_whatever_was_read_before(
+        self, inline_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic(**KEPT)
+        produce_at(inline_loader.kafka, name, [0, 90])
+        inline_loader(name)
+        # These arrive late: one of them is before the instant, and the record at 90 is loaded.
+        produce_at(inline_loader.kafka, name, [10, 70, 20], first=2)
+
+        assert inline_loader(name, until=at(60)).rows == 1
+        assert ids(inline_loader) == [0, 1, 2]
+        assert inline_loader(name, until=at(60)).batches == ()
 
     def test_a_retry_keeps_the_ends_of_the_first_try(self, inline_loader: Loader, topic: TopicFactory) -> None:
         name, run = topic(**KEPT), TaskRun("run", "dag", "task", -1, 1)

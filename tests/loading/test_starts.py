@@ -24,7 +24,7 @@ from devstack.process import wait_until
 from devstack.topics import delete_records
 from tests.support.clients import Kafka, Transactions, commit_to_kafka, produce
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
-from tests.support.openings import KEPT, NOON, at, ids, left_open, produce_at
+from tests.support.openings import KEPT, NOON, at, ids, left_open, one_record_transactions, produce_at
 from tests.support.rewinds import Rewinder
 
 pytestmark = pytest.mark.server
@@ -87,6 +87,17 @@ class TestFirstRun:
         (warning,) = [record.getMessage() for record in caplog.records if "lies in the future" in record.getMessage()]
         assert f"{name}[0]: the first record at or after" in warning
         assert "is at offset 1" in warning
+
+    @pytest.mark.broker
+    def test_a_first_run_does_not_begin_at_a_marker(  # T03
+        self, inline_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic(**KEPT)
+        one_record_transactions(inline_loader.kafka, name, range(10))
+
+        inline_loader(name, start=at(7))
+
+        assert ids(inline_loader) == [7, 8, 9]
 
     @pytest.mark.broker
     def test_a_timestamp_behind_all_dates_is_found_by_a_search_by_time(

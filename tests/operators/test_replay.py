@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import Raw, SqlTable, TimeBounds
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.operators.replay import KafkaReplayPlanOperator
+from airflow_kafka_offsets.operators.replay import KafkaReplayOperator, KafkaReplayPlanOperator
 from devstack.kafka import KafkaBroker
 from tests.support.airflow_runs import airflow_runs, airflow_uri
 from tests.support.clients import produce
@@ -70,6 +71,27 @@ def test_bounds_that_say_nothing_or_two_things_are_refused(bounds: dict[str, Any
 
     with pytest.raises(ConfigurationError, match=message):
         plan.execute({})
+
+
+def test_all_records_are_those_of_a_span(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {
+        "task_id": "replay",
+        "group_id": "g",
+        "topics": ["t"],
+        "value_format": Raw(),
+        "sink": SqlTable("t", conn_id="warehouse"),
+    }
+    asked: list[Any] = []
+    monkeypatch.setattr(KafkaReplayOperator, "run_on_spark", lambda *args, **_: asked.append(args[3]))
+
+    KafkaReplayOperator(**given, since="2026-01-01", all_records=True).execute({})
+    KafkaReplayOperator(**given, since="2026-01-01").execute({})
+
+    assert asked == [TimeBounds("2026-01-01", all_records=True), TimeBounds("2026-01-01")]
+    with pytest.raises(ConfigurationError, match="all_records takes the records of a span of time: it needs since"):
+        KafkaReplayOperator(**given, batch_id=3, all_records=True).execute({})
+    with pytest.raises(ConfigurationError, match="all_records must be True or False; got all_records='yes'"):
+        KafkaReplayOperator(**given, since="2026-01-01", all_records="yes")  # type: ignore[arg-type]
 
 
 def test_offsets_of_a_partition_that_is_not_there_are_refused(

@@ -21,6 +21,7 @@ from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.topics import create_topic, delete_records, delete_topic
 from tests.support.clients import produce, producer
 from tests.support.loads import TopicFactory, names, rows
+from tests.support.openings import KEPT, at, one_record_transactions, produce_at
 from tests.support.replays import RUN, Interrupted, Replayer, die, offsets, proved, states
 
 pytestmark = pytest.mark.server
@@ -45,6 +46,31 @@ class TestBounds:
         replayer(name, TimeBounds("2026-01-01T12:05:00"), sink=SqlTable("other"))
         assert offsets(replayer.loader, "other") == {0: [3, 4, 5, 6]}
         assert replayer(name, TimeBounds("2026-01-01T13:00:00"), sink=SqlTable("other")) == LoadResult()
+
+    @pytest.mark.broker
+    def test_markers_are_no_bounds(self, replayer: Replayer, topic: TopicFactory) -> None:  # T01
+        name = topic(**KEPT)
+        one_record_transactions(replayer.loader.kafka, name, range(10))
+
+        assert replayer(name, TimeBounds(at(2), at(7))).rows == 5
+        assert offsets(replayer.loader, "elsewhere") == {0: [4, 6, 8, 10, 12]}
+
+    def test_records_after_the_range_are_counted(  # T05
+        self, replayer: Replayer, topic: TopicFactory, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        name = topic(partitions=3, **KEPT)
+        for partition, minutes in enumerate(([0, 5, 1, 2, 6, 3], [9, 3], [1, 2, 7])):
+            produce_at(replayer.loader.kafka, name, minutes, partition=partition)
+
+        assert replayer(name, TimeBounds(at(1), at(4))).rows == 2
+
+        assert offsets(replayer.loader, "elsewhere") == {2: [0, 1]}
+        (warning,) = [record.getMessage() for record in caplog.records if "out of order" in record.getMessage()]
+        assert f"4 records of the span from {at(1).isoformat()} to {at(4).isoformat()}" in warning
+        assert f"3 in {name}[0] 1..6, 1 in {name}[1] 0..2" in warning
+        caplog.clear()
+        assert replayer(name, TimeBounds(at(6), at(8)), sink=SqlTable("other")).rows == 3
+        assert "out of order" not in caplog.text
 
     def test_the_tries_of_a_task_instance_share_the_end_of_the_log(self, replayer: Replayer, orders: str) -> None:
         bounds = TimeBounds("2026-01-01")

@@ -30,6 +30,7 @@ from devstack.process import wait_until
 from tests.support.clients import Transactions, produce
 from tests.support.consumer_group_tool import BEGUN, COMMITTED, WITH_COMMIT, ConsumerGroupTool, Offsets, Subject
 from tests.support.loads import TopicFactory, names
+from tests.support.openings import KEPT, at, one_record_transactions
 
 pytestmark = [pytest.mark.server, pytest.mark.broker]
 
@@ -112,6 +113,16 @@ def test_the_new_offsets_are_those_of_kafkas_tool(
     preview = ours(subject, engine, Scenario.of(name, value), scope)
 
     assert new_offsets(preview) == theirs
+
+
+def test_a_marker_may_be_where_both_begin(  # T04
+    tool: ConsumerGroupTool, subject: Subject, engine: Engine, broker: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic(**KEPT)
+    one_record_transactions(broker, name, range(10))
+    theirs = tool.new_offsets(subject.group, "--topic", name, "--to-datetime", iso(at(2)))
+
+    assert new_offsets(ours(subject, engine, Scenario.of("to-datetime", iso(at(2))), name)) == theirs == {(name, 0): 1}
 
 
 @pytest.mark.parametrize("shift", ["-1000", "1000"])

@@ -84,18 +84,18 @@ class Transactions:
         self._producer = producer(kafka, **{"transactional.id": topic})
         self._producer.init_transactions(30)
 
-    def begin(self, values: list[bytes]) -> None:
+    def begin(self, values: list[bytes], timestamp: int = 0) -> None:
         self._producer.begin_transaction()
         for value in values:
-            self._producer.produce(self._topic, value, partition=0)
+            self._producer.produce(self._topic, value, partition=0, timestamp=timestamp)
         assert self._producer.flush(30) == 0
 
-    def commit(self, values: list[bytes]) -> None:
-        self.begin(values)
+    def commit(self, values: list[bytes], timestamp: int = 0) -> None:
+        self.begin(values, timestamp)
         self._producer.commit_transaction(30)
 
-    def abort(self, values: list[bytes]) -> None:
-        self.begin(values)
+    def abort(self, values: list[bytes], timestamp: int = 0) -> None:
+        self.begin(values, timestamp)
         self._producer.abort_transaction(30)
 
     def end(self) -> None:

@@ -25,6 +25,7 @@ from airflow_kafka_offsets.loading import load
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.replaying import replay
+from airflow_kafka_offsets.replaying.bounds import Bounds
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark import tasks
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -102,10 +103,10 @@ class Load:
 class Replay(Load):
     """What to replay.
 
-    :param bounds: offsets by topic and partition
+    :param bounds: of the replay
     """
 
-    bounds: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    bounds: Bounds | dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)
     replace: bool = False
 
     def __call__(self) -> LoadResult:

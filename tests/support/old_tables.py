@@ -118,6 +118,6 @@ def upgraded(engine: Engine) -> dict[str, list[dict[str, Any]]]:
         table: [{name: value for name, value in row.items() if name not in DROPPED} for row in rows]
         for table, rows in contents(engine).items()
     }
-    added = dict.fromkeys(("triggered_by", "os_user", "database_user"))
+    added = dict.fromkeys(("triggered_by", "os_user", "database_user", "records_since_ms", "records_until_ms"))
     found["offset_batches"] = [row | added for row in found["offset_batches"]]
     return found | {"offsets_schema_version": [{"version": SCHEMA_VERSION}]}

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from airflow_kafka_offsets.core.instants import milliseconds
+from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import StagingError
+from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.spark.job import StageJob
-from tests.support.clients import Kafka, producer
+from devstack.process import wait_until
+from tests.support.clients import Kafka, Transactions, producer
 from tests.support.inline import Fails
 from tests.support.loads import CountingLauncher, Loader, names, rows
 
@@ -31,6 +34,19 @@ def produce_at(kafka: Kafka, topic: str, minutes: Sequence[float], *, first: int
     for number, value in zip(minutes, names(first, len(minutes)), strict=True):
         writer.produce(topic, value, partition=partition, timestamp=milliseconds(at(number)))
     assert writer.flush(30) == 0
+
+
+def one_record_transactions(kafka: Kafka, topic: str, minutes: Sequence[float]) -> None:
+    """Records as `produce_at` writes them, each in a transaction of its own: at even offsets, with markers of now at odd ones."""
+    writer = Transactions(kafka, topic)
+    for number, minute in enumerate(minutes):
+        writer.commit(names(number, 1), milliseconds(at(minute)))
+    wait_until(lambda: end(kafka, topic) == 2 * len(minutes), 30, "the transactions to be visible")
+
+
+def end(kafka: Kafka, topic: str) -> int:
+    """The end of partition 0 as readers of committed records see it."""
+    return Cluster({"bootstrap.servers": kafka.bootstrap_servers}).logs([topic])[TopicPartition(topic, 0)].end
 
 
 def left_open(loader: Loader, *topics: str, **options: Any) -> int:

@@ -168,6 +168,21 @@ def test_what_a_replay_appended_is_not_loaded_by_the_group_too() -> None:
         assert prove(history, at_15, target="target", detail="nothing", replaces_rows=True).violations == []
 
 
+def test_what_was_appended_and_is_replaced_in_part_is_still_duplicated() -> None:
+    def without_9(batch: BatchRecord, *offsets: int) -> BatchRecord:
+        return replace(batch, rows=(tally([offset for offset in offsets if offset != 9]),), replaced={T0: Replaced(1)})
+
+    history = [without_9(appended(1, 8, 12), *range(8, 12)), without_9(replace(FIRST, batch_id=3), *range(10))]
+    span = appended(5, 8, 12)
+    (range_,) = span.ranges
+    taken = replace(range_, records=1, replaced=(8, 12))
+    partly = replace(span, takes_span=True, row_count=1, rows=(tally([9]),), ranges=(taken,))
+
+    violation = only(proved([*history, replace(SECOND, batch_id=4), partly], {T0: Position(15, ID)}))
+
+    assert "offsets 8..12 were appended to table 'target' by batch 1" in violation.words
+
+
 def test_a_partition_that_was_removed_begins_anew() -> None:
     removed = rewind(2, 10, 10, how="removed")
 

@@ -6,13 +6,15 @@ Reads are grouped queries, whatever the table's size, and offset by offset where
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
-from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
+from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, TIMESTAMP
+from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.sink import (
@@ -24,6 +26,8 @@ from airflow_kafka_offsets.sinks.sink import (
     ReplacedOffsets,
     RowCount,
 )
+
+_MILLISECOND_DIGITS = 3
 
 
 class SqlRows(NamedTuple):
@@ -121,12 +125,63 @@ class SqlRows(NamedTuple):
                 "them are of the offsets that are to be replaced is not known. Nothing was changed; have the transform keep "
                 "the columns _kafka_topic, _kafka_partition and _kafka_offset, and delete these rows yourself."
             )
-        return delete_rows(self.conn, self.table, origin, replaced)
+        timestamp = self._timestamp(replaced.include(origin)) if replaced.span is not None else None
+        return delete_rows(self.conn, self.table, origin, replaced, timestamp)
+
+    def _timestamp(self, condition: sa.ColumnElement[bool]) -> sa.ColumnElement[Any]:
+        """Return the column of the records' timestamps.
+
+        :param condition: which rows are looked at
+        :raises ConfigurationError: there is none, it rounds Kafka's milliseconds, or a row does not say its timestamp
+        """
+        assert self.table is not None
+        column = self.table.columns.get(TIMESTAMP)
+        if column is None or not _keeps_milliseconds(column.type):
+            what = f"no column {TIMESTAMP}" if column is None else f"a column {TIMESTAMP} of type {column.type}"
+            raise ConfigurationError(
+                f"Table {self.name!r} has {what}, which would have to keep the milliseconds of Kafka's timestamps: which of its rows "
+                "are of the span that is to be replaced is not known. Nothing was changed; replay a range of offsets, or without "
+                "all_records."
+            )
+        silent = self.conn.scalar(sa.select(sa.func.count()).select_from(self.table).where(condition, column.is_(None)))
+        if silent:
+            raise ConfigurationError(
+                f"Table {self.name!r} holds {count(silent, 'row')} of the offsets that are read, without a {TIMESTAMP}: whether they "
+                "are of the span that is to be replaced is not known. Nothing was changed; replay a range of offsets, or without "
+                "all_records."
+            )
+        return column
 
 
-def delete_rows(conn: Connection, table: sa.Table, origin: Origin, replaced: ReplacedOffsets) -> list[Removed]:
-    """Delete the rows of replaced offsets, and return how many of each batch and partition these were."""
+def _keeps_milliseconds(type_: Any) -> bool:
+    """Return whether a column of Postgres or SQLite has the milliseconds of each instant."""
+    precision = getattr(type_, "precision", None)
+    return isinstance(type_, sa.DateTime) and (precision is None or precision >= _MILLISECOND_DIGITS)
+
+
+def _instant(value: datetime, conn: Connection) -> sa.ColumnElement[datetime]:
+    # The sessions of Postgres have UTC for columns without a time zone; SQLite compares text without one.
+    has_zones = conn.dialect.name == "postgresql"
+    return sa.literal(value if has_zones else value.replace(tzinfo=None), sa.DateTime(timezone=has_zones))
+
+
+def delete_rows(
+    conn: Connection,
+    table: sa.Table,
+    origin: Origin,
+    replaced: ReplacedOffsets,
+    timestamp: sa.ColumnElement[Any] | None,
+) -> list[Removed]:
+    """Delete the rows of replaced offsets, and return how many of each batch and partition these were.
+
+    :param timestamp: that of the record; needed for a span of time
+    """
     condition, keys = replaced.include(origin), origin[:3]
+    if replaced.span is not None:
+        assert timestamp is not None
+        condition &= timestamp >= _instant(replaced.span.since, conn)
+        if replaced.span.until is not None:
+            condition &= timestamp < _instant(replaced.span.until, conn)
     counts = conn.execute(sa.select(*keys, sa.func.count()).where(condition).group_by(*keys)).all()
     conn.execute(table.delete().where(condition))
     return [Removed(batch, TopicPartition(topic, partition), count) for batch, topic, partition, count in counts]
