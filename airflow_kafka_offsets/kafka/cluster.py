@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 # A century. Some users configure unlimited retention with a number that no date reaches.
 _FOREVER_MS = 36_500 * 24 * 3_600_000
 
+_RETENTION = ("cleanup.policy", "retention.ms", "retention.bytes")
+
 ISOLATION_LEVELS = {
     "read_committed": IsolationLevel.READ_COMMITTED,
     "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
@@ -119,11 +121,11 @@ class Cluster:
             raise unavailable[0]
         return PartialLogs(logs, topic_errors, partition_errors)
 
-    def retention(self, topics: Sequence[str]) -> dict[str, timedelta]:
-        """Return how long topics keep a record.
+    def retention(self, topics: Sequence[str], unknown: dict[str, str] | None = None) -> dict[str, timedelta]:
+        """Return how long topics keep a record; topics with a size limit, or with unlimited retention, are left out.
 
-        Topics with a size limit, with unlimited retention, whose settings this user may not read, or for which the broker reports
-        fewer settings, are left out.
+        :param unknown: takes why it will not be known of other topics: this user may not read their settings, or the broker does not
+            report them. A topic that is in neither result may be asked about again
         """
 
         def request(client: AdminClient, names: Collection[str], timeout: float) -> Mapping[str, Future[Any]]:
@@ -131,8 +133,18 @@ class Cluster:
             futures = client.describe_configs(resources, request_timeout=timeout)
             return {resource.name: future for resource, future in futures.items()}
 
-        answers = self._admin.ask("the settings of its topics", list(topics), request, failed={})
-        retentions = {topic: _retention(settings) for topic, settings in answers.items()}
+        failed: dict[str, KafkaOffsetsError] = {}
+        answers = self._admin.ask(
+            "the settings of its topics", list(topics), request, operation="DescribeConfigs", failed=failed
+        )
+        reported = {topic: settings for topic, settings in answers.items() if _reports_retention(settings)}
+        if unknown is not None:
+            unknown |= {topic: str(error) for topic, error in failed.items() if isinstance(error, ConfigurationError)}
+            unknown |= {
+                topic: f"Kafka does not report {', '.join(_RETENTION)} of topic {topic!r}"
+                for topic in answers.keys() - reported.keys()
+            }
+        retentions = {topic: _retention(settings) for topic, settings in reported.items()}
         return {topic: retention for topic, retention in retentions.items() if retention is not None}
 
     def offsets_for_times(
@@ -162,12 +174,14 @@ class Cluster:
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
         """Return a consumer group in Kafka; None if Kafka knows none of that name (it forgets groups whose commits expired).
 
-        :raises KafkaUnavailableError: the group's coordinator did not answer in time, or refuses this user
+        :raises ConfigurationError: this user may not describe the group
+        :raises KafkaUnavailableError: the group's coordinator did not answer in time
         """
         group: ConsumerGroup | None = self._admin.ask_once(
             f"the state of consumer group {group_id!r}",
             lambda client, seconds: client.describe_consumer_groups([group_id], request_timeout=seconds)[group_id],
             consumer_groups.read_group,
+            resource=f"group {group_id!r}",
         )
         return group
 
@@ -178,7 +192,8 @@ class Cluster:
 
         :param partitions: None means all that the group committed
         :param timeout: seconds, instead of the cluster's own
-        :raises KafkaUnavailableError: the group's coordinator did not answer in time, or refuses this user; says why
+        :raises ConfigurationError: this user may not describe the group, or a topic
+        :raises KafkaUnavailableError: the group's coordinator did not answer in time; says why
         """
         scope = None if partitions is None else [ClientPartition(*tp) for tp in partitions]
         asked = [ConsumerGroupTopicPartitions(group_id, scope)]
@@ -186,6 +201,7 @@ class Cluster:
             f"what consumer group {group_id!r} committed",
             lambda client, seconds: client.list_consumer_group_offsets(asked, request_timeout=seconds)[group_id],
             consumer_groups.read_committed,
+            resource=f"group {group_id!r}",
             timeout=timeout,
         )
         return committed
@@ -285,15 +301,14 @@ def _read_offset(answer: Future[Any]) -> Any:
     return info
 
 
-def _retention(settings: Mapping[str, Any]) -> timedelta | None:
-    """Return how long a topic keeps a record, if time alone decides it and the broker reports the settings that say so."""
-    policy, by_time, by_size = (
-        settings[name].value if name in settings else None
-        for name in ("cleanup.policy", "retention.ms", "retention.bytes")
-    )
+def _reports_retention(settings: Mapping[str, Any]) -> bool:
     # Proxies and managed clusters hide settings, or their values.
-    if policy is None or by_time is None or by_size is None:
-        return None
+    return all(name in settings and settings[name].value is not None for name in _RETENTION)
+
+
+def _retention(settings: Mapping[str, Any]) -> timedelta | None:
+    """Return how long a topic keeps a record, if time alone decides it."""
+    policy, by_time, by_size = (settings[name].value for name in _RETENTION)
     if "delete" not in policy or not 0 <= int(by_time) < _FOREVER_MS or int(by_size) >= 0:
         return None
     return timedelta(milliseconds=int(by_time))
