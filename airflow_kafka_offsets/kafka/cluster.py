@@ -22,21 +22,17 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, OffsetSpec
 
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, KafkaUnavailableError
 from airflow_kafka_offsets.kafka import consumer_groups
 from airflow_kafka_offsets.kafka.admin import RetryingAdmin
 from airflow_kafka_offsets.kafka.consumer_groups import ConsumerGroup
+from airflow_kafka_offsets.kafka.retention import SETTINGS, read_retention, reports_retention
 
 log = logging.getLogger(__name__)
 
-
-# A century. Some users configure unlimited retention with a number that no date reaches.
-_FOREVER_MS = 36_500 * 24 * 3_600_000
-
-_RETENTION = ("cleanup.policy", "retention.ms", "retention.bytes")
 
 ISOLATION_LEVELS = {
     "read_committed": IsolationLevel.READ_COMMITTED,
@@ -121,6 +117,20 @@ class Cluster:
             raise unavailable[0]
         return PartialLogs(logs, topic_errors, partition_errors)
 
+    def check_readable(self, topics: Sequence[str]) -> None:
+        """Check that this user may read topics, by asking, not by reading.
+
+        :raises ConfigurationError: an ACL is missing; names every topic
+        """
+        described = self._describe(topics, None, include_authorized_operations=True)
+        # An old broker reports none.
+        allowed = {topic: info.authorized_operations for topic, info in described.items()}
+        unreadable = [
+            topic for topic, operations in allowed.items() if operations and AclOperation.READ not in operations
+        ]
+        if unreadable:
+            raise self._admin.denied("Records cannot be read", "Read", unreadable)
+
     def retention(self, topics: Sequence[str], unknown: dict[str, str] | None = None) -> dict[str, timedelta]:
         """Return how long topics keep a record; topics with a size limit, or with unlimited retention, are left out.
 
@@ -137,14 +147,14 @@ class Cluster:
         answers = self._admin.ask(
             "the settings of its topics", list(topics), request, operation="DescribeConfigs", failed=failed
         )
-        reported = {topic: settings for topic, settings in answers.items() if _reports_retention(settings)}
+        reported = {topic: settings for topic, settings in answers.items() if reports_retention(settings)}
         if unknown is not None:
             unknown |= {topic: str(error) for topic, error in failed.items() if isinstance(error, ConfigurationError)}
             unknown |= {
-                topic: f"Kafka does not report {', '.join(_RETENTION)} of topic {topic!r}"
+                topic: f"Kafka does not report {', '.join(SETTINGS)} of topic {topic!r}"
                 for topic in answers.keys() - reported.keys()
             }
-        retentions = {topic: _retention(settings) for topic, settings in reported.items()}
+        retentions = {topic: read_retention(settings) for topic, settings in reported.items()}
         return {topic: retention for topic, retention in retentions.items() if retention is not None}
 
     def offsets_for_times(
@@ -236,14 +246,7 @@ class Cluster:
         self, topics: Sequence[str], topic_errors: dict[str, KafkaOffsetsError] | None
     ) -> dict[TopicPartition, str | None]:
         # Describing comes first also because a long-lived client does not see new partitions otherwise.
-        described = self._admin.ask(
-            "its topics",
-            list(topics),
-            lambda client, names, timeout: client.describe_topics(
-                TopicCollection(list(names)), request_timeout=timeout
-            ),
-            failed=topic_errors,
-        )
+        described = self._describe(topics, topic_errors)
         topic_ids = {topic: _topic_id(info) for topic, info in described.items()}
         for topic in sorted(topic for topic, topic_id in topic_ids.items() if topic_id is None):
             log.warning(
@@ -254,6 +257,18 @@ class Cluster:
             for topic, info in described.items()
             for partition in info.partitions
         }
+
+    def _describe(
+        self, topics: Sequence[str], failed: dict[str, KafkaOffsetsError] | None, **options: bool
+    ) -> dict[str, Any]:
+        return self._admin.ask(
+            "its topics",
+            list(topics),
+            lambda client, names, timeout: client.describe_topics(
+                TopicCollection(list(names)), request_timeout=timeout, **options
+            ),
+            failed=failed,
+        )
 
     def _logs(
         self,
@@ -299,19 +314,6 @@ def _read_offset(answer: Future[Any]) -> Any:
     if info.offset == OFFSET_INVALID:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the partition's leader did not answer"))
     return info
-
-
-def _reports_retention(settings: Mapping[str, Any]) -> bool:
-    # Proxies and managed clusters hide settings, or their values.
-    return all(name in settings and settings[name].value is not None for name in _RETENTION)
-
-
-def _retention(settings: Mapping[str, Any]) -> timedelta | None:
-    """Return how long a topic keeps a record, if time alone decides it."""
-    policy, by_time, by_size = (settings[name].value for name in _RETENTION)
-    if "delete" not in policy or not 0 <= int(by_time) < _FOREVER_MS or int(by_size) >= 0:
-        return None
-    return timedelta(milliseconds=int(by_time))
 
 
 def _topic_id(info: Any) -> str | None:

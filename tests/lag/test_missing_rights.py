@@ -18,7 +18,7 @@ from airflow_kafka_offsets.triggers.lag import KafkaLagTrigger
 from devstack.secured_kafka import SecuredKafka
 from devstack.topics import create_topic
 from tests.support.clients import produce
-from tests.support.command_line import DB, CommandLine, database_connection
+from tests.support.command_line import DB, CommandLine, database_connection, findings
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, names
 from tests.support.running_triggers import arguments, running
@@ -103,6 +103,31 @@ class TestWithoutDescribeConfigs:
     ) -> None:
         assert sensor(topic, min_lag=2, max_delay=DAY).poke({}).is_done
         assert "DescribeConfigs" not in caplog.text
+
+
+class TestDoctor:
+    def test_each_acl_is_looked_at_and_none_that_loads_do_not_need_is_demanded(
+        self, cli: CommandLine, topic: str, allow: Callable[[str], None]
+    ) -> None:
+        def look() -> dict[str, tuple[str, str]]:
+            rows = findings(cli("doctor", *DB, "--topic", topic, "--output", "json"))
+            return {name: (rows[name]["result"], rows[name]["found"]) for name in ("Kafka topics", "headroom in time")}
+
+        found = look()
+        assert found["Kafka topics"][0] == "failed"
+        assert f"needs the ACL Describe on topic '{topic}'" in found["Kafka topics"][1]
+        assert found["headroom in time"] == ("skipped", "the topics are not read")
+        allow("Describe")
+        result, message = look()["Kafka topics"]
+        assert result == "failed"
+        assert f"Records cannot be read: user 'loader' needs the ACL Read on topic '{topic}'" in message
+        allow("Read")
+        found = look()
+        assert found["Kafka topics"] == ("ok", "1 topic, 1 partition")
+        assert found["headroom in time"][0] == "warning"
+        assert f"needs the ACL DescribeConfigs on topic '{topic}'" in found["headroom in time"][1]
+        allow("DescribeConfigs")
+        assert look()["headroom in time"] == ("ok", "retention in time is known; 1 topic has one")
 
 
 class TestWithoutDescribe:
