@@ -68,7 +68,7 @@ class SecuredKafka(KafkaBroker):
 
     def add_user(self, name: str, password: str) -> None:
         """Create a user of SCRAM-SHA-512, and wait until the broker knows the password."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        admin = self._admin()
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, _ITERATIONS)
         upsertion = UserScramCredentialUpsertion(name, info, password.encode())
         admin.alter_user_scram_credentials([upsertion])[name].result(_TIMEOUT)
@@ -92,7 +92,7 @@ class SecuredKafka(KafkaBroker):
         # The client spells them READ and DESCRIBE_CONFIGS.
         constant = "".join(f"_{letter}" if letter.isupper() else letter.upper() for letter in operation).strip("_")
         what = (ResourceType[kind.upper()], name, ResourcePatternType.LITERAL, principal, "*", AclOperation[constant])
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        admin = self._admin()
         for created in admin.create_acls([AclBinding(*what, AclPermissionType.ALLOW)]).values():
             created.result(_TIMEOUT)
         sought = AclBindingFilter(*what, AclPermissionType.ALLOW)
@@ -119,3 +119,6 @@ class SecuredKafka(KafkaBroker):
             "ssl.certificate.pem": certificate.certificate,
             "ssl.key.pem": certificate.key,
         }
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
