@@ -18,9 +18,8 @@ from devstack.server import Server
 
 _START_TIMEOUT = 60.0
 
-# The roles of a node follow from its listeners.
+# The roles of a node follow from its listeners: one that is not the controller's makes it a broker.
 CLIENT, CONTROLLER = "CLIENT", "CONTROLLER"
-_ROLES = {CLIENT: "broker", CONTROLLER: "controller"}
 
 _SETTINGS = {
     # For one broker. The first use of groups or transactions must not create 50 partitions.
@@ -59,18 +58,21 @@ def voter(node_id: int, port: int) -> str:
     return f"{node_id}@127.0.0.1:{port}"
 
 
-def _addresses(node_id: int, voters: str, listeners: Mapping[str, int]) -> dict[str, str]:
+def _addresses(node_id: int, voters: str, listeners: Mapping[str, int], protocols: Mapping[str, str]) -> dict[str, str]:
     addresses = {name: f"{name}://127.0.0.1:{port}" for name, port in listeners.items()}
+    spoken = {CLIENT: "PLAINTEXT", CONTROLLER: "PLAINTEXT", **protocols}
+    roles = dict.fromkeys("controller" if name == CONTROLLER else "broker" for name in listeners)
     settings = {
-        "process.roles": ",".join(_ROLES[name] for name in listeners),
+        "process.roles": ",".join(roles),
         "node.id": str(node_id),
         "listeners": ",".join(addresses.values()),
-        "listener.security.protocol.map": f"{CLIENT}:PLAINTEXT,{CONTROLLER}:PLAINTEXT",
+        "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in spoken.items()),
         "controller.listener.names": CONTROLLER,
         "controller.quorum.voters": voters,
     }
     if CLIENT in listeners:
-        settings |= {"advertised.listeners": addresses[CLIENT], "inter.broker.listener.name": CLIENT}
+        advertised = ",".join(address for name, address in addresses.items() if name != CONTROLLER)
+        settings |= {"advertised.listeners": advertised, "inter.broker.listener.name": CLIENT}
     return settings
 
 
@@ -81,6 +83,7 @@ class KafkaNode(Server):
     :param cluster_id: the same for every node of the cluster
     :param voters: the cluster's controllers, see :func:`voter`
     :param listeners: ports by name; with `CLIENT` the node is a broker, with `CONTROLLER` a controller
+    :param protocols: what other listeners speak, by name; `CLIENT` and `CONTROLLER` are plain text
     :param directory: for the settings, data and log of this node
     :param scratch: directory to remove if this process dies without stopping; None is `directory`
     :param heap: the JVM's maximum heap
@@ -100,6 +103,7 @@ class KafkaNode(Server):
         config: Mapping[str, str],
         java_options: Sequence[str] = (),
         scratch: Path | None = None,
+        protocols: Mapping[str, str] | None = None,
     ) -> None:
         self.node_id = node_id
         self.port = listeners.get(CLIENT, listeners.get(CONTROLLER, 0))
@@ -108,7 +112,8 @@ class KafkaNode(Server):
         self._cluster_id = cluster_id
         self._formatted = False
         self._properties = self.directory / "server.properties"
-        settings = _SETTINGS | _addresses(node_id, voters, listeners) | {"log.dirs": str(self.directory / "log")}
+        addresses = _addresses(node_id, voters, listeners, protocols or {})
+        settings = _SETTINGS | addresses | {"log.dirs": str(self.directory / "log")}
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in (settings | dict(config)).items()))
         self._java = kafka_java(f"-Xmx{heap}")
         self.process = ServerProcess(
@@ -170,21 +175,29 @@ class KafkaBroker(KafkaNode):
     :param heap: the JVM's maximum heap
     :param config: broker settings by Kafka's names; they override those for tests
     :param java_options: more options of the JVM
+    :param protocols: what further listeners speak, by name; their ports are in `ports`
     """
 
     def __init__(
-        self, *, heap: str = "512m", config: dict[str, str] | None = None, java_options: Sequence[str] = ()
+        self,
+        *,
+        heap: str = "512m",
+        config: dict[str, str] | None = None,
+        java_options: Sequence[str] = (),
+        protocols: Mapping[str, str] | None = None,
     ) -> None:
         controller_port = free_port()
+        self.ports = {name: free_port() for name in protocols or {}}
         super().__init__(
             1,
             cluster_id=new_cluster_id(),
             voters=voter(1, controller_port),
-            listeners={CLIENT: free_port(), CONTROLLER: controller_port},
+            listeners={CLIENT: free_port(), CONTROLLER: controller_port, **self.ports},
             directory=Path(tempfile.mkdtemp(prefix="devstack-kafka-")),
             heap=heap,
             config=config or {},
             java_options=java_options,
+            protocols=protocols,
         )
 
 

@@ -11,6 +11,7 @@ from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from devstack.quick_java import quick_java_home
+from devstack.secured_kafka import SecuredKafka
 from devstack.spark import SparkStandalone
 from devstack.topics import create_topic, create_topics
 from tests.support.clients import Kafka
@@ -57,6 +58,14 @@ def airflow_home(pytestconfig: pytest.Config) -> AirflowHome:
 def broker() -> Iterator[KafkaBroker]:
     """A broker for the whole session. Tests that stop, kill or freeze a broker start one of their own."""
     with KafkaBroker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def secured_kafka() -> Iterator[SecuredKafka]:
+    """A broker with TLS, logins and ACLs for the whole session; `loader` logs in by SCRAM, `plain` by PLAIN."""
+    with SecuredKafka(plain_users={"plain": "plain-secret"}) as broker:
+        broker.add_user("loader", "loader-secret")
         yield broker
 
 

@@ -229,13 +229,17 @@ COMMANDS = (
     _command(
         "doctor.doctor",
         "Check that loads can run here",
-        "Check versions, the database and the rights in it, Kafka, Spark and Java, and say how to mend each fault. "
+        "Check versions, the database, the rights in it and the target, Kafka and its ACLs, Spark and Java, and say how to mend "
+        "each fault. "
         "Changes nothing. Exits with 1 if a check failed.",
         "doctor --conn-id warehouse --kafka-conn-id kafka_default --spark-conn-id spark_default",
         *shared.DATABASE,
         shared.KAFKA_CONN_ID,
         shared.SPARK_CONN_ID,
         topics("a topic that must be readable", "the topics of all stored positions", metavar="TOPIC"),
+        option("--table", "a table that must take rows, or be missing (default: the tables of all loads)"),
+        shared.TABLE_SCHEMA,
+        shared.UPSERT_KEY,
         shared.OUTPUT,
     ),
 )

@@ -11,7 +11,8 @@ from airflow.sdk.exceptions import AirflowException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from airflow_kafka_offsets.cli.command import command, describe_error, one_line
-from airflow_kafka_offsets.cli.doctor_checks import CheckFailedError, CheckSkipped, CheckWarning, Machine
+from airflow_kafka_offsets.cli.doctor_checks import Machine
+from airflow_kafka_offsets.cli.doctor_database import CheckFailedError, CheckSkipped, CheckWarning
 from airflow_kafka_offsets.cli.output import show
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.errors import database_message
@@ -23,7 +24,7 @@ _SECRET_WORDS = ("password", "secret", "token", "passphrase", "key.pem", "jaas")
 class _Check(NamedTuple):
     """A check.
 
-    :param fix: what the user can do if it fails, unless the failure has a better answer
+    :param fix: what the user can do if it fails or warns, unless the failure has a better answer
     :param needs: the checks that must be ok, and why this one is skipped otherwise; an empty reason leaves it out
     """
 
@@ -36,12 +37,14 @@ class _Check(NamedTuple):
 _DATABASE = {"database": "the database is not reached"}
 _KAFKA = {"Kafka connection": "there is no configuration"}
 _SPARK = {"Spark connection": "there is no connection"}
+_TOPICS = {**_KAFKA, "Kafka topics": "the topics are not read"}
 _FIX_KAFKA = "correct bootstrap.servers, security.protocol and the credentials, or start the broker"
+_FIX_SECURITY = "see SECURITY.md"
 
 _CHECKS = (
     _Check("versions", Machine.versions, "reinstall airflow-kafka-offsets", {}),
     _Check("database", Machine.database, "correct the connection, or start the database", {}),
-    _Check("database security", Machine.database_security, "", _DATABASE),
+    _Check("database security", Machine.database_security, _FIX_SECURITY, _DATABASE),
     _Check(
         "state tables",
         Machine.state_tables,
@@ -54,6 +57,12 @@ _CHECKS = (
         "GRANT the missing rights to the user",
         {**_DATABASE, "state tables": "there are no state tables to check"},
     ),
+    _Check(
+        "target",
+        Machine.target,
+        "GRANT what is missing, create the table, or name another one with --table and --table-schema",
+        _DATABASE,
+    ),
     _Check("binary COPY", Machine.binary_copy, "pip install 'airflow-kafka-offsets[postgres]'", {"database": ""}),
     _Check(
         "Kafka connection",
@@ -61,9 +70,20 @@ _CHECKS = (
         "add a connection of type kafka whose extra has 'bootstrap.servers'",
         {},
     ),
-    _Check("Kafka security", Machine.kafka_security, "", _KAFKA),
+    _Check("Kafka security", Machine.kafka_security, _FIX_SECURITY, _KAFKA),
     _Check("Kafka cluster", Machine.kafka_cluster, _FIX_KAFKA, _KAFKA),
-    _Check("Kafka topics", Machine.kafka_topics, _FIX_KAFKA, {**_KAFKA, "Kafka cluster": "the cluster is not reached"}),
+    _Check(
+        "Kafka topics",
+        Machine.kafka_topics,
+        "correct the name, add the ACL Read on the topic, or start the broker",
+        {**_KAFKA, "Kafka cluster": "the cluster is not reached"},
+    ),
+    _Check(
+        "headroom in time",
+        Machine.headroom,
+        "for a min_headroom that is a duration, add the ACL DescribeConfigs on the topics",
+        _TOPICS,
+    ),
     _Check("PySpark", Machine.pyspark, "pip install 'airflow-kafka-offsets[spark]'", {}),
     _Check("Java", Machine.java, "install a Java runtime, and set JAVA_HOME if it is not on the PATH", {}),
     _Check(
@@ -78,7 +98,7 @@ _CHECKS = (
         "install the extra [spark], and correct the connection's extra",
         {**_SPARK, "Java": "it needs Java"},
     ),
-    _Check("Spark security", Machine.spark_security, "", _SPARK),
+    _Check("Spark security", Machine.spark_security, _FIX_SECURITY, _SPARK),
     _Check("Spark master", Machine.spark_master, "start the master, or correct the connection", _SPARK),
 )
 
@@ -114,9 +134,9 @@ def _run(check: _Check, machine: Machine) -> tuple[str, str, str | None]:
     except CheckSkipped as reason:
         return "skipped", str(reason), None
     except CheckWarning as error:
-        return "warning", str(error), error.fix
+        return "warning", str(error), check.fix
     except CheckFailedError as error:
-        return "failed", str(error), error.fix
+        return "failed", str(error), error.fix or check.fix
     except DBAPIError as error:
         # Not as other commands report it: they refer the user to doctor.
         return "failed", f"the database says: {database_message(error)}", check.fix

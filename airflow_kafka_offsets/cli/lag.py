@@ -78,6 +78,8 @@ def _report(args: Namespace) -> LagReport:
         if not report.partitions and (topics := known_topics(ledger, args.group)):
             note(f"No position of group {args.group!r} is stored yet: these are the topics of its open batch")
             report = measure_lag(ledger, kafka, replace(question, scope=dict.fromkeys(topics)))
+    if report.unknown_headroom is not None:
+        note(f"The headroom in time is unknown: {report.unknown_headroom}")
     return report
 
 

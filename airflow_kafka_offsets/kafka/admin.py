@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
@@ -23,7 +24,9 @@ from airflow_kafka_offsets.exceptions import (
     UnknownTopicError,
 )
 from airflow_kafka_offsets.kafka.config import check_config, client_log, warn_of_weaknesses
-from airflow_kafka_offsets.kafka.read_errors import REFUSED, UNKNOWN, reasons
+from airflow_kafka_offsets.kafka.listeners import mismatch
+from airflow_kafka_offsets.kafka.read_errors import UNKNOWN
+from airflow_kafka_offsets.kafka.refusals import DENIED, denied, reasons, refused_connection
 
 Key = TypeVar("Key")
 
@@ -58,6 +61,9 @@ RETRIABLE = frozenset(
 # The last: no topic can have such a name.
 _UNKNOWN = UNKNOWN | {KafkaError.TOPIC_EXCEPTION}
 
+# A key with one of these errors is dealt with together with the others.
+_WAITING = RETRIABLE | _UNKNOWN | DENIED
+
 # A new topic is unknown to some brokers for a moment; a topic that stays unknown this long does not exist.
 _UNKNOWN_GRACE_SECONDS = 3.0
 
@@ -85,6 +91,8 @@ class RetryingAdmin:
         self._servers = checked["bootstrap.servers"]
         # Only this callback learns why a connection fails. It runs inside poll().
         self._reasons: list[KafkaError] = []
+        self._seen = 0
+        self._looked = False
         self._config = {**checked, "error_cb": self._reasons.append}
         try:
             self._client = AdminClient(self._config, logger=client_log)
@@ -98,17 +106,21 @@ class RetryingAdmin:
         request: Request[Key],
         read: Read = Future.result,
         *,
+        operation: str = "Describe",
+        resource: str | None = None,
         timeout: float | None = None,
         failed: dict[Key, KafkaOffsetsError] | None = None,
     ) -> dict[Key, Any]:
         """Request the answers for all keys at once, and again for those whose answer was a retriable error.
 
         :param what: what Kafka is to report, for errors
+        :param operation: of the ACL that the request needs
+        :param resource: of that ACL; None is the topics of the keys
         :param timeout: seconds, instead of those of this client
         :param failed: takes the errors of single keys, also of those that ran out of time; None raises them
-        :raises ConfigurationError: the brokers refuse the credentials, or the certificates do not fit
+        :raises ConfigurationError: the brokers refuse the connection, their listeners speak another protocol, or an ACL is missing
         :raises UnknownTopicError: naming every topic or partition that the cluster does not show
-        :raises KafkaUnavailableError: the cluster did not answer in time, or refuses this user; says why
+        :raises KafkaUnavailableError: the cluster did not answer in time; says why
         """
         limit = self._timeout if timeout is None else timeout
         started = time.monotonic()
@@ -135,13 +147,13 @@ class RetryingAdmin:
                     answers[key] = read(future)
                     del waiting[key]
                 except Exception as error:
-                    if isinstance(error, KafkaException) and error.args[0].code() in RETRIABLE | _UNKNOWN:
+                    if isinstance(error, KafkaException) and error.args[0].code() in _WAITING:
                         waiting[key] = error.args[0]
                     else:
                         fail([key], partial(self._refused, what, error))
+            fail(_with(DENIED, waiting), partial(self._denied, what, operation, resource, waiting))
             if time.monotonic() - started > _UNKNOWN_GRACE_SECONDS:
-                unknown = [key for key, code in waiting.items() if code is not None and code.code() in _UNKNOWN]
-                fail(unknown, self._unknown)
+                fail(_with(_UNKNOWN, waiting), self._unknown)
             if waiting:
                 time.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
@@ -155,32 +167,58 @@ class RetryingAdmin:
         request: Callable[[AdminClient, float], Future[Any]],
         read: Read = Future.result,
         *,
+        resource: str | None = None,
         timeout: float | None = None,
     ) -> Any:
         """Request one answer, which is of no topic or partition; raises what `ask` raises."""
         asked = self.ask(
-            what, [None], lambda client, _, seconds: {None: request(client, seconds)}, read, timeout=timeout
+            what,
+            [None],
+            lambda client, _, seconds: {None: request(client, seconds)},
+            read,
+            resource=resource,
+            timeout=timeout,
         )
         return asked[None]
+
+    def denied(self, failed: str, operation: str, topics: Collection[str]) -> ConfigurationError:
+        """Return the error for topics that lack an ACL; see `refusals.denied`."""
+        return denied(self._config, failed, operation, map(_name, sorted(topics)))
 
     def _await(self, future: Future[Any]) -> None:
         """Wait for an answer.
 
-        :raises ConfigurationError: the client reports wrong credentials or certificates, which no retry mends
+        :raises ConfigurationError: the client reports what no retry mends
         """
         while not future.done():
             # The answer comes on a thread of the client; poll() delivers only what it reports of failing connections.
             wait([future], timeout=_POLL_SECONDS)
             self._client.poll(0)
-            for reason in self._reasons:
-                if reason.code() in REFUSED:
-                    raise ConfigurationError(f"Kafka at {self._servers} refuses the connection: {reason.str()}")
+            for reason in self._reasons[self._seen :]:
+                self._seen += 1
+                if (refusal := refused_connection(self._config, reason)) is not None:
+                    raise refusal
+                if reason.code() == KafkaError._ALL_BROKERS_DOWN and not self._looked:
+                    self._looked = True
+                    if (other := mismatch(self._config)) is not None:
+                        raise other
 
     def _unknown(self, keys: Collection[object]) -> UnknownTopicError:
         return UnknownTopicError(
             f"Kafka at {self._servers} has no {', '.join(sorted(map(_name, keys)))}, or this user may not "
             "describe it. Check the spelling, the connection, and the ACLs (Describe on the topic)."
         )
+
+    def _denied(
+        self,
+        what: str,
+        operation: str,
+        resource: str | None,
+        waiting: Mapping[Key, KafkaError | None],
+        keys: Collection[Key],
+    ) -> ConfigurationError:
+        resources = {_resource(key, waiting[key], resource): None for key in sorted(keys, key=_name)}
+        return denied(self._config, f"Kafka at {self._servers} did not report {what}", operation, resources)
 
     def _refused(self, what: str, cause: BaseException, _: object) -> KafkaUnavailableError:
         error = KafkaUnavailableError(f"Kafka at {self._servers} did not report {what}: {cause}")
@@ -197,6 +235,20 @@ class RetryingAdmin:
             f"Kafka at {self._servers} did not report {what}{f' ({names})' if names else ''} within {seconds:.3g} s: "
             f"{reasons(codes) or 'no reason given'}"
         )
+
+
+def _with(codes: Collection[int], waiting: Mapping[Key, KafkaError | None]) -> list[Key]:
+    """Return the keys whose last answer was one of some errors."""
+    return [key for key, error in waiting.items() if error is not None and error.code() in codes]
+
+
+def _resource(key: object, error: KafkaError | None, resource: str | None) -> str:
+    """Return what an ACL is missing for. A request about a group may also be denied for one of its topics; see `read_committed`."""
+    if isinstance(key, (str, TopicPartition)):
+        return _name(key if isinstance(key, str) else key.topic)
+    if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return str(error.str())
+    return resource or "the cluster"
 
 
 def _name(key: object) -> str:

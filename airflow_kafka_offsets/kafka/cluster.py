@@ -22,19 +22,17 @@ from confluent_kafka import (
     TopicCollection,
 )
 from confluent_kafka import TopicPartition as ClientPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, OffsetSpec
 
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, KafkaUnavailableError
 from airflow_kafka_offsets.kafka import consumer_groups
 from airflow_kafka_offsets.kafka.admin import RetryingAdmin
 from airflow_kafka_offsets.kafka.consumer_groups import ConsumerGroup
+from airflow_kafka_offsets.kafka.retention import SETTINGS, read_retention, reports_retention
 
 log = logging.getLogger(__name__)
 
-
-# A century. Some users configure unlimited retention with a number that no date reaches.
-_FOREVER_MS = 36_500 * 24 * 3_600_000
 
 ISOLATION_LEVELS = {
     "read_committed": IsolationLevel.READ_COMMITTED,
@@ -121,11 +119,25 @@ class Cluster:
             raise unavailable[0]
         return PartialLogs(logs, topic_errors, partition_errors)
 
-    def retention(self, topics: Sequence[str]) -> dict[str, timedelta]:
-        """Return how long topics keep a record.
+    def check_readable(self, topics: Sequence[str]) -> None:
+        """Check that this user may read topics, by asking, not by reading.
 
-        Topics with a size limit, with unlimited retention, whose settings this user may not read, or for which the broker reports
-        fewer settings, are left out.
+        :raises ConfigurationError: an ACL is missing; names every topic
+        """
+        described = self._describe(topics, None, include_authorized_operations=True)
+        # An old broker reports none.
+        allowed = {topic: info.authorized_operations for topic, info in described.items()}
+        unreadable = [
+            topic for topic, operations in allowed.items() if operations and AclOperation.READ not in operations
+        ]
+        if unreadable:
+            raise self._admin.denied("Records cannot be read", "Read", unreadable)
+
+    def retention(self, topics: Sequence[str], unknown: dict[str, str] | None = None) -> dict[str, timedelta]:
+        """Return how long topics keep a record; topics with a size limit, or with unlimited retention, are left out.
+
+        :param unknown: takes why it will not be known of other topics: this user may not read their settings, or the broker does not
+            report them. A topic that is in neither result may be asked about again
         """
 
         def request(client: AdminClient, names: Collection[str], timeout: float) -> Mapping[str, Future[Any]]:
@@ -133,8 +145,18 @@ class Cluster:
             futures = client.describe_configs(resources, request_timeout=timeout)
             return {resource.name: future for resource, future in futures.items()}
 
-        answers = self._admin.ask("the settings of its topics", list(topics), request, failed={})
-        retentions = {topic: _retention(settings) for topic, settings in answers.items()}
+        failed: dict[str, KafkaOffsetsError] = {}
+        answers = self._admin.ask(
+            "the settings of its topics", list(topics), request, operation="DescribeConfigs", failed=failed
+        )
+        reported = {topic: settings for topic, settings in answers.items() if reports_retention(settings)}
+        if unknown is not None:
+            unknown |= {topic: str(error) for topic, error in failed.items() if isinstance(error, ConfigurationError)}
+            unknown |= {
+                topic: f"Kafka does not report {', '.join(SETTINGS)} of topic {topic!r}"
+                for topic in answers.keys() - reported.keys()
+            }
+        retentions = {topic: read_retention(settings) for topic, settings in reported.items()}
         return {topic: retention for topic, retention in retentions.items() if retention is not None}
 
     def offsets_for_times(
@@ -166,12 +188,14 @@ class Cluster:
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
         """Return a consumer group in Kafka; None if Kafka knows none of that name (it forgets groups whose commits expired).
 
-        :raises KafkaUnavailableError: the group's coordinator did not answer in time, or refuses this user
+        :raises ConfigurationError: this user may not describe the group
+        :raises KafkaUnavailableError: the group's coordinator did not answer in time
         """
         group: ConsumerGroup | None = self._admin.ask_once(
             f"the state of consumer group {group_id!r}",
             lambda client, seconds: client.describe_consumer_groups([group_id], request_timeout=seconds)[group_id],
             consumer_groups.read_group,
+            resource=f"group {group_id!r}",
         )
         return group
 
@@ -182,7 +206,8 @@ class Cluster:
 
         :param partitions: None means all that the group committed
         :param timeout: seconds, instead of the cluster's own
-        :raises KafkaUnavailableError: the group's coordinator did not answer in time, or refuses this user; says why
+        :raises ConfigurationError: this user may not describe the group, or a topic
+        :raises KafkaUnavailableError: the group's coordinator did not answer in time; says why
         """
         scope = None if partitions is None else [ClientPartition(*tp) for tp in partitions]
         asked = [ConsumerGroupTopicPartitions(group_id, scope)]
@@ -190,6 +215,7 @@ class Cluster:
             f"what consumer group {group_id!r} committed",
             lambda client, seconds: client.list_consumer_group_offsets(asked, request_timeout=seconds)[group_id],
             consumer_groups.read_committed,
+            resource=f"group {group_id!r}",
             timeout=timeout,
         )
         return committed
@@ -224,14 +250,7 @@ class Cluster:
         self, topics: Sequence[str], topic_errors: dict[str, KafkaOffsetsError] | None
     ) -> dict[TopicPartition, str | None]:
         # Describing comes first also because a long-lived client does not see new partitions otherwise.
-        described = self._admin.ask(
-            "its topics",
-            list(topics),
-            lambda client, names, timeout: client.describe_topics(
-                TopicCollection(list(names)), request_timeout=timeout
-            ),
-            failed=topic_errors,
-        )
+        described = self._describe(topics, topic_errors)
         topic_ids = {topic: _topic_id(info) for topic, info in described.items()}
         for topic in sorted(topic for topic, topic_id in topic_ids.items() if topic_id is None):
             log.warning(
@@ -242,6 +261,18 @@ class Cluster:
             for topic, info in described.items()
             for partition in info.partitions
         }
+
+    def _describe(
+        self, topics: Sequence[str], failed: dict[str, KafkaOffsetsError] | None, **options: bool
+    ) -> dict[str, Any]:
+        return self._admin.ask(
+            "its topics",
+            list(topics),
+            lambda client, names, timeout: client.describe_topics(
+                TopicCollection(list(names)), request_timeout=timeout, **options
+            ),
+            failed=failed,
+        )
 
     def _logs(
         self,
@@ -287,20 +318,6 @@ def _read_offset(answer: Future[Any]) -> Any:
     if info.offset == OFFSET_INVALID:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT, "the partition's leader did not answer"))
     return info
-
-
-def _retention(settings: Mapping[str, Any]) -> timedelta | None:
-    """Return how long a topic keeps a record, if time alone decides it and the broker reports the settings that say so."""
-    policy, by_time, by_size = (
-        settings[name].value if name in settings else None
-        for name in ("cleanup.policy", "retention.ms", "retention.bytes")
-    )
-    # Proxies and managed clusters hide settings, or their values.
-    if policy is None or by_time is None or by_size is None:
-        return None
-    if "delete" not in policy or not 0 <= int(by_time) < _FOREVER_MS or int(by_size) >= 0:
-        return None
-    return timedelta(milliseconds=int(by_time))
 
 
 def _topic_id(info: Any) -> str | None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_kafka_offsets.core.hosts import is_this_machine
+from airflow_kafka_offsets.core.hosts import address, is_this_machine
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -146,7 +146,7 @@ def weaknesses(config: Mapping[str, Any]) -> list[str]:
         )
     protocol = str(config.get("security.protocol", "plaintext")).lower()
     servers = str(config.get("bootstrap.servers", config.get("metadata.broker.list", ""))).split(",")
-    away = [server.strip() for server in servers if not is_this_machine(_host(server))]
+    away = [server.strip() for server in servers if not is_this_machine(address(server)[0])]
     if away and protocol in ("plaintext", "sasl_plaintext"):
         crosses = "the user's name and password cross" if protocol == "sasl_plaintext" else "records cross"
         found.append(
@@ -162,13 +162,6 @@ def warn_of_weaknesses(config: Mapping[str, Any]) -> None:
         if weakness not in _warned:
             _warned.add(weakness)
             log.warning("%s", weakness)
-
-
-def _host(server: str) -> str:
-    """Return the host of an address such as PLAINTEXT://kafka:9092 or [::1]:9092."""
-    address = server.strip().rpartition("://")[2]
-    host, colon, port = address.rpartition(":")
-    return (host if colon and port.isdecimal() else address).strip("[]")
 
 
 def _why_refused(key: str) -> str:

@@ -49,12 +49,15 @@ def read_group(answer: Future[Any]) -> ConsumerGroup | None:
 def read_committed(answer: Future[Any]) -> dict[TopicPartition, int]:
     """Return the commits in an answer.
 
-    :raises KafkaException: Kafka refused to answer, or to answer for a partition, which it names
+    :raises KafkaException: Kafka refused to answer, or to answer for a partition; the text names the topic or partition
     """
     committed: dict[TopicPartition, int] = {}
     for partition in answer.result().topic_partitions:
         tp, error = TopicPartition(partition.topic, partition.partition), partition.error
         # Nothing is committed of a partition that does not exist.
+        if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            # The text is what an ACL is missing for.
+            raise KafkaException(KafkaError(error.code(), f"topic {tp.topic!r}"))
         if error is not None and error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise KafkaException(KafkaError(error.code(), f"partition {tp}: {error.str()}"))
         if error is None and partition.offset >= 0:

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.core.text import count, first_few
+from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import (
-    ConfigurationError,
     DataLossError,
     KafkaOffsetsError,
     LogTruncatedError,
     ReadError,
     UnknownTopicError,
 )
+from airflow_kafka_offsets.kafka.refusals import denied, reasons, refused_connection
 
 # A broker that just started, or lags behind the controller, does not know a topic for a moment.
 _UNKNOWN_SECONDS = 10.0
 
 _REQUEST_SECONDS = 5.0
-
-REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
-"""The credentials are wrong, or the certificates do not fit."""
-
-_FATAL = REFUSED | {KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED}
 
 UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 """The cluster, or a broker of it, does not know the topic or the partition."""
@@ -36,27 +31,26 @@ UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC
 # error contains that of a truncation if there was one.
 _NO_POSITION = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION})
 
-# When, and how often: what makes the same cause look like another one.
-_TIMES = re.compile(r" \((?:after \d+ms in state \w+)?(?:, )?(?:\d+ identical error\(s\) suppressed)?\)$")
-
-_MOST_REASONS = 3
-
 _TRUNCATION = KafkaError(KafkaError._LOG_TRUNCATION).str()
-
-
-def reasons(errors: Iterable[KafkaError]) -> str:
-    """Return why requests failed: the first different causes, each once; empty where there is none."""
-    return first_few(dict.fromkeys(_TIMES.sub("", error.str()) for error in errors), between="; ", most=_MOST_REASONS)
 
 
 class ReadWatch:
     """Decides when the read of a slice fails: by an error that waiting does not mend, or by a position that does not move.
 
+    :param config: of the client
     :param errors: the client's errors arrive here
     """
 
-    def __init__(self, slice_: Slice, consumer: Consumer, errors: list[KafkaError], idle_timeout: float) -> None:
+    def __init__(
+        self,
+        slice_: Slice,
+        consumer: Consumer,
+        config: Mapping[str, Any],
+        errors: list[KafkaError],
+        idle_timeout: float,
+    ) -> None:
         self._slice = slice_
+        self._config = config
         self._name = f"{slice_.topic}[{slice_.partition}]"
         self._consumer = consumer
         self._errors = errors
@@ -73,11 +67,14 @@ class ReadWatch:
         """Raise for an error of the client that waiting does not mend."""
         while self._errors:
             error = self._errors.pop(0)
-            if error.code() in _FATAL:
-                raise ConfigurationError(
-                    f"{self._name} cannot be read: {error.str()}. Check the connection's credentials, and the ACLs "
-                    "(Read on the topic)."
-                )
+            if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise denied(self._config, f"{self._name} cannot be read", "Read", [f"topic {self._slice.topic!r}"])
+            # The client looks for the group's coordinator, because it demands a group id. Reading assigned partitions needs none,
+            # and no right to the group.
+            if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                continue
+            if (refusal := refused_connection(self._config, error)) is not None:
+                raise refusal
             if error.code() in _NO_POSITION:
                 raise self._no_position(position, error)
             if error.code() in UNKNOWN and self._unknown_since is None:

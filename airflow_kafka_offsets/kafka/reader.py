@@ -6,6 +6,7 @@ What an error of the client means for the read is in `kafka.read_errors`; what t
 from __future__ import annotations
 
 import gc
+import platform
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from operator import methodcaller
@@ -13,10 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.exceptions import RecordError
+from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError
 from airflow_kafka_offsets.kafka.config import client_log
 from airflow_kafka_offsets.kafka.read_errors import ReadWatch
 
@@ -47,7 +48,7 @@ def consumer_config(config: Mapping[str, Any], group_id: str, isolation_level: s
         # A connection may still override it.
         "fetch.queue.backoff.ms": 10,
         **config,
-        # Partitions are assigned and nothing is committed to Kafka, so that no group forms; the id is for ACLs and quotas only.
+        # The client demands one. Partitions are assigned and nothing is committed to Kafka, so that no group forms.
         "group.id": group_id,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -89,18 +90,24 @@ def read(
     :raises LogTruncatedError: the log was truncated before the start of the slice
     :raises RecordError: a record's timestamp lies after the year 9999
     :raises UnknownTopicError: the topic or the partition was deleted
-    :raises ConfigurationError: the credentials are wrong, or a right is missing
+    :raises ConfigurationError: the client cannot be made of the configuration, the broker refuses the connection, or an ACL is missing
     """
     errors: list[KafkaError] = []
     # A new consumer for each slice reads after a few milliseconds. A consumer that is assigned another partition waits half a
     # second, in which the broker finishes the fetch of the partition before.
-    consumer = Consumer({**config, "error_cb": errors.append}, logger=client_log)
+    try:
+        consumer = Consumer({**config, "error_cb": errors.append}, logger=client_log)
+    except KafkaException as error:
+        # As for a file of certificates that the worker has, and this machine has not.
+        raise ConfigurationError(
+            f"The Kafka configuration cannot be used on {platform.node()}: {error.args[0].str()}"
+        ) from error
     try:
         # Without an epoch (-1) the broker checks nothing.
         epoch = -1 if slice_.leader_epoch is None else slice_.leader_epoch
         consumer.assign([TopicPartition(slice_.topic, slice_.partition, slice_.start, leader_epoch=epoch)])
         position = slice_.start
-        watch = ReadWatch(slice_, consumer, errors, idle_timeout)
+        watch = ReadWatch(slice_, consumer, config, errors, idle_timeout)
         while position < slice_.end:
             with _garbage_collection_paused():
                 messages = consumer.consume(min(_CHUNK, slice_.end - position), _WAIT_SECONDS)

@@ -16,6 +16,7 @@ from airflow_kafka_offsets.core.instants import Start, from_milliseconds, millis
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.offsets import PartitionLog, Position, Scope, TopicPartition, partitions_in
 from airflow_kafka_offsets.core.planning import First, first_offset
+from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
 from airflow_kafka_offsets.kafka.cluster import Cluster, PartialLogs
@@ -100,9 +101,10 @@ class LagPolls:
         topics = frozenset[str]().union(*(topics for _, _, topics in scoped))
         logs = self._cluster.partial_logs(sorted(topics)) if topics else PartialLogs({}, {}, {})
         timed = frozenset[str]().union(*(topics for question, _, topics in scoped if question.times))
-        retention = self._cluster.retention(sorted(timed - logs.topic_errors.keys())) if timed else {}
+        unknown: dict[str, str] = {}
+        retention = self._cluster.retention(sorted(timed - logs.topic_errors.keys()), unknown) if timed else {}
         errors = _by_topic({tp: str(error) for tp, error in logs.partition_errors.items()})
-        snapshot = _Snapshot(cluster_id, _by_topic(logs.logs), logs.topic_errors, errors, retention)
+        snapshot = _Snapshot(cluster_id, _by_topic(logs.logs), logs.topic_errors, errors, retention, unknown)
         self._unread, self._unread_now = self._unread_now, {}
         for question, state, topics in scoped:
             try:
@@ -143,8 +145,14 @@ class LagPolls:
             retention=snapshot.retention,
             known_topics=state.topics,
         )
-        # Normal before the first load, but a misspelled schema looks the same.
-        return report if state.installed else replace(report, note=_NO_TABLES)
+        of_scope = sorted({tp.topic for tp in scope})
+        return replace(
+            report,
+            # Normal before the first load, but a misspelled schema looks the same.
+            note=None if state.installed else _NO_TABLES,
+            denied=snapshot.denied(of_scope),
+            unknown_headroom=snapshot.unknown_headroom(of_scope) if question.times else None,
+        )
 
     def _with_open_transactions(
         self, logs: dict[TopicPartition, PartitionLog], begins: Mapping[TopicPartition, int]
@@ -205,6 +213,17 @@ class _Snapshot(NamedTuple):
     topic_errors: Mapping[str, KafkaOffsetsError]
     partition_errors: Mapping[str, dict[TopicPartition, str]]
     retention: Mapping[str, timedelta]
+    unknown_retention: Mapping[str, str]
+
+    def denied(self, topics: Sequence[str]) -> str | None:
+        """Return which ACLs are missing to see topics; None if none is."""
+        errors = (self.topic_errors.get(topic) for topic in topics)
+        return first_few((error for error in errors if isinstance(error, ConfigurationError)), most=1) or None
+
+    def unknown_headroom(self, topics: Sequence[str]) -> str | None:
+        """Return why the retention of topics will not be known; None if it is."""
+        reasons = (self.unknown_retention[topic] for topic in topics if topic in self.unknown_retention)
+        return first_few(reasons, most=1) or None
 
     def of_topics(
         self, topics: Iterable[str], committed: Mapping[TopicPartition, Committed]

@@ -76,10 +76,14 @@ class LagReport:
 
     :param partitions: in the order of topic and partition
     :param note: what is unusual about the whole report, but no error
+    :param denied: which ACLs are missing for topics of the report; these have errors
+    :param unknown_headroom: why `headroom_time` will not be known of some topics, whatever is unread
     """
 
     partitions: tuple[PartitionLag, ...]
     note: str | None = None
+    denied: str | None = None
+    unknown_headroom: str | None = None
 
     @property
     def lag(self) -> int:

@@ -97,9 +97,17 @@ class Thresholds:
         """Compare a report with the thresholds.
 
         Partitions with errors leave it open whether they are met, unless `allow_incomplete` is set and some partition has none.
+
+        :raises ConfigurationError: an ACL is missing, without which it would stay open, or the headroom in time would never be known
         """
+        if isinstance(self.min_headroom, timedelta) and report.unknown_headroom is not None:
+            raise ConfigurationError(
+                f"min_headroom={self.min_headroom!r} can never be met, because the headroom in time is unknown: {report.unknown_headroom}"
+            )
         conditions = tuple(self._conditions(report))
         if report.errors and not (self.allow_incomplete and _lags(report)):
+            if report.denied is not None:
+                raise ConfigurationError(report.denied)
             return Verdict(None, conditions)
         # Without partitions, a lag of 0 would mean nothing.
         met = (any if self.require == "any" else all)(condition.met for condition in conditions)

@@ -56,6 +56,14 @@ def group_table(conn: Connection, tables: Tables, group_id: str) -> GroupTable |
     return GroupTable(*row) if row is not None else None
 
 
+def tables_of_groups(conn: Connection, tables: Tables) -> list[str]:
+    """Return the names of the tables that groups load into, or have loaded into, as the history has them."""
+    name = tables.offset_batches.c.target_table
+    loads = tables.offset_batches.c.kind.in_(("load", "start"))
+    names = conn.scalars(sa.select(name).where(loads, name.is_not(None)).distinct().order_by(name))
+    return [name for name in names if _OTHER_KIND not in name]
+
+
 def loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> bool:
     """Return whether a table is the one that a group loads into."""
     known = group_table(conn, tables, group_id)

@@ -41,7 +41,8 @@ class KafkaLagSensor(BaseSensorOperator):
     :param max_lag: caught up: the lag is at most this number of offsets
     :param max_delay: waited for too long: the oldest unread record has waited for at least this time
     :param min_headroom: about to be lost: at most this much is left before retention deletes unread records; a duration, or a
-        number of offsets between the beginning offset and the position. Records that are already lost meet it
+        number of offsets between the beginning offset and the position. Records that are already lost meet it. A duration needs
+        the ACL DescribeConfigs on the topics, without which the task fails
     :param require: whether `any` or `all` of the thresholds have to be met
     :param per_partition: compare `min_lag` and `max_lag` with single partitions instead of the total: one partition has to reach
         `min_lag`, and all have to keep `max_lag`. Delay and headroom are always those of the worst partition
@@ -160,13 +161,13 @@ class KafkaLagSensor(BaseSensorOperator):
             ):
                 ledger = Ledger(engine, Tables.of(self.offsets_schema, self.offsets_prefix))
                 report = measure_lag(ledger, cluster, question, new_group=True)
+            emit_lag(stats, self.group_id, report)
+            judgement = options.judge(report)
         except KafkaOffsetsError as error:
             if not error.retriable:
                 raise AirflowFailException(f"{type(error).__name__}: {error}") from error
             self.log.warning("Poking again: %s", error)
             return PokeReturnValue(is_done=False)
-        emit_lag(stats, self.group_id, report)
-        judgement = options.judge(report)
         self.log.info("%s", judgement.text)
         return PokeReturnValue(is_done=bool(judgement.met), xcom_value=judgement.payload)
 

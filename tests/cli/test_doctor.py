@@ -11,6 +11,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from devstack.kafka import KafkaBroker
@@ -52,11 +54,13 @@ def test_a_machine_that_can_load(cli: CommandLine, inline_loader: Loader, topic:
         "database security": "ok" if is_postgres else "skipped",
         "state tables": "ok",
         "rights": "ok",
+        "target": "ok",
         "binary COPY": "ok" if is_postgres else "skipped",
         "Kafka connection": "ok",
         "Kafka security": "ok",
         "Kafka cluster": "ok",
         "Kafka topics": "ok",
+        "headroom in time": "ok",
         "PySpark": "ok",
         "Java": "ok",
         "Spark connection": "ok",
@@ -139,10 +143,12 @@ def test_one_failure_does_not_hide_the_others_and_no_secret_is_told(cli: Command
         "database security": "skipped",
         "state tables": "skipped",
         "rights": "skipped",
+        "target": "skipped",
         "Kafka connection": "ok",
         "Kafka security": "ok",
         "Kafka cluster": "failed",
         "Kafka topics": "skipped",
+        "headroom in time": "skipped",
         "PySpark": "ok",
         "Java": "ok",
         "Spark connection": "ok",
@@ -222,6 +228,22 @@ def test_an_error_that_nobody_foresaw_is_a_finding_that_tells_nothing_of_it(
     done = cli("doctor", *DB, "--output", "json")
     assert "RuntimeError" in findings(done)["versions"]["found"]
     assert SECRET not in done.stdout + done.stderr
+
+
+def test_spark_whose_protection_cannot_be_known_is_a_failed_check(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(self: SparkSubmitLauncher) -> str:
+        raise ConfigurationError("spark-defaults.conf cannot be read")
+
+    cli.connect("spark_default", json.dumps({"conn_type": "spark", "host": "yarn"}))
+    monkeypatch.setattr(SparkSubmitLauncher, "weakness", unknown)
+    row = findings(cli("doctor", *DB, "--output", "json"))["Spark security"]
+    assert (row["result"], row["found"], row["fix"]) == (
+        "failed",
+        "spark-defaults.conf cannot be read",
+        "see SECURITY.md",
+    )
 
 
 def test_a_master_that_answers(cli: CommandLine, spark_cluster: SparkStandalone) -> None:

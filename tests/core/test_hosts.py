@@ -1,8 +1,8 @@
-"""Which hosts are this machine."""
+"""Which hosts are this machine, and how addresses are read."""
 
 import pytest
 
-from airflow_kafka_offsets.core.hosts import is_this_machine
+from airflow_kafka_offsets.core.hosts import address, is_this_machine
 
 
 @pytest.mark.parametrize(
@@ -17,3 +17,17 @@ def test_these_are_this_machine(host: str | None) -> None:
 )
 def test_these_are_not_known_to_be(host: str) -> None:
     assert not is_this_machine(host)
+
+
+@pytest.mark.parametrize(
+    ("server", "host", "port"),
+    [
+        ("kafka:9093", "kafka", 9093),
+        (" SASL_SSL://kafka.example.org:9094", "kafka.example.org", 9094),
+        ("kafka", "kafka", 9092),
+        ("[::1]:9093", "::1", 9093),
+        ("[fe80::1]", "fe80::1", 9092),
+    ],
+)
+def test_an_address_without_a_port_is_that_of_kafka(server: str, host: str, port: int) -> None:
+    assert address(server) == (host, port)

@@ -13,9 +13,9 @@ from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.exceptions import KafkaUnavailableError
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.kafka.read_errors import reasons
+from airflow_kafka_offsets.kafka.refusals import reasons
 
 DAY = {"cleanup.policy": "delete", "retention.ms": "86400000", "retention.bytes": "-1"}
 
@@ -61,7 +61,11 @@ class TestRetention:
             }
 
         answer("describe_configs", describe_configs)
-        return cluster.retention(list(topics))
+        return cluster.retention(list(topics), self.unknown)
+
+    @pytest.fixture(autouse=True)
+    def _unknown(self) -> None:
+        self.unknown: dict[str, str] = {}
 
     def test_it_is_that_of_the_topic(self, cluster: Cluster, answer: Callable[..., None]) -> None:
         assert self.retention(cluster, answer, {"orders": DAY}) == {"orders": timedelta(days=1)}
@@ -73,6 +77,8 @@ class TestRetention:
         missing = {name: value for name, value in DAY.items() if name != setting}
         topics: dict[str, Mapping[str, str | None]] = {"missing": missing, "null": DAY | {setting: None}, "orders": DAY}
         assert self.retention(cluster, answer, topics) == {"orders": timedelta(days=1)}
+        hidden = "Kafka does not report cleanup.policy, retention.ms, retention.bytes of topic"
+        assert self.unknown == {name: f"{hidden} {name!r}" for name in ("missing", "null")}
 
     @pytest.mark.parametrize(
         "setting", [{"retention.ms": "-1"}, {"retention.bytes": "1000"}, {"cleanup.policy": "compact"}]
@@ -81,6 +87,7 @@ class TestRetention:
         self, cluster: Cluster, answer: Callable[..., None], setting: dict[str, str]
     ) -> None:
         assert self.retention(cluster, answer, {"orders": DAY | setting}) == {}
+        assert self.unknown == {}
 
 
 class TestCommitted:
@@ -113,7 +120,7 @@ class TestCommitted:
         self, cluster: Cluster, answer: Callable[..., None]
     ) -> None:
         refused = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-        with pytest.raises(KafkaUnavailableError, match=r"consumer group 'group' committed: .*orders\[1\].*uthoriz"):
+        with pytest.raises(ConfigurationError, match=r"group 'group' committed: .* the ACL Describe on topic 'orders'"):
             self.committed(cluster, answer, [(5, None), (-1001, refused)])
 
     def test_a_passing_error_of_a_partition_is_asked_again(self, cluster: Cluster, answer: Callable[..., None]) -> None:

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from airflow_kafka_offsets.exceptions import (
     UnknownTopicError,
 )
 from airflow_kafka_offsets.kafka import reader as read_module
-from airflow_kafka_offsets.kafka.reader import read
+from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from tests.support.fake_consumer import TIMED_OUT, FakeConsumer, Step, end_of_log, failure
 from tests.support.messages import FakeMessage
 
@@ -247,8 +248,19 @@ class TestATopicThatIsGone:
 
     def test_a_missing_right_is_told_at_once(self) -> None:
         consumer = FakeConsumer([KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), *repeat(UNKNOWN, 100)], topics=None)
-        assert "the ACLs" in refused(ConfigurationError, consumer)
+        assert "orders[0] cannot be read: this user needs the ACL Read on topic 'orders'" in refused(
+            ConfigurationError, consumer
+        )
         assert consumer.now < 1001.0
+
+    def test_no_right_to_the_group_is_needed(self) -> None:
+        script: list[Step] = [KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED), *repeat([], 60), messages(10, 20)]
+        assert len(offsets(read_all(FakeConsumer(script)))) == 10
+
+    def test_a_configuration_that_this_machine_cannot_use_is_told(self, tmp_path: Path) -> None:
+        config = {"bootstrap.servers": "127.0.0.1:1", "security.protocol": "ssl", "ssl.ca.location": f"{tmp_path}/none"}
+        with pytest.raises(ConfigurationError, match=r"cannot be used on .*ssl\.ca\.location"):
+            list(read(Slice(0, "orders", 0, 0, 10), consumer_config(config, "g", "read_committed")))
 
 
 class TestSilence:

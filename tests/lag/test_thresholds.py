@@ -59,6 +59,27 @@ class TestEach:
         assert Thresholds(max_lag=5).of(LagReport(())).met is False
 
 
+class TestMissingRights:
+    """What will not be known, however long somebody waits, is an error; what else is known of it changes nothing."""
+
+    UNKNOWN = LagReport(report(5, delay=MINUTE).partitions, unknown_headroom="no ACL DescribeConfigs")
+    DENIED = LagReport((*report(5).partitions, FAILED), denied="no ACL Describe")
+
+    @pytest.mark.parametrize("others", [{}, {"min_lag": 1}, {"allow_incomplete": True}], ids=str)
+    def test_a_headroom_in_time_that_is_never_known_is_an_error(self, others: dict[str, Any]) -> None:
+        with pytest.raises(ConfigurationError, match=r"min_headroom=.*seconds=60.* can never be met.*DescribeConfigs"):
+            Thresholds(min_headroom=MINUTE, **others).of(self.UNKNOWN)
+
+    @pytest.mark.parametrize("thresholds", [{"max_delay": MINUTE}, {"min_lag": 5}, {"min_headroom": 3}], ids=str)
+    def test_other_thresholds_do_without_it(self, thresholds: dict[str, Any]) -> None:
+        assert Thresholds(**thresholds).of(self.UNKNOWN).met is not None
+
+    def test_a_topic_that_may_not_be_described_leaves_a_threshold_open_for_ever(self) -> None:
+        with pytest.raises(ConfigurationError, match=r"^no ACL Describe$"):
+            Thresholds(min_lag=1).of(self.DENIED)
+        assert Thresholds(min_lag=1, allow_incomplete=True).of(self.DENIED).met is True
+
+
 class TestTogether:
     def test_any_is_enough_unless_all_are_wanted(self) -> None:
         found = report(100, delay=MINUTE)

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, R
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
-from airflow_kafka_offsets.exceptions import KafkaUnavailableError, MirrorError
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaUnavailableError, MirrorError
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.consumer_groups import ConsumerGroup
 from airflow_kafka_offsets.loading.mirror import AFTER_COMMIT_SECONDS, mirror, mirror_stored
@@ -213,6 +213,6 @@ class TestWithoutPermission:
         assert "to consumer group 'theirs' in Kafka: orders[0]: this user may not commit for the group" in warning
         assert "(ACL: Read on the group)" in warning
         with pytest.raises(
-            KafkaUnavailableError, match=r"consumer group 'theirs' committed.*Group authorization failed"
+            ConfigurationError, match=r"group 'theirs' committed.*needs the ACL Describe on group 'theirs'"
         ):
             cluster_of(guarded).committed("theirs", [TopicPartition("orders", 0)])

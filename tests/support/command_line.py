@@ -41,6 +41,9 @@ class CommandLine:
     ) -> None:
         self._monkeypatch = monkeypatch
         self._capsys = capsys
+        # Airflow logs to the standard output of its first import, which must not be what a command prints.
+        with capsys.disabled():
+            import airflow.cli.cli_parser  # noqa: F401
         for conn_id, value in connections.items():
             self.connect(conn_id, value)
 

@@ -49,7 +49,9 @@ class MemoryAdmin:
         def describe(name: str) -> Any:
             topic = self._log.topic(name)
             partitions = [SimpleNamespace(id=number) for number in range(len(topic.logs))]
-            return SimpleNamespace(name=name, topic_id=topic.topic_id, partitions=partitions)
+            return SimpleNamespace(
+                name=name, topic_id=topic.topic_id, partitions=partitions, authorized_operations=None
+            )
 
         return _answers(asked.topic_names, describe)
 

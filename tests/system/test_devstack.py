@@ -61,7 +61,10 @@ endless()
 """
 
 
-@pytest.mark.parametrize(("module", "server"), [("kafka", "KafkaBroker"), ("postgres", "PostgresServer")])
+@pytest.mark.parametrize(
+    ("module", "server"),
+    [("kafka", "KafkaBroker"), ("secured_kafka", "SecuredKafka"), ("postgres", "PostgresServer")],
+)
 @pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["starter", "process group"])
 def test_server_and_its_files_are_gone_after_a_sigkill_of_the_starter(
     module: str, server: str, kill: Callable[[int, int], None]

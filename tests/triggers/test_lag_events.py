@@ -37,7 +37,7 @@ class FakeCluster:
             {TopicPartition("orders", number): PartitionLog(0, self.end) for number in range(PARTITIONS)}, {}, {}
         )
 
-    def retention(self, topics: Iterable[str]) -> dict[str, timedelta]:
+    def retention(self, topics: Iterable[str], unknown: dict[str, str]) -> dict[str, timedelta]:
         return {}
 
     def offsets_for_times(

@@ -98,6 +98,8 @@ class SqlTable:
             if table is not None:
                 self._refuse_view(conn)
                 check_rights(conn, table, ("INSERT",), "insert into table {table!r}")
+                if _leads_an_index(table, BATCH_ID):  # see refuse_unknown_rows
+                    check_rights(conn, table, ("SELECT",), "look for rows of unknown batches in table {table!r}")
         if table is None:
             if columns is None:
                 return TargetColumns(self.name, None)
