@@ -15,8 +15,10 @@ __version__ = "0.1.0"
 _MODULES = {
     "airflow_kafka_offsets.core.instants": ("CommittedBy",),
     "airflow_kafka_offsets.core.offsets": ("parse_scope",),
+    "airflow_kafka_offsets.formats.header": ("Header",),
     "airflow_kafka_offsets.formats.json_format": ("Json",),
     "airflow_kafka_offsets.formats.raw": ("Raw",),
+    "airflow_kafka_offsets.formats.text": ("Text",),
     "airflow_kafka_offsets.loading.context": ("LoadResult",),
     "airflow_kafka_offsets.loading.load": ("load",),
     "airflow_kafka_offsets.loading.pipeline": ("LoadOptions", "Pipeline"),
@@ -45,8 +47,10 @@ __all__ = ["__version__", *_EXPORTS]
 if TYPE_CHECKING:
     from airflow_kafka_offsets.core.instants import CommittedBy as CommittedBy
     from airflow_kafka_offsets.core.offsets import parse_scope as parse_scope
+    from airflow_kafka_offsets.formats.header import Header as Header
     from airflow_kafka_offsets.formats.json_format import Json as Json
     from airflow_kafka_offsets.formats.raw import Raw as Raw
+    from airflow_kafka_offsets.formats.text import Text as Text
     from airflow_kafka_offsets.loading.context import LoadResult as LoadResult
     from airflow_kafka_offsets.loading.load import load as load
     from airflow_kafka_offsets.loading.pipeline import LoadOptions as LoadOptions

@@ -30,6 +30,7 @@ def test_the_public_names_are_these() -> None:
     assert sorted(airflow_kafka_offsets.__all__) == [
         "BatchBounds",
         "CommittedBy",
+        "Header",
         "Json",
         "KafkaBatchOperator",
         "KafkaLagEventTrigger",
@@ -50,6 +51,7 @@ def test_the_public_names_are_these() -> None:
         "Scenario",
         "SessionLauncher",
         "SqlTable",
+        "Text",
         "TimeBounds",
         "__version__",
         "abandon_batch",

@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, cast, run
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FORMATS = {"json": "airflow_kafka_offsets.formats.json_format:Json", "raw": "airflow_kafka_offsets.formats.raw:Raw"}
+FORMATS = {
+    "json": "airflow_kafka_offsets.formats.json_format:Json",
+    "raw": "airflow_kafka_offsets.formats.raw:Raw",
+    "record": "airflow_kafka_offsets.formats.whole_record:WholeRecord",
+    "text": "airflow_kafka_offsets.formats.text:Text",
+}
 """The class of each format, by its kind."""
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 from airflow_kafka_offsets.core.parameters import COUNT, DURATION, FLAG, NAME, TEXT, Rule, is_name, one_of, or_none
 from airflow_kafka_offsets.core.planning import OnDataLoss
+from airflow_kafka_offsets.formats.header import are_metadata_columns
 from airflow_kafka_offsets.formats.record_format import RecordFormat
 from airflow_kafka_offsets.sinks.sink import Sink
 
@@ -28,10 +29,16 @@ def _is_format(value: Any) -> bool:
     return isinstance(value, RecordFormat) and not isinstance(value, type)
 
 
+_FORMAT = Rule("a format, such as Json(…) or Raw(…)", _is_format)
+
 PIPELINE_RULES = {
     "group_id": NAME,
     "topics": Rule("a list of different topic names", _are_topics),
-    "value_format": Rule("a format, such as Json(…) or Raw(…)", _is_format),
+    "value_format": _FORMAT,
+    "key_format": or_none(_FORMAT),
+    "metadata_columns": or_none(
+        Rule("a dictionary of column names, with 'timestamp' or Header(…)", are_metadata_columns)
+    ),
     "sink": SINK,
     "transform": or_none(Rule("the import path of a function, 'package.module.function'", TEXT.fits)),
     "max_records": or_none(COUNT, " for no limit"),

@@ -13,9 +13,11 @@ from airflow_kafka_offsets.core import planning
 from airflow_kafka_offsets.core.instants import Start, check_start, check_until
 from airflow_kafka_offsets.core.parameters import check
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.formats.header import MetadataColumns
 from airflow_kafka_offsets.formats.record_format import FORMATS, RecordFormat
 from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
+from airflow_kafka_offsets.formats.whole_record import whole_record
 from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Tables
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord, OnBusy
 from airflow_kafka_offsets.sinks.sink import Sink
@@ -26,7 +28,7 @@ from airflow_kafka_offsets.spark.transforms import load_transform, source_files
 class Pipeline:
     """How the records of topics become rows, and where the rows are written: for `load` and `replay` alike.
 
-    Plain data: `check` says whether it can work. As for `KafkaBatchOperator`: `group_id`, `topics`, `value_format`, `sink`,
+    Plain data: `check` says whether it can work. As for `KafkaBatchOperator`: `group_id`, `topics`, `value_format`, `key_format`, `metadata_columns`, `sink`,
     `transform`, `on_bad_record`, `max_dead_letters`, `isolation_level`, `slice_offsets`, `staging_dir`, `staging_retention`,
     `idle_timeout`. The connection of the sink is not used: its database is that of the engine.
 
@@ -37,6 +39,8 @@ class Pipeline:
     topics: tuple[str, ...]
     value_format: RecordFormat
     sink: Sink
+    key_format: RecordFormat | None = None
+    metadata_columns: MetadataColumns | None = None
     transform: str | None = None
     on_bad_record: OnBadRecord = "fail"
     max_dead_letters: int | None = 1000
@@ -46,6 +50,11 @@ class Pipeline:
     staging_retention: timedelta = timedelta(days=7)
     idle_timeout: timedelta = timedelta(seconds=120)
     tables: Tables = field(default_factory=Tables.of)
+
+    @property
+    def record_format(self) -> RecordFormat:
+        """How a record becomes the columns of a row: key, value and metadata."""
+        return whole_record(self.value_format, self.key_format, self.metadata_columns)
 
     def check(self) -> pa.Schema:
         """Check the parameters, before any server is asked and Spark is launched.
@@ -70,12 +79,13 @@ class Pipeline:
             )
         if not parts.scheme and not staging_dir.startswith("/"):
             raise ConfigurationError(f"staging_dir must be an absolute path or a URI; got staging_dir={staging_dir!r}")
-        if self.value_format.kind not in FORMATS:
-            raise ConfigurationError(
-                f"The format {self.value_format.kind!r} is not in the table of formats ({', '.join(FORMATS)}): Spark's driver could not "
-                "find its class; add a line to formats.record_format.FORMATS"
-            )
-        columns = row_columns(self.value_format)
+        for record_format in filter(None, (self.value_format, self.key_format)):
+            if record_format.kind not in FORMATS:
+                raise ConfigurationError(
+                    f"The format {record_format.kind!r} is not in the table of formats ({', '.join(FORMATS)}): Spark's driver could not "
+                    "find its class; add a line to formats.record_format.FORMATS"
+                )
+        columns = row_columns(self.record_format)
         spark_ddl(columns)  # refuses a type that Spark does not have
         if self.transform is not None:
             load_transform(self.transform)
@@ -86,7 +96,7 @@ class Pipeline:
 
         :param columns: those of a decoded row
         """
-        decoding = [self.value_format.fingerprint(), spark_ddl(columns), self.isolation_level]
+        decoding = [self.record_format.fingerprint(), spark_ddl(columns), self.isolation_level]
         parts = [*decoding, self.transform, self.on_bad_record]
         digest = hashlib.sha256(repr(parts).encode())
         for file in source_files(self.transform) if self.transform is not None else ():

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.core.instants import Start
     from airflow_kafka_offsets.core.planning import OnDataLoss
+    from airflow_kafka_offsets.formats.header import MetadataColumns
     from airflow_kafka_offsets.formats.record_format import RecordFormat
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
     from airflow_kafka_offsets.sinks.sink import Sink
@@ -35,7 +36,9 @@ class KafkaBatchOperator(PipelineOperator):
     :param group_id: the group whose positions are used; they are in the database of the sink, not in Kafka, unless
         `mirror_to` copies them there (templated)
     :param topics: the topics to load (templated)
-    :param value_format: the columns of a decoded record: `Json("id BIGINT, …")` or `Raw()`
+    :param value_format: the columns of a decoded value: `Json("id BIGINT, …")`, `Text()` or `Raw()`
+    :param key_format: the columns of a decoded key; None where the key is no column
+    :param metadata_columns: columns of the record itself: the names, each with `"timestamp"` or a `Header`
     :param sink: the target, for example `SqlTable("orders", conn_id="warehouse")`; its database holds the positions
     :param transform: import path of a function from DataFrame to DataFrame, or None (templated)
     :param start: where a topic without a position begins: `earliest`, `latest`, `none` to fail, a timestamp (ISO 8601), a
@@ -75,6 +78,8 @@ class KafkaBatchOperator(PipelineOperator):
         topics: Sequence[str],
         value_format: RecordFormat,
         sink: Sink,
+        key_format: RecordFormat | None = None,
+        metadata_columns: MetadataColumns | None = None,
         transform: str | None = None,
         start: Start = "earliest",
         until: str | datetime | None = None,
@@ -104,6 +109,8 @@ class KafkaBatchOperator(PipelineOperator):
         self.topics = topics
         self.value_format = value_format
         self.sink = sink
+        self.key_format = key_format
+        self.metadata_columns = metadata_columns
         self.transform = transform
         self.start = start
         self.until = until

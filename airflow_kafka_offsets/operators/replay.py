@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_kafka_offsets.core.planning import OnDataLoss
+    from airflow_kafka_offsets.formats.header import MetadataColumns
     from airflow_kafka_offsets.formats.record_format import RecordFormat
     from airflow_kafka_offsets.ledger.batch_rows import Batch
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
@@ -39,7 +40,7 @@ class KafkaReplayOperator(PipelineOperator):
     repeat what is committed; a new DAG run does, and appends it again. `KafkaReplayPlanOperator` cuts a large range into
     parts for mapped tasks: `.partial(…).expand(offsets=plan.output)`.
 
-    As for `KafkaBatchOperator`: `value_format`, `transform`, `max_records`, `on_bad_record`, `max_dead_letters`,
+    As for `KafkaBatchOperator`: `value_format`, `key_format`, `metadata_columns`, `transform`, `max_records`, `on_bad_record`, `max_dead_letters`,
     `isolation_level`, `staging_dir`, `spark_conf`, `slice_offsets`, `staging_retention`, `idle_timeout`, `offsets_schema`,
     `offsets_prefix`, `kafka_conn_id`, `spark_conn_id`.
 
@@ -84,6 +85,8 @@ class KafkaReplayOperator(PipelineOperator):
         batch_id: int | str | None = None,
         replace: bool = False,
         reason: str | None = None,
+        key_format: RecordFormat | None = None,
+        metadata_columns: MetadataColumns | None = None,
         transform: str | None = None,
         max_records: int | None = None,
         on_data_loss: OnDataLoss = "fail",
@@ -113,6 +116,8 @@ class KafkaReplayOperator(PipelineOperator):
         self.batch_id = batch_id
         self.replace = replace
         self.reason = reason
+        self.key_format = key_format
+        self.metadata_columns = metadata_columns
         self.transform = transform
         self.max_records = max_records
         self.on_data_loss = on_data_loss

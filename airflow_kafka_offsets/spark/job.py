@@ -40,7 +40,7 @@ class StageJob:
     slices: tuple[Slice, ...]
     kafka_config: Mapping[str, Any] = field(repr=False)
     isolation_level: str
-    value_format: RecordFormat
+    record_format: RecordFormat
     columns: pa.Schema
     transform: str | None
     target: TargetColumns
@@ -67,7 +67,7 @@ class StageJob:
     def to_json(self) -> str:
         plain = {
             "slices": [asdict(slice_) for slice_ in self.slices],
-            "value_format": to_plain(self.value_format),
+            "record_format": to_plain(self.record_format),
             "kafka_config": dict(self.kafka_config),
             "columns": base64.b64encode(self.columns.serialize().to_pybytes()).decode(),
         }
@@ -79,7 +79,7 @@ class StageJob:
         table, known, required = plain["target"]
         plain["slices"] = tuple(Slice(**fields) for fields in plain["slices"])
         plain["target"] = TargetColumns(table, None if known is None else tuple(known), tuple(required))
-        plain["value_format"] = from_plain(plain["value_format"])
+        plain["record_format"] = from_plain(plain["record_format"])
         plain["columns"] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(plain["columns"])))
         plain["python_path"] = tuple(plain["python_path"])
         plain["span_ms"] = tuple(plain["span_ms"]) if plain["span_ms"] is not None else None

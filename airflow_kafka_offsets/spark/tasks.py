@@ -78,9 +78,9 @@ def read_slice(job: StageJob, slice_: Slice, staging: StagingDirectory) -> Itera
     from airflow_kafka_offsets.kafka.reader import consumer_config, read, within
 
     config = consumer_config(job.kafka_config, job.group_id, job.isolation_level)
-    decode = job.value_format.decoder(format_columns(job.columns))
+    decode = job.record_format.decoder(format_columns(job.columns))
     # Dead letters hold the headers.
-    with_headers = job.value_format.reads_headers or job.on_bad_record == "dead_letter"
+    with_headers = job.record_format.reads_headers or job.on_bad_record == "dead_letter"
     report = SliceReport(slice_, staging, job.progress_interval)
     with DeadLetterFile(staging, slice_, job.max_dead_letters) as dead_letters:
         for records in read(slice_, config, with_headers=with_headers, idle_timeout=job.idle_timeout):

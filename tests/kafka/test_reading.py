@@ -64,7 +64,7 @@ def rows_and_note(
         slices=(one,),
         kafka_config={"bootstrap.servers": kafka.bootstrap_servers},
         isolation_level="read_committed",
-        value_format=value_format,
+        record_format=value_format,
         columns=row_columns(value_format),
         transform=None,
         target=TargetColumns("target", None),

@@ -9,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.formats.header import Header
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.formats.row_columns import row_columns
+from airflow_kafka_offsets.formats.text import Text
+from airflow_kafka_offsets.formats.whole_record import whole_record
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead, StagedFile
@@ -28,7 +31,7 @@ JOB = StageJob(
     ),
     kafka_config={"bootstrap.servers": "a:1,b:2", "sasl.password": '"ü\\', "retries": 3, "ratio": 0.5, "on": True},
     isolation_level="read_committed",
-    value_format=Json("id BIGINT"),
+    record_format=Json("id BIGINT"),
     columns=COLUMNS,
     transform="shop.orders.clean",
     target=TargetColumns("shop.orders", ("id", "größe x"), ("id",)),
@@ -48,7 +51,10 @@ JOB = StageJob(
         replace(JOB, slices=(), python_path=(), kafka_config={}),
         replace(JOB, on_bad_record="dead_letter"),
         replace(JOB, task_offsets=12),
-        replace(JOB, value_format=Raw(headers=True), columns=row_columns(Raw(headers=True))),
+        replace(JOB, record_format=Raw(headers=True), columns=row_columns(Raw(headers=True))),
+        replace(
+            JOB, record_format=whole_record(Json("id INT"), Text("k"), {"t": "timestamp", "h": Header("h", "all")})
+        ),
     ],
 )
 def test_a_job_survives_the_way_through_json(job: StageJob) -> None:

@@ -35,7 +35,7 @@ def job(tmp_path: Path, one: Slice = TEN, **changes: Any) -> StageJob:
         slices=(one,),
         kafka_config={},
         isolation_level="read_committed",
-        value_format=Json("id BIGINT"),
+        record_format=Json("id BIGINT"),
         columns=row_columns(Json("id BIGINT")),
         transform=None,
         target=TargetColumns("orders", None),
@@ -174,6 +174,6 @@ class TestBadRecords:
         assert printed.rstrip().endswith(", 3 dead letters")
 
     def test_a_raw_record_is_never_bad(self, tmp_path: Path) -> None:
-        one = job(tmp_path, on_bad_record="dead_letter", value_format=Raw(), columns=row_columns(Raw()))
+        one = job(tmp_path, on_bad_record="dead_letter", record_format=Raw(), columns=row_columns(Raw()))
         assert [row["value"] for row in rows_of(one, self.SCRIPT)][2] == b"{"
         assert note(one).dead_letters == 0

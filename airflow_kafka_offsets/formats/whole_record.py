@@ -1,0 +1,173 @@
+"""Records of which more than the value becomes columns: the key by a format of its own, headers and the timestamp."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.formats.header import Header, MetadataColumns
+from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, RecordFormat, from_plain, to_plain
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def whole_record(
+    value: RecordFormat, key: RecordFormat | None = None, metadata: MetadataColumns | None = None
+) -> RecordFormat:
+    """Return the format of records, of which the value is decoded, and, if they are given, the key and metadata."""
+    if key is None and not metadata:
+        return value
+    return WholeRecord(
+        to_plain(value),
+        None if key is None else to_plain(key),
+        {name: asdict(source) if isinstance(source, Header) else None for name, source in (metadata or {}).items()},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRecord:
+    """The columns of the key, those of the value, and those of metadata, in this order.
+
+    :param value: its format, as plain data
+    :param key: that of the key; None where the key is no column
+    :param metadata: the name of each column, with the fields of a `Header`; None stands for the record's timestamp
+    """
+
+    kind: ClassVar[str] = "record"
+    value: dict[str, Any]
+    key: dict[str, Any] | None = None
+    metadata: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+
+    @property
+    def _headers(self) -> dict[str, Header]:
+        return {name: Header(**source) for name, source in self.metadata.items() if source is not None}
+
+    @property
+    def _formats(self) -> Iterator[tuple[str, RecordFormat]]:
+        if self.key is not None:
+            yield "key", from_plain(self.key)
+        yield "value", from_plain(self.value)
+
+    @property
+    def reads_headers(self) -> bool:
+        return bool(self._headers) or any(record_format.reads_headers for _, record_format in self._formats)
+
+    def fingerprint(self) -> str:
+        parts = {part: record_format.fingerprint() for part, record_format in self._formats}
+        return json.dumps([self.kind, parts, self.metadata], sort_keys=True)
+
+    def columns(self) -> pa.Schema:
+        """Return the columns as an Arrow schema.
+
+        :raises ConfigurationError: two columns have the same name, or a format's parameters are wrong
+        """
+        import pyarrow as pa
+
+        fields = [column for _, record_format in self._formats for column in record_format.columns()]
+        fields += [pa.field(name, _type(source)) for name, source in self.metadata.items()]
+        names = [column.name.lower() for column in fields]
+        if doubled := sorted({column.name for column in fields if names.count(column.name.lower()) > 1}):
+            raise ConfigurationError(
+                f"Columns of key, value and metadata have the same name: {', '.join(doubled)}. Each column needs a name of its own"
+            )
+        return pa.schema(fields)
+
+    def decoder(self, columns: pa.Schema) -> Decoder:
+        """Return a decoder; a record is bad where its key, its value or its headers are."""
+        import pyarrow as pa
+
+        fields = list(columns)
+        parts: list[Callable[[pa.RecordBatch], Decoded]] = []
+        for part, record_format in self._formats:
+            count = len(record_format.columns())
+            decode = record_format.decoder(pa.schema(fields[:count]))
+            parts.append(decode if part == "value" else _of_key(decode))
+            fields = fields[count:]
+        if self.metadata:
+            parts.append(_of_metadata(pa.schema(fields), self._headers))
+        return lambda records: _joined(columns, [decode(records) for decode in parts], records.num_rows)
+
+
+def _type(source: Mapping[str, Any] | None) -> pa.DataType:
+    import pyarrow as pa
+
+    if source is None:
+        return pa.timestamp("us", "UTC")
+    header = Header(**source)
+    kind = pa.string() if header.type == "STRING" else pa.binary()
+    return pa.list_(kind) if header.which == "all" else kind
+
+
+def _of_key(decode: Decoder) -> Callable[[pa.RecordBatch], Decoded]:
+    """Return a decoder of keys, made of one of values."""
+
+    def decode_keys(records: pa.RecordBatch) -> Decoded:
+        place = records.schema.get_field_index("value")
+        rows, bad = decode(records.set_column(place, "value", records.column("key")))
+        return Decoded(rows, [BadRecord(row, f"key: {reason}") for row, reason in bad])
+
+    return decode_keys
+
+
+def _of_metadata(columns: pa.Schema, headers: Mapping[str, Header]) -> Callable[[pa.RecordBatch], Decoded]:
+    import pyarrow as pa
+
+    def decode(records: pa.RecordBatch) -> Decoded:
+        bad: dict[int, str] = {}
+        values: dict[str, list[Any]] = {name: [] for name in headers}
+        for row, found in enumerate(records.column("headers").to_pylist() if headers else ()):
+            if found is None:
+                # The reader has no headers for a record whose header keys cannot be read.
+                bad[row] = "the key of a header is not UTF-8"
+                continue
+            try:
+                of_row = {name: _value(header, found) for name, header in headers.items()}
+            except UnicodeDecodeError:
+                bad[row] = "the value of a header is not UTF-8; declare it as BINARY"
+                continue
+            for name, value in of_row.items():
+                values[name].append(value)
+        timestamps = records.column("timestamp")
+        if bad:
+            timestamps = timestamps.filter(pa.array([row not in bad for row in range(records.num_rows)], pa.bool_()))
+        arrays = [
+            pa.array(values[column.name], column.type) if column.name in headers else timestamps for column in columns
+        ]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=columns)
+        return Decoded(rows, [BadRecord(row, reason) for row, reason in bad.items()])
+
+    return decode
+
+
+def _value(header: Header, found: list[dict[str, Any]]) -> Any:
+    values = [item["value"] for item in found if item["key"] == header.name]
+    if header.type == "STRING":
+        values = [None if value is None else value.decode() for value in values]
+    if header.which == "all":
+        return values
+    if not values:
+        return None
+    return values[-1 if header.which == "last" else 0]
+
+
+def _joined(columns: pa.Schema, parts: list[Decoded], count: int) -> Decoded:
+    """Return the columns of all parts, and each record that is bad in any of them once."""
+    import pyarrow as pa
+
+    bad: dict[int, str] = {}
+    for part in parts:
+        for row, reason in part.bad:
+            bad.setdefault(row, reason)
+    arrays: list[pa.Array] = []
+    for rows, bad_of_part in parts:
+        if len(bad_of_part) < len(bad):
+            own = {row for row, _ in bad_of_part}
+            rows = rows.filter(pa.array([row not in bad for row in range(count) if row not in own], pa.bool_()))
+        arrays += rows.columns
+    return Decoded(
+        pa.RecordBatch.from_arrays(arrays, schema=columns), [BadRecord(row, bad[row]) for row in sorted(bad)]
+    )
