@@ -63,7 +63,11 @@ endless()
 
 @pytest.mark.parametrize(
     ("module", "server"),
-    [("kafka", "KafkaBroker"), ("secured_kafka", "SecuredKafka"), ("postgres", "PostgresServer")],
+    [
+        ("kafka", "KafkaBroker"),
+        pytest.param("secured_kafka", "SecuredKafka", marks=pytest.mark.long),
+        ("postgres", "PostgresServer"),
+    ],
 )
 @pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["starter", "process group"])
 def test_server_and_its_files_are_gone_after_a_sigkill_of_the_starter(
