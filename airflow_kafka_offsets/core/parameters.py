@@ -98,6 +98,9 @@ COUNT = Rule(
     "an int of at least 1", lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1
 )
 
+MAX_RECORD_BYTES = 64 << 20
+"""The default of `max_record_bytes`: far more than a broker accepts by default, and little enough for a Python worker of Spark."""
+
 FLAG = Rule("True or False", lambda value: isinstance(value, bool))
 
 DURATION = Rule("a positive timedelta", lambda value: isinstance(value, timedelta) and value > timedelta(0))

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import (
+    ConfigurationError,
     DataLossError,
     KafkaOffsetsError,
     LogTruncatedError,
@@ -30,6 +31,9 @@ UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC
 # With `auto.offset.reset=error` the client reports every position that it cannot read from with the first code. The text of the
 # error contains that of a truncation if there was one.
 _NO_POSITION = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION})
+
+# The client hides the code of a response that it refuses for its size: it says that the connection failed.
+_TOO_LARGE = "increase receive.message.max.bytes"
 
 _TRUNCATION = KafkaError(KafkaError._LOG_TRUNCATION).str()
 
@@ -75,6 +79,8 @@ class ReadWatch:
                 continue
             if (refusal := refused_connection(self._config, error)) is not None:
                 raise refusal
+            if error.code() == KafkaError._BAD_COMPRESSION:
+                raise self._refused(position, error)
             if error.code() in _NO_POSITION:
                 raise self._no_position(position, error)
             if error.code() in UNKNOWN and self._unknown_since is None:
@@ -83,6 +89,10 @@ class ReadWatch:
 
     def raise_if_stalled(self, position: int) -> None:
         """Raise if the position has not moved for too long."""
+        for error in self._reported:
+            # Only here: the client may have fetched on, after the slice.
+            if _TOO_LARGE in error.str():
+                raise self._refused(position, error)
         now = time.monotonic()
         if self._unknown_since is not None and now - self._unknown_since > _UNKNOWN_SECONDS:
             if self._is_unknown():
@@ -99,6 +109,14 @@ class ReadWatch:
                 f"{count(self._slice.end - position, 'offset')} before the end {self._slice.end} of the planned range: "
                 f"{reasons(self._reported) or 'the client gave no reason'}. Nothing is lost: the next try replays the same range."
             )
+
+    def _refused(self, position: int, error: KafkaError) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self._name} cannot be read at offset {position}: the client refuses the records there ({error.str()}). They have "
+            "more bytes, compressed or not, than receive.message.max.bytes allows, by default 100000000, or are damaged. Raise the "
+            "setting in the extra of the connection, or rewind to an offset after them. Nothing of this batch was loaded; no retry "
+            "helps."
+        )
 
     def _is_unknown(self) -> bool:
         """Return whether the cluster does not know the partition now: the client does not report that it is known again."""

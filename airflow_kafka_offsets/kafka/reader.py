@@ -24,8 +24,12 @@ from airflow_kafka_offsets.kafka.read_errors import ReadWatch
 # Messages per call into the client: enough to make the cost of the call small, few enough to keep a batch in the CPU's cache.
 _CHUNK = 10_000
 
-# A chunk with more bytes becomes several batches: Arrow decodes a batch at once, and counts its bytes with 31 bits.
-_MOST_BYTES = 256 << 20
+# A chunk with more bytes becomes several batches, one after another: a batch is held several times while it is decoded. After large
+# records, fewer of them are polled at once.
+_MOST_BYTES = 32 << 20
+
+# Of so few records, each is measured before any is copied; of more, the columns know their size.
+_FEW = 1_000
 
 # The client waits for a full chunk. This bounds the wait at the end of a slice whose last offsets have no record.
 _WAIT_SECONDS = 0.1
@@ -47,6 +51,10 @@ def consumer_config(config: Mapping[str, Any], group_id: str, isolation_level: s
         # A slice fills the consumer's queue at once. Fetching then pauses, by default for a second, in which the queue runs empty.
         # A connection may still override it.
         "fetch.queue.backoff.ms": 10,
+        # The client decompresses all that a fetch returns, and fetches again while its queue has room: these bound its memory where
+        # producers compress well. A whole fetch is two thousand small records, which takes long enough for the next one to come.
+        "fetch.message.max.bytes": 256 << 10,
+        "queued.max.messages.kbytes": 16 << 10,
         **config,
         # The client demands one. Partitions are assigned and nothing is committed to Kafka, so that no group forms.
         "group.id": group_id,
@@ -108,22 +116,31 @@ def read(
         consumer.assign([TopicPartition(slice_.topic, slice_.partition, slice_.start, leader_epoch=epoch)])
         position = slice_.start
         watch = ReadWatch(slice_, consumer, config, errors, idle_timeout)
+        most = _CHUNK
         while position < slice_.end:
             with _garbage_collection_paused():
-                messages = consumer.consume(min(_CHUNK, slice_.end - position), _WAIT_SECONDS)
+                messages = consumer.consume(min(most, slice_.end - position), _WAIT_SECONDS)
                 records, reached = _separate(messages, errors)
+                del messages
                 reached = max(reached, position)
                 if reached < slice_.end:
                     watch.raise_if_fatal(reached)
                 if records and records[-1].offset() >= slice_.end:
                     records = [record for record in records if record.offset() < slice_.end]
-                batches = list(_record_batches(records, with_headers, clip_timestamps))
-                del messages, records
+                count, size = len(records), 0
+                batch = _take_batch(records, with_headers, clip_timestamps)
             if reached == position:
                 watch.raise_if_stalled(position)
                 continue
             position = reached
-            yield from batches
+            while batch is not None:
+                size += batch.column("key").nbytes + batch.column("value").nbytes
+                yield batch
+                del batch
+                with _garbage_collection_paused():
+                    batch = _take_batch(records, with_headers, clip_timestamps)
+            if count:
+                most = min(max(count * _MOST_BYTES // max(size, 1), 1), _CHUNK)
             # After the yield: the time that Spark spends on the rows is not time without a record.
             watch.progressed()
     finally:
@@ -180,22 +197,38 @@ def _garbage_collection_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _record_batches(records: list[Message], with_headers: bool, clip_timestamps: bool) -> Iterator[pa.RecordBatch]:
-    """Yield batches of at most `_MOST_BYTES` of keys and values; a single record may have more."""
+def _take_batch(records: list[Message], with_headers: bool, clip_timestamps: bool) -> pa.RecordBatch | None:
+    """Take the first records of a list, and return them as a batch of at most `_MOST_BYTES` of keys and values.
+
+    :return: a single record may have more; None if there are no records
+    """
     if not records:
-        return
-    keys = pa.array([record.key() for record in records], pa.binary())
-    values = pa.array([record.value() for record in records], pa.binary())
-    # The columns know their size: counting the bytes of each chunk would cost more than building a rare chunk twice.
-    size = keys.nbytes + values.nbytes
-    if size <= _MOST_BYTES or len(records) == 1:
-        yield _record_batch(records, keys, values, with_headers, clip_timestamps)
-        return
-    del keys, values
-    # As many records as would fit if all had the same size.
-    step = max(len(records) * _MOST_BYTES // size, 1)
-    for start in range(0, len(records), step):
-        yield from _record_batches(records[start : start + step], with_headers, clip_timestamps)
+        return None
+    count = len(records) if len(records) > _FEW else _fitting(records)
+    while True:
+        taken = records[:count]
+        keys = pa.array([record.key() for record in taken], pa.binary())
+        values = pa.array([record.value() for record in taken], pa.binary())
+        size = keys.nbytes + values.nbytes
+        if count <= _FEW or size <= _MOST_BYTES:
+            break
+        del keys, values
+        # As many records as would fit if all had the same size.
+        fewer = count * _MOST_BYTES // size
+        count = fewer if fewer > _FEW else _fitting(records[:_FEW])
+    batch = _record_batch(taken, keys, values, with_headers, clip_timestamps)
+    del records[:count]
+    return batch
+
+
+def _fitting(records: list[Message]) -> int:
+    """Return how many of the first records have at most `_MOST_BYTES`, and at least one."""
+    size = 0
+    for count, record in enumerate(records):
+        size += len(record.key() or b"") + len(record.value() or b"")
+        if size > _MOST_BYTES and count:
+            return count
+    return len(records)
 
 
 def _record_batch(

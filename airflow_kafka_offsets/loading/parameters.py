@@ -47,6 +47,7 @@ PIPELINE_RULES = {
     "on_data_loss": one_of(*get_args(OnDataLoss)),
     "on_bad_record": one_of(*get_args(OnBadRecord)),
     "max_dead_letters": or_none(COUNT, " for any number"),
+    "max_record_bytes": COUNT,
     "isolation_level": one_of("read_committed", "read_uncommitted"),
     "slice_offsets": COUNT,
     "staging_dir": or_none(TEXT),

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.core import planning
 from airflow_kafka_offsets.core.instants import Start, check_start, check_until
-from airflow_kafka_offsets.core.parameters import check
+from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES, check
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.header import MetadataColumns
 from airflow_kafka_offsets.formats.record_format import FORMATS, RecordFormat
@@ -28,9 +28,10 @@ from airflow_kafka_offsets.spark.transforms import load_transform, source_files
 class Pipeline:
     """How the records of topics become rows, and where the rows are written: for `load` and `replay` alike.
 
-    Plain data: `check` says whether it can work. As for `KafkaBatchOperator`: `group_id`, `topics`, `value_format`, `key_format`, `metadata_columns`, `sink`,
-    `transform`, `on_bad_record`, `max_dead_letters`, `isolation_level`, `slice_offsets`, `staging_dir`, `staging_retention`,
-    `idle_timeout`. The connection of the sink is not used: its database is that of the engine.
+    Plain data: `check` says whether it can work. As for `KafkaBatchOperator`: `group_id`, `topics`, `value_format`, `key_format`,
+    `metadata_columns`, `sink`, `transform`, `on_bad_record`, `max_dead_letters`, `max_record_bytes`, `isolation_level`,
+    `slice_offsets`, `staging_dir`, `staging_retention`, `idle_timeout`. The connection of the sink is not used: its database is
+    that of the engine.
 
     :param tables: where the state tables are
     """
@@ -44,6 +45,7 @@ class Pipeline:
     transform: str | None = None
     on_bad_record: OnBadRecord = "fail"
     max_dead_letters: int | None = 1000
+    max_record_bytes: int = MAX_RECORD_BYTES
     isolation_level: str = "read_committed"
     slice_offsets: int = 250_000
     staging_dir: str | None = None
@@ -97,7 +99,7 @@ class Pipeline:
         :param columns: those of a decoded row
         """
         decoding = [self.record_format.fingerprint(), spark_ddl(columns), self.isolation_level]
-        parts = [*decoding, self.transform, self.on_bad_record]
+        parts = [*decoding, self.transform, self.on_bad_record, self.max_record_bytes]
         digest = hashlib.sha256(repr(parts).encode())
         for file in source_files(self.transform) if self.transform is not None else ():
             digest.update(file.read_bytes())

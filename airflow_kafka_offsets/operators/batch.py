@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_kafka_offsets.core.parameters import from_attributes
+from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES, from_attributes
 from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
 from airflow_kafka_offsets.operators.base import NO_INTERVAL, PipelineOperator
 
@@ -52,6 +52,8 @@ class KafkaBatchOperator(PipelineOperator):
     :param on_bad_record: what to do with a record that cannot be decoded, or whose row the target refuses for one of its values: fail,
         or write it to the table `dead_letters`: dead_letter
     :param max_dead_letters: the most dead letters of a batch; more of them fail it, None allows any number
+    :param max_record_bytes: the most bytes of a record's key, value and headers, uncompressed; a larger record is a bad one, of which
+        the dead letter keeps neither
     :param on_busy: what to do while another run holds the group: wait, skip this task, or fail
     :param isolation_level: read_committed or read_uncommitted
     :param staging_dir: a location for staged files that workers and executors share; not needed for a local master (templated)
@@ -89,6 +91,7 @@ class KafkaBatchOperator(PipelineOperator):
         on_data_loss: OnDataLoss = "fail",
         on_bad_record: OnBadRecord = "fail",
         max_dead_letters: int | None = 1000,
+        max_record_bytes: int = MAX_RECORD_BYTES,
         on_busy: Literal["wait", "skip", "fail"] = "wait",
         isolation_level: str = "read_committed",
         staging_dir: str | None = None,
@@ -120,6 +123,7 @@ class KafkaBatchOperator(PipelineOperator):
         self.on_data_loss = on_data_loss
         self.on_bad_record = on_bad_record
         self.max_dead_letters = max_dead_letters
+        self.max_record_bytes = max_record_bytes
         self.on_busy = on_busy
         self.isolation_level = isolation_level
         self.staging_dir = staging_dir

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.operators.base import GroupOperator, PipelineOperator, topics_of
@@ -40,9 +41,9 @@ class KafkaReplayOperator(PipelineOperator):
     repeat what is committed; a new DAG run does, and appends it again. `KafkaReplayPlanOperator` cuts a large range into
     parts for mapped tasks: `.partial(…).expand(offsets=plan.output)`.
 
-    As for `KafkaBatchOperator`: `value_format`, `key_format`, `metadata_columns`, `transform`, `max_records`, `on_bad_record`, `max_dead_letters`,
-    `isolation_level`, `staging_dir`, `spark_conf`, `slice_offsets`, `staging_retention`, `idle_timeout`, `offsets_schema`,
-    `offsets_prefix`, `kafka_conn_id`, `spark_conn_id`.
+    As for `KafkaBatchOperator`: `value_format`, `key_format`, `metadata_columns`, `transform`, `max_records`, `on_bad_record`,
+    `max_dead_letters`, `max_record_bytes`, `isolation_level`, `staging_dir`, `spark_conf`, `slice_offsets`, `staging_retention`,
+    `idle_timeout`, `offsets_schema`, `offsets_prefix`, `kafka_conn_id`, `spark_conn_id`.
 
     :param group_id: the group that the records belong to; its history records the replay (templated)
     :param topics: the topics that may be replayed (templated)
@@ -92,6 +93,7 @@ class KafkaReplayOperator(PipelineOperator):
         on_data_loss: OnDataLoss = "fail",
         on_bad_record: OnBadRecord = "fail",
         max_dead_letters: int | None = 1000,
+        max_record_bytes: int = MAX_RECORD_BYTES,
         isolation_level: str = "read_committed",
         staging_dir: str | None = None,
         spark_conf: dict[str, Any] | None = None,
@@ -123,6 +125,7 @@ class KafkaReplayOperator(PipelineOperator):
         self.on_data_loss = on_data_loss
         self.on_bad_record = on_bad_record
         self.max_dead_letters = max_dead_letters
+        self.max_record_bytes = max_record_bytes
         self.isolation_level = isolation_level
         self.staging_dir = staging_dir
         self.spark_conf = spark_conf

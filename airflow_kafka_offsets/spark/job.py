@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import Slice, pack
+from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES
 from airflow_kafka_offsets.formats.record_format import RecordFormat, from_plain, to_plain
 from airflow_kafka_offsets.staging.rows import TargetColumns
 
@@ -31,6 +32,7 @@ class StageJob:
     :param max_dead_letters: of the whole batch, so no slice needs more; None for any number
     :param span_ms: milliseconds since 1970 in UTC: only records at or after the first, and before the second unless it is None, are
         taken; None takes all
+    :param max_record_bytes: of a record's key, value and headers; a larger record is a bad one
     :param idle_timeout: seconds after which a read fails that yields no record and does not reach the end of the log
     :param progress_interval: seconds between two lines of progress, and between two notes of a slice
     """
@@ -51,6 +53,7 @@ class StageJob:
     idle_timeout: float = 120.0
     on_bad_record: str = "fail"
     max_dead_letters: int | None = None
+    max_record_bytes: int = MAX_RECORD_BYTES
     task_offsets: int = 0
     progress_interval: float = 5.0
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import shortened
@@ -86,15 +87,54 @@ def read_slice(job: StageJob, slice_: Slice, staging: StagingDirectory) -> Itera
         for records in read(slice_, config, with_headers=with_headers, idle_timeout=job.idle_timeout):
             if job.span_ms is not None:
                 records = within(records, *job.span_ms)
-            if not records.num_rows:
-                continue
-            rows, bad = decode_rows(records, decode, slice_)
-            if bad and job.on_bad_record == "fail":
-                raise record_error(records, bad[0], slice_)
-            dead_letters.add(records, bad)
-            yield rows
+            usual, large = separate_large(records, job.max_record_bytes)
+            if large and job.on_bad_record == "fail":
+                raise record_error(records, large[0], slice_)
+            if large:
+                # What is too large to be decoded is too large to be kept: it stays in Kafka.
+                dead_letters.add(without_contents(records), large)
+            if usual.num_rows:
+                rows, bad = decode_rows(usual, decode, slice_)
+                if bad and job.on_bad_record == "fail":
+                    raise record_error(usual, bad[0], slice_)
+                dead_letters.add(usual, bad)
+                yield rows
             report.add(records, dead_letters.count)
     report.finish(dead_letters.file)
+
+
+def separate_large(records: pa.RecordBatch, most: int) -> tuple[pa.RecordBatch, list[BadRecord]]:
+    """Separate the records whose key, value and headers, as far as they were read, have more bytes than a limit.
+
+    :param records: what `kafka.reader.read` yields
+    :return: the other records, and the large ones as bad records of all
+    """
+    # Batches of usual size are not looked at record by record.
+    if records.nbytes <= most:
+        return records, []
+    lengths = [pc.fill_null(pc.binary_length(records.column(name)), 0).to_pylist() for name in ("key", "value")]
+    if "headers" in records.schema.names:
+        lengths.append([_header_bytes(headers) for headers in records.column("headers")])
+    sizes = list(map(sum, zip(*lengths, strict=True)))
+    large = [
+        BadRecord(row, f"it has {size:,} bytes, and max_record_bytes allows {most:,}")
+        for row, size in enumerate(sizes)
+        if size > most
+    ]
+    return records.filter(pa.array([size <= most for size in sizes])), large
+
+
+def _header_bytes(headers: pa.ListScalar) -> int:
+    return sum(len(header["key"].encode()) + len(header["value"] or b"") for header in headers.as_py() or ())
+
+
+def without_contents(records: pa.RecordBatch) -> pa.RecordBatch:
+    """Return records without keys, values and headers."""
+    for name in ("key", "value", "headers"):
+        index = records.schema.get_field_index(name)
+        nulls = pa.nulls(records.num_rows, records.schema.field(name).type)
+        records = records.set_column(index, name, nulls)
+    return records
 
 
 def decode_rows(records: pa.RecordBatch, decode: Decoder, slice_: Slice) -> Decoded:

@@ -124,8 +124,41 @@ class TestWhatIsRead:
         assert [size for batch in found for size in batch] == sizes
         assert max(sum(batch) for batch in found if batch != [3000]) <= 1000
 
+    @pytest.mark.parametrize("few", [1, 3, 1_000], ids=["by-columns", "both", "record-by-record"])
+    def test_they_are_not_too_large_however_they_are_measured(self, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+        monkeypatch.setattr(read_module, "_MOST_BYTES", 1000)
+        monkeypatch.setattr(read_module, "_FEW", few)
+        sizes = [3000, 10, 990, 1, 400, 400, 400, 400, 400, 0]
+        large = [FakeMessage(10 + i, b"x" * size) for i, size in enumerate(sizes)]
+
+        batches = read_all(FakeConsumer([large]))
+
+        found = [[len(text) for text in batch.column("value").to_pylist()] for batch in batches]
+        assert [size for batch in found for size in batch] == sizes
+        assert max(sum(batch) for batch in found if batch != [3000]) <= 1000
+        # Measured one by one, as many as fit are together.
+        assert few < 1_000 or found == [[3000], [10, 990], [1, 400, 400], [400, 400], [400, 0]]
+
+    def test_after_large_records_fewer_are_polled_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(read_module, "_MOST_BYTES", 1000)
+        script: list[Step] = [
+            messages(10, 12, body=b"x" * 2000),
+            messages(12, 13, body=b"x" * 100),
+            messages(13, 16, body=b""),
+            messages(16, 20),
+        ]
+        consumer = FakeConsumer(script)
+
+        assert offsets(read_all(consumer)) == [*range(10, 20)]
+        # Half a record is one, then ten, of which seven are left, and then all that are left.
+        assert consumer.asked == [10, 1, 7, 4]
+
     def test_the_last_instant_of_the_year_9999_is_one(self) -> None:
         (batch,) = read_all(FakeConsumer([messages(10, 20, timestamp_ms=LAST_MS)]))
+        assert batch.column("timestamp")[0].as_py() == datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)
+
+    def test_a_later_timestamp_can_be_clipped(self) -> None:
+        (batch,) = read_all(FakeConsumer([messages(10, 20, timestamp_ms=2**63 - 1)]), clip_timestamps=True)
         assert batch.column("timestamp")[0].as_py() == datetime(9999, 12, 31, 23, 59, 59, 999_000, UTC)
 
     @pytest.mark.parametrize(

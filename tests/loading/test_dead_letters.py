@@ -7,6 +7,8 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import DeadLetterError, RecordError
 from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import Kafka, produce, producer
 from tests.support.loads import Loader, TopicFactory, names, rows
 from tests.support.openings import KEPT, ids
@@ -71,6 +73,24 @@ class TestDeadLetters:
         assert [(number, at.year) for number, at in read] == [(0, 1), (2, 9999)]
         errors = rows(inline_loader.engine, "SELECT offset_value, error FROM dead_letters ORDER BY offset_value")
         assert errors == [(offset, "column 'at': it lies outside of the years 1 to 9999") for offset in (1, 3)]
+
+    def test_records_that_are_too_large_are_among_them_without_their_contents(
+        self, inline_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, [*names(0, 2), b'{"id": 2, "name": "%s"}' % (b"x" * 1_000), *names(3, 2)])
+        with pytest.raises(
+            RecordError, match=r"offset 2 cannot be loaded: it has 1,021 bytes, and max_record_bytes allows 1,000"
+        ):
+            inline_loader(name, max_record_bytes=1_000)
+
+        result = inline_loader(name, max_record_bytes=1_000, on_bad_record="dead_letter")
+
+        assert (result.records, result.rows, result.dead_letters) == (5, 4, 1)
+        assert rows(inline_loader.engine, "SELECT offset_value, value, error FROM dead_letters") == [
+            (2, None, "it has 1,021 bytes, and max_record_bytes allows 1,000")
+        ]
+        verify("loader", sink=SqlTable("target"), engine=inline_loader.engine, kafka_config=inline_loader.config)
 
     def test_the_same_records_fail_the_batch_by_default(self, inline_loader: Loader, topic: TopicFactory) -> None:
         name = topic()

@@ -50,6 +50,8 @@ WRONG: list[tuple[str, Any, str]] = [
     ("on_bad_record", "deadletter", "one of fail, dead_letter"),
     ("max_dead_letters", 0, "an int of at least 1, or None for any number"),
     ("max_dead_letters", "10", "an int of at least 1, or None for any number"),
+    ("max_record_bytes", 0, "an int of at least 1"),
+    ("max_record_bytes", "1MB", "an int of at least 1"),
     ("isolation_level", "committed", "one of read_committed, read_uncommitted"),
     ("slice_offsets", None, "an int of at least 1"),
     ("slice_offsets", "10", "an int of at least 1"),

@@ -43,6 +43,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("on_data_loss", "ignore", "on_data_loss must be one of fail, skip"),
     ("on_bad_record", "deadletter", "on_bad_record must be one of fail, dead_letter"),
     ("max_dead_letters", "10", "got max_dead_letters='10'"),
+    ("max_record_bytes", None, "max_record_bytes must be an int of at least 1; got max_record_bytes=None"),
     ("isolation_level", "committed", "got isolation_level='committed'"),
     ("slice_offsets", "10", "got slice_offsets='10'"),
     ("staging_retention", 7, "got staging_retention=7"),

@@ -78,6 +78,55 @@ def test_a_slice_is_read_no_further_once_it_has_too_many_dead_letters(tmp_path: 
     assert left["error"] == "DeadLetterError"
 
 
+class TestLargeRecords:
+    SIZES = (2, 40, 10, 41, 30)
+
+    def script(self, **fields: Any) -> list[Step]:
+        large = [FakeMessage(10 + i, b"%d" % i + b" " * size, **fields) for i, size in enumerate(self.SIZES)]
+        return [large, good(15, 20)]
+
+    def test_they_fail_the_slice(self, tmp_path: Path) -> None:
+        told = r"offset 11 cannot be loaded: it has 41 bytes, and max_record_bytes allows 31"
+        with pytest.raises(RecordError, match=told):
+            rows_of(job(tmp_path, record_format=Raw(), columns=row_columns(Raw()), max_record_bytes=31), self.script())
+
+    def test_dead_letters_keep_nothing_of_them(self, tmp_path: Path) -> None:
+        raw = {"record_format": Raw(), "columns": row_columns(Raw()), "on_bad_record": "dead_letter"}
+        one = job(tmp_path, **raw, max_record_bytes=31)
+
+        found = [row["_kafka_offset"] for row in rows_of(one, self.script(name=b"", fields=[("h", b"")]))]
+
+        assert found == [10, 12, *range(15, 20)]
+        read = note(one)
+        assert (read.records, read.dead_letters) == (10, 3)
+        letters = [
+            row
+            for batch in dead_letters(StagingDirectory(one.staging_uri), Manifest(1, "", (), (read,)))
+            for row in batch.to_pylist()
+        ]
+        assert [(row["offset"], row["key"], row["value"], row["headers"]) for row in letters] == [
+            (offset, None, None, None) for offset in (11, 13, 14)
+        ]
+        assert letters[2]["error"] == "it has 32 bytes, and max_record_bytes allows 31"
+
+    @pytest.mark.parametrize("part", ["name", "headers"])
+    def test_keys_and_headers_count(self, tmp_path: Path, part: str) -> None:
+        fields: dict[str, Any] = (
+            {"name": b"x" * 30} if part == "name" else {"fields": [("h" * 10, b"x" * 20), ("é", None)]}
+        )
+        one = job(
+            tmp_path, record_format=Raw(headers=True), columns=row_columns(Raw(headers=True)), max_record_bytes=31
+        )
+
+        with pytest.raises(RecordError, match=r"offset 13 .* it has 32 bytes"):
+            rows_of(one, [[FakeMessage(13, b"v" * (2 if part == "name" else 0), **fields)]])
+
+    def test_a_slice_of_them_has_no_rows(self, tmp_path: Path) -> None:
+        one = job(tmp_path, on_bad_record="dead_letter", max_record_bytes=1)
+        assert rows_of(one, [good(10, 20)]) == []
+        assert note(one).dead_letters == 10
+
+
 class TestTheNoteOfASlice:
     def test_it_tells_what_was_read(self, tmp_path: Path) -> None:
         one = job(tmp_path)

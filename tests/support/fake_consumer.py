@@ -36,6 +36,7 @@ class FakeConsumer:
     :param script: one step a call of `consume`; nothing comes behind its end
     :param topics: what the cluster says of the topic's partitions when asked; None for that it has no such topic
     :param beginning: the first offset of the log
+    :param asked: how many messages each call wanted
     :param collecting: whether Python collected garbage while messages came
     """
 
@@ -47,6 +48,7 @@ class FakeConsumer:
     closed: bool = False
     collecting: set[bool] = field(default_factory=set)
     assigned: list[Any] = field(default_factory=list)
+    asked: list[int] = field(default_factory=list)
     report: Callable[[KafkaError], None] = lambda error: None
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> FakeConsumer:
@@ -67,6 +69,7 @@ class FakeConsumer:
     def consume(self, count: int, timeout: float) -> list[FakeMessage]:
         self.now += self.seconds_a_call
         self.collecting.add(gc.isenabled())
+        self.asked.append(count)
         step = self._next()
         if isinstance(step, KafkaError):
             self.report(step)

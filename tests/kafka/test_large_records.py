@@ -1,0 +1,92 @@
+"""Producers that are not trusted: records that explode when they are decompressed, and those that the client refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.row_columns import row_columns
+from airflow_kafka_offsets.kafka.reader import consumer_config, read
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.staging.rows import TargetColumns
+from tests.support.clients import Kafka, produce
+from tests.support.loads import TopicFactory
+from tests.support.staged_alone import most_memory
+
+pytestmark = pytest.mark.server
+
+FORMAT = Json("id BIGINT, name STRING")
+# A producer limits its records before it compresses them.
+UNLIMITED: dict[str, Any] = {"message.max.bytes": 1_000_000_000}
+
+
+def offsets(kafka: Kafka, one: Slice, **config: Any) -> list[int]:
+    settings = consumer_config({"bootstrap.servers": kafka.bootstrap_servers, **config}, "reader", "read_committed")
+    return [offset for batch in read(one, settings) for offset in batch.column("offset").to_pylist()]
+
+
+@pytest.mark.parametrize(
+    ("value", "writer", "reader"),
+    [
+        (bytes(120_000_000), {"compression.type": "zstd"}, {}),
+        (
+            os.urandom(3_000_000),
+            {},
+            {"receive.message.max.bytes": 1_000_512, "fetch.max.bytes": 1_000_000, "message.max.bytes": 1_000_000},
+        ),
+    ],
+    ids=["exploding", "large"],
+)
+def test_what_the_client_refuses_is_an_error_that_names_the_setting(
+    broker: Kafka, topic: TopicFactory, value: bytes, writer: dict[str, Any], reader: dict[str, Any]
+) -> None:
+    name = topic(max_message_bytes=10_000_000)
+    produce(broker, name, [b"1", b"2"])
+    produce(broker, name, [value], **UNLIMITED, **writer)
+    produce(broker, name, [b"4"])
+
+    with pytest.raises(
+        ConfigurationError, match=rf"^{name}\[0\] cannot be read at offset 2: .*receive\.message\.max\.bytes"
+    ) as caught:
+        offsets(broker, Slice(0, name, 0, 0, 4), **reader)
+
+    assert not caught.value.retriable
+    # It matters to nobody who reads other records.
+    assert offsets(broker, Slice(0, name, 0, 0, 2), **reader) == [0, 1]
+    assert offsets(broker, Slice(0, name, 0, 3, 4), **reader) == [3]
+
+
+@pytest.mark.parametrize(
+    ("count", "megabytes", "most"),
+    [pytest.param(8, 60, 1024, marks=pytest.mark.long), (8, 20, 600)],
+    ids=["eight of 60 MB", "eight of 20 MB"],
+)
+def test_exploding_records_take_bounded_memory(
+    broker: Kafka, topic: TopicFactory, tmp_path: Path, count: int, megabytes: int, most: int
+) -> None:
+    name = topic(max_message_bytes=10_000_000)
+    value = b'{"id": 1, "name": "%s"}' % (b"x" * (megabytes * 1_000_000))
+    for _ in range(count):
+        produce(broker, name, [value], **UNLIMITED | {"compression.type": "gzip"})
+    job = StageJob(
+        batch_id=1,
+        group_id="group",
+        slices=(Slice(0, name, 0, 0, count),),
+        kafka_config={"bootstrap.servers": broker.bootstrap_servers},
+        isolation_level="read_committed",
+        record_format=FORMAT,
+        columns=row_columns(FORMAT),
+        transform=None,
+        target=TargetColumns("orders", None),
+        fingerprint="f00d",
+        staging_uri=str(tmp_path),
+    )
+
+    memory = most_memory(job)
+    assert memory < most, memory
