@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Self
 
 import pytest
-from pyspark import cloudpickle
+from pyspark import SparkContext, cloudpickle
 
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.kafka.reader import consumer_config
+from airflow_kafka_offsets.spark import driver, main
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.split_config import FILE, _together, split_config
 from tests.spark.test_job import JOB
@@ -84,3 +86,41 @@ def test_functions_are_sent_as_they_are(job: StageJob) -> None:
     config = received(sent(split_config(with_function))).kafka_config
     assert config["oauth_cb"](None) == ("token", 1.0)
     assert config["sasl.password"] == CANARY
+
+
+class Sent:
+    """A session, a context and their data sets, which keep the functions that would be sent to executors, and run nothing."""
+
+    def __init__(self) -> None:
+        self.functions: list[Callable[..., object]] = []
+
+    def parallelize(self, *_: object) -> Self:
+        return self
+
+    range = parallelize
+
+    def mapPartitions(self, function: Callable[..., object], *_: str) -> Self:
+        self.functions.append(function)
+        return self
+
+    mapInArrow = mapPartitions  # noqa: N815
+
+    def collect(self) -> list[object]:
+        return []
+
+
+@pytest.mark.parametrize(
+    "run", [driver.run, lambda _, job: main._run_submitted(job, {})], ids=["session", "application"]
+)
+def test_no_code_that_is_sent_holds_a_credential(
+    job: StageJob, run: Callable[[Any, StageJob], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, plain = Sent(), replace(job, transform=None)
+    monkeypatch.setattr(SparkContext, "getOrCreate", lambda *_: sent)
+    monkeypatch.setattr(main, "without_pandas", lambda: None)
+    with pytest.raises(StagingError, match="2 of 2 slices were not read"):
+        run(sent, plain)
+    (function,) = sent.functions
+    code = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+    assert job.group_id.encode() in code
+    assert CANARY.encode() not in code

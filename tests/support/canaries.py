@@ -24,7 +24,8 @@ class Canaries(dict[str, str]):
     """Values by what they are, each of its own."""
 
     def __init__(self, *names: str) -> None:
-        super().__init__({name: f"canary{uuid.uuid4().hex}" for name in names})
+        # Without a part in common: a compressed text has what it repeats only once.
+        super().__init__({name: uuid.uuid4().hex for name in names})
         self._forms = {name: list(_forms(value.encode())) for name, value in self.items()}
 
     def without(self, *names: str) -> Canaries:
