@@ -13,7 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import psutil
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
@@ -97,16 +96,23 @@ class Watch:
         self.found: set[tuple[str, str]] = set()
         self.commands: set[str] = set()
         self._canaries, self._directories = canaries, directories
+        # A process keeps its environment until it executes another program, with other arguments.
+        self._known: set[tuple[str, bytes]] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
     def look(self) -> None:
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                arguments = " ".join(process.cmdline())
-                self.commands.add(arguments)
-                for place, text in (("arguments", arguments), ("environment", str(process.environ()))):
-                    self.found |= {(name, f"{place} of {arguments[:200]}") for name in self._canaries.in_text(text)}
+        for process in Path("/proc").glob("[0-9]*"):
+            # Processes come and go while they are looked at.
+            with contextlib.suppress(OSError):
+                arguments = (process / "cmdline").read_bytes()
+                if (process.name, arguments) in self._known:
+                    continue
+                self._known.add((process.name, arguments))
+                text = arguments.decode(errors="replace").replace("\0", " ")
+                self.commands.add(text)
+                for place, content in (("arguments", arguments), ("environment", (process / "environ").read_bytes())):
+                    self.found |= {(name, f"{place} of {text[:200]}") for name in self._canaries.in_text(content)}
         for directory, but in self._directories.items():
             for file, names in self._canaries.in_files(directory, but=but).items():
                 self.found |= {(name, file) for name in names}
