@@ -4,6 +4,7 @@ import json
 import tempfile
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -16,15 +17,29 @@ _START_TIMEOUT = 60.0
 
 
 class SparkStandalone(Stack):
-    """A master and a worker on free ports of 127.0.0.1: executors are processes of their own, as in production.
+    """A master and a worker on free ports of this machine: executors are processes of their own, as in production.
 
     :param cores: of the worker
     :param memory: of the worker, in Spark's notation
+    :param host: an address of the loopback network
+    :param properties: written to spark-defaults.conf in `directory`, for its own processes and for whoever submits to it with
+        SPARK_CONF_DIR
     """
 
-    def __init__(self, *, cores: int = 2, memory: str = "2g") -> None:
+    def __init__(
+        self,
+        *,
+        cores: int = 2,
+        memory: str = "2g",
+        host: str = "127.0.0.1",
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self.host = host
         self.port, self.web_port = free_port(), free_port()
         self.directory = Path(tempfile.mkdtemp(prefix="devstack-spark-"))
+        defaults = self.directory / "spark-defaults.conf"
+        defaults.touch(0o600)
+        defaults.write_text("".join(f"{name} {value}\n" for name, value in (properties or {}).items()))
         home = pyspark_home()
         env = environment() | {
             "JAVA_HOME": str(java_home()),
@@ -32,11 +47,19 @@ class SparkStandalone(Stack):
             "SPARK_CONF_DIR": str(self.directory),
             "SPARK_DAEMON_MEMORY": "256m",
         }
-        launcher, host = str(home / "bin" / "spark-class"), ["--host", "127.0.0.1"]
+        launcher, address = str(home / "bin" / "spark-class"), ["--host", host]
         package = "org.apache.spark.deploy"
         self.master = ServerProcess(
             "spark master",
-            [launcher, f"{package}.master.Master", *host, "--port", str(self.port), "--webui-port", str(self.web_port)],
+            [
+                launcher,
+                f"{package}.master.Master",
+                *address,
+                "--port",
+                str(self.port),
+                "--webui-port",
+                str(self.web_port),
+            ],
             log=self.directory / "master.log",
             env=env,
             scratch=self.directory,
@@ -45,7 +68,7 @@ class SparkStandalone(Stack):
         ports = ["--port", str(free_port()), "--webui-port", str(free_port())]
         self.worker = ServerProcess(
             "spark worker",
-            [launcher, f"{package}.worker.Worker", *host, *ports, *offer, self.master_url],
+            [launcher, f"{package}.worker.Worker", *address, *ports, *offer, self.master_url],
             log=self.directory / "worker.log",
             env=env,
             scratch=self.directory,
@@ -54,7 +77,7 @@ class SparkStandalone(Stack):
     @property
     def master_url(self) -> str:
         """The value of ``spark.master`` and ``--master``."""
-        return f"spark://127.0.0.1:{self.port}"
+        return f"spark://{self.host}:{self.port}"
 
     def start(self) -> Self:
         """Start both, and wait until the master lists the worker as alive."""

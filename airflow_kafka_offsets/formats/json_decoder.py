@@ -178,8 +178,10 @@ def _declared_column(column: pa.Array, field: pa.Field) -> pa.Array:
         raise _UndecodableError(f"column {field.name!r} is declared NOT NULL, and is missing or null")
     try:
         declared = _as_declared(column, field.type)
-    except ValueError as error:  # also Arrow's
-        raise _UndecodableError(f"column {field.name!r}: {error}") from None
+    except ValueError as error:
+        # Arrow's, which is a ValueError too, would quote a value.
+        reason = f"its value is not of type {spark_type(field.type)}" if isinstance(error, pa.ArrowInvalid) else error
+        raise _UndecodableError(f"column {field.name!r}: {reason}") from None
     if out_of_years(declared):
         raise _UndecodableError(f"column {field.name!r}: {OUT_OF_YEARS}")
     return declared

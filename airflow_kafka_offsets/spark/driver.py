@@ -13,6 +13,7 @@ from airflow_kafka_offsets.exceptions import StagingError, TransformError
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes
+from airflow_kafka_offsets.spark.split_config import split_config
 from airflow_kafka_offsets.spark.tasks import RESULT_DDL, read_arrow, write_arrow
 from airflow_kafka_offsets.spark.transforms import apply_transform, check_columns, load_transform
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -30,6 +31,7 @@ def run(spark: SparkSession, job: StageJob) -> Manifest:
     :raises TransformError: the transform cannot be imported, raised, did not return a DataFrame, or did not read all records
     :raises TargetError: the columns of the transform do not fit the target; no record was read
     """
+    job = split_config(job)
     tasks = spark.range(0, len(job.tasks), 1, len(job.tasks))
     if job.transform is None:
         staged = tasks.mapInArrow(lambda numbers: write_arrow(job.staging_uri, read_arrow(job, numbers)), RESULT_DDL)

@@ -20,7 +20,8 @@ from airflow_kafka_offsets.staging.rows import TargetColumns
 class StageJob:
     """One attempt to stage a batch.
 
-    :param kafka_config: librdkafka configuration; holds secrets, and travels in a file that only its owner can read
+    :param kafka_config: librdkafka configuration; holds secrets, and reaches the driver in a file that only its owner can read, and
+        executors as `split_config` says
     :param columns: of a decoded row
     :param transform: `package.module.function` from DataFrame to DataFrame, or None
     :param target: which columns the sink takes; the result of the transform is checked before anything is read

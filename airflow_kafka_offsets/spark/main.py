@@ -27,6 +27,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsErr
 from airflow_kafka_offsets.spark.driver import run, stage_files
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import JOB, SECRET_PROPERTIES
+from airflow_kafka_offsets.spark.split_config import split_config
 from airflow_kafka_offsets.spark.tasks import report_failure, stage_slices
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
@@ -98,6 +99,8 @@ def _run_submitted(job: StageJob, properties: dict[str, Any]) -> None:
         return
     without_pandas()
     from pyspark import SparkConf, SparkContext
+
+    job = split_config(job)
 
     def stage(numbers: Iterable[int]) -> Iterator[StagedFile]:
         without_pandas()

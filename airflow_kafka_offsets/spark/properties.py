@@ -44,7 +44,7 @@ def refuse_literal_secrets(conf: object) -> None:
 def weakness(master: str, properties: Mapping[str, Any]) -> str | None:
     """Return what a cluster lacks to protect what the driver sends to executors, as a sentence; None where it lacks nothing.
 
-    Kafka's configuration is a part of that: https://spark.apache.org/docs/latest/security.html
+    These are Spark's properties, the code of tasks, and rows: https://spark.apache.org/docs/latest/security.html
     """
     on = {name for name, value in properties.items() if str(value).lower() == "true"}
     lacking = []
@@ -57,7 +57,7 @@ def weakness(master: str, properties: Mapping[str, Any]) -> str | None:
     if not lacking:
         return None
     return (
-        f"Kafka's credentials cross the network between the driver and the executors of {master} unprotected: set "
+        f"What the driver and the executors of {master} send to each other is unprotected, secrets of spark_conf among it: set "
         f"{' and '.join(lacking)} to true in spark-defaults.conf, here and on the workers"
     )
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import StagedFileError
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
@@ -85,7 +86,8 @@ def record_batches(staging: StagingDirectory, file: StagedFile) -> Iterator[pa.R
                 rows += batch.num_rows
                 yield batch
     except (OSError, pa.ArrowException) as error:
-        raise StagedFileError(f"Staged file {path} cannot be read: {type(error).__name__}: {error}") from error
+        reason = f"{type(error).__name__}: {shortened(str(error))}"
+        raise StagedFileError(f"Staged file {path} cannot be read: {reason}") from error
     if rows != file.rows:
         raise StagedFileError(f"Staged file {path} holds {rows:,} rows, and its task reported {file.rows:,}")
 

@@ -15,7 +15,7 @@ OPTIONS = json.loads(os.environ.get("LOAD_UNDER_TEST", "{}"))
 with DAG(dag_id="load_under_test", schedule=None, start_date=datetime(2026, 1, 1), catchup=False):
     KafkaBatchOperator(
         task_id="load",
-        group_id="loader",
+        group_id=OPTIONS.pop("group_id", "loader"),
         value_format=Json(OPTIONS.pop("columns", "id BIGINT NOT NULL, name STRING")),
         sink=SqlTable(OPTIONS.pop("table", "target"), conn_id="warehouse"),
         lease=timedelta(seconds=OPTIONS.pop("lease_seconds", 3)),

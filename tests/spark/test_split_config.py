@@ -1,0 +1,126 @@
+"""What is sent to the executors, and what lies in the staging directory, hold no credentials without each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from pyspark import SparkContext, cloudpickle
+
+from airflow_kafka_offsets.exceptions import StagingError
+from airflow_kafka_offsets.kafka.reader import consumer_config
+from airflow_kafka_offsets.spark import driver, main
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.spark.split_config import FILE, _together, split_config
+from tests.spark.test_job import JOB
+
+CANARY = "canary-7d1f"
+
+CONFIG = {"bootstrap.servers": "a:1,b:2", "sasl.password": CANARY, "retries": 3, "ratio": 0.5, "on": True}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> StageJob:
+    return replace(JOB, staging_uri=str(tmp_path), kafka_config=CONFIG)
+
+
+def sent(job: StageJob) -> bytes:
+    code: bytes = cloudpickle.dumps(lambda: job)  # type: ignore[no-untyped-call]
+    _together.cache_clear()
+    return code
+
+
+def received(code: bytes) -> StageJob:
+    function: Callable[[], StageJob] = cloudpickle.loads(code)
+    return function()
+
+
+def test_executors_put_the_configuration_together(job: StageJob) -> None:
+    arrived = received(sent(split_config(job)))
+    assert dict(arrived.kafka_config) == CONFIG
+    assert consumer_config(arrived.kafka_config, "loader", "read_committed")["sasl.password"] == CANARY
+    assert replace(arrived, kafka_config=CONFIG) == job
+
+
+def test_neither_half_holds_a_credential(job: StageJob, tmp_path: Path) -> None:
+    code = sent(split_config(job))
+    (file,) = tmp_path.iterdir()
+    assert job.group_id.encode() in code
+    for name in ("canary", "sasl", "bootstrap", "a:1"):
+        assert name.encode() not in code
+        assert name.encode() not in file.read_bytes()
+        assert name.encode() not in bytes.fromhex(file.read_text())
+
+
+def test_the_halves_of_two_attempts_do_not_fit_together(job: StageJob, tmp_path: Path) -> None:
+    first = sent(split_config(job))
+    half = (tmp_path / FILE).read_text()
+    second = sent(split_config(job))
+    assert (tmp_path / FILE).read_text() != half
+    with pytest.raises(StagingError, match=r"kafka-config in .* is not as it was written"):
+        dict(received(first).kafka_config)
+    assert dict(received(second).kafka_config) == CONFIG
+
+
+def test_who_may_write_into_the_directory_cannot_lead_credentials_elsewhere(job: StageJob, tmp_path: Path) -> None:
+    code = sent(split_config(job))
+    half = bytearray.fromhex((tmp_path / FILE).read_text())
+    half[-1] ^= 1
+    (tmp_path / FILE).write_text(half.hex())
+    with pytest.raises(StagingError, match="is not as it was written"):
+        received(code).kafka_config["bootstrap.servers"]
+
+
+def test_a_location_that_machines_do_not_share_is_named(job: StageJob, tmp_path: Path) -> None:
+    code = sent(split_config(job))
+    (tmp_path / FILE).unlink()
+    with pytest.raises(StagingError, match="a location that all machines share"):
+        len(received(code).kafka_config)
+
+
+def test_functions_are_sent_as_they_are(job: StageJob) -> None:
+    with_function = replace(job, kafka_config={**CONFIG, "oauth_cb": lambda _: ("token", 1.0)})
+    config = received(sent(split_config(with_function))).kafka_config
+    assert config["oauth_cb"](None) == ("token", 1.0)
+    assert config["sasl.password"] == CANARY
+
+
+class Sent:
+    """A session, a context and their data sets, which keep the functions that would be sent to executors, and run nothing."""
+
+    def __init__(self) -> None:
+        self.functions: list[Callable[..., object]] = []
+
+    def parallelize(self, *_: object) -> Self:
+        return self
+
+    range = parallelize
+
+    def mapPartitions(self, function: Callable[..., object], *_: str) -> Self:
+        self.functions.append(function)
+        return self
+
+    mapInArrow = mapPartitions  # noqa: N815
+
+    def collect(self) -> list[object]:
+        return []
+
+
+@pytest.mark.parametrize(
+    "run", [driver.run, lambda _, job: main._run_submitted(job, {})], ids=["session", "application"]
+)
+def test_no_code_that_is_sent_holds_a_credential(
+    job: StageJob, run: Callable[[Any, StageJob], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, plain = Sent(), replace(job, transform=None)
+    monkeypatch.setattr(SparkContext, "getOrCreate", lambda *_: sent)
+    monkeypatch.setattr(main, "without_pandas", lambda: None)
+    with pytest.raises(StagingError, match="2 of 2 slices were not read"):
+        run(sent, plain)
+    (function,) = sent.functions
+    code = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
+    assert job.group_id.encode() in code
+    assert CANARY.encode() not in code
