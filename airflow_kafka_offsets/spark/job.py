@@ -31,6 +31,7 @@ class StageJob:
     :param max_dead_letters: of the whole batch, so no slice needs more; None for any number
     :param span_ms: milliseconds since 1970 in UTC: only records at or after the first, and before the second unless it is None, are
         taken; None takes all
+    :param records_are_staged: whether the records are in the staging directory, and not in Kafka
     :param idle_timeout: seconds after which a read fails that yields no record and does not reach the end of the log
     :param progress_interval: seconds between two lines of progress, and between two notes of a slice
     """
@@ -52,6 +53,7 @@ class StageJob:
     on_bad_record: str = "fail"
     max_dead_letters: int | None = None
     task_offsets: int = 0
+    records_are_staged: bool = False
     progress_interval: float = 5.0
 
     @property

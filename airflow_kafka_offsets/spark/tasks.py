@@ -21,6 +21,7 @@ from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.dead_letters import DeadLetterFile
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.staging.records import read_records
 
 _RESULT = pa.schema(
     [("name", pa.string()), ("row_count", pa.int64()), ("byte_count", pa.int64()), ("sha256", pa.string())]
@@ -74,18 +75,12 @@ def read_rows(job: StageJob, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]
 
 def read_slice(job: StageJob, slice_: Slice, staging: StagingDirectory) -> Iterator[pa.RecordBatch]:
     """Read and decode a slice; leave its dead letters and notes of its progress in the staging directory."""
-    # Imported where a slice is read: the driver needs no Kafka client.
-    from airflow_kafka_offsets.kafka.reader import consumer_config, read, within
-
-    config = consumer_config(job.kafka_config, job.group_id, job.isolation_level)
     decode = job.record_format.decoder(format_columns(job.columns))
     # Dead letters hold the headers.
     with_headers = job.record_format.reads_headers or job.on_bad_record == "dead_letter"
     report = SliceReport(slice_, staging, job.progress_interval)
     with DeadLetterFile(staging, slice_, job.max_dead_letters) as dead_letters:
-        for records in read(slice_, config, with_headers=with_headers, idle_timeout=job.idle_timeout):
-            if job.span_ms is not None:
-                records = within(records, *job.span_ms)
+        for records in _records(job, slice_, staging, with_headers):
             if not records.num_rows:
                 continue
             rows, bad = decode_rows(records, decode, slice_)
@@ -95,6 +90,18 @@ def read_slice(job: StageJob, slice_: Slice, staging: StagingDirectory) -> Itera
             yield rows
             report.add(records, dead_letters.count)
     report.finish(dead_letters.file)
+
+
+def _records(job: StageJob, slice_: Slice, staging: StagingDirectory, with_headers: bool) -> Iterator[pa.RecordBatch]:
+    if job.records_are_staged:
+        yield from read_records(staging, slice_)
+        return
+    # Imported where a slice is read: the driver needs no Kafka client.
+    from airflow_kafka_offsets.kafka.reader import consumer_config, read, within
+
+    config = consumer_config(job.kafka_config, job.group_id, job.isolation_level)
+    for records in read(slice_, config, with_headers=with_headers, idle_timeout=job.idle_timeout):
+        yield records if job.span_ms is None else within(records, *job.span_ms)
 
 
 def decode_rows(records: pa.RecordBatch, decode: Decoder, slice_: Slice) -> Decoded:
