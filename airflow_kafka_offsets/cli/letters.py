@@ -54,7 +54,9 @@ def replay(args: Namespace) -> None:
         replayed = []
         if topics:
             pipeline = make_pipeline(args, topics, ledger.tables)
-            launcher = make_launcher(args.spark_conn_id, name=f"dead-letters.{args.group}")
+            launcher = None
+            if args.transform is not None:
+                launcher = make_launcher(args.spark_conn_id, name=f"dead-letters.{args.group}")
             replayed = replay_letters(
                 letters,
                 pipeline,

@@ -145,8 +145,8 @@ class Tables:
             *_keys(batch_id=sa.BigInteger, topic=topic, partition=sa.Integer, offset_value=sa.BigInteger),
             *_required(consumer_group=name),
             *_optional(key=sa.LargeBinary, value=sa.LargeBinary, headers=sa.Text, record_timestamp=UtcDateTime),
-            *_optional(error_class=sa.String(20)),
             *_required(error=sa.Text),
+            *_optional(error_class=sa.String(20)),
         )
 
     @staticmethod

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection, Engine
 from airflow_kafka_offsets.core.instants import format_instant
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.core.parameters import from_attributes
-from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError
@@ -70,7 +70,7 @@ def replay_letters(
     pipeline: Pipeline,
     *,
     engine: Engine,
-    launcher: Launcher,
+    launcher: Launcher | None = None,
     corrected: Mapping[Record, bytes | None] | None = None,
     who: str | None = None,
     reason: str | None = None,
@@ -81,15 +81,19 @@ def replay_letters(
     on meanwhile.
 
     :param pipeline: as it is now; its group is that of the letters
-    :param launcher: runs a transform; without one no Spark is started
+    :param launcher: runs the transform; without a transform, no Spark is started
     :param corrected: values to decode instead of those that the letters hold; only these letters are replayed then
     :param who: who does it, for the history
     :return: for each batch of theirs what became of them
-    :raises ConfigurationError: a batch was loaded into another target, or there is no such group
+    :raises ConfigurationError: they belong into another target, there is no such group, or a transform has no launcher
     :raises KafkaOffsetsError: see `exceptions`
     """
     columns = pipeline.check()
     if pipeline.transform is not None:
+        if launcher is None:
+            raise ConfigurationError(
+                f"Transform {pipeline.transform!r} needs a launcher, such as SessionLauncher(spark)"
+            )
         launcher.check(pipeline.staging_dir)
     ledger, who = Ledger(engine, pipeline.tables), who or current_user()
     with translated_errors(f"The dead letters of group {letters.group_id!r} were not replayed to the end"):
@@ -100,7 +104,7 @@ def replay_letters(
                 for letter in read_letters(conn, ledger.tables, letters)
                 if corrected is None or letter.record in corrected
             ]
-            _check_target(conn, ledger.tables, sorted({letter.batch_id for letter in found}), pipeline.sink.name)
+            found = _of_target(conn, ledger.tables, found, pipeline.sink.name)
         target = pipeline.sink.prepare(engine, None if pipeline.transform else columns)
         replayed = []
         for batch_id, of_batch in groupby(found, attrgetter("batch_id")):
@@ -133,19 +137,32 @@ def replay_letters(
     return replayed
 
 
-def _check_target(conn: Connection, tables: Tables, batch_ids: Sequence[int], target: str) -> None:
+def _of_target(conn: Connection, tables: Tables, letters: Sequence[Letter], target: str) -> list[Letter]:
+    """Return the letters of batches that were loaded into a target.
+
+    :raises ConfigurationError: there are letters, and all are of batches that were loaded elsewhere
+    """
     batches = tables.offset_batches.c
-    rows = conn.execute(
-        sa.select(batches.batch_id, batches.target_table)
-        .where(batches.batch_id.in_(batch_ids), batches.target_table.not_in(same_table_names(conn, target)))
-        .order_by(batches.batch_id)
-        .limit(1)
-    ).all()
-    for row in rows:
+    query = sa.select(batches.batch_id, batches.target_table, batches.target_table.in_(same_table_names(conn, target)))
+    targets: dict[int, tuple[str, bool]] = {
+        row[0]: (row[1], row[2])
+        for row in conn.execute(query.where(batches.batch_id.in_(sorted({letter.batch_id for letter in letters}))))
+    }
+    found = [letter for letter in letters if targets[letter.batch_id][1]]
+    if letters and not found:
+        batch_id = letters[0].batch_id
         raise ConfigurationError(
-            f"Batch {row.batch_id} was loaded into {row.target_table!r}, and its dead letters belong there, not into {target!r}. "
-            "Nothing was changed; name that table, or choose the batches"
+            f"Batch {batch_id} was loaded into {targets[batch_id][0]!r}, and its dead letters belong there, not into {target!r}. "
+            "Nothing was changed; name that table"
         )
+    if len(found) < len(letters):
+        elsewhere = sorted({name for name, is_target in targets.values() if not is_target})
+        log.info(
+            "%s of batches that were loaded into %s stay: they belong there",
+            count(len(letters) - len(found), "dead letter"),
+            first_few(map(repr, elsewhere)),
+        )
+    return found
 
 
 def _write(directory: StagingDirectory, letters: Sequence[Letter]) -> Iterator[Slice]:
@@ -175,8 +192,8 @@ def _headers(text: str | None) -> list[dict[str, str | bytes | None]]:
     ]
 
 
-def _stage(job: StageJob, directory: StagingDirectory, launcher: Launcher) -> StagedBatch:
-    if job.transform is None:
+def _stage(job: StageJob, directory: StagingDirectory, launcher: Launcher | None) -> StagedBatch:
+    if job.transform is None or launcher is None:
         # There are few of them: no Spark is needed to decode them.
         files = (file for number in range(len(job.tasks)) for file in stage_slices(job, [number]))
         manifest = write_manifest(job, directory, tuple(files))
