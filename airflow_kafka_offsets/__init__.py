@@ -19,6 +19,9 @@ _MODULES = {
     "airflow_kafka_offsets.formats.json_format": ("Json",),
     "airflow_kafka_offsets.formats.raw": ("Raw",),
     "airflow_kafka_offsets.formats.text": ("Text",),
+    "airflow_kafka_offsets.letters.drop": ("drop_letters",),
+    "airflow_kafka_offsets.letters.replay": ("replay_letters",),
+    "airflow_kafka_offsets.letters.selection": ("Letters",),
     "airflow_kafka_offsets.loading.context": ("LoadResult",),
     "airflow_kafka_offsets.loading.load": ("load",),
     "airflow_kafka_offsets.loading.pipeline": ("LoadOptions", "Pipeline"),
@@ -51,6 +54,9 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.formats.json_format import Json as Json
     from airflow_kafka_offsets.formats.raw import Raw as Raw
     from airflow_kafka_offsets.formats.text import Text as Text
+    from airflow_kafka_offsets.letters.drop import drop_letters as drop_letters
+    from airflow_kafka_offsets.letters.replay import replay_letters as replay_letters
+    from airflow_kafka_offsets.letters.selection import Letters as Letters
     from airflow_kafka_offsets.loading.context import LoadResult as LoadResult
     from airflow_kafka_offsets.loading.load import load as load
     from airflow_kafka_offsets.loading.pipeline import LoadOptions as LoadOptions

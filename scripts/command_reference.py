@@ -49,13 +49,17 @@ def commands() -> dict[str, argparse.ArgumentParser]:
     """Return the parser of every command, by name, as Airflow builds them."""
     from airflow.cli.cli_parser import get_parser
 
-    return _subparsers(_subparsers(get_parser())["kafka-offsets"])
+    found = {}
+    for name, parser in _subparsers(_subparsers(get_parser())["kafka-offsets"]).items():
+        of_group = _subparsers(parser)
+        found |= {f"{name} {own}": command for own, command in of_group.items()} if of_group else {name: parser}
+    return found
 
 
 def _subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    (subparsers,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    choices: dict[str, argparse.ArgumentParser] = subparsers.choices
-    return choices
+    """Return the parsers of a group of commands, by name; none of a command."""
+    subparsers = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return {name: own for action in subparsers for name, own in action.choices.items()}
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ def test_the_public_names_are_these() -> None:
         "KafkaReplayPlanOperator",
         "KafkaRewindOperator",
         "KafkaVerifyOperator",
+        "Letters",
         "LoadOptions",
         "LoadResult",
         "OffsetBounds",
@@ -55,11 +56,13 @@ def test_the_public_names_are_these() -> None:
         "TimeBounds",
         "__version__",
         "abandon_batch",
+        "drop_letters",
         "execute_rewind",
         "load",
         "parse_scope",
         "preview_rewind",
         "replay",
+        "replay_letters",
         "verify",
     ]
 

@@ -153,6 +153,14 @@ AUTHOR = (
     option("--reason", "why, for the history"),
 )
 
+LETTERS = (
+    *GROUP,
+    option("--batch", "only those of this batch", type=positive),
+    option("--error-class", "only those of this class: value, key, header, size, target, dropped", metavar="CLASS"),
+    repeated("--offsets", "only these offsets of a partition, the end exclusive", metavar="TOPIC:PARTITION:START-END"),
+)
+"""The arguments that choose dead letters."""
+
 MOVE = (
     *GROUP,
     KAFKA_CONN_ID,

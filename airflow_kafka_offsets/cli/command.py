@@ -5,8 +5,9 @@ Arguments are in `arguments`, printing is in `output`.
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
@@ -19,9 +20,13 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsErr
 from airflow_kafka_offsets.hooks.connections import kafka_cluster, open_database
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.replaying.bounds import OffsetBounds
 
 KAFKA_TIMEOUT_SECONDS = 10.0
 """How long a command waits for an answer of Kafka: less than a task, since a person waits for the command."""
+
+
+_OFFSETS = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<start>\d+)-(?P<end>\d+)", re.ASCII)
 
 
 class _UsageError(Exception):
@@ -102,6 +107,22 @@ def whole_topics(args: Namespace, instead: str) -> list[str]:
     if partial := [topic for topic, partitions in given.items() if partitions is not None]:
         raise ConfigurationError(f"--topic takes whole topics here, such as --topic {partial[0]}; {instead}")
     return list(given)
+
+
+def offset_bounds(texts: Sequence[str]) -> OffsetBounds:
+    """Return the offsets of `--offsets`.
+
+    :raises ConfigurationError: one is of another form, or a partition is named twice
+    """
+    offsets = []
+    for text in texts:
+        match = _OFFSETS.fullmatch(text)
+        if match is None:
+            raise ConfigurationError(f"--offsets must be topic:partition:start-end, the end exclusive; got {text!r}")
+        offsets.append(match.groupdict())
+    bounds = OffsetBounds(offsets)
+    bounds.read()  # raises for a partition that is named twice
+    return bounds
 
 
 def one_line(text: object) -> str:

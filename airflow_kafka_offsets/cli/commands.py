@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from airflow.cli.cli_config import ActionCommand, lazy_load_command
+from airflow.cli.cli_config import ActionCommand, GroupCommand, lazy_load_command
 
 from airflow_kafka_offsets.cli import arguments as shared
 from airflow_kafka_offsets.cli.arguments import choice, option, positive, repeated, switch, topics
@@ -17,21 +17,38 @@ from airflow_kafka_offsets.cli.arguments import choice, option, positive, repeat
 _HELP_WIDTH = 100
 
 
-def _command(function: str, summary: str, description: str, example: str, *arguments: Any) -> ActionCommand:
+def _command(
+    function: str, summary: str, description: str, example: str, *arguments: Any, within: str = ""
+) -> ActionCommand:
     """Return a command.
 
     :param function: module and name in this package; imported when the command runs
     :param example: the command line after `airflow kafka-offsets`, which begins with the command's name
+    :param within: the name of the group that it is a command of, if there is one
     """
     return ActionCommand(
         name=example.split(maxsplit=1)[0],
         help=summary,
         description=textwrap.fill(description, _HELP_WIDTH),
-        epilog=f"Example: airflow kafka-offsets {example}",
+        epilog=f"Example: airflow kafka-offsets {f'{within} ' * bool(within)}{example}",
         func=lazy_load_command(f"airflow_kafka_offsets.cli.{function}"),
         args=arguments,
     )
 
+
+_PIPELINE = (
+    option("--table", "the table to load into", required=True),
+    shared.TABLE_SCHEMA,
+    option(
+        "--columns",
+        "the columns of JSON records, such as 'id BIGINT, name STRING' (default: keys and values unparsed)",
+        metavar="DDL",
+    ),
+    option("--transform", "import path of a function from DataFrame to DataFrame"),
+    shared.UPSERT_KEY,
+    option("--staging-dir", "a directory that this machine and Spark's executors share, for staged files"),
+)
+"""The arguments of commands that decode records and write their rows."""
 
 COMMANDS = (
     _command(
@@ -163,16 +180,8 @@ COMMANDS = (
         option("--until", "up to the first record at or after this instant", metavar="INSTANT"),
         switch("--all-records", "read on to the end of the log, and take exactly the records of the span of time"),
         option("--batch", "the range of this batch of the group's history", type=positive),
-        option("--table", "the table to load into", required=True),
-        shared.TABLE_SCHEMA,
-        option(
-            "--columns",
-            "the columns of JSON records, such as 'id BIGINT, name STRING' (default: keys and values unparsed)",
-            metavar="DDL",
-        ),
-        option("--transform", "import path of a function from DataFrame to DataFrame"),
+        *_PIPELINE,
         switch("--replace", "remove what was loaded of the range, in the same transaction"),
-        shared.UPSERT_KEY,
         shared.MAX_RECORDS,
         shared.ON_DATA_LOSS,
         choice(
@@ -181,7 +190,6 @@ COMMANDS = (
             "fail",
             "dead_letter",
         ),
-        option("--staging-dir", "a directory that this machine and Spark's executors share, for staged files"),
         *shared.AUTHOR,
         shared.ISOLATION_LEVEL,
         shared.OUTPUT,
@@ -225,6 +233,65 @@ COMMANDS = (
         "Print the positions of a group as CSV, topic,partition,offset, for 'rewind --from-file'.",
         "export orders_loader --conn-id warehouse > positions.csv",
         *shared.GROUP,
+    ),
+    GroupCommand(
+        name="dead-letters",
+        help="Look at dead letters, put them through the pipeline again, or drop them",
+        description=textwrap.fill(
+            "Records that a load set aside (on_bad_record='dead_letter'): look at them, correct them, put them through the pipeline as "
+            "it is now, or drop what they hold.",
+            _HELP_WIDTH,
+        ),
+        subcommands=(
+            _command(
+                "letters.list_letters",
+                "Count dead letters by batch, partition and error class",
+                "Count the dead letters of a group by batch, partition and error class: value, key or header for the part that does not "
+                "decode, size of a record that was too large to be kept, target where the target refuses the row, dropped where the contents were deleted.",
+                "list orders_loader --conn-id warehouse",
+                *shared.LETTERS,
+                shared.OUTPUT,
+                within="dead-letters",
+            ),
+            _command(
+                "letters.show_letters",
+                "Show dead letters with key, value, headers and error",
+                "Show dead letters with key, value, headers and error. Bytes that are no UTF-8 are shown in Base64. What --output json "
+                "prints can be corrected and given to 'dead-letters replay --corrected'.",
+                "show orders_loader --conn-id warehouse --error-class value --output json",
+                *shared.LETTERS,
+                option("--limit", "the most of them", type=positive, default=100),
+                shared.OUTPUT,
+                within="dead-letters",
+            ),
+            _command(
+                "letters.replay",
+                "Put dead letters through the pipeline again",
+                "Decode dead letters again, write their rows, and remove the letters, in one transaction for each batch. What is bad still "
+                "stays a dead letter, with the reason of today. The rows belong to the batch that set the records aside, as if they had "
+                "never been bad. Loads may go on meanwhile.",
+                "replay orders_loader --conn-id warehouse --table orders --columns 'id BIGINT, name STRING' --reason 'wider column'",
+                *shared.LETTERS,
+                option("--corrected", "replay the dead letters of this file, with the values it has", metavar="FILE"),
+                *_PIPELINE,
+                shared.SPARK_CONN_ID,
+                *shared.AUTHOR,
+                shared.OUTPUT,
+                within="dead-letters",
+            ),
+            _command(
+                "letters.drop",
+                "Delete what dead letters hold",
+                "Delete key, value, headers and error of dead letters, with --execute; without it, count them. That there were such "
+                "records, who dropped them and why stays in dead_letters, so that 'verify' proves the same as before.",
+                "drop orders_loader --conn-id warehouse --batch 42 --execute --reason 'test data'",
+                *shared.LETTERS,
+                switch("--execute", "delete; without it, the command only counts"),
+                *shared.AUTHOR,
+                shared.OUTPUT,
+                within="dead-letters",
+            ),
+        ),
     ),
     _command(
         "doctor.doctor",

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from argparse import Namespace
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 
-from airflow_kafka_offsets.cli.command import command, database, usage, whole_topics
+from airflow_kafka_offsets.cli.command import command, database, offset_bounds, usage, whole_topics
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher
 from airflow_kafka_offsets.ledger.batch_rows import current_user
+from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.replaying.bounds import BatchBounds, Bounds, OffsetBounds, TimeBounds
+from airflow_kafka_offsets.replaying.bounds import BatchBounds, Bounds, TimeBounds
 from airflow_kafka_offsets.replaying.replay import replay as replay_range
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification import verify as verification
-
-_OFFSETS = re.compile(r"(?P<topic>[^:]+):(?P<partition>\d+):(?P<start>\d+)-(?P<end>\d+)", re.ASCII)
 
 
 @command("replay")
@@ -28,16 +27,10 @@ def replay(args: Namespace) -> None:
     bounds = _bounds(args)
     topics = whole_topics(args, "partitions are named with their offsets: --offsets TOPIC:PARTITION:START-END")
     with database(args) as ledger:
-        pipeline = Pipeline(
-            group_id=args.group,
-            topics=tuple(topics),
-            value_format=Json(args.columns) if args.columns is not None else Raw(),
-            sink=SqlTable(args.table, args.table_schema, upsert_key=tuple(args.upsert_key or ())),
-            transform=args.transform,
+        pipeline = replace(
+            make_pipeline(args, topics, ledger.tables),
             on_bad_record=args.on_bad_record,
             isolation_level=args.isolation_level,
-            staging_dir=args.staging_dir,
-            tables=ledger.tables,
         )
         result = replay_range(
             pipeline,
@@ -52,6 +45,19 @@ def replay(args: Namespace) -> None:
             who=args.who or current_user(),
         )
     show([asdict(result)], args.output)
+
+
+def make_pipeline(args: Namespace, topics: Sequence[str], tables: Tables) -> Pipeline:
+    """Return the pipeline into the table of the arguments."""
+    return Pipeline(
+        group_id=args.group,
+        topics=tuple(topics),
+        value_format=Json(args.columns) if args.columns is not None else Raw(),
+        sink=SqlTable(args.table, args.table_schema, upsert_key=tuple(args.upsert_key or ())),
+        transform=args.transform,
+        staging_dir=args.staging_dir,
+        tables=tables,
+    )
 
 
 @command("verify")
@@ -98,12 +104,4 @@ def _bounds(args: Namespace) -> Bounds:
         if args.since is None:
             raise ConfigurationError("--until needs --since: where the replay begins")
         return TimeBounds(args.since, args.until, args.all_records)
-    offsets = []
-    for text in args.offsets:
-        match = _OFFSETS.fullmatch(text)
-        if match is None:
-            raise ConfigurationError(f"--offsets must be topic:partition:start-end, the end exclusive; got {text!r}")
-        offsets.append(match.groupdict())
-    bounds = OffsetBounds(offsets)
-    bounds.read()  # raises for a partition that is named twice
-    return bounds
+    return offset_bounds(args.offsets)

@@ -54,7 +54,7 @@ class Raw:
                 # The reader has no headers for a record whose header keys cannot be read.
                 unread = records.column("headers").is_null()
                 reason = "the key of a header is not UTF-8"
-                bad = [BadRecord(row, reason) for row in pc.indices_nonzero(unread).to_pylist()]
+                bad = [BadRecord(row, reason, "header") for row in pc.indices_nonzero(unread).to_pylist()]
                 records = records.filter(pc.invert(unread)) if bad else records
             rows = pa.RecordBatch.from_arrays([records.column(name) for name in columns.names], schema=columns)
             return Decoded(rows, bad)

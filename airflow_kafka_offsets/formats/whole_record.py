@@ -108,7 +108,7 @@ def _of_key(decode: Decoder) -> Callable[[pa.RecordBatch], Decoded]:
     def decode_keys(records: pa.RecordBatch) -> Decoded:
         place = records.schema.get_field_index("value")
         rows, bad = decode(records.set_column(place, "value", records.column("key")))
-        return Decoded(rows, [BadRecord(row, f"key: {reason}") for row, reason in bad])
+        return Decoded(rows, [BadRecord(record.row, f"key: {record.reason}", "key") for record in bad])
 
     return decode_keys
 
@@ -138,7 +138,7 @@ def _of_metadata(columns: pa.Schema, headers: Mapping[str, Header]) -> Callable[
             pa.array(values[column.name], column.type) if column.name in headers else timestamps for column in columns
         ]
         rows = pa.RecordBatch.from_arrays(arrays, schema=columns)
-        return Decoded(rows, [BadRecord(row, reason) for row, reason in bad.items()])
+        return Decoded(rows, [BadRecord(row, reason, "header") for row, reason in bad.items()])
 
     return decode
 
@@ -158,16 +158,14 @@ def _joined(columns: pa.Schema, parts: list[Decoded], count: int) -> Decoded:
     """Return the columns of all parts, and each record that is bad in any of them once."""
     import pyarrow as pa
 
-    bad: dict[int, str] = {}
+    bad: dict[int, BadRecord] = {}
     for part in parts:
-        for row, reason in part.bad:
-            bad.setdefault(row, reason)
+        for record in part.bad:
+            bad.setdefault(record.row, record)
     arrays: list[pa.Array] = []
     for rows, bad_of_part in parts:
         if len(bad_of_part) < len(bad):
-            own = {row for row, _ in bad_of_part}
+            own = {record.row for record in bad_of_part}
             rows = rows.filter(pa.array([row not in bad for row in range(count) if row not in own], pa.bool_()))
         arrays += rows.columns
-    return Decoded(
-        pa.RecordBatch.from_arrays(arrays, schema=columns), [BadRecord(row, bad[row]) for row in sorted(bad)]
-    )
+    return Decoded(pa.RecordBatch.from_arrays(arrays, schema=columns), [bad[row] for row in sorted(bad)])

@@ -272,6 +272,12 @@ def _add_spans(conn: Connection, tables: Tables) -> Iterator[Statement]:
             yield TableStatement(f"ALTER TABLE {{}} ADD {column} BIGINT", batches)
 
 
+def _add_error_class(conn: Connection, tables: Tables) -> Iterator[Statement]:
+    """Add the column of what is wrong with a dead letter. Those that are there have none."""
+    if "error_class" not in _column_names(conn, tables.dead_letters):
+        yield TableStatement("ALTER TABLE {} ADD error_class VARCHAR(20)", tables.dead_letters)
+
+
 def _column_names(conn: Connection, table: sa.Table) -> set[str]:
     return {column["name"] for column in sa.inspect(conn).get_columns(table.name, schema=table.schema)}
 
@@ -280,5 +286,6 @@ MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {
     2: _drop_lateness,
     3: _add_authors,
     4: _add_spans,
+    5: _add_error_class,
 }
 """The migrations by the version to which they lead. A migration yields statements, without those that an interrupted one has run."""

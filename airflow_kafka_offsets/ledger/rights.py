@@ -30,6 +30,8 @@ def of_moves(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
     yield tables.replaced_output, "INSERT"
     for table in (tables.consumer_groups, tables.consumed_offsets, tables.dead_letters):
         yield table, "DELETE"
+    # Dead letters that are bad still when they are replayed, or that are dropped.
+    yield tables.dead_letters, "UPDATE"
 
 
 def grants(tables: Tables, dialect: Dialect, role: str, *, moves: bool) -> str:

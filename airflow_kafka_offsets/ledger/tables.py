@@ -22,7 +22,7 @@ from airflow_kafka_offsets.database.identifiers import is_too_long, without_plac
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 NAME_LENGTH = 250
 """The most characters of a group's name, and of other names in the tables."""
@@ -146,6 +146,7 @@ class Tables:
             *_required(consumer_group=name),
             *_optional(key=sa.LargeBinary, value=sa.LargeBinary, headers=sa.Text, record_timestamp=UtcDateTime),
             *_required(error=sa.Text),
+            *_optional(error_class=sa.String(20)),
         )
 
     @staticmethod

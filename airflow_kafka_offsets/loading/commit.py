@@ -84,7 +84,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
         if context.replace:
             replace_output(conn, tables, batch.group_id, batch.batch_id, pipeline.sink, batch.span)
         write_dead_letters(conn, tables, batch, dead_letters(staged.directory, staged.manifest))
-        count, rows = _write_rows(conn, pipeline, staged)
+        count, rows = write_rows(conn, pipeline, staged)
         write_dead_letters(conn, tables, batch, refused_letters(context, batch, rows))
         reads = with_refused(staged.reads, rows.refused.reasons)
         return Written(count, reads)
@@ -119,8 +119,8 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
     return LoadResult((batch.batch_id,), staged.records, count, letters)
 
 
-def _write_rows(conn: Connection, pipeline: Pipeline, staged: StagedBatch) -> tuple[int, StagedRows]:
-    """Write the rows of a batch within the transaction, without those of records that the target refuses.
+def write_rows(conn: Connection, pipeline: Pipeline, staged: StagedBatch) -> tuple[int, StagedRows]:
+    """Write staged rows within a transaction, without those of records that the target refuses.
 
     :return: how many rows the sink reports, and the rows with the refused records
     """

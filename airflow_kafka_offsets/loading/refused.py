@@ -44,7 +44,7 @@ def refused_letters(context: LoadContext, batch: Batch, rows: StagedRows) -> Ite
     for slice_, records in _records(context, batch, missing):
         offsets = records.column("offset").to_pylist()
         found = {row: Record(slice_.topic, slice_.partition, offset) for row, offset in enumerate(offsets)}
-        bad = [BadRecord(row, missing.pop(record)) for row, record in found.items() if record in missing]
+        bad = [BadRecord(row, missing.pop(record), "target") for row, record in found.items() if record in missing]
         if bad:
             yield letters_of(records, slice_, bad)
     if missing:
@@ -106,6 +106,7 @@ def _of_rows(rows: StagedRows, reasons: Mapping[Record, str]) -> pa.RecordBatch:
             **record._asdict(),
             "value": _json(values[record]),
             "timestamp": timestamps[record],
+            "error_class": "target",
             "error": reason + _NO_RECORD,
         }
         for record, reason in reasons.items()

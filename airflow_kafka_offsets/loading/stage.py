@@ -79,7 +79,7 @@ def stage(context: LoadContext, claim: Claim, batch: Batch) -> StagedBatch:
     with context.ledger.connect() as conn:
         # The commit checks it again; here it saves a Spark application whose result could not be committed.
         pipeline.sink.refuse_unknown_rows(conn, context.ledger.tables.offset_batches, batch.batch_id)
-    directory = create_directory(batch, pipeline.staging_dir)
+    directory = create_directory(batch.batch_id, pipeline.staging_dir)
     job = make_job(context, batch, directory)
     earlier_uri = begin_staging(claim, batch, directory.uri, context.recipe)
     if earlier_uri is not None:
@@ -111,6 +111,7 @@ def make_job(context: LoadContext, batch: Batch, directory: StagingDirectory) ->
         idle_timeout=pipeline.idle_timeout.total_seconds(),
         task_offsets=pipeline.slice_offsets // _SMALL_SLICE,
         progress_interval=StageJob.progress_interval,
+        records_are_staged=False,
     )
 
 

@@ -18,7 +18,6 @@ from pyarrow import fs
 
 from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -48,9 +47,9 @@ def staging_root(staging_dir: str | None) -> StagingDirectory:
     return StagingDirectory(str(directory))
 
 
-def create_directory(batch: Batch, staging_dir: str | None) -> StagingDirectory:
+def create_directory(batch_id: int, staging_dir: str | None) -> StagingDirectory:
     """Create the directory of an attempt to stage a batch, with a name that cannot be guessed."""
-    directory = staging_root(staging_dir).child(f"batch-{batch.batch_id}-{token_hex(16)}")
+    directory = staging_root(staging_dir).child(f"batch-{batch_id}-{token_hex(16)}")
     directory.create()
     return directory
 

@@ -34,6 +34,7 @@ class StageJob:
     :param span_ms: milliseconds since 1970 in UTC: only records at or after the first, and before the second unless it is None, are
         taken; None takes all
     :param max_record_bytes: of a record's key, value and headers; a larger record is a bad one
+    :param records_are_staged: whether the records are in the staging directory, and not in Kafka
     :param idle_timeout: seconds after which a read fails that yields no record and does not reach the end of the log
     :param progress_interval: seconds between two lines of progress, and between two notes of a slice
     """
@@ -56,6 +57,7 @@ class StageJob:
     max_dead_letters: int | None = None
     max_record_bytes: int = MAX_RECORD_BYTES
     task_offsets: int = 0
+    records_are_staged: bool = False
     progress_interval: float = 5.0
 
     @property

@@ -22,6 +22,7 @@ from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.dead_letters import DeadLetterFile
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.staging.records import read_records
 
 _RESULT = pa.schema(
     [("name", pa.string()), ("row_count", pa.int64()), ("byte_count", pa.int64()), ("sha256", pa.string())]
@@ -75,18 +76,12 @@ def read_rows(job: StageJob, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]
 
 def read_slice(job: StageJob, slice_: Slice, staging: StagingDirectory) -> Iterator[pa.RecordBatch]:
     """Read and decode a slice; leave its dead letters and notes of its progress in the staging directory."""
-    # Imported where a slice is read: the driver needs no Kafka client.
-    from airflow_kafka_offsets.kafka.reader import consumer_config, read, within
-
-    config = consumer_config(job.kafka_config, job.group_id, job.isolation_level)
     decode = job.record_format.decoder(format_columns(job.columns))
     # Dead letters hold the headers.
     with_headers = job.record_format.reads_headers or job.on_bad_record == "dead_letter"
     report = SliceReport(slice_, staging, job.progress_interval)
     with DeadLetterFile(staging, slice_, job.max_dead_letters) as dead_letters:
-        for records in read(slice_, config, with_headers=with_headers, idle_timeout=job.idle_timeout):
-            if job.span_ms is not None:
-                records = within(records, *job.span_ms)
+        for records in _records(job, slice_, staging, with_headers):
             usual, large = separate_large(records, job.max_record_bytes)
             if large and job.on_bad_record == "fail":
                 raise record_error(records, large[0], slice_)
@@ -103,6 +98,18 @@ def read_slice(job: StageJob, slice_: Slice, staging: StagingDirectory) -> Itera
     report.finish(dead_letters.file)
 
 
+def _records(job: StageJob, slice_: Slice, staging: StagingDirectory, with_headers: bool) -> Iterator[pa.RecordBatch]:
+    if job.records_are_staged:
+        yield from read_records(staging, slice_)
+        return
+    # Imported where a slice is read: the driver needs no Kafka client.
+    from airflow_kafka_offsets.kafka.reader import consumer_config, read, within
+
+    config = consumer_config(job.kafka_config, job.group_id, job.isolation_level)
+    for records in read(slice_, config, with_headers=with_headers, idle_timeout=job.idle_timeout):
+        yield records if job.span_ms is None else within(records, *job.span_ms)
+
+
 def separate_large(records: pa.RecordBatch, most: int) -> tuple[pa.RecordBatch, list[BadRecord]]:
     """Separate the records whose key, value and headers, as far as they were read, have more bytes than a limit.
 
@@ -117,7 +124,7 @@ def separate_large(records: pa.RecordBatch, most: int) -> tuple[pa.RecordBatch, 
         lengths.append([_header_bytes(headers) for headers in records.column("headers")])
     sizes = list(map(sum, zip(*lengths, strict=True)))
     large = [
-        BadRecord(row, f"it has {size:,} bytes, and max_record_bytes allows {most:,}")
+        BadRecord(row, f"it has {size:,} bytes, and max_record_bytes allows {most:,}", "size")
         for row, size in enumerate(sizes)
         if size > most
     ]

@@ -31,13 +31,14 @@ SCHEMA = pa.schema(
         pa.field("value", pa.binary()),
         pa.field("headers", pa.string()),
         pa.field("timestamp", pa.timestamp("us", "UTC")),
+        pa.field("error_class", pa.string(), nullable=False),
         pa.field("error", pa.string(), nullable=False),
     ]
 )
 """The columns of dead letters.
 
 `headers` is JSON: a list of [key, value], with values in base64 or null. It is null where a record has no headers, and where the
-key of a header is not UTF-8.
+key of a header is not UTF-8. `error_class` is the part of the record that is bad (`formats.record_format.BadRecord`), or target.
 """
 
 
@@ -121,6 +122,7 @@ def letters_of(batch: pa.RecordBatch, slice_: Slice, bad: Sequence[BadRecord]) -
     columns["partition"] = pa.repeat(pa.scalar(slice_.partition, pa.int32()), len(bad))
     columns["headers"] = pa.array(map(_header_text, records.column("headers").to_pylist()), pa.string())
     # The reason of another format may be of any length, and databases do not store NUL in text.
+    columns["error_class"] = pa.array([record.part for record in bad], pa.string())
     columns["error"] = pa.array([shortened(record.reason).replace("\0", "\\0") for record in bad], pa.string())
     return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 

@@ -32,9 +32,9 @@ def test_every_command_has_an_example_that_the_parser_takes() -> None:
         assert beginning == "Example: ", name
         assert examples, name
         for example in examples:
-            command, *arguments = shlex.split(example.split(">")[0])
-            assert command == name
-            parser.parse_args(arguments)
+            words, command = shlex.split(example.split(">")[0]), name.split()
+            assert words[: len(command)] == command
+            parser.parse_args(words[len(command) :])
 
 
 def test_every_command_that_prints_rows_has_every_format() -> None:

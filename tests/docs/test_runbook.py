@@ -132,9 +132,15 @@ def test_what_did_not_decode_becomes_rows(shell: Shell, orders: Orders) -> None:
     listed, parts = shell()
     assert [one["dead_letters"] for one in printed(listed)] == [5, 5, 0]
     assert [(one["start_offset"], one["end_offset"]) for one in printed(parts)] == [(10, 20)]
-    shell()
-    assert dead_letters(orders) == 5
-    assert orders.placed() == once(20, 10)
+    counted, shown, replayed = shell()
+    assert [(one["batch"], one["error_class"], one["records"]) for one in printed(counted)] == [
+        (2, "value", 5),
+        (3, "value", 5),
+    ]
+    assert printed(shown)[0]["offset"] == 15
+    assert [(one["rows"], one["still_bad"]) for one in printed(replayed)] == [(5, 0), (5, 0)]
+    assert dead_letters(orders) == 0
+    assert orders.placed() == once(20, 15)
 
     _, looked_at = shell()
     assert new_offsets(looked_at) == [10, 10]

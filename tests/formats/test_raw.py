@@ -33,7 +33,7 @@ class TestRaw:
             headers=pa.array([[], None, []], kind),
         )
         rows, bad = decoded_as(Raw(headers=True), batch)
-        assert bad == [BadRecord(1, "the key of a header is not UTF-8")]
+        assert bad == [BadRecord(1, "the key of a header is not UTF-8", "header")]
         assert rows.column("value").to_pylist() == [b"x", b"z"]
         assert rows.column("_kafka_offset").to_pylist() == [1000, 1004]
         assert decoded_as(Raw(), batch).bad == ()

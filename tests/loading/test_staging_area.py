@@ -20,7 +20,7 @@ class TestWhatIsDeleted:
     @pytest.mark.parametrize("spelled", ["{}", "{}/", "file://{}"])
     def test_the_directory_of_an_attempt(self, tmp_path: Path, spelled: str) -> None:
         staging_dir = spelled.format(tmp_path)
-        directory = create_directory(batch(RANGE), staging_dir)
+        directory = create_directory(batch(RANGE).batch_id, staging_dir)
         directory.write_text(MANIFEST, "{}")
         remove_attempt(1, directory.uri, staging_dir)
         assert list(tmp_path.iterdir()) == []

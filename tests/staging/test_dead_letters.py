@@ -97,6 +97,7 @@ def test_a_letter_holds_the_record_and_why_it_is_one(staging: StagingDirectory) 
             "value": b"{\x00",
             "headers": '[["a", "/w=="], ["a", null]]',
             "timestamp": BEGUN,
+            "error_class": "value",
             "error": "not JSON",
         },
         {
@@ -107,6 +108,7 @@ def test_a_letter_holds_the_record_and_why_it_is_one(staging: StagingDirectory) 
             "value": None,
             "headers": None,
             "timestamp": None,
+            "error_class": "value",
             "error": "no id",
         },
     ]

@@ -120,4 +120,5 @@ def upgraded(engine: Engine) -> dict[str, list[dict[str, Any]]]:
     }
     added = dict.fromkeys(("triggered_by", "os_user", "database_user", "records_since_ms", "records_until_ms"))
     found["offset_batches"] = [row | added for row in found["offset_batches"]]
+    found["dead_letters"] = [row | {"error_class": None} for row in found["dead_letters"]]
     return found | {"offsets_schema_version": [{"version": SCHEMA_VERSION}]}

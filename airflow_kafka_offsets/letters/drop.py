@@ -1,0 +1,46 @@
+"""Delete what dead letters hold, on purpose. That there was a record, and who decided it, stays: `verify` counts it as before."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from airflow_kafka_offsets.core.instants import format_instant
+from airflow_kafka_offsets.database.errors import translated_errors
+from airflow_kafka_offsets.database.transactions import database_now, transact
+from airflow_kafka_offsets.ledger.batch_rows import current_user
+from airflow_kafka_offsets.ledger.groups import cluster_of, lock
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.letters.selection import DROPPED, Letters
+
+
+def drop_letters(
+    letters: Letters,
+    *,
+    engine: Engine,
+    tables: Tables | None = None,
+    who: str | None = None,
+    reason: str | None = None,
+) -> int:
+    """Delete keys, values, headers and errors of dead letters: they cannot be replayed any more.
+
+    :param who: who does it; it is stored in their place, with the reason and the time
+    :return: how many there were
+    :raises ConfigurationError: there is no such group
+    """
+    ledger = Ledger(engine, tables or Tables.of())
+    stored = ledger.tables.dead_letters
+
+    def work(conn: Connection) -> int:
+        lock(conn, ledger.tables, letters.group_id)
+        decision = f"dropped by {who or current_user()} at {format_instant(database_now(conn))}"
+        values = {"key": None, "value": None, "headers": None, "error_class": DROPPED}
+        error = f"{decision}: {reason}" if reason else decision
+        kept = sa.func.coalesce(stored.c.error_class, "") != DROPPED
+        dropped = stored.update().where(letters.condition(ledger.tables), kept).values(**values, error=error)
+        return conn.execute(dropped).rowcount
+
+    with translated_errors(f"The dead letters of group {letters.group_id!r} were not dropped", "Try again."):
+        with ledger.connect() as conn:
+            cluster_of(conn, ledger.tables, letters.group_id)
+        return transact(engine, work)

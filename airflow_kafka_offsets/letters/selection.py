@@ -1,0 +1,124 @@
+"""Which dead letters of a group are meant, and what is stored of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_kafka_offsets.core.offsets import OffsetRange
+from airflow_kafka_offsets.database.transactions import stream
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.staging.refused import Record
+
+DROPPED = "dropped"
+"""The error class of a dead letter whose contents were deleted on purpose."""
+
+TOO_LARGE = "size"
+"""The error class of a dead letter whose contents were never kept: they are in Kafka only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """Dead letters of a group: all, or those that all given conditions are true of.
+
+    :param batch_id: the batch that set them aside
+    :param error_class: value, key, header, size, target, dropped
+    :param ranges: offsets of partitions
+    """
+
+    group_id: str
+    batch_id: int | None = None
+    error_class: str | None = None
+    ranges: Sequence[OffsetRange] = ()
+
+    def condition(self, tables: Tables) -> sa.ColumnElement[bool]:
+        """Return the condition for their rows. Dropped ones are meant only where their class is named."""
+        letters = tables.dead_letters.c
+        conditions = [letters.consumer_group == self.group_id]
+        if self.batch_id is not None:
+            conditions.append(letters.batch_id == self.batch_id)
+        if self.error_class is not None:
+            conditions.append(letters.error_class == self.error_class)
+        else:
+            conditions.append(letters.error_class.is_distinct_from(DROPPED))
+        if self.ranges:
+            conditions.append(
+                sa.or_(
+                    *(
+                        (letters.topic == range_.topic)
+                        & (letters.partition == range_.partition)
+                        & letters.offset_value.between(range_.start, range_.end - 1)
+                        for range_ in self.ranges
+                    )
+                )
+            )
+        return sa.and_(*conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter.
+
+    :param headers: JSON: a list of [key, value], with values in base64 or null; None without headers
+    """
+
+    batch_id: int
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: str | None
+    timestamp: datetime | None
+    error_class: str | None
+    error: str
+
+    @property
+    def record(self) -> Record:
+        return Record(self.topic, self.partition, self.offset)
+
+
+def summary(conn: Connection, tables: Tables, letters: Letters) -> list[dict[str, Any]]:
+    """Return how many there are of each batch, partition and error class, with the first offset, the last, and an error."""
+    columns = tables.dead_letters.c
+    keys = (columns.batch_id, columns.topic, columns.partition, columns.error_class)
+    offset = columns.offset_value
+    query = (
+        sa.select(
+            columns.batch_id.label("batch"),
+            *keys[1:],
+            sa.func.count().label("records"),
+            sa.func.min(offset).label("first"),
+            sa.func.max(offset).label("last"),
+            sa.func.min(columns.error).label("error"),
+        )
+        .where(letters.condition(tables))
+        .group_by(*keys)
+        .order_by(*keys)
+    )
+    return [{str(name): value for name, value in row.items()} for row in conn.execute(query).mappings()]
+
+
+def read_letters(conn: Connection, tables: Tables, letters: Letters, limit: int | None = None) -> Iterator[Letter]:
+    """Yield dead letters, in the order of their batches, partitions and offsets.
+
+    :param limit: the most of them
+    """
+    columns = tables.dead_letters.c
+    key = (columns.batch_id, columns.topic, columns.partition, columns.offset_value)
+    query = sa.select(
+        *key,
+        columns.key,
+        columns.value,
+        columns.headers,
+        columns.record_timestamp,
+        columns.error_class,
+        columns.error,
+    )
+    for row in stream(conn, query.where(letters.condition(tables)).order_by(*key).limit(limit)):
+        yield Letter(*row)

@@ -1,0 +1,125 @@
+"""`airflow kafka-offsets dead-letters`: each command, and what it prints."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.clients import Kafka, produce
+from tests.support.command_line import DB, CommandLine
+from tests.support.loads import Loader, TopicFactory, names, rows
+from tests.support.verifying import LEFT_OUT, reread
+
+pytestmark = pytest.mark.server
+
+INTO = ("--table", "target", "--columns", "id BIGINT NOT NULL, name STRING")
+
+
+@pytest.fixture
+def orders(inline_loader: Loader, kafka: Kafka, topic: TopicFactory) -> str:
+    """A topic of six records, of which the second and third do not decode, nor does the last."""
+    name = topic()
+    produce(kafka, name, [*names(0, 1), b'{"id": "one"}', b"\xff\xfe", *names(3, 1), b"[]"])
+    inline_loader(name, **LEFT_OUT)
+    return name
+
+
+def test_they_are_counted(cli: CommandLine, orders: str) -> None:
+    (row,) = cli("dead-letters", "list", "loader", *DB, "--output", "json").json
+
+    assert row.pop("error")
+    assert row == {
+        "batch": 1,
+        "topic": orders,
+        "partition": 0,
+        "error_class": "value",
+        "records": 3,
+        "first": 1,
+        "last": 4,
+    }
+    assert cli("dead-letters", "list", "loader", *DB, "--error-class", "target", "--output", "json").json == []
+
+
+def test_they_are_shown_as_text_or_base64(cli: CommandLine, orders: str) -> None:
+    shown = cli("dead-letters", "show", "loader", *DB, "--output", "json")
+
+    assert [(row["offset"], row["value"], row["value_base64"]) for row in shown.json] == [
+        (1, '{"id": "one"}', None),
+        (2, None, base64.b64encode(b"\xff\xfe").decode()),
+        (4, "[]", None),
+    ]
+    some = cli(
+        "dead-letters", "show", "loader", *DB, "--offsets", f"{orders}:0:2-5", "--limit", "1", "--output", "json"
+    )
+    assert [row["offset"] for row in some.json] == [2]
+    assert "There may be more than these 1" in some.stderr
+
+
+def test_what_is_shown_can_be_corrected_and_replayed(
+    cli: CommandLine, orders: str, inline_loader: Loader, tmp_path: Path
+) -> None:
+    shown = cli("dead-letters", "show", "loader", *DB, "--output", "json").json
+    shown[0]["value"] = '{"id": 1, "name": "one"}'
+    shown[1] |= {"value_base64": base64.b64encode(b'{"id": 2}').decode()}
+    file = tmp_path / "corrected.json"
+    file.write_text(json.dumps(shown[:2]))
+
+    done = cli("dead-letters", "replay", "loader", *DB, *INTO, "--corrected", str(file), "--output", "json")
+
+    assert done.json == [{"batch": 1, "records": 2, "rows": 2, "still_bad": 0}]
+    assert rows(inline_loader.engine, "SELECT id, name FROM target ORDER BY id") == [
+        (0, "name-0"),
+        (1, "one"),
+        (2, None),
+        (3, "name-3"),
+    ]
+    assert reread(inline_loader).dead_letters == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", '[{"topic": "t", "partition": 0}]', '[{"topic":"t","partition":0,"offset":1}]']
+)
+def test_another_file_is_a_usage_error(cli: CommandLine, orders: str, tmp_path: Path, text: str) -> None:
+    file = tmp_path / "corrected.json"
+    file.write_text(text)
+
+    refused = cli("dead-letters", "replay", "loader", *DB, *INTO, "--corrected", str(file))
+
+    assert refused.status == 2
+    assert "it must be what 'dead-letters show --output json' prints" in refused.stderr
+
+
+def test_nothing_to_replay_is_no_error(cli: CommandLine, orders: str) -> None:
+    done = cli("dead-letters", "replay", "loader", *DB, *INTO, "--batch", "7", "--output", "json")
+
+    assert (done.status, done.json) == (0, [])
+
+
+def test_a_group_that_does_not_exist_is_named(cli: CommandLine, orders: str) -> None:
+    for command in (("list",), ("show",), ("replay", *INTO), ("drop", "--execute")):
+        refused = cli("dead-letters", command[0], "other", *DB, *command[1:])
+        assert refused.status == 1
+        assert f"kafka-offsets dead-letters {command[0]}: The state tables" in refused.stderr
+
+
+def test_what_is_dropped_leaves_who_and_why(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
+    choice = ("dead-letters", "drop", "loader", *DB, "--offsets", f"{orders}:0:1-3", "--output", "json")
+    assert [row["records"] for row in cli(*choice).json] == [2]
+    assert len(cli("dead-letters", "show", "loader", *DB, "--output", "json").json) == 3
+
+    done = cli(*choice, "--execute", "--who", "ana@host", "--reason", "test data")
+
+    assert done.json == [{"group": "loader", "dropped": 2}]
+    assert [row["offset"] for row in cli("dead-letters", "show", "loader", *DB, "--output", "json").json] == [4]
+    kept = rows(inline_loader.engine, "SELECT key, value, headers, error FROM dead_letters WHERE offset_value < 4")
+    assert {row[:3] for row in kept} == {(None, None, None)}
+    assert all("dropped by ana@host at " in error and error.endswith(": test data") for *_, error in kept)
+    (counted,) = cli("dead-letters", "list", "loader", *DB, "--error-class", "dropped", "--output", "json").json
+    assert counted["records"] == 2
+    assert reread(inline_loader).dead_letters == 3
+    assert cli(*choice, "--execute").json == [{"group": "loader", "dropped": 0}]
+    replayed = cli("dead-letters", "replay", "loader", *DB, *INTO, "--output", "json")
+    assert replayed.json == [{"batch": 1, "records": 0, "rows": 0, "still_bad": 1}]
