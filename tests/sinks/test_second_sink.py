@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import replay
+from airflow_kafka_offsets import TimeBounds, replay
 from airflow_kafka_offsets.exceptions import (
     DoubleLoadError,
     ForeignBatchError,
@@ -26,6 +26,7 @@ from airflow_kafka_offsets.verification.verify import verify
 from tests.support.archive import ARCHIVE, Archive, ArchivedRows
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory, names, positions
+from tests.support.openings import KEPT, at, produce_at
 from tests.support.rewinds import Rewinder
 
 
@@ -124,6 +125,24 @@ def test_a_replay_replaces_rows_in_one_transaction(inline_loader: Loader, loaded
     assert [offset for batch, offset in archived(inline_loader.engine) if batch > 3] == [2, 4, 5]
     assert sorted(offset for _, offset in archived(inline_loader.engine)) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
     assert proved(inline_loader) == (9, 1, 10)
+
+
+def test_a_replay_replaces_the_rows_of_a_span_of_time(inline_loader: Loader, topic: TopicFactory) -> None:
+    name = topic(**KEPT)
+    produce_at(inline_loader.kafka, name, [0, 5, 1, 2, 6, 3])
+    inline_loader(name, sink=ARCHIVE)
+
+    replay(
+        inline_loader.pipeline([name], sink=ARCHIVE),
+        TimeBounds(at(1), at(4), all_records=True),
+        kafka_config=inline_loader.config,
+        engine=inline_loader.engine,
+        launcher=inline_loader.launcher,
+        replace=True,
+    )
+
+    assert sorted(archived(inline_loader.engine)) == [(1, 0), (1, 1), (1, 4), (2, 2), (2, 3), (2, 5)]
+    assert proved(inline_loader) == (6, 0, 6)
 
 
 def test_what_is_missing_duplicated_or_unknown_is_found(inline_loader: Loader, loaded: str) -> None:

@@ -7,14 +7,16 @@ import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
-from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
+from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, TIMESTAMP
 from airflow_kafka_offsets.exceptions import OlderLedgerError
 from airflow_kafka_offsets.sinks.sink import Batches, Detail, DuplicatedOffsets, Removed, ReplacedOffsets, RowCount
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
@@ -80,10 +82,14 @@ class Archive:
             kept, counts = [], Counter[TopicPartition]()
             for record in records:
                 topic, partition, offset = (record[name] for name in RECORD)
-                if batch in wanted and any(
-                    (row.batch_id, row.topic, row.partition) == (batch, topic, partition)
-                    and row.start_offset <= offset < row.end_offset
-                    for row in ranges
+                if (
+                    batch in wanted
+                    and _within(replaced.span, record[TIMESTAMP])
+                    and any(
+                        (row.batch_id, row.topic, row.partition) == (batch, topic, partition)
+                        and row.start_offset <= offset < row.end_offset
+                        for row in ranges
+                    )
                 ):
                     counts[TopicPartition(topic, partition)] += 1
                 else:
@@ -106,6 +112,11 @@ class Archive:
     def read(self, conn: Connection) -> Iterator[tuple[int, list[Record]]]:
         for batch, lines in conn.execute(sa.select(self.blobs).order_by("batch")).all():
             yield batch, [json.loads(line) for line in zlib.decompress(lines).splitlines()]
+
+
+def _within(span: TimeSpan | None, timestamp: str) -> bool:
+    at = datetime.fromisoformat(timestamp)
+    return span is None or (span.since <= at and (span.until is None or at < span.until))
 
 
 @dataclass(frozen=True)
