@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core.offsets import OffsetRange
-from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError
+from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
 from airflow_kafka_offsets.formats.header import Header
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.letters import replay as replay_module
@@ -245,4 +245,35 @@ def test_records_that_were_too_large_to_be_kept_stay_unless_they_are_corrected(
     assert replayed(loader, name, corrected={Record(name, 0, 2): b'{"id": 2}'}) == [Replayed(1, 1, 1, 0)]
 
     assert output(loader)[-1][:2] == (2, None)
+    reread(loader)
+
+
+@pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_connection_that_breaks_at_commit_neither_loses_nor_doubles_them(
+    inline_loader: Loader, topic: TopicFactory, moment: str
+) -> None:
+    loader = inline_loader
+    name = bad_and_good(loader, topic)
+    widen(loader)
+    broken: list[str] = []
+
+    def break_once(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement == "COMMIT" and not broken and "UPDATE offset_batches" in seen[-1]:
+            broken.append(moment)
+            raise sa.exc.OperationalError(statement, {}, Exception("gone"), connection_invalidated=True)
+        seen.append(statement)
+
+    seen = [""]
+    sa.event.listen(loader.engine, f"{moment}_cursor_execute", break_once)
+    target = {"error_class": "target"}
+
+    if moment == "before":
+        with pytest.raises(DatabaseUnavailableError):
+            replayed(loader, name, of=target)
+        assert len(letters(loader)) == 20
+
+    assert replayed(loader, name, of=target) == [Replayed(1, 3, 3, 0), Replayed(2, 13, 13, 0)]
+    assert broken
+    assert len(letters(loader)) == 4
     reread(loader)
