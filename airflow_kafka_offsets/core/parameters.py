@@ -74,6 +74,14 @@ def or_none(rule: Rule, meaning: str = "") -> Rule:
     return Rule(f"{rule.expected}, or None{meaning}", lambda value: value is None or rule.fits(value))
 
 
+def either(rule: Rule, other: Rule, meaning: str) -> Rule:
+    """Return the rule that allows what either of two allows.
+
+    :param meaning: of a value that the other one allows, for the error
+    """
+    return Rule(f"{rule.expected}, or {other.expected}{meaning}", lambda value: rule.fits(value) or other.fits(value))
+
+
 def one_of(*words: str) -> Rule:
     """Return the rule that allows some words and nothing else."""
     return Rule(f"one of {', '.join(words)}", lambda value: value in words)
@@ -97,6 +105,8 @@ TEXT = Rule("a text", lambda value: isinstance(value, str))
 COUNT = Rule(
     "an int of at least 1", lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1
 )
+
+SHARE = Rule("a float between 0 and 1", lambda value: isinstance(value, float) and 0 < value < 1)
 
 MAX_RECORD_BYTES = 64 << 20
 """The default of `max_record_bytes`: far more than a broker accepts by default, and little enough for a Python worker of Spark."""

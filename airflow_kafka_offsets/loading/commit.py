@@ -24,7 +24,7 @@ from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.refused import refused_letters, with_refused
 from airflow_kafka_offsets.loading.stage import StagedBatch, stage
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
-from airflow_kafka_offsets.staging.dead_letters import dead_letters, too_many
+from airflow_kafka_offsets.staging.dead_letters import dead_letters, most_of, too_many
 from airflow_kafka_offsets.staging.refused import RefusedRecords
 from airflow_kafka_offsets.staging.rows import StagedRows
 
@@ -66,7 +66,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
     :raises StagedFileError: a file is missing, or not as it was written; nothing was committed
     """
     pipeline, tables = context.pipeline, context.ledger.tables
-    most = pipeline.max_dead_letters
+    most = most_of(pipeline.max_dead_letters, staged.records)
     if most is not None and staged.dead_letters > most:
         first = next(dead_letters(staged.directory, staged.manifest)).slice(0, 1).to_pylist()[0]
         cause = f"{staged.dead_letters:,} of {staged.records:,} records of batch {batch.batch_id} cannot be decoded"
@@ -127,7 +127,7 @@ def write_rows(conn: Connection, pipeline: Pipeline, staged: StagedBatch) -> tup
     refused = RefusedRecords(
         pipeline.on_bad_record == "dead_letter",
         undecoded=staged.dead_letters,
-        max_dead_letters=pipeline.max_dead_letters,
+        max_dead_letters=most_of(pipeline.max_dead_letters, staged.records),
     )
     rows = StagedRows(staged.directory, staged.manifest, refused)
     if pipeline.transform is None:

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-from airflow_kafka_offsets.core.parameters import COUNT, DURATION, FLAG, NAME, TEXT, Rule, is_name, one_of, or_none
+from airflow_kafka_offsets.core.parameters import (
+    COUNT,
+    DURATION,
+    FLAG,
+    NAME,
+    SHARE,
+    TEXT,
+    Rule,
+    either,
+    is_name,
+    one_of,
+    or_none,
+)
 from airflow_kafka_offsets.core.planning import OnDataLoss
 from airflow_kafka_offsets.formats.header import are_metadata_columns
 from airflow_kafka_offsets.formats.record_format import RecordFormat
@@ -46,7 +58,7 @@ PIPELINE_RULES = {
     "time_budget": or_none(DURATION, " for no limit"),
     "on_data_loss": one_of(*get_args(OnDataLoss)),
     "on_bad_record": one_of(*get_args(OnBadRecord)),
-    "max_dead_letters": or_none(COUNT, " for any number"),
+    "max_dead_letters": or_none(either(COUNT, SHARE, " for a share of the batch"), " for any number"),
     "max_record_bytes": COUNT,
     "isolation_level": one_of("read_committed", "read_uncommitted"),
     "slice_offsets": COUNT,

@@ -44,7 +44,7 @@ class Pipeline:
     metadata_columns: MetadataColumns | None = None
     transform: str | None = None
     on_bad_record: OnBadRecord = "fail"
-    max_dead_letters: int | None = 1000
+    max_dead_letters: int | float | None = 1000
     max_record_bytes: int = MAX_RECORD_BYTES
     isolation_level: str = "read_committed"
     slice_offsets: int = 250_000

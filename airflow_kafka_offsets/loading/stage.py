@@ -29,6 +29,7 @@ from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from airflow_kafka_offsets.spark.main import failure
+from airflow_kafka_offsets.staging.dead_letters import most_of
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead
 
@@ -110,6 +111,8 @@ def make_job(context: LoadContext, batch: Batch, directory: StagingDirectory) ->
         python_path=tuple(filter(None, sys.path)) if pipeline.transform else (),
         idle_timeout=pipeline.idle_timeout.total_seconds(),
         task_offsets=pipeline.slice_offsets // _SMALL_SLICE,
+        # There are no more records than offsets; the commit knows how many there are.
+        max_dead_letters=most_of(pipeline.max_dead_letters, batch.offsets),
         progress_interval=StageJob.progress_interval,
         records_are_staged=False,
     )

@@ -51,7 +51,8 @@ class KafkaBatchOperator(PipelineOperator):
     :param on_data_loss: what to do if records were deleted before they were loaded: fail, or skip them and record the gap
     :param on_bad_record: what to do with a record that cannot be decoded, or whose row the target refuses for one of its values: fail,
         or write it to the table `dead_letters`: dead_letter
-    :param max_dead_letters: the most dead letters of a batch; more of them fail it, None allows any number
+    :param max_dead_letters: the most dead letters of a batch, as a number, or as a share of its records such as 0.01; more of them fail
+        it, None allows any number
     :param max_record_bytes: the most bytes of a record's key, value and headers, uncompressed; a larger record is a bad one, of which
         the dead letter keeps neither
     :param on_busy: what to do while another run holds the group: wait, skip this task, or fail
@@ -90,7 +91,7 @@ class KafkaBatchOperator(PipelineOperator):
         time_budget: timedelta | None = None,
         on_data_loss: OnDataLoss = "fail",
         on_bad_record: OnBadRecord = "fail",
-        max_dead_letters: int | None = 1000,
+        max_dead_letters: int | float | None = 1000,
         max_record_bytes: int = MAX_RECORD_BYTES,
         on_busy: Literal["wait", "skip", "fail"] = "wait",
         isolation_level: str = "read_committed",

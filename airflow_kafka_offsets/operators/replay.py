@@ -92,7 +92,7 @@ class KafkaReplayOperator(PipelineOperator):
         max_records: int | None = None,
         on_data_loss: OnDataLoss = "fail",
         on_bad_record: OnBadRecord = "fail",
-        max_dead_letters: int | None = 1000,
+        max_dead_letters: int | float | None = 1000,
         max_record_bytes: int = MAX_RECORD_BYTES,
         isolation_level: str = "read_committed",
         staging_dir: str | None = None,

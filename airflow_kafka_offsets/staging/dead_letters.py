@@ -85,16 +85,23 @@ class DeadLetterFile(ExitStack):
         self.count += len(bad)
 
 
-def too_many(
-    problem: str, max_dead_letters: int, topic: str, partition: int, offset: int, reason: str
-) -> DeadLetterError:
+def most_of(limit: float | None, records: int) -> int | None:
+    """Return how many dead letters a batch may have; None for any number.
+
+    :param limit: a number, or a share of the batch between 0 and 1
+    :param records: of the batch
+    """
+    return int(limit * records) if isinstance(limit, float) else limit
+
+
+def too_many(problem: str, most: int, topic: str, partition: int, offset: int, reason: str) -> DeadLetterError:
     """Return the error for a batch with more dead letters than it may have.
 
     :param problem: how many records cannot be decoded, and of what
     :param offset: of one of these records
     """
     return DeadLetterError(
-        f"{problem}, and max_dead_letters={max_dead_letters:,} allows no more; one is at topic {topic!r} partition {partition} "
+        f"{problem}, and max_dead_letters allows {most:,} in this batch; one is at topic {topic!r} partition {partition} "
         f"offset {offset}: {reason}. Nothing of this batch was written and no position moved; correct the declared columns, or "
         "allow more dead letters, and run the task again."
     )

@@ -135,7 +135,7 @@ def test_bad_records_are_dead_lettered_and_the_others_loaded(loader: Loader, ord
 
 
 def test_more_dead_letters_than_allowed_fail_the_load(loader: Loader, orders: str) -> None:
-    with pytest.raises(DeadLetterError, match="max_dead_letters=2"):
+    with pytest.raises(DeadLetterError, match="max_dead_letters allows 2"):
         loader(orders, value_format=LINES, on_bad_record="dead_letter", max_dead_letters=2)
     assert positions(loader.engine) == {}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import sqlalchemy as sa
 
@@ -106,7 +108,9 @@ class TestDeadLetters:
         name = topic()
         produce(inline_loader.kafka, name, [*names(0, 3), *self.BAD])
 
-        with pytest.raises(DeadLetterError, match=r"4 of 7 records of batch 1 .* max_dead_letters=3 .* offset 3"):
+        with pytest.raises(
+            DeadLetterError, match=r"4 of 7 records of batch 1 .* max_dead_letters allows 3 .* offset 3"
+        ):
             inline_loader(name, on_bad_record="dead_letter", max_dead_letters=3, slice_offsets=3)
         assert ids(inline_loader) == []
         assert rows(inline_loader.engine, "SELECT count(*) FROM dead_letters") == [(0,)]
@@ -121,10 +125,20 @@ class TestDeadLetters:
         name = topic()
         produce(postgres_loader.kafka, name, [*names(0, 3), *self.BAD])
 
-        told = rf"More than 3 records of {name}\[0\] 0\.\.7 cannot be decoded, and max_dead_letters=3 .* partition 0 offset 3"
+        told = rf"More than 3 records of {name}\[0\] 0\.\.7 cannot be decoded, and max_dead_letters allows 3 .* partition 0 offset 3"
         with pytest.raises(DeadLetterError, match=told):
             postgres_loader(name, on_bad_record="dead_letter", max_dead_letters=3)
         assert rows(postgres_loader.engine, "SELECT state FROM offset_batches") == [("planned",)]
 
         postgres_loader(name, on_bad_record="dead_letter", max_dead_letters=4)
         assert rows(postgres_loader.engine, "SELECT count(*) FROM dead_letters") == [(4,)]
+
+    def test_a_limit_may_be_a_share_of_the_batch(self, inline_loader: Loader, topic: TopicFactory) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, [*names(0, 6), *self.BAD])
+        share: dict[str, Any] = {"on_bad_record": "dead_letter", "slice_offsets": 3}
+
+        with pytest.raises(DeadLetterError, match=r"4 of 10 records .* max_dead_letters allows 3 in this batch"):
+            inline_loader(name, max_dead_letters=0.39, **share)
+
+        assert inline_loader(name, max_dead_letters=0.4, **share).dead_letters == 4

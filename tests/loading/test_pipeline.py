@@ -48,8 +48,16 @@ WRONG: list[tuple[str, Any, str]] = [
     ("time_budget", 60, "a positive timedelta, or None for no limit"),
     ("on_data_loss", "ignore", "one of fail, skip"),
     ("on_bad_record", "deadletter", "one of fail, dead_letter"),
-    ("max_dead_letters", 0, "an int of at least 1, or None for any number"),
-    ("max_dead_letters", "10", "an int of at least 1, or None for any number"),
+    (
+        "max_dead_letters",
+        0,
+        "an int of at least 1, or a float between 0 and 1 for a share of the batch, or None for any number",
+    ),
+    (
+        "max_dead_letters",
+        "10",
+        "an int of at least 1, or a float between 0 and 1 for a share of the batch, or None for any number",
+    ),
     ("max_record_bytes", 0, "an int of at least 1"),
     ("max_record_bytes", "1MB", "an int of at least 1"),
     ("isolation_level", "committed", "one of read_committed, read_uncommitted"),
