@@ -6,8 +6,7 @@ import base64
 import json
 import logging
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter
@@ -16,18 +15,18 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
-from airflow_kafka_offsets.core.instants import format_instant
-from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
+from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.parameters import from_attributes
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.errors import translated_errors
-from airflow_kafka_offsets.database.transactions import database_now, transact
+from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError
 from airflow_kafka_offsets.ledger.batch_rows import current_user
 from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.letters.selection import TOO_LARGE, Letter, Letters, read_letters
+from airflow_kafka_offsets.letters.statements import correct_history, delete, is_of, store_errors
 from airflow_kafka_offsets.loading.commit import write_rows
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.stage import StagedBatch
@@ -42,9 +41,6 @@ from airflow_kafka_offsets.staging.records import SCHEMA, write_records
 from airflow_kafka_offsets.staging.refused import Record
 
 log = logging.getLogger(__name__)
-
-# Conditions of a statement: databases limit the number of bound values.
-_AT_ONCE = 200
 
 Errors = dict[Record, tuple[str, str]]
 """What is wrong with records: the class of the error, and the reason."""
@@ -223,21 +219,21 @@ def _commit(
         rows, staged_rows = write_rows(conn, retried, staged)
         errors = _errors(staged) | {record: ("target", why) for record, why in staged_rows.refused.reasons.items()}
         good = [letter.record for letter in letters if letter.record not in errors]
-        if _delete(conn, tables, batch_id, good) != len(good):
+        if delete(conn, tables, batch_id, good) != len(good):
             raise LedgerError(
                 f"Dead letters of batch {batch_id} were replayed or removed by somebody else meanwhile. Nothing of the batch was "
                 "changed; look at the list again"
             )
-        _store_errors(conn, tables, batch_id, errors)
+        store_errors(conn, tables, batch_id, errors)
         done = Replayed(batch_id, len(good), rows, len(errors))
         if good:
-            _correct_history(conn, tables, done, good, who, reason)
+            correct_history(conn, tables, batch_id, good, rows, who, reason)
         return done
 
     def look_up(conn: Connection) -> Replayed | None:
         # Until the server notices that the connection broke, the transaction is open and has the group locked.
         lock(conn, tables, group_id)
-        is_first = _is_of(tables, batch_id, good[:1])
+        is_first = is_of(tables, batch_id, good[:1])
         return done if good and not conn.scalar(sa.select(sa.func.count()).where(is_first)) else None
 
     result = transact(ledger.engine, work, outcome=look_up)
@@ -258,51 +254,3 @@ def _errors(staged: StagedBatch) -> Errors:
         for batch in dead_letters(staged.directory, staged.manifest)
         for letter in batch.to_pylist()
     }
-
-
-def _is_of(tables: Tables, batch_id: int, records: Iterable[Record]) -> sa.ColumnElement[bool]:
-    letters = tables.dead_letters.c
-    places = [
-        sa.and_(
-            letters.topic == record.topic, letters.partition == record.partition, letters.offset_value == record.offset
-        )
-        for record in records
-    ]
-    return sa.and_(letters.batch_id == batch_id, sa.or_(sa.false(), *places))
-
-
-def _delete(conn: Connection, tables: Tables, batch_id: int, records: Sequence[Record]) -> int:
-    deleted = 0
-    for first in range(0, len(records), _AT_ONCE):
-        some = _is_of(tables, batch_id, records[first : first + _AT_ONCE])
-        deleted += conn.execute(tables.dead_letters.delete().where(some)).rowcount
-    return deleted
-
-
-def _store_errors(conn: Connection, tables: Tables, batch_id: int, errors: Errors) -> None:
-    for record, (error_class, error) in errors.items():
-        of_letter = _is_of(tables, batch_id, [record])
-        conn.execute(tables.dead_letters.update().where(of_letter).values(error_class=error_class, error=error))
-
-
-def _correct_history(
-    conn: Connection, tables: Tables, done: Replayed, records: Sequence[Record], who: str, reason: str | None
-) -> None:
-    """Make the counts of a batch those that it would have if the records had never been bad, and say who did it."""
-    ranges, batches = tables.offset_ranges, tables.offset_batches
-    for tp, number in Counter(TopicPartition(record.topic, record.partition) for record in records).items():
-        of_range = (ranges.c.batch_id == done.batch, ranges.c.topic == tp.topic, ranges.c.partition == tp.partition)
-        conn.execute(ranges.update().where(*of_range).values(dead_letters=ranges.c.dead_letters - number))
-    of_batch = batches.c.batch_id == done.batch
-    earlier = conn.scalar(sa.select(batches.c.reason).where(of_batch))
-    replayed = f"{count(done.records, 'dead letter')} replayed by {who} at {format_instant(database_now(conn))}"
-    replayed += f": {reason}" if reason else ""
-    conn.execute(
-        batches.update()
-        .where(of_batch)
-        .values(
-            dead_letters=batches.c.dead_letters - done.records,
-            row_count=batches.c.row_count + done.rows,
-            reason="; ".join(filter(None, (earlier, replayed))),
-        )
-    )
