@@ -4,6 +4,7 @@
 
   * `ConfigurationError`: a parameter, a connection or the machine is not as it must be
   * `KafkaUnavailableError` (retriable): the cluster, or a partition's leader, cannot be reached
+  * `RegistryUnavailableError` (retriable): a schema registry does not answer
   * `UnknownTopicError`: the cluster has no such topic or partition, or this user may not describe it
   * `PlanningError`: the stored positions and the log do not fit together
 
@@ -77,6 +78,12 @@ class ConfigurationError(KafkaOffsetsError):
 
 class KafkaUnavailableError(KafkaOffsetsError):
     """The cluster, or the leader of a partition, could not be reached in time; the message carries the client's reason."""
+
+    retriable = True
+
+
+class RegistryUnavailableError(KafkaOffsetsError):
+    """A schema registry could not be reached, or failed for a reason of its own; nothing is known of the records."""
 
     retriable = True
 

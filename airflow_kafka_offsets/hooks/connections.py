@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from airflow.sdk import BaseHook
 
@@ -110,6 +111,34 @@ def kafka_cluster(conn_id: str, isolation_level: str = "read_committed", *, time
     from airflow_kafka_offsets.kafka.cluster import Cluster
 
     return Cluster(kafka_config(conn_id), isolation_level=isolation_level, timeout=timeout)
+
+
+def registry_config(conn_id: str) -> dict[str, Any]:
+    """Return the configuration of a schema registry; see `formats.schema_registry.CONFIG`.
+
+    Login and password are for basic authentication; the extra holds the other properties.
+
+    :raises AirflowNotFoundException: there is no such connection
+    :raises ConfigurationError: it is of another type, or cannot be used
+    """
+    from airflow_kafka_offsets.formats.schema_registry import check_config
+
+    connection = BaseHook.get_connection(conn_id)
+    if connection.conn_type != "http":
+        raise ConfigurationError(
+            f"Connection {conn_id!r} is of type {connection.conn_type!r}; that of a schema registry is of type 'http'"
+        )
+    host = connection.host or ""
+    url = urlsplit(host if "://" in host else f"{connection.schema or 'http'}://{host}")
+    if connection.port:
+        url = url._replace(netloc=f"{url.netloc}:{connection.port}")
+    config = {**connection.extra_dejson, "url": url.geturl()}
+    if connection.login:
+        config["basic.auth.user.info"] = f"{connection.login}:{connection.password or ''}"
+    try:
+        return dict(check_config(config))
+    except ConfigurationError as error:
+        raise ConfigurationError(f"Connection {conn_id!r}: {error}") from error
 
 
 def make_launcher(conn_id: str, *, conf: Mapping[str, Any] | None = None, name: str) -> Launcher:

@@ -1,0 +1,124 @@
+"""A schema registry for every day: a small HTTP server with the requests that the package makes.
+
+The real one, Apicurio's, is in the long tests: tests/formats/test_real_registry.py.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote
+
+Reference = Mapping[str, Any]
+
+
+@dataclass
+class FakeRegistry:
+    """What is registered, and what was asked for.
+
+    :param answers: statuses with which the next requests are answered, whatever they ask for
+    :param authorization: the header that a request must have; None for any
+    """
+
+    url: str = ""
+    schemas: dict[int, dict[str, Any]] = field(default_factory=dict)
+    subjects: dict[str, list[int]] = field(default_factory=dict)
+    requests: list[str] = field(default_factory=list)
+    answers: list[int] = field(default_factory=list)
+    authorization: str | None = None
+
+    @property
+    def config(self) -> dict[str, str]:
+        return {"url": self.url}
+
+    def register(
+        self,
+        subject: str,
+        schema: Any,
+        references: Sequence[Reference] = (),
+        kind: str = "AVRO",
+        number: int | None = None,
+    ) -> int:
+        """Register a schema as the next version of a subject, and return its id."""
+        number = number if number is not None else len(self.schemas) + 1
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        self.schemas[number] = {"schema": text} | ({"references": list(references)} if references else {})
+        if kind != "AVRO":
+            self.schemas[number]["schemaType"] = kind
+        self.subjects.setdefault(subject, []).append(number)
+        return number
+
+    def answer(self, path: str, authorization: str | None) -> tuple[int, Any]:
+        self.requests.append(path)
+        if self.answers:
+            return self.answers.pop(0), {"error_code": 50001, "message": "as the test wants it"}
+        if self.authorization is not None and authorization != self.authorization:
+            return 401, {"error_code": 401, "message": "Unauthorized"}
+        routes: dict[str, Callable[..., tuple[int, Any]]] = {
+            r"/schemas/ids/(\d+)": self._by_id,
+            r"/subjects/([^/]+)/versions": self._versions,
+            r"/subjects/([^/]+)/versions/(\d+)": self._version,
+        }
+        for route, respond in routes.items():
+            if found := re.fullmatch(route, path):
+                return respond(*found.groups())
+        return 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+
+    def _by_id(self, number: str) -> tuple[int, Any]:
+        found = self.schemas.get(int(number))
+        return (200, found) if found is not None else (404, {"error_code": 40403, "message": "Schema not found"})
+
+    def _versions(self, subject: str) -> tuple[int, Any]:
+        found = self.subjects.get(unquote(subject))
+        return (200, list(range(1, len(found) + 1))) if found else (404, {"error_code": 40401, "message": "not found"})
+
+    def _version(self, subject: str, version: str) -> tuple[int, Any]:
+        numbers = self.subjects.get(unquote(subject), [])
+        if not 1 <= int(version) <= len(numbers):
+            return 404, {"error_code": 40402, "message": "Version not found"}
+        number = numbers[int(version) - 1]
+        return 200, {"subject": subject, "version": int(version), "id": number, **self.schemas[number]}
+
+
+@contextmanager
+def fake_registry(tls: ssl.SSLContext | None = None) -> Iterator[FakeRegistry]:
+    """Run a registry for the duration of the block.
+
+    :param tls: with the server's certificate
+    """
+    registry = FakeRegistry()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            status, body = registry.answer(self.path, self.headers.get("Authorization"))
+            content = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: Any) -> None:
+            """Be silent."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    registry.url = f"http{'s' if tls is not None else ''}://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield registry
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
