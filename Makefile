@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup quick-java test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag airflow reference constraints clean
+.PHONY: help setup quick-java test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-formats airflow reference constraints clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ bench-lag: setup ## measure looks at 10 to 10,000 partitions, and a triggerer wi
 	$(PYTHON) -m benchmarks.lag
 	$(PYTHON) -m benchmarks.triggers $(ARGS)
 
+bench-formats: setup ## measure the decoders of records on one core; ten seconds
+	$(PYTHON) -m benchmarks.formats
+
 airflow: setup ## try it in a browser: Airflow with a broker, Postgres, orders and the example DAGs
 	$(PYTHON) -m devstack.playground
 
@@ -73,7 +76,7 @@ reference: setup ## write docs/commands.md anew, from what the commands say of t
 COMPILE := uv pip compile --quiet --generate-hashes --no-annotate -p 3.11 --custom-compile-command "make constraints"
 constraints: setup ## pin what pyproject.toml and constraints/*.in ask for, with hashes (ARGS=--upgrade: the newest of all)
 	@export PATH="$$PATH:.build/tools/bin"; \
-	$(COMPILE) $(ARGS) pyproject.toml --extra spark --extra postgres --extra sqlite --group dev -o constraints/dev.txt >/dev/null && \
+	$(COMPILE) $(ARGS) pyproject.toml --extra spark --extra postgres --extra sqlite --extra avro --group dev -o constraints/dev.txt >/dev/null && \
 	$(COMPILE) $(ARGS) constraints/build.in -o constraints/build.txt >/dev/null && \
 	$(COMPILE) $(ARGS) constraints/uv.in -o constraints/uv.txt >/dev/null
 

@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "airflow_kafka_offsets.core.instants": ("CommittedBy",),
     "airflow_kafka_offsets.core.offsets": ("parse_scope",),
+    "airflow_kafka_offsets.formats.avro_format": ("Avro",),
     "airflow_kafka_offsets.formats.header": ("Header",),
     "airflow_kafka_offsets.formats.json_format": ("Json",),
     "airflow_kafka_offsets.formats.raw": ("Raw",),
@@ -50,6 +51,7 @@ __all__ = ["__version__", *_EXPORTS]
 if TYPE_CHECKING:
     from airflow_kafka_offsets.core.instants import CommittedBy as CommittedBy
     from airflow_kafka_offsets.core.offsets import parse_scope as parse_scope
+    from airflow_kafka_offsets.formats.avro_format import Avro as Avro
     from airflow_kafka_offsets.formats.header import Header as Header
     from airflow_kafka_offsets.formats.json_format import Json as Json
     from airflow_kafka_offsets.formats.raw import Raw as Raw

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMATS = {
+    "avro": "airflow_kafka_offsets.formats.avro_format:Avro",
     "json": "airflow_kafka_offsets.formats.json_format:Json",
     "raw": "airflow_kafka_offsets.formats.raw:Raw",
     "record": "airflow_kafka_offsets.formats.whole_record:WholeRecord",
@@ -95,6 +96,42 @@ class RecordFormat(Protocol):
 
         :param columns: what `columns` returned on the worker
         """
+
+
+Connections = Mapping[str, Mapping[str, Any]]
+"""What the connections hold that formats name: addresses and secrets, which are in no plain data of a format."""
+
+
+@runtime_checkable
+class ConnectedDecoding(Protocol):
+    """A format whose decoder may ask another server, or that has a part whose decoder may."""
+
+    def connected_decoder(self, columns: pa.Schema, connections: Connections) -> Decoder:
+        """Return a decoder; see `RecordFormat.decoder`."""
+
+
+@runtime_checkable
+class ConnectedFormat(ConnectedDecoding, Protocol):
+    """A format that asks another server before Spark starts, such as a schema registry."""
+
+    @property
+    def conn_ids(self) -> tuple[str, ...]:
+        """The connections that it names."""
+
+    def prepared(self, topics: Sequence[str], part: str, connections: Connections) -> RecordFormat:
+        """Return the format with all that columns and decoders need, as plain data. Called on the worker.
+
+        :param topics: whose records will be decoded
+        :param part: `key` or `value`
+        :raises ConfigurationError: something is missing, a library or a schema for example
+        """
+
+
+def decoder_of(record_format: RecordFormat, columns: pa.Schema, connections: Connections) -> Decoder:
+    """Return the decoder of a format, in a task."""
+    if isinstance(record_format, ConnectedDecoding):
+        return record_format.connected_decoder(columns, connections)
+    return record_format.decoder(columns)
 
 
 def to_plain(record_format: RecordFormat) -> dict[str, Any]:

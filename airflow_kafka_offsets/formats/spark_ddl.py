@@ -31,6 +31,7 @@ _COMMON: dict[str, pa.DataType] = {
 
 _SCALARS = _COMMON | {
     "TEXT": pa.string(),
+    "BINARY": pa.binary(),
     "VARCHAR": pa.string(),
     "CHAR": pa.string(),
     "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
@@ -67,9 +68,10 @@ KNOWN_TYPES = (
 )
 
 
-def parse_ddl(ddl: str) -> pa.Schema:
+def parse_ddl(ddl: str, *, binary: bool = False) -> pa.Schema:
     """Return the columns of a list in Spark DDL.
 
+    :param binary: whether BINARY is a type that the format has
     :raises ConfigurationError: a column or a type cannot be used; the message names it
     """
     import sqlglot
@@ -95,7 +97,19 @@ def parse_ddl(ddl: str) -> pa.Schema:
     _refuse_foreign_types(ddl)
     fields = [_field(column, None, unreadable) for column in declared.expressions]
     _refuse_duplicates([field.name for field in fields], "Column")
+    if not binary:
+        for field in fields:
+            _refuse_binary(field.type, field.name)
     return pa.schema(fields)
+
+
+def _refuse_binary(kind: pa.DataType, path: str) -> None:
+    if pa.types.is_binary(kind):
+        raise ConfigurationError(f"Column {path!r}: unknown type 'BINARY'; known types are {KNOWN_TYPES}")
+    if pa.types.is_list(kind):
+        _refuse_binary(kind.value_type, path)
+    for field in kind if pa.types.is_struct(kind) else ():
+        _refuse_binary(field.type, f"{path}.{field.name}")
 
 
 def spark_ddl(schema: pa.Schema) -> str:

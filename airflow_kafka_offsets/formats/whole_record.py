@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.header import Header, MetadataColumns
-from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, RecordFormat, from_plain, to_plain
+from airflow_kafka_offsets.formats.record_format import (
+    BadRecord,
+    Connections,
+    Decoded,
+    Decoder,
+    RecordFormat,
+    decoder_of,
+    from_plain,
+    to_plain,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,13 +87,17 @@ class WholeRecord:
 
     def decoder(self, columns: pa.Schema) -> Decoder:
         """Return a decoder; a record is bad where its key, its value or its headers are."""
+        return self.connected_decoder(columns, {})
+
+    def connected_decoder(self, columns: pa.Schema, connections: Connections) -> Decoder:
+        """Return the same decoder, of which those of key and value may ask other servers."""
         import pyarrow as pa
 
         fields = list(columns)
         parts: list[Callable[[pa.RecordBatch], Decoded]] = []
         for part, record_format in self._formats:
             count = len(record_format.columns())
-            decode = record_format.decoder(pa.schema(fields[:count]))
+            decode = decoder_of(record_format, pa.schema(fields[:count]), connections)
             parts.append(decode if part == "value" else _of_key(decode))
             fields = fields[count:]
         if self.metadata:

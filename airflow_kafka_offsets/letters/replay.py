@@ -21,6 +21,7 @@ from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError
+from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.ledger.batch_rows import current_user
 from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
@@ -70,6 +71,7 @@ def replay_letters(
     corrected: Mapping[Record, bytes | None] | None = None,
     who: str | None = None,
     reason: str | None = None,
+    connections: Connections | None = None,
 ) -> list[Replayed]:
     """Decode dead letters again, write their rows into the target, and remove the letters, batch by batch.
 
@@ -80,10 +82,12 @@ def replay_letters(
     :param launcher: runs the transform; without a transform, no Spark is started
     :param corrected: values to decode instead of those that the letters hold; only these letters are replayed then
     :param who: who does it, for the history
+    :param connections: as for `load`
     :return: for each batch of theirs what became of them
     :raises ConfigurationError: they belong into another target, there is no such group, or a transform has no launcher
     :raises KafkaOffsetsError: see `exceptions`
     """
+    pipeline = pipeline.prepared(connections or {})
     columns = pipeline.check()
     if pipeline.transform is not None:
         if launcher is None:
@@ -113,6 +117,7 @@ def replay_letters(
                     batch_id=batch_id,
                     slices=tuple(_write(directory, some)),
                     kafka_config={},
+                    connections=connections or {},
                     columns=columns,
                     target=target,
                     fingerprint=pipeline.fingerprint(columns),

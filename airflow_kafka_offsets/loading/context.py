@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.batch_rows import Recipe
 from airflow_kafka_offsets.ledger.install import create_missing
@@ -90,6 +91,7 @@ class LoadContext:
     recipe: Recipe
     on_commit: OnCommit | None = None
     replace: bool = False
+    connections: Connections = field(default_factory=dict, repr=False)  # hold secrets, too
 
     @classmethod
     def prepare(
@@ -102,6 +104,7 @@ class LoadContext:
         launcher: Launcher,
         on_commit: OnCommit | None,
         replace: bool = False,
+        connections: Connections | None = None,
     ) -> LoadContext:
         """Ask Kafka for its cluster, and create the state tables and the target where they are missing.
 
@@ -123,4 +126,5 @@ class LoadContext:
             recipe=Recipe(pipeline.sink.name, pipeline.transform, pipeline.fingerprint(columns)),
             on_commit=on_commit,
             replace=replace,
+            connections=connections or {},
         )

@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DataLossError, FencedError, GroupBusyError, LedgerError
+from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import Claim, GroupClaim, claim_group, heartbeat
 from airflow_kafka_offsets.ledger.tables import Ledger
@@ -45,6 +46,7 @@ def load(
     launcher: Launcher,
     run: TaskRun | None = None,
     on_commit: OnCommit | None = None,
+    connections: Connections | None = None,
 ) -> LoadResult:
     """Load all records up to the current end of the log, or up to `until`, in as many batches as it takes.
 
@@ -57,15 +59,23 @@ def load(
     :param launcher: how Spark is started, for example `SessionLauncher(spark)`
     :param run: who loads; the attempts of one task instance share the end offsets that its first attempt captured
     :param on_commit: called after each commit; an exception that it raises is logged, and the load continues
+    :param connections: of the formats, such as that of a schema registry: `{"registry": {"url": "https://…"}}`
     :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether loading again can help
     """
     options = options or LoadOptions()
+    pipeline = pipeline.prepared(connections or {})
     columns = pipeline.check()
     options.check()
     launcher.check(pipeline.staging_dir)
     with translated_errors(f"Group {pipeline.group_id!r} was not loaded to the end"):
         context = LoadContext.prepare(
-            pipeline, columns, kafka_config=kafka_config, engine=engine, launcher=launcher, on_commit=on_commit
+            pipeline,
+            columns,
+            kafka_config=kafka_config,
+            engine=engine,
+            launcher=launcher,
+            on_commit=on_commit,
+            connections=connections,
         )
         clean_up(context.ledger, pipeline)
         run = run or TaskRun.of_this_process()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import cast
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from airflow_kafka_offsets.core.instants import Start, check_start, check_until
 from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES, check
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.header import MetadataColumns
-from airflow_kafka_offsets.formats.record_format import FORMATS, RecordFormat
+from airflow_kafka_offsets.formats.record_format import FORMATS, ConnectedFormat, Connections, RecordFormat
 from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.formats.whole_record import whole_record
@@ -57,6 +58,29 @@ class Pipeline:
     def record_format(self) -> RecordFormat:
         """How a record becomes the columns of a row: key, value and metadata."""
         return whole_record(self.value_format, self.key_format, self.metadata_columns)
+
+    @property
+    def conn_ids(self) -> tuple[str, ...]:
+        """The connections that the formats name."""
+        return tuple(conn_id for part in self._connected.values() for conn_id in part.conn_ids)
+
+    @property
+    def _connected(self) -> dict[str, ConnectedFormat]:
+        parts: dict[str, object] = {"value": self.value_format, "key": self.key_format}
+        return {part: value for part, value in parts.items() if isinstance(value, ConnectedFormat)}
+
+    def prepared(self, connections: Connections) -> Pipeline:
+        """Return the pipeline with formats that have what they need of other servers.
+
+        :raises ConfigurationError: a parameter is wrong, or something is missing
+        """
+        check(vars(self), PIPELINE_RULES)
+        connected = self._connected
+        value, key = (
+            connected[part].prepared(self.topics, part, connections) if part in connected else record_format
+            for part, record_format in (("value", self.value_format), ("key", self.key_format))
+        )
+        return replace(self, value_format=cast("RecordFormat", value), key_format=key)
 
     def check(self) -> pa.Schema:
         """Check the parameters, before any server is asked and Spark is launched.

@@ -102,6 +102,7 @@ def make_job(context: LoadContext, batch: Batch, directory: StagingDirectory) ->
         batch_id=batch.batch_id,
         slices=tuple(split(batch.ranges, pipeline.slice_offsets)),
         kafka_config=context.kafka_config,
+        connections=context.connections,
         columns=context.columns,
         target=context.target,
         fingerprint=context.recipe.fingerprint,

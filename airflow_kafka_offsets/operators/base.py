@@ -169,25 +169,26 @@ class PipelineOperator(GroupOperator):
         from airflow.sdk.observability import stats
 
         from airflow_kafka_offsets.exceptions import StagingError
-        from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher
+        from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher, registry_config
         from airflow_kafka_offsets.hooks.metrics import emit_commit
         from airflow_kafka_offsets.loading.pipeline import Pipeline
 
         run = task_run(context)
         self._launcher = make_launcher(self.spark_conn_id, conf=self.spark_conf, name=f"{run.dag_id}.{run.task_id}")
         config = kafka_config(self.kafka_conn_id)
+        pipeline = from_attributes(Pipeline, self, topics=topics_of(self.topics), staging_dir=self.staging_dir or None)
+        connections = {conn_id: registry_config(conn_id) for conn_id in pipeline.conn_ids}
         with self.database(self.sink.conn_id) as engine:
             try:
                 result = work(
-                    from_attributes(
-                        Pipeline, self, topics=topics_of(self.topics), staging_dir=self.staging_dir or None
-                    ),
+                    pipeline,
                     *arguments,
                     kafka_config=config,
                     engine=engine,
                     launcher=self._launcher,
                     run=run,
                     on_commit=partial(emit_commit, stats),
+                    connections=connections,
                     **options,
                 )
             except StagingError:

@@ -15,6 +15,7 @@ from airflow_kafka_offsets.core.planning import OnDataLoss
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
+from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.kafka.time_search import TimeSearch
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.group_table import loads_into
@@ -69,6 +70,7 @@ def replay(
     who: str | None = None,
     run: TaskRun | None = None,
     on_commit: OnCommit | None = None,
+    connections: Connections | None = None,
 ) -> LoadResult:
     """Load a range of offsets in batches of at most `max_records`; the positions of the group do not move.
 
@@ -91,11 +93,13 @@ def replay(
     :param who: for the history
     :param run: who replays; give one to a script that may have to be run again
     :param on_commit: called after each commit
+    :param connections: as for `load`
     :return: what all tries together have replayed
     :raises DoubleLoadError: records would be duplicated
     :raises DataLossError: records of the range are gone; not with `on_data_loss="skip"`
     :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether running it again can help
     """
+    pipeline = pipeline.prepared(connections or {})
     columns = pipeline.check()
     check({"max_records": max_records, "on_data_loss": on_data_loss, "replace": replace}, PIPELINE_RULES)
     bounds = check_bounds(bounds, pipeline.topics)
@@ -115,6 +119,7 @@ def replay(
             launcher=launcher,
             on_commit=on_commit,
             replace=replace,
+            connections=connections,
         )
         request = Replay(
             group_id=pipeline.group_id,

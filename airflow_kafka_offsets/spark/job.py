@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.core.offsets import Slice, pack
 from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES
-from airflow_kafka_offsets.formats.record_format import RecordFormat, from_plain, to_plain
+from airflow_kafka_offsets.formats.record_format import Connections, RecordFormat, from_plain, to_plain
 from airflow_kafka_offsets.staging.rows import TargetColumns
 
 
@@ -22,6 +22,7 @@ class StageJob:
 
     :param kafka_config: librdkafka configuration; holds secrets, and reaches the driver in a file that only its owner can read, and
         executors as `split_config` says
+    :param connections: those that the format names; they hold secrets, too
     :param columns: of a decoded row
     :param transform: `package.module.function` from DataFrame to DataFrame, or None
     :param target: which columns the sink takes; the result of the transform is checked before anything is read
@@ -59,6 +60,7 @@ class StageJob:
     task_offsets: int = 0
     records_are_staged: bool = False
     progress_interval: float = 5.0
+    connections: Connections = field(default_factory=dict, repr=False)
 
     @property
     def offsets(self) -> int:

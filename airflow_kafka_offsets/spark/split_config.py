@@ -18,7 +18,7 @@ from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 
-FILE = "kafka-config"
+FILE, CONNECTIONS_FILE = "kafka-config", "connections"
 
 # The digest of the file is sent with the other half. Without random bytes before it, a guess at the configuration could be proved.
 _SALT_BYTES = 32
@@ -37,6 +37,7 @@ class SplitConfig(Mapping[str, Any]):
     half: bytes = field(repr=False)
     digest: str
     functions: Mapping[str, Any] = field(repr=False)
+    file: str = FILE
 
     def __getitem__(self, name: str) -> Any:
         return self._together()[name]
@@ -48,32 +49,38 @@ class SplitConfig(Mapping[str, Any]):
         return len(self._together())
 
     def _together(self) -> Mapping[str, Any]:
-        return {**_together(self.staging_uri, self.half, self.digest), **self.functions}
+        return {**_together(self.staging_uri, self.half, self.digest, self.file), **self.functions}
 
 
 def split_config(job: StageJob) -> StageJob:
-    """Return the job as it is sent to the executors, without Kafka's configuration; write the file that they need, too."""
+    """Return the job as it is sent to the executors, without Kafka's configuration and connections; write the files that they need."""
     functions = {name: value for name, value in job.kafka_config.items() if callable(value)}
     values = {name: value for name, value in job.kafka_config.items() if name not in functions}
-    plain = secrets.token_bytes(_SALT_BYTES) + json.dumps(values).encode()
+    kafka_config = _split(job.staging_uri, FILE, values, functions)
+    connections = _split(job.staging_uri, CONNECTIONS_FILE, job.connections, {}) if job.connections else {}
+    return replace(job, kafka_config=kafka_config, connections=connections)
+
+
+def _split(staging_uri: str, file: str, values: Mapping[str, Any], functions: Mapping[str, Any]) -> SplitConfig:
+    plain = secrets.token_bytes(_SALT_BYTES) + json.dumps(dict(values)).encode()
     half = secrets.token_bytes(len(plain))
     text = _combined(plain, half).hex()
-    StagingDirectory(job.staging_uri).write_text(FILE, text)
-    return replace(job, kafka_config=SplitConfig(job.staging_uri, half, _digest(text), functions))
+    StagingDirectory(staging_uri).write_text(file, text)
+    return SplitConfig(staging_uri, half, _digest(text), functions, file)
 
 
 @lru_cache(maxsize=4)
-def _together(staging_uri: str, half: bytes, digest: str) -> Mapping[str, Any]:
+def _together(staging_uri: str, half: bytes, digest: str, file: str) -> Mapping[str, Any]:
     """Return a configuration.
 
     :raises StagingError: the file is missing, or not as it was written
     """
     try:
-        text = StagingDirectory(staging_uri).read_text(FILE)
+        text = StagingDirectory(staging_uri).read_text(file)
     except FileNotFoundError as error:
-        raise StagingError(f"{FILE} is missing; is {staging_uri} a location that all machines share?") from error
+        raise StagingError(f"{file} is missing; is {staging_uri} a location that all machines share?") from error
     if _digest(text) != digest:
-        raise StagingError(f"{FILE} in {staging_uri} is not as it was written")
+        raise StagingError(f"{file} in {staging_uri} is not as it was written")
     config: Mapping[str, Any] = json.loads(_combined(bytes.fromhex(text), half)[_SALT_BYTES:])
     return config
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError
-from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder
+from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, decoder_of
 from airflow_kafka_offsets.formats.row_columns import add_origin, format_columns
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.spark.job import StageJob
@@ -76,7 +76,7 @@ def read_rows(job: StageJob, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]
 
 def read_slice(job: StageJob, slice_: Slice, staging: StagingDirectory) -> Iterator[pa.RecordBatch]:
     """Read and decode a slice; leave its dead letters and notes of its progress in the staging directory."""
-    decode = job.record_format.decoder(format_columns(job.columns))
+    decode = decoder_of(job.record_format, format_columns(job.columns), job.connections)
     # Dead letters hold the headers.
     with_headers = job.record_format.reads_headers or job.on_bad_record == "dead_letter"
     report = SliceReport(slice_, staging, job.progress_interval)

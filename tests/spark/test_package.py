@@ -32,6 +32,7 @@ JOB = StageJob(
     target=TargetColumns("orders", None),
     fingerprint="f00d",
     staging_uri="/nowhere",
+    connections={"registry": {"url": "https://registry", "bearer.auth.token": "5ecret"}},
 )
 
 PROPERTIES = {"spark.hadoop.fs.s3a.secret.key": "5ecret too"}

@@ -124,3 +124,11 @@ def test_no_code_that_is_sent_holds_a_credential(
     code = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
     assert job.group_id.encode() in code
     assert CANARY.encode() not in code
+
+
+def test_connections_of_formats_go_the_same_way(job: StageJob, tmp_path: Path) -> None:
+    connections = {"registry": {"url": "https://registry", "bearer.auth.token": CANARY}}
+    code = sent(split_config(replace(job, connections=connections)))
+    assert b"canary" not in code
+    assert not any(b"canary" in bytes.fromhex(file.read_text()) for file in tmp_path.iterdir())
+    assert dict(received(code).connections) == connections

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -52,6 +52,7 @@ class Loader:
     kafka: Kafka
     engine: Engine
     launcher: Any  # a CountingLauncher, or one that needs no Spark
+    connections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -71,6 +72,7 @@ class Loader:
             engine=self.engine,
             launcher=self.launcher,
             run=run,
+            connections=self.connections,
         )
 
 

@@ -1,0 +1,333 @@
+"""The columns of Avro values: which a schema has, and how values that another schema wrote become them, by Avro's rules.
+
+What is compared are names of fields; the names of records, enums and fixed types are not.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_kafka_offsets.formats.avro_reader import UnreadableError
+from airflow_kafka_offsets.formats.avro_schema import Field, SchemaError, Type
+from airflow_kafka_offsets.formats.spark_ddl import spark_type
+from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
+
+_INSTANT, _LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
+
+_TYPES = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "fixed": pa.binary(),
+    "enum": pa.string(),
+    "uuid": pa.string(),
+    "date": pa.date32(),
+    "time-millis": pa.string(),
+    "time-micros": pa.string(),
+    **{f"timestamp-{unit}": _INSTANT for unit in ("millis", "micros", "nanos")},
+    **{f"local-timestamp-{unit}": _LOCAL for unit in ("millis", "micros", "nanos")},
+}
+
+_EXACT = Context(prec=76)
+
+_PROMOTED = {("int", "long"): pa.int64(), ("float", "double"): pa.float64()}
+
+
+class MismatchError(SchemaError):
+    """No value of a type can become the column."""
+
+
+def columns_of(kind: Type, column: str) -> pa.Schema:
+    """Return the columns of a schema. All are nullable: the values of tombstones are null.
+
+    :param column: the name of the only column, of a type that is no record
+    :raises SchemaError: a type has no column
+    """
+    if kind.kind != "record":
+        return pa.schema([(column, _column_type(kind, column))])
+    return pa.schema([(part.name, _column_type(part.type, part.name)) for part in kind.fields])
+
+
+def _column_type(kind: Type, path: str) -> pa.DataType:
+    if kind.kind == "union":
+        return _union_type(kind, path)
+    if kind.kind == "record":
+        if not kind.fields:
+            raise SchemaError(f"{path!r} is a record without fields, which cannot be a column; declare the columns")
+        return pa.struct([(part.name, _column_type(part.type, f"{path}.{part.name}")) for part in kind.fields])
+    if kind.kind == "array":
+        return pa.list_(_column_type(kind.parts[0], path))
+    if kind.kind == "map":
+        return pa.list_(pa.struct([("key", pa.string()), ("value", _column_type(kind.parts[0], path))]))
+    if kind.logical == "decimal" and kind.precision <= 38:
+        return pa.decimal128(kind.precision, kind.scale)
+    name = kind.logical or kind.kind
+    if name not in _TYPES:
+        what = f"a decimal of {kind.precision} digits" if name == "decimal" else f"of the type {name}"
+        raise SchemaError(f"{path!r} is {what}, which cannot be a column; declare the columns")
+    return _TYPES[name]
+
+
+def _union_type(kind: Type, path: str) -> pa.DataType:
+    branches = kind.branches
+    if not branches:
+        raise SchemaError(f"{path!r} is always null, and cannot be a column; declare the columns")
+    if len(branches) == 1:
+        return _column_type(branches[0], path)
+    if all(branch.logical is None for branch in branches):
+        for kinds, promoted in _PROMOTED.items():
+            if {branch.kind for branch in branches} == set(kinds):
+                return promoted
+    return pa.struct([(f"member{i}", _column_type(branch, path)) for i, branch in enumerate(branches)])
+
+
+Source = tuple[pa.Field, int | None, Field | None]
+"""A column, the place of the field it is read from, and the field of the reader's schema."""
+
+
+def sources(fields: Iterator[pa.Field] | pa.Schema, kind: Type, reader: Type | None) -> list[Source]:
+    """Return where columns come from.
+
+    :param kind: the record that was written
+    :param reader: the record with aliases and defaults, if there is one
+    """
+    places = {part.name: place for place, part in enumerate(kind.fields)}
+    wanted = {part.name: part for part in reader.fields} if reader is not None else {}
+    found: list[Source] = []
+    for field in fields:
+        part = wanted.get(field.name)
+        names = [field.name, *(part.aliases if part is not None else ())]
+        found.append((field, next((places[name] for name in names if name in places), None), part))
+    return found
+
+
+def converted(array: pa.Array, kind: Type, declared: pa.DataType, reader: Type | None = None) -> pa.Array:
+    """Return values as a column.
+
+    :param array: of the physical type
+    :param kind: the type that was written
+    :param reader: the same in the reader's schema, with aliases and defaults
+    :raises MismatchError: values of the type cannot become values of the column
+    :raises UnreadableError: one of the values cannot
+    """
+    if reader is not None and reader.kind == "union":
+        reader = reader.branches[0] if len(reader.branches) == 1 else None
+    if kind.kind == "union":
+        if len(kind.branches) > 1:
+            return _of_branches(array, kind, declared, reader)
+        kind = kind.branches[0] if kind.branches else Type("null")
+    if kind.kind == "null":
+        return pa.nulls(len(array), declared)
+    if kind.physical is None:
+        raise MismatchError(f"it is a part of the recursive record {kind.name!r}, which cannot be a column")
+    if kind.kind == "record" and pa.types.is_struct(declared):
+        children = [
+            constant(field.type, part, len(array))
+            if place is None
+            else _child(array, f"f{place}", kind.fields[place].type, field, part)
+            for field, place, part in sources(iter(declared), kind, reader)
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(declared), mask=array.is_null())
+    if kind.kind in ("array", "map") and pa.types.is_list(declared):
+        return _of_items(array, kind, declared, reader)
+    return _scalar(array, kind, declared)
+
+
+def _child(array: pa.Array, name: str, kind: Type, field: pa.Field, reader: Field | None) -> pa.Array:
+    try:
+        if kind.physical is None:
+            return converted(pa.nulls(0), kind, field.type)
+        return converted(pc.struct_field(array, name), kind, field.type, reader.type if reader is not None else None)
+    except MismatchError as error:
+        raise MismatchError(f"field {field.name!r}: {error}") from None
+
+
+def _of_items(array: pa.Array, kind: Type, declared: pa.ListType, reader: Type | None) -> pa.Array:
+    items, wanted = array.flatten(), declared.value_type
+    part = reader.parts[0] if reader is not None and reader.kind == kind.kind else None
+    if kind.kind == "array":
+        items = converted(items, kind.parts[0], wanted, part)
+    elif pa.types.is_struct(wanted) and wanted.num_fields == 2 and wanted.field(0).type == pa.string():
+        key, value = items.flatten()
+        items = pa.StructArray.from_arrays(
+            [key, converted(value, kind.parts[0], wanted.field(1).type, part)], fields=list(wanted)
+        )
+    else:
+        raise MismatchError(
+            f"it is a map, and the column is {spark_type(declared)}: declare ARRAY<STRUCT<key: STRING, value: …>>"
+        )
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+    return pa.ListArray.from_arrays(offsets, items, type=declared, mask=array.is_null())
+
+
+def _of_branches(array: pa.Array, kind: Type, declared: pa.DataType, reader: Type | None) -> pa.Array:
+    """Return the values of a union: its branches as the fields `member0`, `member1` …, or those that the column can have."""
+    members = [pc.struct_field(array, f"member{i}") for i in range(len(kind.branches))]
+    if pa.types.is_struct(declared) and all(field.name.startswith("member") for field in declared):
+        places = {f"member{i}": i for i in range(len(members))}
+        children = [
+            converted(members[places[field.name]], kind.branches[places[field.name]], field.type)
+            if field.name in places
+            else pa.nulls(len(array), field.type)
+            for field in declared
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(declared), mask=array.is_null())
+    found: list[pa.Array] = []
+    for member, branch in zip(members, kind.branches, strict=True):
+        try:
+            found.append(converted(member, branch, declared, reader))
+        except MismatchError as error:
+            if member.null_count < len(member):
+                raise UnreadableError(f"its branch of the union does not fit: {error}") from None
+    if not found:
+        raise MismatchError(f"no branch of the union can become {spark_type(declared)}")
+    return pc.coalesce(*found)
+
+
+def constant(declared: pa.DataType, part: Field | None, count: int) -> pa.Array:
+    """Return the values of a field that was not written: its default, or null."""
+    if part is None or not part.has_default or part.default is None:
+        return pa.nulls(count, declared)
+    try:
+        physical = pa.array([_default(part.type, part.default)], part.type.physical)
+    except (pa.ArrowException, SchemaError, ValueError, TypeError, KeyError, AttributeError, UnicodeError) as error:
+        raise MismatchError(f"the default of field {part.name!r} is not of its type") from error
+    return converted(physical, part.type, declared).take(pa.array([0] * count, pa.int64()))
+
+
+def _default(kind: Type, value: Any) -> Any:
+    """Return a default, which is JSON, as the physical type has it."""
+    if kind.kind == "union":
+        # That of a union is of its first branch, and since Avro 1.12 of any.
+        for place, branch in enumerate(kind.branches):
+            try:
+                found = _default(branch, value)
+                pa.array([found], branch.physical)
+            except (pa.ArrowException, SchemaError, ValueError, TypeError, KeyError, AttributeError):
+                continue
+            return found if len(kind.branches) == 1 else {f"member{place}": found}
+        raise SchemaError("it is of no branch of the union")
+    if kind.kind in ("bytes", "fixed"):
+        return value.encode("latin-1")
+    if kind.kind == "enum":
+        return kind.symbols.index(value)
+    if kind.kind == "array":
+        return [_default(kind.parts[0], item) for item in value]
+    if kind.kind == "map":
+        return [{"key": key, "value": _default(kind.parts[0], item)} for key, item in value.items()]
+    if kind.kind == "record":
+        return {
+            f"f{place}": _default(part.type, value.get(part.name, part.default))
+            for place, part in enumerate(kind.fields)
+            if part.type.kind != "null"
+        }
+    return value
+
+
+def _scalar(array: pa.Array, kind: Type, declared: pa.DataType) -> pa.Array:
+    name = kind.logical or kind.kind
+    if pa.types.is_decimal(declared) and name == "decimal":
+        return _decimals(array, kind, declared)
+    if name == "enum" and declared == pa.string():
+        if pc.any(pc.or_(pc.less(array, 0), pc.greater_equal(array, len(kind.symbols)))).as_py():
+            raise UnreadableError("it has a symbol that its enum has not")
+        return pa.DictionaryArray.from_arrays(array, pa.array(kind.symbols, pa.string())).cast(pa.string())
+    convert = _CONVERSIONS.get((name, declared)) or _CONVERSIONS.get((kind.kind, declared))
+    if convert is None or (kind.kind == "fixed" and declared == pa.string() and name != "uuid"):
+        raise MismatchError(f"it was written as {name}, which cannot become {spark_type(declared)}")
+    try:
+        values = convert(array)
+    except pa.ArrowInvalid:
+        raise UnreadableError(f"a value of type {name} does not fit {spark_type(declared)}") from None
+    if out_of_years(values):
+        raise UnreadableError(OUT_OF_YEARS)
+    return values
+
+
+def _cast(declared: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    # Promoting a number to a float may round it, as in every implementation of Avro.
+    return lambda array: array.cast(declared, safe=not pa.types.is_floating(declared))
+
+
+def _timestamps(unit: str, declared: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    def convert(array: pa.Array) -> pa.Array:
+        if unit == "millis":
+            array = pc.multiply_checked(array, 1000)
+        if unit == "nanos":
+            # Towards the past, on both sides of 1970.
+            quotients = pc.divide(array, 1000)
+            is_later = pc.less(array, pc.multiply(quotients, 1000))
+            array = pc.subtract(quotients, is_later.cast(pa.int64()))
+        return array.cast(declared)
+
+    return convert
+
+
+def _times(unit: pa.DataType, day: int) -> Callable[[pa.Array], pa.Array]:
+    def convert(array: pa.Array) -> pa.Array:
+        if pc.any(pc.or_(pc.less(array, 0), pc.greater_equal(array, day))).as_py():
+            raise UnreadableError("a time lies outside of the day")
+        return array.cast(unit).cast(pa.string())
+
+    return convert
+
+
+def _uuids(array: pa.Array) -> pa.Array:
+    return pa.array(
+        [None if value is None else str(uuid.UUID(bytes=value)) for value in array.to_pylist()], pa.string()
+    )
+
+
+_CONVERSIONS: Mapping[tuple[str, pa.DataType], Callable[[pa.Array], pa.Array]] = {
+    ("boolean", pa.bool_()): _cast(pa.bool_()),
+    **{("int", kind): _cast(kind) for kind in (pa.int32(), pa.int64(), pa.float32(), pa.float64())},
+    **{("long", kind): _cast(kind) for kind in (pa.int64(), pa.float32(), pa.float64())},
+    **{("float", kind): _cast(kind) for kind in (pa.float32(), pa.float64())},
+    ("double", pa.float64()): _cast(pa.float64()),
+    **{(kind, to): _cast(to) for kind in ("bytes", "string") for to in (pa.binary(), pa.string())},
+    ("fixed", pa.binary()): _cast(pa.binary()),
+    ("uuid", pa.string()): lambda array: array if array.type == pa.string() else _uuids(array),
+    ("date", pa.date32()): _cast(pa.date32()),
+    ("time-millis", pa.string()): _times(pa.time32("ms"), 86_400_000),
+    ("time-micros", pa.string()): _times(pa.time64("us"), 86_400_000_000),
+    **{(f"timestamp-{unit}", _INSTANT): _timestamps(unit, _INSTANT) for unit in ("millis", "micros", "nanos")},
+    **{(f"local-timestamp-{unit}", _LOCAL): _timestamps(unit, _LOCAL) for unit in ("millis", "micros", "nanos")},
+}
+
+
+def _decimals(array: pa.Array, kind: Type, declared: pa.Decimal128Type) -> pa.Array:
+    """Return numbers in two's complement, with the highest byte first, as decimals."""
+    if kind.scale > 38:
+        raise MismatchError(f"it is a decimal with {kind.scale} digits after the point, and a column has 38 at most")
+    if (pc.max(pc.binary_length(array)).as_py() or 0) <= 16:
+        lengths = pc.fill_null(pc.binary_length(array), 0)
+        first = pc.fill_null(pc.binary_slice(array, 0, 1), b"")
+        sign = pc.if_else(pc.greater_equal(first, b"\x80"), pa.scalar(b"\xff"), pa.scalar(b"\x00"))
+        wide = pc.binary_join_element_wise(
+            pc.binary_repeat(sign, pc.subtract(16, lengths)), pc.fill_null(array, b""), b""
+        )
+        data = pc.binary_reverse(wide).buffers()[2] or pa.py_buffer(b"")
+        valid = array.is_valid().buffers()[1] if array.null_count else None
+        numbers = pa.Array.from_buffers(pa.decimal128(38, kind.scale), len(array), [valid, data])
+    else:
+        whole = [None if value is None else int.from_bytes(value, "big", signed=True) for value in array.to_pylist()]
+        if any(number is not None and abs(number) >= 10**38 for number in whole):
+            raise UnreadableError("a decimal has more than 38 digits")
+        exact = [None if number is None else Decimal(number).scaleb(-kind.scale, _EXACT) for number in whole]
+        numbers = pa.array(exact, pa.decimal128(38, kind.scale))
+    try:
+        numbers.validate(full=True)
+        return numbers.cast(declared)
+    except pa.ArrowInvalid:
+        raise UnreadableError(f"a decimal does not fit {spark_type(declared)}") from None

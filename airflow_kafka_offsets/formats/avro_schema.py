@@ -1,0 +1,314 @@
+"""Avro schemas as trees of types, and the forms in which readers get them.
+
+A schema is text from a registry or a DAG file: https://avro.apache.org/docs/1.12.0/specification/
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+_PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+
+# Each use of a named type counts: a few lines of a schema can use each other two, four, eight times.
+_MOST_TYPES = 10_000
+
+# Deeper than any schema that people write, and shallow enough for every reader.
+_DEEPEST = 60
+
+
+class SchemaError(ValueError):
+    """A text is no Avro schema, or one that cannot be used; the message says why."""
+
+
+class Field(NamedTuple):
+    """A field of a record.
+
+    :param default: as in JSON; only if `has_default`
+    """
+
+    name: str
+    type: Type
+    aliases: tuple[str, ...] = ()
+    has_default: bool = False
+    default: Any = None
+
+
+@dataclass(frozen=True)
+class Type:
+    """A type of a schema.
+
+    :param kind: `null`, `boolean`, `int`, `long`, `float`, `double`, `bytes`, `string`, `fixed`, `enum`, `record`, `array`, `map`,
+        `union`, or `recursive`
+    :param logical: the logical type, where it fits; `decimal` has a precision and a scale
+    :param name: of a record, an enum or a fixed type, with its namespace; of `recursive`, the record that the type is a part of
+    :param fields: of a record
+    :param symbols: of an enum
+    :param parts: the items of an array, the values of a map, the branches of a union
+    """
+
+    kind: str
+    logical: str | None = None
+    name: str = ""
+    fields: tuple[Field, ...] = ()
+    symbols: tuple[str, ...] = ()
+    parts: tuple[Type, ...] = ()
+    size: int = 0
+    precision: int = 0
+    scale: int = 0
+    # None where it is recursive, or has a part that is.
+    physical: pa.DataType | None = field(default=None, compare=False)
+
+    @property
+    def branches(self) -> tuple[Type, ...]:
+        """The branches of a union but null; of another type, the type itself."""
+        return tuple(part for part in self.parts if part.kind != "null") if self.kind == "union" else (self,)
+
+    @property
+    def bytes(self) -> int:
+        """The least number of bytes that a value takes."""
+        if self.kind in ("null", "recursive"):
+            return 0
+        if self.kind == "record":
+            return sum(part.type.bytes for part in self.fields)
+        return {"float": 4, "double": 8, "fixed": self.size}.get(self.kind, 1)
+
+
+def parse(text: str, references: Sequence[str] = ()) -> Type:
+    """Return the type that a schema describes.
+
+    :param references: schemas that define names which it uses, those that others use first
+    :raises SchemaError: it is no schema, or too large
+    """
+    parser = _Parser()
+    try:
+        for reference in references:
+            parser.type(json.loads(reference), "")
+        return parser.type(json.loads(text), "")
+    except json.JSONDecodeError as error:
+        raise SchemaError(f"it is no JSON: {error}") from None
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise SchemaError(f"it is malformed: {type(error).__name__} {error}") from None
+
+
+class _Parser:
+    def __init__(self) -> None:
+        self._named: dict[str, Type] = {}
+        self._depth = 0
+
+    def type(self, schema: Any, namespace: str) -> Type:
+        self._depth += 1
+        try:
+            if self._depth > _DEEPEST:
+                raise SchemaError(f"its types are nested deeper than {_DEEPEST}")
+            if isinstance(schema, str):
+                return _made(Type(schema)) if schema in _PRIMITIVES else self._use(schema, namespace)
+            if isinstance(schema, list):
+                if not schema:
+                    raise SchemaError("a union has no branch")
+                return _made(Type("union", parts=tuple(self.type(branch, namespace) for branch in schema)))
+            return self._object(schema, namespace)
+        finally:
+            self._depth -= 1
+
+    def _use(self, name: str, namespace: str) -> Type:
+        found = self._named.get(_full(name, namespace)) or self._named.get(name)
+        if found is None:
+            raise SchemaError(f"the type {name!r} is not defined")
+        return found
+
+    def _object(self, schema: Mapping[str, Any], namespace: str) -> Type:
+        kind = schema["type"]
+        if kind in ("record", "error", "enum", "fixed"):
+            return self._define(schema, namespace)
+        if kind == "array":
+            return _made(Type("array", parts=(self.type(schema["items"], namespace),)))
+        if kind == "map":
+            return _made(Type("map", parts=(self.type(schema["values"], namespace),)))
+        if kind in _PRIMITIVES:
+            return _made(_with_logical(Type(kind), schema))
+        return self.type(kind, namespace)
+
+    def _define(self, schema: Mapping[str, Any], namespace: str) -> Type:
+        kind, name = schema["type"], schema["name"]
+        namespace = name.rpartition(".")[0] if "." in name else schema.get("namespace", namespace) or ""
+        name = _full(name, namespace)
+        if kind == "enum":
+            made = _made(Type("enum", name=name, symbols=tuple(map(str, schema["symbols"]))))
+        elif kind == "fixed":
+            made = _made(_with_logical(Type("fixed", name=name, size=int(schema["size"])), schema))
+        else:
+            self._named[name] = Type("recursive", name=name)
+            made = _made(
+                Type("record", name=name, fields=tuple(self._field(part, namespace) for part in schema["fields"]))
+            )
+        self._named[name] = made
+        return made
+
+    def _field(self, schema: Mapping[str, Any], namespace: str) -> Field:
+        aliases = tuple(map(str, schema.get("aliases", ())))
+        kind = self.type(schema["type"], namespace)
+        return Field(str(schema["name"]), kind, aliases, "default" in schema, schema.get("default"))
+
+
+def _full(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+_LOGICAL = {
+    "date": "int",
+    "time-millis": "int",
+    "time-micros": "long",
+    "timestamp-millis": "long",
+    "timestamp-micros": "long",
+    "timestamp-nanos": "long",
+    "local-timestamp-millis": "long",
+    "local-timestamp-micros": "long",
+    "local-timestamp-nanos": "long",
+}
+
+
+def _with_logical(kind: Type, schema: Mapping[str, Any]) -> Type:
+    """Return a type with its logical type; one that does not fit is ignored, as Avro says."""
+    logical = schema.get("logicalType")
+    if logical == "decimal" and kind.kind in ("bytes", "fixed"):
+        precision, scale = schema.get("precision"), schema.get("scale", 0)
+        if isinstance(precision, int) and isinstance(scale, int) and 0 <= scale <= precision <= 76 and precision > 0:
+            return Type(kind.kind, "decimal", kind.name, size=kind.size, precision=precision, scale=scale)
+    is_uuid = logical == "uuid" and (kind.kind == "string" or (kind.kind == "fixed" and kind.size == 16))
+    if isinstance(logical, str) and (is_uuid or _LOGICAL.get(logical) == kind.kind):
+        return Type(kind.kind, logical, kind.name, size=kind.size)
+    return kind
+
+
+_PHYSICAL = {
+    "null": pa.null(),
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+    "fixed": pa.binary(),
+    "enum": pa.int32(),
+}
+
+
+def _made(kind: Type) -> Type:
+    """Return a type with its physical type: what both readers return its values as."""
+    object.__setattr__(kind, "physical", _physical(kind))
+    return kind
+
+
+def _physical(kind: Type) -> pa.DataType | None:
+    if kind.kind in _PHYSICAL:
+        return _PHYSICAL[kind.kind]
+    if kind.kind == "record":
+        known = [(f"f{i}", part.type.physical) for i, part in enumerate(kind.fields) if part.type.physical is not None]
+        return pa.struct(known)
+    parts = (
+        [part.physical for part in kind.branches] if kind.kind == "union" else [part.physical for part in kind.parts]
+    )
+    if any(part is None for part in parts):
+        return None
+    if kind.kind == "array":
+        return pa.list_(parts[0])
+    if kind.kind == "map":
+        return pa.list_(pa.struct([("key", pa.string()), ("value", parts[0])]))
+    if len(parts) == 1:
+        return parts[0]
+    return pa.struct([(f"member{i}", part) for i, part in enumerate(parts)]) if parts else pa.null()
+
+
+def is_recursive(kind: Type) -> bool:
+    """Return whether a value of a type can hold another one of the same type."""
+    return kind.kind == "recursive" or any(map(is_recursive, _inner(kind)))
+
+
+def has_endless_lists(kind: Type) -> bool:
+    """Return whether a type has an array whose items take no bytes: a record of ten bytes could have a billion of them."""
+    is_endless = kind.kind == "array" and kind.parts[0].kind != "recursive" and kind.parts[0].bytes == 0
+    return is_endless or any(map(has_endless_lists, _inner(kind)))
+
+
+def is_vectorized(kind: Type) -> bool:
+    """Return whether the vectorized reader can read a type."""
+    if kind.kind == "recursive" or (kind.kind in ("record", "fixed") and kind.bytes == 0):
+        return False
+    if kind.kind == "union" and len(kind.branches) > 1:
+        wires = [{"enum": "int", "map": "array"}.get(branch.kind, branch.kind) for branch in kind.branches]
+        if len(set(wires)) < len(wires) or {"record", "fixed"} & set(wires):
+            return False
+    return all(is_vectorized(part) for part in _inner(kind) if part.kind != "null")
+
+
+def _inner(kind: Type) -> tuple[Type, ...]:
+    return kind.parts + tuple(part.type for part in kind.fields)
+
+
+class WireSchema:
+    """A schema of which values have the same bytes as of another one, and which every reader reads as `Type.physical`.
+
+    Names are made up, enums are numbers, maps are arrays of entries, logical types and fields without bytes are left out.
+
+    :param wrapped_unions: let a branch of a union be a record of one field, which has no bytes of its own: the value then says which
+        branch it is
+    """
+
+    def __init__(self, *, wrapped_unions: bool) -> None:
+        self._wrapped_unions = wrapped_unions
+        self._names = 0
+        self._records: dict[str, str] = {}
+
+    def of(self, kind: Type) -> Any:
+        """Return the schema of a type as JSON.
+
+        :raises SchemaError: it is too large
+        """
+        if kind.kind == "enum":
+            return "int"
+        if kind.kind == "array":
+            return {"type": "array", "items": self.of(kind.parts[0])}
+        if kind.kind == "map":
+            entry = [{"name": "key", "type": "string"}, {"name": "value", "type": self.of(kind.parts[0])}]
+            return {"type": "array", "items": self._record(entry)}
+        if kind.kind == "recursive":
+            return self._records[kind.name]
+        if kind.kind == "record":
+            record = self._record([])
+            self._records[kind.name] = record["name"]
+            record["fields"] = self.fields(kind)
+            return record
+        if kind.kind == "union":
+            return self._union(kind)
+        return {"type": "fixed", "name": self._name(), "size": kind.size} if kind.kind == "fixed" else kind.kind
+
+    def fields(self, kind: Type) -> list[dict[str, Any]]:
+        """Return the fields of a record: `f0`, `f1` and so on."""
+        return [
+            {"name": f"f{place}", "type": self.of(part.type)}
+            for place, part in enumerate(kind.fields)
+            if part.type.kind != "null"
+        ]
+
+    def _union(self, kind: Type) -> Any:
+        branches = {place: self.of(part) for place, part in enumerate(kind.parts)}
+        if self._wrapped_unions and len(kind.branches) > 1:
+            known = [place for place, part in enumerate(kind.parts) if part.kind != "null"]
+            for number, place in enumerate(known):
+                branches[place] = self._record([{"name": f"member{number}", "type": branches[place]}])
+        return list(branches.values())
+
+    def _record(self, fields: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"type": "record", "name": self._name(), "fields": fields}
+
+    def _name(self) -> str:
+        self._names += 1
+        if self._names > _MOST_TYPES:
+            raise SchemaError(f"it has more than {_MOST_TYPES:,} types, each counted as often as it is used")
+        return f"t{self._names}"

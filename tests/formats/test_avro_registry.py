@@ -1,0 +1,208 @@
+"""What the format Avro takes from a registry before Spark starts, and what its tasks still ask for."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+
+from airflow_kafka_offsets.exceptions import ConfigurationError, RegistryUnavailableError
+from airflow_kafka_offsets.formats import avro_format, schema_registry
+from airflow_kafka_offsets.formats.avro_format import Avro
+from airflow_kafka_offsets.formats.record_format import Decoded, from_plain, to_plain
+from tests.support.avro import encode, wire
+from tests.support.decoding import record_batch
+from tests.support.registry import FakeRegistry, fake_registry
+
+V1: dict[str, Any] = {"type": "record", "name": "order", "fields": [{"name": "id", "type": "int"}]}
+V2: dict[str, Any] = V1 | {"fields": [*V1["fields"], {"name": "note", "type": "string", "default": "-"}]}
+NODE = {
+    "type": "record",
+    "name": "n",
+    "fields": [{"name": "id", "type": "int"}, {"name": "next", "type": ["null", "n"]}],
+}
+AVRO = Avro(registry_conn_id="registry")
+
+
+@pytest.fixture
+def server() -> Iterator[FakeRegistry]:
+    with fake_registry() as registry:
+        yield registry
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_registry, "_PAUSE_SECONDS", 0.0)
+
+
+def prepared(server: FakeRegistry, record_format: Avro = AVRO, *topics: str) -> Avro:
+    return record_format.prepared(topics or ("orders",), "value", {"registry": server.config})
+
+
+def decode(server: FakeRegistry, record_format: Avro, *records: bytes) -> Decoded:
+    """What a task makes of records, to which the format comes as plain data."""
+    travelled = from_plain(json.loads(json.dumps(to_plain(record_format))))
+    assert travelled == record_format
+    assert isinstance(travelled, Avro)
+    decoder = travelled.connected_decoder(travelled.columns(), {"registry": server.config})
+    return decoder(record_batch(list(records)))
+
+
+def test_the_columns_are_those_of_the_latest_schema_of_the_topics_subject(server: FakeRegistry) -> None:
+    server.register("orders-value", V1)
+    server.register("orders-value", V2)
+
+    found = prepared(server)
+
+    assert found.columns().names == ["id", "note"]
+    assert sorted(found.schemas) == ["1", "2"]
+
+
+def test_the_subject_is_that_of_the_part_or_the_named_one(server: FakeRegistry) -> None:
+    server.register("orders-key", '"long"')
+    server.register("shop.Order", V2)
+
+    key = AVRO.prepared(["orders"], "key", {"registry": server.config})
+    assert (key.columns().names, str(key.columns().types[0])) == (["value"], "int64")
+    assert prepared(server, replace(AVRO, subject="shop.Order"), "a", "b").columns().names == ["id", "note"]
+
+
+def test_tasks_ask_for_nothing_that_is_known_and_once_for_what_is_not(server: FakeRegistry) -> None:
+    server.register("orders-value", V1)
+    found = prepared(server)
+    server.register("elsewhere", V2, number=70_000)
+    server.requests.clear()
+    old, new = wire(1, encode(V1, {"id": 1})), wire(70_000, encode(V2, {"id": 2, "note": "x"}))
+
+    rows, bad = decode(server, found, old, new, old, new)
+
+    assert (rows.column("id").to_pylist(), bad) == ([1, 2, 1, 2], [])
+    assert server.requests == ["/schemas/ids/70000"]
+
+
+def test_an_id_that_the_registry_does_not_know_is_the_records_fault_and_named(server: FakeRegistry) -> None:
+    server.register("orders-value", V1)
+    server.register("other", "syntax = 'proto3';", kind="PROTOBUF", number=5)
+    server.register("broken", '{"type": "record"}', number=6)
+    found = prepared(server)
+    server.requests.clear()
+    datum = encode(V1, {"id": 3})
+
+    rows, bad = decode(server, found, wire(99, datum), wire(1, datum), wire(99, datum), wire(5, datum), wire(6, datum))
+
+    assert rows.column("id").to_pylist() == [3]
+    host = server.url.removeprefix("http://")
+    assert [(record.row, record.reason) for record in bad] == [
+        (0, f"schema 99: the schema registry at {host} has none with this id"),
+        (2, f"schema 99: the schema registry at {host} has none with this id"),
+        (3, "schema 5: it is of the type PROTOBUF"),
+        (4, "schema 6: it is malformed: KeyError 'name'"),
+    ]
+    assert server.requests.count("/schemas/ids/99") == 1
+
+
+def test_a_registry_that_does_not_answer_is_an_outage_and_no_records_fault(server: FakeRegistry) -> None:
+    server.register("orders-value", V1)
+    found = prepared(server)
+    server.answers += [503] * 4
+    with pytest.raises(RegistryUnavailableError):
+        decode(server, found, wire(9, b"\x02"))
+
+
+def test_references_are_resolved(server: FakeRegistry) -> None:
+    server.register("money", {"type": "record", "name": "shop.Money", "fields": [{"name": "cents", "type": "long"}]})
+    whole = {
+        "type": "record",
+        "name": "Order",
+        "namespace": "shop",
+        "fields": [{"name": "net", "type": "Money"}, {"name": "gross", "type": ["null", "shop.Money"]}],
+    }
+    reference = {"name": "shop.Money", "subject": "money", "version": 1}
+    server.register("orders-value", whole, [reference])
+
+    rows, bad = decode(server, prepared(server), wire(2, b"\x02\x02\x04"), wire(2, b"\x06\x00"))
+
+    assert not bad
+    assert rows.to_pylist() == [{"net": {"cents": 1}, "gross": {"cents": 2}}, {"net": {"cents": 3}, "gross": None}]
+
+
+@pytest.mark.parametrize(
+    ("topics", "match"),
+    [
+        (["unknown"], "has no Avro schema of subject 'unknown-value'"),
+        (["orders", "payments"], "The latest schemas of orders-value, payments-value differ: declare the columns"),
+    ],
+)
+def test_columns_that_no_subject_decides_have_to_be_declared(
+    server: FakeRegistry, topics: list[str], match: str
+) -> None:
+    server.register("orders-value", V1)
+    server.register("payments-value", V2)
+    with pytest.raises(ConfigurationError, match=match):
+        prepared(server, AVRO, *topics)
+    declared = prepared(server, replace(AVRO, ddl="id BIGINT"), *topics)
+    assert declared.columns().names == ["id"]
+
+
+def test_what_decodes_slowly_is_logged_when_it_is_planned(
+    server: FakeRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.register("orders-value", V1)
+    server.register("orders-value", NODE)
+    with caplog.at_level(logging.INFO, avro_format.__name__):
+        prepared(server, replace(AVRO, ddl="id INT"))
+        Avro("id INT", schema=json.dumps(NODE)).prepared(["orders"], "value", {})
+    assert [message.split(" is ")[0] for message in caplog.messages] == ["Schema 2", "The Avro schema"]
+
+
+@pytest.mark.parametrize("library", ["datafusion", "fastavro", "httpx"])
+def test_a_library_that_is_missing_is_named_with_its_extra(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(avro_format, "find_spec", lambda name: None if name == library else find(name))
+    with pytest.raises(
+        ConfigurationError, match=rf"needs {library}: install the extra 'airflow-kafka-offsets\[avro\]'"
+    ):
+        Avro("id INT", schema='"int"').prepared(["orders"], "value", {})
+
+
+@pytest.mark.parametrize(
+    ("record_format", "match"),
+    [
+        (Avro(), "Avro needs registry_conn_id, or a schema; got neither"),
+        (Avro("id INT"), "needs registry_conn_id, or a schema"),
+        (replace(AVRO, single_object=True), "single_object is for a schema without a registry"),
+        (AVRO, "Avro without columns needs a schema"),
+        (Avro("id INTEGR", schema='"int"'), "unknown type 'INTEGR'|cannot be read as Spark DDL"),
+    ],
+)
+def test_parameters_that_cannot_work_are_refused(record_format: Avro, match: str) -> None:
+    with pytest.raises(ConfigurationError, match=match):
+        record_format.columns()
+
+
+def test_a_registry_without_a_configuration_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="'registry' has no configuration: give load or replay connections="):
+        AVRO.prepared(["orders"], "value", {})
+
+
+def test_the_fingerprint_is_that_of_the_reader_and_not_of_what_is_known(server: FakeRegistry) -> None:
+    server.register("orders-value", V1)
+    first = prepared(server)
+    declared = prepared(server, replace(AVRO, ddl="id INT"))
+    server.register("other-value", V2)
+    assert prepared(server).fingerprint() == first.fingerprint()
+    server.register("orders-value", V2)
+    assert prepared(server).fingerprint() != first.fingerprint()
+    assert prepared(server, replace(AVRO, ddl="id INT")).fingerprint() == declared.fingerprint()
+
+
+def test_the_plain_data_holds_no_secret(server: FakeRegistry) -> None:
+    server.register("orders-value", V1)
+    config = server.config | {"basic.auth.user.info": "ada:5ecret"}
+    found = AVRO.prepared(["orders"], "value", {"registry": config})
+    assert "5ecret" not in str((asdict(found), repr(found), found.fingerprint()))
