@@ -202,9 +202,10 @@ def _registry(conn_id: str, connections: Connections) -> SchemaRegistry:
 
 
 def _log_way(what: str, kind: Type | None) -> None:
-    from airflow_kafka_offsets.formats.avro_schema import is_vectorized
+    from airflow_kafka_offsets.formats.avro_reader import AvroReader
 
-    if kind is not None and not is_vectorized(kind):
-        log.info(
-            "%s is recursive, or has a union with records: its records are decoded one by one, which takes longer", what
-        )
+    if kind is None:
+        return
+    fields = [f"f{place}" for place, part in enumerate(kind.fields) if part.type.physical is not None]
+    if not AvroReader(kind, fields if kind.kind == "record" else ["f0"]).is_vectorized:
+        log.info("%s is decoded record by record, which takes longer: it is recursive, or has unusual unions", what)

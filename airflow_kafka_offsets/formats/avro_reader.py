@@ -17,9 +17,13 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_kafka_offsets.formats.avro_schema import Type, WireSchema, is_recursive, is_vectorized
+from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.exceptions import StagingError
+from airflow_kafka_offsets.formats.avro_schema import Type, WireSchema, is_recursive, is_vectorized, least_value
 
 _NO_END = "it does not end where its schema says"
+
+_OF_VALUES = "DataFusion error: Arrow error: "
 
 _SYNC = b"kafka-offsets..."
 
@@ -46,8 +50,18 @@ class AvroReader:
     def __init__(self, kind: Type, columns: Sequence[str]) -> None:
         self._columns = {name: _field(kind, name) for name in dict.fromkeys(columns)}
         self._kind = kind
-        self.is_vectorized = is_vectorized(kind)
         self._is_recursive = is_recursive(kind)
+
+    @cached_property
+    def is_vectorized(self) -> bool:
+        """Whether `read` can be used for the schema: it reads the least value of it, as `read_each` does."""
+        if not is_vectorized(self._kind):
+            return False
+        value = pa.array([least_value(self._kind)], pa.binary())
+        try:
+            return self.read(value) == self.read_each(value)[0]
+        except (UnreadableError, StagingError):
+            return False
 
     def read(self, values: pa.Array) -> dict[str, pa.Array]:
         """Return the columns of values that are all readable.
@@ -187,10 +201,12 @@ def _read_file(content: bytes, columns: list[str], count: int) -> pa.Table:
         try:
             batches = _context().read_avro(file.name).select(*columns).limit(count).collect()
         except BaseException as error:
-            # A panic of Rust code is no Exception.
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            # A panic of Rust code is no Exception. Whatever has another cause than the values must not make records bad.
+            if type(error).__name__ == "PanicException" or str(error).startswith(_OF_VALUES):
+                raise UnreadableError(_NO_END) from None
+            if not isinstance(error, Exception):
                 raise
-            raise UnreadableError(_NO_END) from None
+            raise StagingError(f"The reader of Avro failed: {shortened(str(error))}") from error
     return pa.Table.from_batches(batches) if batches else pa.table({name: pa.array([], pa.null()) for name in columns})
 
 

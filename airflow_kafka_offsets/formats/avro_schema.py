@@ -237,7 +237,7 @@ def has_endless_lists(kind: Type) -> bool:
 
 
 def is_vectorized(kind: Type) -> bool:
-    """Return whether the vectorized reader can read a type."""
+    """Return whether the vectorized reader should be able to read a type."""
     if kind.kind == "recursive" or (kind.kind in ("record", "fixed") and kind.bytes == 0):
         return False
     if kind.kind == "union" and len(kind.branches) > 1:
@@ -245,6 +245,15 @@ def is_vectorized(kind: Type) -> bool:
         if len(set(wires)) < len(wires) or {"record", "fixed"} & set(wires):
             return False
     return all(is_vectorized(part) for part in _inner(kind) if part.kind != "null")
+
+
+def least_value(kind: Type) -> bytes:
+    """Return a value of a type that is not recursive: zeros, which are also the first branches of unions and empty lists."""
+    if kind.kind == "record":
+        return b"".join(least_value(part.type) for part in kind.fields)
+    if kind.kind == "union":
+        return b"\0" + least_value(kind.parts[0])
+    return bytes(kind.bytes)
 
 
 def _inner(kind: Type) -> tuple[Type, ...]:

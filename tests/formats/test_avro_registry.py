@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from airflow_kafka_offsets.exceptions import ConfigurationError, RegistryUnavailableError
-from airflow_kafka_offsets.formats import avro_format, schema_registry
+from airflow_kafka_offsets.exceptions import ConfigurationError, RegistryUnavailableError, StagingError
+from airflow_kafka_offsets.formats import avro_format, avro_reader, schema_registry
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.record_format import Decoded, from_plain, to_plain
 from tests.support.avro import encode, wire
@@ -21,6 +25,7 @@ from tests.support.registry import FakeRegistry, fake_registry
 
 V1: dict[str, Any] = {"type": "record", "name": "order", "fields": [{"name": "id", "type": "int"}]}
 V2: dict[str, Any] = V1 | {"fields": [*V1["fields"], {"name": "note", "type": "string", "default": "-"}]}
+POINT = {"type": "record", "name": "p", "fields": [{"name": "x", "type": "int"}]}
 NODE = {
     "type": "record",
     "name": "n",
@@ -158,6 +163,31 @@ def test_what_decodes_slowly_is_logged_when_it_is_planned(
         prepared(server, replace(AVRO, ddl="id INT"))
         Avro("id INT", schema=json.dumps(NODE)).prepared(["orders"], "value", {})
     assert [message.split(" is ")[0] for message in caplog.messages] == ["Schema 2", "The Avro schema"]
+
+
+def test_a_schema_that_the_quick_reader_does_not_know_is_decoded_one_by_one(
+    server: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.register(
+        "orders-value", {"type": "record", "name": "r", "fields": [{"name": "id", "type": ["int", "null", POINT]}]}
+    )
+    # As if the rules said that it could.
+    monkeypatch.setattr(avro_reader, "is_vectorized", lambda kind: True)
+    rows, bad = decode(server, prepared(server, replace(AVRO, ddl="id INT")), wire(1, b"\x00\x04"), wire(1, b"\x02"))
+    assert (rows.column("id").to_pylist(), bad) == ([2, None], [])
+
+
+def test_a_failure_that_is_not_of_the_values_makes_no_record_bad(
+    server: FakeRegistry, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server.register("orders-value", V1)
+    found = prepared(server)
+    decoder, records = found.decoder(found.columns()), record_batch([wire(1, b"\x02")])
+    assert decoder(records).rows.num_rows == 1
+    elsewhere = SimpleNamespace(name=str(tmp_path / "removed.avro"), write=len, flush=lambda: None)
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", lambda **_: nullcontext(elsewhere))
+    with pytest.raises(StagingError, match="The reader of Avro failed"):
+        decoder(records)
 
 
 @pytest.mark.parametrize("library", ["datafusion", "fastavro", "httpx"])

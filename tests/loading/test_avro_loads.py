@@ -57,7 +57,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRegistry]:
 def loader(kafka: Kafka, registry: FakeRegistry, tmp_path: Path) -> Iterator[Loader]:
     engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
     config = registry.config | {"basic.auth.user.info": f"ada:{CANARY}"}
-    yield Loader(kafka, engine, ThroughJson(), {"registry": config})
+    yield Loader(kafka, engine, ThroughJson(), connections={"registry": config})
     engine.dispose()
 
 

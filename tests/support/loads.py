@@ -52,7 +52,7 @@ class Loader:
     kafka: Kafka
     engine: Engine
     launcher: Any  # a CountingLauncher, or one that needs no Spark
-    connections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    connections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, kw_only=True)
 
     @property
     def config(self) -> dict[str, Any]:
