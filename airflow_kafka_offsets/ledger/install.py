@@ -19,7 +19,14 @@ from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.errors import database_message, is_outage, sqlstate
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
-from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables, sql_text
+from airflow_kafka_offsets.ledger.tables import (
+    PARTIAL_INDEX_DIALECTS,
+    SCHEMA_VERSION,
+    Ledger,
+    Tables,
+    UtcDateTime,
+    sql_text,
+)
 
 # In other databases each DDL statement is a transaction of its own.
 _BEGIN = {"postgresql": "BEGIN", "sqlite": "BEGIN IMMEDIATE"}
@@ -178,18 +185,22 @@ def check_installed(conn: Connection, tables: Tables) -> None:
 
 
 class TableStatement(ExecutableDDLElement):
-    """A statement about tables, whose quoted names replace `{}`."""
+    """A statement about tables, whose quoted names replace `{}`, as the name of an index replaces `{index}`."""
 
     inherit_cache = False
 
-    def __init__(self, text: str, *tables: sa.Table) -> None:
+    def __init__(self, text: str, *tables: sa.Table, index: str = "") -> None:
         self.text = text
         self.tables = tables
+        self.index = index
 
 
 @compiles(TableStatement)
 def _with_names(element: TableStatement, compiler: DDLCompiler, **_: object) -> str:
-    return element.text.format(", ".join(map(compiler.preparer.format_table, element.tables)))
+    preparer = compiler.preparer
+    return element.text.format(
+        ", ".join(map(preparer.format_table, element.tables)), index=preparer.quote(element.index)
+    )
 
 
 Statement = TableStatement | sa.Update
@@ -278,6 +289,45 @@ def _add_error_class(conn: Connection, tables: Tables) -> Iterator[Statement]:
         yield TableStatement("ALTER TABLE {} ADD error_class VARCHAR(20)", tables.dead_letters)
 
 
+def _add_schemas(conn: Connection, tables: Tables) -> Iterator[Statement]:
+    """Add what schema ids meant, the columns that a batch added to its target, and what is still to be sent or dropped of dead
+    letters.
+    """
+    dialect, letters, batches = conn.dialect, tables.dead_letters, tables.offset_batches
+    instant = UtcDateTime().compile(dialect=dialect)
+    for table, columns in (
+        (letters, {"schema_id": "BIGINT"}),
+        (batches, {"added_columns": "TEXT", "letters_topic": "VARCHAR(249)", "letters_sent_at": instant}),
+    ):
+        existing = _column_names(conn, table)
+        for column, type_ in columns.items():
+            if column not in existing:
+                yield TableStatement(f"ALTER TABLE {{}} ADD {column} {type_}", table)
+    yield TableStatement(
+        "CREATE TABLE IF NOT EXISTS {} (digest VARCHAR(64) NOT NULL, type VARCHAR(20) NOT NULL, texts TEXT NOT NULL, "
+        "PRIMARY KEY (digest))",
+        tables.schema_texts,
+    )
+    yield TableStatement(
+        "CREATE TABLE IF NOT EXISTS {} (batch_id BIGINT NOT NULL, part VARCHAR(20) NOT NULL, schema_id BIGINT NOT NULL, "
+        "digest VARCHAR(64) NOT NULL, PRIMARY KEY (batch_id, part, schema_id))",
+        tables.batch_schemas,
+    )
+    if dialect.name in PARTIAL_INDEX_DIALECTS:
+        yield TableStatement(
+            "CREATE INDEX IF NOT EXISTS {index} ON {} (consumer_group, batch_id) "
+            "WHERE coalesce(error_class, '') NOT IN ('dropped', 'size')",
+            letters,
+            index=f"{tables.prefix}dead_letters_with_contents",
+        )
+        yield TableStatement(
+            "CREATE INDEX IF NOT EXISTS {index} ON {} (consumer_group) "
+            "WHERE letters_topic IS NOT NULL AND letters_sent_at IS NULL",
+            batches,
+            index=f"{tables.prefix}offset_batches_unsent",
+        )
+
+
 def _column_names(conn: Connection, table: sa.Table) -> set[str]:
     return {column["name"] for column in sa.inspect(conn).get_columns(table.name, schema=table.schema)}
 
@@ -287,5 +337,6 @@ MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {
     3: _add_authors,
     4: _add_spans,
     5: _add_error_class,
+    6: _add_schemas,
 }
 """The migrations by the version to which they lead. A migration yields statements, without those that an interrupted one has run."""

@@ -22,14 +22,14 @@ from airflow_kafka_offsets.database.identifiers import is_too_long, without_plac
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 NAME_LENGTH = 250
 """The most characters of a group's name, and of other names in the tables."""
 
 # The dialects with partial indexes (without WHERE, the index would forbid a group's second batch) and with CREATE INDEX IF NOT
 # EXISTS.
-_PARTIAL_INDEX_DIALECTS = ("postgresql", "sqlite")
+PARTIAL_INDEX_DIALECTS = ("postgresql", "sqlite")
 
 
 class UtcDateTime(TypeDecorator[datetime]):
@@ -74,7 +74,8 @@ class Tables:
 
     def __init__(self, schema: str | None = None, prefix: str = "") -> None:
         self.metadata = sa.MetaData(schema=schema)
-        self._prefix = prefix
+        self.prefix = prefix
+        self._partial: set[sa.Index] = set()
         # Kafka limits topic names to 249 characters; MySQL needs a length for text in a key.
         topic = sa.String(249)
         name = sa.String(NAME_LENGTH)
@@ -110,15 +111,15 @@ class Tables:
             *_optional(staged_at=UtcDateTime, committed_at=UtcDateTime),
             *_optional(triggered_by=sa.Text, os_user=sa.Text, database_user=sa.Text),
             *_optional(records_since_ms=sa.BigInteger, records_until_ms=sa.BigInteger),
+            *_optional(added_columns=sa.Text, letters_topic=topic, letters_sent_at=UtcDateTime),
         )
         batches = self.offset_batches.c
-        self._index("by_run", batches.consumer_group, batches.run_id, batches.task_id)
-        self._index("by_group", batches.consumer_group, batches.batch_id)
+        self._index("offset_batches_by_run", batches.consumer_group, batches.run_id, batches.task_id)
+        self._index("offset_batches_by_group", batches.consumer_group, batches.batch_id)
         still_open = sa.and_(batches.kind == "load", batches.state.in_(OPEN_STATES))
-        self._one_open = self._index(
-            "one_open", batches.consumer_group, unique=True, postgresql_where=still_open, sqlite_where=still_open
-        )
-        self._one_open.ddl_if(callable_=lambda *_, dialect, **__: dialect.name in _PARTIAL_INDEX_DIALECTS)
+        self._partial_index("offset_batches_one_open", still_open, batches.consumer_group, unique=True)
+        self.unsent = sa.and_(batches.letters_topic.is_not(None), batches.letters_sent_at.is_(None))
+        self._partial_index("offset_batches_unsent", self.unsent, batches.consumer_group)
         self.offset_ranges = self._table(
             "offset_ranges",
             *_keys(batch_id=sa.BigInteger, topic=topic, partition=sa.Integer),
@@ -146,7 +147,21 @@ class Tables:
             *_required(consumer_group=name),
             *_optional(key=sa.LargeBinary, value=sa.LargeBinary, headers=sa.Text, record_timestamp=UtcDateTime),
             *_required(error=sa.Text),
-            *_optional(error_class=sa.String(20)),
+            *_optional(error_class=sa.String(20), schema_id=sa.BigInteger),
+        )
+        letters = self.dead_letters.c
+        # As text, since a database that plans with bound values would not see that the index covers the condition.
+        self.with_contents = sa.text("coalesce(error_class, '') NOT IN ('dropped', 'size')")
+        self._partial_index("dead_letters_with_contents", self.with_contents, letters.consumer_group, letters.batch_id)
+        self.schema_texts = self._table(
+            "schema_texts",
+            *_keys(digest=sa.String(64)),
+            *_required(type=sa.String(20), texts=sa.Text),
+        )
+        self.batch_schemas = self._table(
+            "batch_schemas",
+            *_keys(batch_id=sa.BigInteger, part=sa.String(20), schema_id=sa.BigInteger),
+            *_required(digest=sa.String(64)),
         )
 
     @staticmethod
@@ -164,26 +179,36 @@ class Tables:
                 if is_too_long(name, dialect):
                     raise ConfigurationError(
                         f"The name {name!r} is longer than the {dialect.max_identifier_length} that {dialect.name} keeps: "
-                        f"choose a shorter prefix than {self._prefix!r}"
+                        f"choose a shorter prefix than {self.prefix!r}"
                     )
 
     def _table(self, name: str, *columns: sa.Column[object]) -> sa.Table:
-        return sa.Table(f"{self._prefix}{name}", self.metadata, *columns)
+        return sa.Table(f"{self.prefix}{name}", self.metadata, *columns)
 
     def _index(self, name: str, *columns: sa.ColumnElement[object], **options: object) -> sa.Index:
-        return sa.Index(f"{self._prefix}offset_batches_{name}", *columns, **options)  # type: ignore[arg-type]
+        return sa.Index(f"{self.prefix}{name}", *columns, **options)  # type: ignore[arg-type]
+
+    def _partial_index(
+        self,
+        name: str,
+        where: sa.ColumnElement[bool] | sa.TextClause,
+        *columns: sa.ColumnElement[Any],
+        unique: bool = False,
+    ) -> None:
+        index = self._index(name, *columns, unique=unique, postgresql_where=where, sqlite_where=where)
+        self._partial.add(index.ddl_if(callable_=lambda *_, dialect, **__: dialect.name in PARTIAL_INDEX_DIALECTS))
 
     def ddl(self, dialect: Dialect) -> str:
         """Return the statements that `init` runs on an empty database, for users without the right to run DDL."""
         self.check_names(dialect)
         statements: list[ClauseElement] = []
-        partial = dialect.name in _PARTIAL_INDEX_DIALECTS
+        partial = dialect.name in PARTIAL_INDEX_DIALECTS
         for table in self.metadata.sorted_tables:
             statements.append(CreateTable(table, if_not_exists=True))
             statements.extend(
                 CreateIndex(index, if_not_exists=partial)
                 for index in sorted(table.indexes, key=lambda index: str(index.name))
-                if partial or index is not self._one_open
+                if partial or index not in self._partial
             )
         statements.append(self.schema_version.insert().values(version=SCHEMA_VERSION))
         return sql_text(statements, dialect)

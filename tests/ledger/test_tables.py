@@ -32,6 +32,8 @@ NAMES = [
     "offset_gaps",
     "dead_letters",
     "replaced_output",
+    "schema_texts",
+    "batch_schemas",
 ]
 
 ODD = [
@@ -110,6 +112,18 @@ class TestDdl:
         assert (
             "CREATE UNIQUE INDEX IF NOT EXISTS offset_batches_one_open ON offset_batches (consumer_group) "
             "WHERE kind = 'load' AND state IN ('planned', 'staged');"
+        ) in ddl
+
+    @pytest.mark.parametrize("name", ["postgresql", "sqlite"])
+    def test_what_is_to_be_sent_or_dropped_is_found_by_an_index(self, name: str) -> None:
+        ddl = " ".join(Tables(prefix="my_").ddl(DIALECTS[name]).split())
+        assert (
+            "CREATE INDEX IF NOT EXISTS my_dead_letters_with_contents ON my_dead_letters (consumer_group, batch_id) "
+            "WHERE coalesce(error_class, '') NOT IN ('dropped', 'size');"
+        ) in ddl
+        assert (
+            "CREATE INDEX IF NOT EXISTS my_offset_batches_unsent ON my_offset_batches (consumer_group) "
+            "WHERE letters_topic IS NOT NULL AND letters_sent_at IS NULL;"
         ) in ddl
 
     def test_no_index_forbids_a_second_batch_where_the_database_knows_no_partial_one(self) -> None:

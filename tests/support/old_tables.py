@@ -118,7 +118,9 @@ def upgraded(engine: Engine) -> dict[str, list[dict[str, Any]]]:
         table: [{name: value for name, value in row.items() if name not in DROPPED} for row in rows]
         for table, rows in contents(engine).items()
     }
-    added = dict.fromkeys(("triggered_by", "os_user", "database_user", "records_since_ms", "records_until_ms"))
+    authors, spans = ("triggered_by", "os_user", "database_user"), ("records_since_ms", "records_until_ms")
+    added = dict.fromkeys((*authors, *spans, "added_columns", "letters_topic", "letters_sent_at"))
     found["offset_batches"] = [row | added for row in found["offset_batches"]]
-    found["dead_letters"] = [row | {"error_class": None} for row in found["dead_letters"]]
+    found["dead_letters"] = [row | {"error_class": None, "schema_id": None} for row in found["dead_letters"]]
+    found |= {"schema_texts": [], "batch_schemas": []}
     return found | {"offsets_schema_version": [{"version": SCHEMA_VERSION}]}
