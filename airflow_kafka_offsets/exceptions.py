@@ -21,6 +21,10 @@
 
   * `ReadError` (retriable): a range could not be read to its end
   * `RecordError`: a record cannot be decoded, or its row cannot be written; names topic, partition and offset
+  * `NewFieldError`: records have fields that are no columns, and `on_new_field` is "fail"
+
+    * `NewSchemaError` (retriable): the same with "add", of a schema that was not known when the columns were planned
+
   * `DeadLetterError`: a batch has more bad or refused records than `max_dead_letters` allows
   * `TransformError`: the user's transform raised, or returned something that is not a DataFrame
   * `TargetError`: the target table does not fit the data
@@ -159,6 +163,16 @@ class RecordError(KafkaOffsetsError):
             "Nothing of this batch was written and no position moved; correct the declared columns or the target, "
             "and run the task again."
         )
+
+
+class NewFieldError(KafkaOffsetsError):
+    """Records have fields that are no columns, and the user chose not to leave fields out."""
+
+
+class NewSchemaError(NewFieldError):
+    """Records have fields that would be columns if their schema had been known when the load was planned."""
+
+    retriable = True
 
 
 class DeadLetterError(KafkaOffsetsError):

@@ -54,21 +54,31 @@ def columns_of(kind: Type, column: str) -> pa.Schema:
     :raises SchemaError: a type has no column
     """
     if kind.kind != "record":
-        return pa.schema([(column, _column_type(kind, column))])
-    return pa.schema([(part.name, _column_type(part.type, part.name)) for part in kind.fields])
+        return pa.schema([(column, column_type(kind, column))])
+    return pa.schema([(part.name, column_type(part.type, part.name)) for part in kind.fields])
 
 
-def _column_type(kind: Type, path: str) -> pa.DataType:
+def fields_with_values(kind: Type) -> list[Field]:
+    """Return the fields of a record that are not always null."""
+    return [part for part in kind.fields if part.type.kind != "null" and part.type.branches]
+
+
+def column_type(kind: Type, path: str) -> pa.DataType:
+    """Return the type of the column for a type.
+
+    :param path: of the field, for messages
+    :raises SchemaError: no column can have it
+    """
     if kind.kind == "union":
         return _union_type(kind, path)
     if kind.kind == "record":
         if not kind.fields:
             raise SchemaError(f"{path!r} is a record without fields, which cannot be a column; declare the columns")
-        return pa.struct([(part.name, _column_type(part.type, f"{path}.{part.name}")) for part in kind.fields])
+        return pa.struct([(part.name, column_type(part.type, f"{path}.{part.name}")) for part in kind.fields])
     if kind.kind == "array":
-        return pa.list_(_column_type(kind.parts[0], path))
+        return pa.list_(column_type(kind.parts[0], path))
     if kind.kind == "map":
-        return pa.list_(pa.struct([("key", pa.string()), ("value", _column_type(kind.parts[0], path))]))
+        return pa.list_(pa.struct([("key", pa.string()), ("value", column_type(kind.parts[0], path))]))
     if kind.logical == "decimal" and kind.precision <= 38:
         return pa.decimal128(kind.precision, kind.scale)
     name = kind.logical or kind.kind
@@ -83,12 +93,12 @@ def _union_type(kind: Type, path: str) -> pa.DataType:
     if not branches:
         raise SchemaError(f"{path!r} is always null, and cannot be a column; declare the columns")
     if len(branches) == 1:
-        return _column_type(branches[0], path)
+        return column_type(branches[0], path)
     if all(branch.logical is None for branch in branches):
         for kinds, promoted in _PROMOTED.items():
             if {branch.kind for branch in branches} == set(kinds):
                 return promoted
-    return pa.struct([(f"member{i}", _column_type(branch, path)) for i, branch in enumerate(branches)])
+    return pa.struct([(f"member{i}", column_type(branch, path)) for i, branch in enumerate(branches)])
 
 
 Source = tuple[pa.Field, int | None, Field | None]

@@ -9,10 +9,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.formats.avro_columns import MismatchError, constant, converted, sources
+from airflow_kafka_offsets.formats.avro_columns import (
+    MismatchError,
+    constant,
+    converted,
+    fields_with_values,
+    sources,
+)
 from airflow_kafka_offsets.formats.avro_reader import UNKNOWN_BRANCH, AvroReader, UnreadableError
 from airflow_kafka_offsets.formats.avro_schema import SchemaError, Type, has_endless_lists
-from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
+from airflow_kafka_offsets.formats.new_fields import new_field_error
+from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, OnNewField
 
 MAGIC, WIRE_PREFIX = b"\0", 5
 """In Confluent's wire format, the byte before the id of a schema, and the length of both."""
@@ -47,10 +54,19 @@ class AvroDecoder:
     :param reader: the reader's schema, with aliases and defaults, if there is one
     :param prefix: the number of bytes before a value, which identify its schema
     :param lookup: is asked once for each prefix
+    :param on_new_field: what to do with fields that are no columns
     """
 
-    def __init__(self, columns: pa.Schema, reader: Type | None, prefix: int, lookup: Lookup) -> None:
+    def __init__(
+        self,
+        columns: pa.Schema,
+        reader: Type | None,
+        prefix: int,
+        lookup: Lookup,
+        on_new_field: OnNewField = "ignore",
+    ) -> None:
         self._columns, self._reader, self._prefix, self._lookup = columns, reader, prefix, lookup
+        self._on_new_field = on_new_field
         self._schemas: dict[bytes, _OfSchema | str] = {}
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
@@ -84,7 +100,10 @@ class AvroDecoder:
         """Return what decodes the values with a prefix, or why none of them can be."""
         if prefix not in self._schemas:
             try:
-                self._schemas[prefix] = _OfSchema(self._lookup(prefix), self._columns, self._reader, _label(prefix))
+                found = _OfSchema(self._lookup(prefix), self._columns, self._reader, _label(prefix))
+                if found.unread and self._on_new_field != "ignore":
+                    raise new_field_error(_schema_name(prefix), found.unread, self._on_new_field)
+                self._schemas[prefix] = found
             except SchemaError as error:
                 self._schemas[prefix] = shortened(f"{_label(prefix)}{error}")
         return self._schemas[prefix]
@@ -112,11 +131,15 @@ def _label(prefix: bytes) -> str:
     return f"schema {schema_id(prefix)}: " if len(prefix) == WIRE_PREFIX and prefix[:1] == MAGIC else ""
 
 
+def _schema_name(prefix: bytes) -> str:
+    return f"The Avro schema with the id {schema_id(prefix)}" if _label(prefix) else "The Avro schema"
+
+
 class _OfSchema:
     """Decodes the values of one writer's schema.
 
     :param label: begins the reasons of bad records
-
+    :ivar unread: the fields that are no columns
     :raises SchemaError: no value of the schema can become the columns
     """
 
@@ -135,7 +158,10 @@ class _OfSchema:
             raise SchemaError(
                 f"its schema is of the type {kind.kind}, which is one column, and {len(columns)} are declared"
             )
-        names = [f"f{place}" for _, place, _ in self._sources if place is not None]
+        places = [place for _, place, _ in self._sources if place is not None]
+        read = {kind.fields[place].name for place in places} if kind.kind == "record" else set()
+        self.unread = [part.name for part in fields_with_values(kind) if part.name not in read]
+        names = [f"f{place}" for place in places]
         for field, place, _ in self._sources:
             if place is not None and self._kinds[f"f{place}"].physical is None:
                 raise SchemaError(f"column {field.name!r}: it is recursive, which no column can be")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_kafka_offsets.formats.avro_schema import Type
-    from airflow_kafka_offsets.formats.record_format import Connections, Decoder
+    from airflow_kafka_offsets.formats.record_format import ColumnsFrom, Connections, Decoder, OnNewField
     from airflow_kafka_offsets.formats.schema_registry import SchemaRegistry
 
 log = logging.getLogger(__name__)
@@ -40,6 +40,9 @@ class Avro:
     :param schema: a schema as JSON; without a registry the records are written with it, too
     :param single_object: whether the values have Avro's single-object encoding; without a registry only
     :param column: the name of the only column, if the schema is no record
+    :param columns_from: where no columns are declared, `schema` for all fields of the reader's schema, or `target` for those that are
+        columns of the target
+    :param on_new_field: what becomes of fields that are no columns; the worker fills it in
     :param schemas: schemas by id, each after those that it refers to; the worker fills them in
     :param latest: the id of the reader's schema, if it is the latest of the subject; the worker fills it in
     """
@@ -51,6 +54,8 @@ class Avro:
     schema: str | None = None
     single_object: bool = False
     column: str = "value"
+    columns_from: ColumnsFrom = "schema"
+    on_new_field: OnNewField = field(default="ignore", repr=False)
     schemas: dict[str, list[str]] = field(default_factory=dict, repr=False)
     latest: str | None = field(default=None, repr=False)
 
@@ -81,6 +86,11 @@ class Avro:
         if self.registry_conn_id is not None and self.single_object:
             raise ConfigurationError(
                 "Avro with a registry reads Confluent's wire format; single_object is for a schema without a registry"
+            )
+        if self.columns_from not in ("schema", "target") or (self.columns_from == "target" and self.ddl is not None):
+            raise ConfigurationError(
+                "Avro has the columns that are declared, or columns_from='schema' or 'target'; got "
+                f"columns_from={self.columns_from!r}{' with declared columns' if self.ddl is not None else ''}"
             )
         reader = self._reader()
         if self.ddl is not None:
@@ -147,6 +157,50 @@ class Avro:
             )
         return replace(self, schemas=schemas, latest=latest[subjects[0]])
 
+    def field_names(self) -> list[str]:
+        """Return the fields of all schemas that are known; see `SchemaFormat`."""
+        reader = self._reader()
+        # Fields of older schemas that a field of the reader's schema takes its values from.
+        aliases = {alias for part in reader.fields for alias in part.aliases} if reader is not None else set()
+        return [name for name in self._fields() if name not in aliases]
+
+    def with_columns(self, names: Sequence[str], on_new_field: OnNewField) -> Avro:
+        """Return the format with columns; see `SchemaFormat`."""
+        import pyarrow as pa
+
+        from airflow_kafka_offsets.formats.avro_columns import column_type
+        from airflow_kafka_offsets.formats.avro_schema import SchemaError
+        from airflow_kafka_offsets.formats.spark_ddl import parse_ddl, spark_ddl
+
+        declared = parse_ddl(self.ddl, binary=True) if self.ddl is not None else pa.schema([])
+        known = self._fields()
+        try:
+            columns = [
+                declared.field(name) if name in declared.names else pa.field(name, column_type(known[name], name))
+                for name in names
+            ]
+        except SchemaError as error:
+            raise ConfigurationError(
+                f"A field of the Avro schemas cannot become a column: {error}, or leave it out with on_new_field='ignore'"
+            ) from error
+        return replace(self, ddl=spark_ddl(pa.schema(columns)), columns_from="schema", on_new_field=on_new_field)
+
+    def _fields(self) -> dict[str, Type]:
+        """Return the fields of all schemas that are known, those of the reader's schema and of newer ones first."""
+        from airflow_kafka_offsets.formats.avro_columns import fields_with_values
+
+        kinds = [_parsed(texts, f"Schema {number}") for number, texts in reversed(self.schemas.items())]
+        reader = self._reader()
+        fields: dict[str, Type] = {}
+        for kind in kinds if reader is None else [reader, *kinds]:
+            own = (
+                {self.column: kind}
+                if kind.kind != "record"
+                else {part.name: part.type for part in fields_with_values(kind)}
+            )
+            fields = fields | {name: part for name, part in own.items() if name not in fields}
+        return fields
+
     @property
     def _reader_texts(self) -> list[str] | None:
         if self.schema is not None:
@@ -172,10 +226,11 @@ class Avro:
         reader = self._reader()
         if self.registry_conn_id is not None:
             schemas = WireSchemas(self.schemas, connections.get(self.registry_conn_id))
-            return AvroDecoder(columns, reader, WIRE_PREFIX, schemas)
+            return AvroDecoder(columns, reader, WIRE_PREFIX, schemas, self.on_new_field)
         assert reader is not None  # see `columns`
         given = GivenSchema(reader, self.schema or "", single_object=self.single_object)
-        return AvroDecoder(columns, reader, SINGLE_OBJECT_PREFIX if self.single_object else 0, given)
+        prefix = SINGLE_OBJECT_PREFIX if self.single_object else 0
+        return AvroDecoder(columns, reader, prefix, given, self.on_new_field)
 
 
 def _parsed(texts: Sequence[str], what: str) -> Type:

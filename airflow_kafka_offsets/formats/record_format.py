@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, cast, runtime_checkable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +25,13 @@ FORMATS = {
     "text": "airflow_kafka_offsets.formats.text:Text",
 }
 """The class of each format, by its kind."""
+
+
+OnNewField = Literal["ignore", "fail", "add"]
+"""What to do with fields of records that are no columns."""
+
+ColumnsFrom = Literal["schema", "target"]
+"""What decides the columns of a format where they are not declared: the reader's schema, or the table that the rows are written to."""
 
 
 class BadRecord(NamedTuple):
@@ -124,6 +131,25 @@ class ConnectedFormat(ConnectedDecoding, Protocol):
         :param topics: whose records will be decoded
         :param part: `key` or `value`
         :raises ConfigurationError: something is missing, a library or a schema for example
+        """
+
+
+@runtime_checkable
+class SchemaFormat(RecordFormat, Protocol):
+    """A format whose records have schemas: these say which fields there are, also those that are no columns."""
+
+    @property
+    def columns_from(self) -> ColumnsFrom:
+        """What decides the columns, where they are not declared."""
+
+    def field_names(self) -> list[str]:
+        """Return the fields of all schemas that are known, each once: those of the newest schema first."""
+
+    def with_columns(self, names: Sequence[str], on_new_field: OnNewField) -> RecordFormat:
+        """Return the format with these columns: a declared one as it was declared, another as the newest schema with its field has it.
+
+        :param on_new_field: where it is not `ignore`, the decoder raises `new_field_error` for records with other fields
+        :raises ConfigurationError: a field cannot be a column
         """
 
 

@@ -5,6 +5,7 @@ share.
 from __future__ import annotations
 
 import getpass
+import json
 import os
 import socket
 import uuid
@@ -196,6 +197,14 @@ def change_open(
             f"Batch {batch.batch_id} of group {batch.group_id!r} is not open any more: it was committed or abandoned by another "
             "attempt or user. Nothing was written."
         )
+
+
+def note_added_columns(conn: Connection, tables: Tables, batch_id: int, names: Sequence[str]) -> None:
+    """Write to the history of a batch which columns its target got for it, as JSON, after those that it got before."""
+    batches = tables.offset_batches
+    of_batch = batches.c.batch_id == batch_id
+    before = json.loads(conn.scalar(sa.select(batches.c.added_columns).where(of_batch)) or "[]")
+    conn.execute(batches.update().where(of_batch).values(added_columns=json.dumps([*before, *names])))
 
 
 def _values(part: OffsetRange | Gap, columns: Mapping[str, str]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from airflow_kafka_offsets.ledger.groups import cluster_of, lock
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.letters.selection import TOO_LARGE, Letter, Letters, read_letters
 from airflow_kafka_offsets.letters.statements import correct_history, delete, is_of, store_errors
-from airflow_kafka_offsets.loading.commit import write_rows
+from airflow_kafka_offsets.loading.commit import add_columns, write_rows
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.stage import StagedBatch
 from airflow_kafka_offsets.loading.staging_area import create_directory
@@ -87,7 +87,7 @@ def replay_letters(
     :raises ConfigurationError: they belong into another target, there is no such group, or a transform has no launcher
     :raises KafkaOffsetsError: see `exceptions`
     """
-    pipeline = pipeline.prepared(connections or {})
+    pipeline = pipeline.prepared(connections or {}, engine)
     columns = pipeline.check()
     if pipeline.transform is not None:
         if launcher is None:
@@ -105,7 +105,9 @@ def replay_letters(
                 if (letter.error_class != TOO_LARGE if corrected is None else letter.record in corrected)
             ]
             found = _of_target(conn, ledger.tables, found, pipeline.sink.name)
-        target = pipeline.sink.prepare(engine, None if pipeline.transform else columns)
+        target = pipeline.sink.prepare(
+            engine, None if pipeline.transform else columns, may_grow=pipeline.on_new_field == "add"
+        )
         replayed = []
         for batch_id, of_batch in groupby(found, attrgetter("batch_id")):
             some = list(of_batch)
@@ -221,6 +223,7 @@ def _commit(
         nonlocal done, good
         # A rewind or a replay that removes letters waits, or has removed them.
         lock(conn, tables, group_id)
+        add_columns(conn, tables, batch_id, retried, staged)
         rows, staged_rows = write_rows(conn, retried, staged)
         errors = _errors(staged) | {record: ("target", why) for record, why in staged_rows.refused.reasons.items()}
         good = [letter.record for letter in letters if letter.record not in errors]

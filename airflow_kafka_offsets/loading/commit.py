@@ -15,10 +15,11 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import StagedFileError
-from airflow_kafka_offsets.ledger.batch_rows import Batch
+from airflow_kafka_offsets.ledger.batch_rows import Batch, note_added_columns
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch, write_dead_letters
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
+from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import Commit, LoadContext, LoadResult
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.refused import refused_letters, with_refused
@@ -75,11 +76,13 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
     schema = StagedRows(staged.directory, staged.manifest).schema()
     if schema is not None:
         # Again: only now a transform's columns are known, and the target may have changed since the batch was planned.
-        pipeline.sink.prepare(context.ledger.engine, schema)
+        pipeline.sink.prepare(context.ledger.engine, schema, may_grow=pipeline.on_new_field == "add")
     reads = staged.reads
 
     def write(conn: Connection) -> Written:
         nonlocal reads
+        # First, as it may lock the target: a lock that others of this transaction hold could not be made a stronger one.
+        add_columns(conn, tables, batch.batch_id, pipeline, staged)
         pipeline.sink.refuse_unknown_rows(conn, tables.offset_batches, batch.batch_id)
         if context.replace:
             replace_output(conn, tables, batch.group_id, batch.batch_id, pipeline.sink, batch.span)
@@ -117,6 +120,15 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
             # The batch is committed, and the load goes on.
             log.exception("on_commit failed for batch %d of group %r", batch.batch_id, batch.group_id)
     return LoadResult((batch.batch_id,), staged.records, count, letters)
+
+
+def add_columns(conn: Connection, tables: Tables, batch_id: int, pipeline: Pipeline, staged: StagedBatch) -> None:
+    """Add the columns that the target lacks, within a transaction, and note them in the history of the batch."""
+    schema = StagedRows(staged.directory, staged.manifest).schema() if pipeline.on_new_field == "add" else None
+    added = pipeline.sink.add_columns(conn, schema) if schema is not None else []
+    if added:
+        note_added_columns(conn, tables, batch_id, added)
+        log.info("Batch %d adds columns to %s: %s", batch_id, pipeline.sink.name, first_few(map(repr, added)))
 
 
 def write_rows(conn: Connection, pipeline: Pipeline, staged: StagedBatch) -> tuple[int, StagedRows]:

@@ -122,7 +122,9 @@ class LoadContext:
             ledger=ledger,
             launcher=launcher,
             columns=columns,
-            target=pipeline.sink.prepare(engine, None if pipeline.transform else columns),
+            target=pipeline.sink.prepare(
+                engine, None if pipeline.transform else columns, may_grow=pipeline.on_new_field == "add"
+            ),
             recipe=Recipe(pipeline.sink.name, pipeline.transform, pipeline.fingerprint(columns)),
             on_commit=on_commit,
             replace=replace,

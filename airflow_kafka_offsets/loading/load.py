@@ -63,7 +63,7 @@ def load(
     :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether loading again can help
     """
     options = options or LoadOptions()
-    pipeline = pipeline.prepared(connections or {})
+    pipeline = pipeline.prepared(connections or {}, engine)
     columns = pipeline.check()
     options.check()
     launcher.check(pipeline.staging_dir)

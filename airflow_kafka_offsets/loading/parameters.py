@@ -19,7 +19,7 @@ from airflow_kafka_offsets.core.parameters import (
 )
 from airflow_kafka_offsets.core.planning import OnDataLoss
 from airflow_kafka_offsets.formats.header import are_metadata_columns
-from airflow_kafka_offsets.formats.record_format import RecordFormat
+from airflow_kafka_offsets.formats.record_format import OnNewField, RecordFormat
 from airflow_kafka_offsets.sinks.sink import Sink
 
 OnBadRecord = Literal["fail", "dead_letter"]
@@ -57,6 +57,7 @@ PIPELINE_RULES = {
     "max_bytes": or_none(COUNT, " for no limit"),
     "time_budget": or_none(DURATION, " for no limit"),
     "on_data_loss": one_of(*get_args(OnDataLoss)),
+    "on_new_field": one_of(*get_args(OnNewField)),
     "on_bad_record": one_of(*get_args(OnBadRecord)),
     "max_dead_letters": or_none(either(COUNT, SHARE, " for a share of the batch"), " for any number"),
     "max_record_bytes": COUNT,

@@ -9,13 +9,22 @@ from typing import cast
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.core import planning
 from airflow_kafka_offsets.core.instants import Start, check_start, check_until
 from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES, check
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.header import MetadataColumns
-from airflow_kafka_offsets.formats.record_format import FORMATS, ConnectedFormat, Connections, RecordFormat
+from airflow_kafka_offsets.formats.new_fields import with_fields
+from airflow_kafka_offsets.formats.record_format import (
+    FORMATS,
+    ConnectedFormat,
+    Connections,
+    OnNewField,
+    RecordFormat,
+    SchemaFormat,
+)
 from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.formats.whole_record import whole_record
@@ -30,7 +39,7 @@ class Pipeline:
     """How the records of topics become rows, and where the rows are written: for `load` and `replay` alike.
 
     Plain data: `check` says whether it can work. As for `KafkaBatchOperator`: `group_id`, `topics`, `value_format`, `key_format`,
-    `metadata_columns`, `sink`, `transform`, `on_bad_record`, `max_dead_letters`, `max_record_bytes`, `isolation_level`,
+    `metadata_columns`, `sink`, `transform`, `on_new_field`, `on_bad_record`, `max_dead_letters`, `max_record_bytes`, `isolation_level`,
     `slice_offsets`, `staging_dir`, `staging_retention`, `idle_timeout`. The connection of the sink is not used: its database is
     that of the engine.
 
@@ -44,6 +53,7 @@ class Pipeline:
     key_format: RecordFormat | None = None
     metadata_columns: MetadataColumns | None = None
     transform: str | None = None
+    on_new_field: OnNewField = "ignore"
     on_bad_record: OnBadRecord = "fail"
     max_dead_letters: int | float | None = 1000
     max_record_bytes: int = MAX_RECORD_BYTES
@@ -69,18 +79,35 @@ class Pipeline:
         parts: dict[str, object] = {"value": self.value_format, "key": self.key_format}
         return {part: value for part, value in parts.items() if isinstance(value, ConnectedFormat)}
 
-    def prepared(self, connections: Connections) -> Pipeline:
-        """Return the pipeline with formats that have what they need of other servers.
+    def prepared(self, connections: Connections, engine: Engine) -> Pipeline:
+        """Return the pipeline with formats that have what they need of other servers, and the columns that schemas and target give them.
 
         :raises ConfigurationError: a parameter is wrong, or something is missing
         """
         check(vars(self), PIPELINE_RULES)
+        formats = [record_format for record_format in (self.value_format, self.key_format) if record_format is not None]
+        if self.on_new_field != "ignore" and not any(isinstance(each, SchemaFormat) for each in formats):
+            raise ConfigurationError(
+                f"on_new_field={self.on_new_field!r} needs a format whose records have schemas, such as Avro(…): what "
+                f"{type(self.value_format).__name__}(…) does not declare has no type"
+            )
         connected = self._connected
         value, key = (
-            connected[part].prepared(self.topics, part, connections) if part in connected else record_format
+            self._with_fields(
+                connected[part].prepared(self.topics, part, connections) if part in connected else record_format, engine
+            )
             for part, record_format in (("value", self.value_format), ("key", self.key_format))
         )
         return replace(self, value_format=cast("RecordFormat", value), key_format=key)
+
+    def _with_fields(self, record_format: RecordFormat | None, engine: Engine) -> RecordFormat | None:
+        if not isinstance(record_format, SchemaFormat):
+            return record_format
+        if self.on_new_field == "ignore" and record_format.columns_from == "schema":
+            return record_format
+        return with_fields(
+            record_format, self.on_new_field, self.sink.name, lambda: self.sink.prepare(engine, None).known
+        )
 
     def check(self) -> pa.Schema:
         """Check the parameters, before any server is asked and Spark is launched.

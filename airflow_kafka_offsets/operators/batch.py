@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.core.instants import Start
     from airflow_kafka_offsets.core.planning import OnDataLoss
     from airflow_kafka_offsets.formats.header import MetadataColumns
-    from airflow_kafka_offsets.formats.record_format import RecordFormat
+    from airflow_kafka_offsets.formats.record_format import OnNewField, RecordFormat
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
     from airflow_kafka_offsets.sinks.sink import Sink
 
@@ -41,6 +41,8 @@ class KafkaBatchOperator(PipelineOperator):
     :param metadata_columns: columns of the record itself: the names, each with `"timestamp"` or a `Header`
     :param sink: the target, for example `SqlTable("orders", conn_id="warehouse")`; its database holds the positions
     :param transform: import path of a function from DataFrame to DataFrame, or None (templated)
+    :param on_new_field: what to do with fields of records that are no columns, where the format knows their schemas: ignore them, fail, or
+        add the columns to the target in the transaction of the commit
     :param start: where a topic without a position begins: `earliest`, `latest`, `none` to fail, a timestamp (ISO 8601), a
         timedelta back from now, or `CommittedBy("group")`: the offsets that a consumer group in Kafka has committed (templated)
     :param until: load up to the first record at or after this instant, for example `{{ data_interval_end }}`, which a run that
@@ -84,6 +86,7 @@ class KafkaBatchOperator(PipelineOperator):
         key_format: RecordFormat | None = None,
         metadata_columns: MetadataColumns | None = None,
         transform: str | None = None,
+        on_new_field: OnNewField = "ignore",
         start: Start = "earliest",
         until: str | datetime | None = None,
         max_records: int | None = None,
@@ -116,6 +119,7 @@ class KafkaBatchOperator(PipelineOperator):
         self.key_format = key_format
         self.metadata_columns = metadata_columns
         self.transform = transform
+        self.on_new_field = on_new_field
         self.start = start
         self.until = until
         self.max_records = max_records

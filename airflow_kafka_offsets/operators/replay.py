@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.core.planning import OnDataLoss
     from airflow_kafka_offsets.formats.header import MetadataColumns
-    from airflow_kafka_offsets.formats.record_format import RecordFormat
+    from airflow_kafka_offsets.formats.record_format import OnNewField, RecordFormat
     from airflow_kafka_offsets.ledger.batch_rows import Batch
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
     from airflow_kafka_offsets.replaying.bounds import Bounds
@@ -41,8 +41,8 @@ class KafkaReplayOperator(PipelineOperator):
     repeat what is committed; a new DAG run does, and appends it again. `KafkaReplayPlanOperator` cuts a large range into
     parts for mapped tasks: `.partial(…).expand(offsets=plan.output)`.
 
-    As for `KafkaBatchOperator`: `value_format`, `key_format`, `metadata_columns`, `transform`, `max_records`, `on_bad_record`,
-    `max_dead_letters`, `max_record_bytes`, `isolation_level`, `staging_dir`, `spark_conf`, `slice_offsets`, `staging_retention`,
+    As for `KafkaBatchOperator`: `value_format`, `key_format`, `metadata_columns`, `transform`, `on_new_field`, `max_records`,
+    `on_bad_record`, `max_dead_letters`, `max_record_bytes`, `isolation_level`, `staging_dir`, `spark_conf`, `slice_offsets`, `staging_retention`,
     `idle_timeout`, `offsets_schema`, `offsets_prefix`, `kafka_conn_id`, `spark_conn_id`.
 
     :param group_id: the group that the records belong to; its history records the replay (templated)
@@ -89,6 +89,7 @@ class KafkaReplayOperator(PipelineOperator):
         key_format: RecordFormat | None = None,
         metadata_columns: MetadataColumns | None = None,
         transform: str | None = None,
+        on_new_field: OnNewField = "ignore",
         max_records: int | None = None,
         on_data_loss: OnDataLoss = "fail",
         on_bad_record: OnBadRecord = "fail",
@@ -121,6 +122,7 @@ class KafkaReplayOperator(PipelineOperator):
         self.key_format = key_format
         self.metadata_columns = metadata_columns
         self.transform = transform
+        self.on_new_field = on_new_field
         self.max_records = max_records
         self.on_data_loss = on_data_loss
         self.on_bad_record = on_bad_record

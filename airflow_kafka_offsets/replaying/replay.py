@@ -99,7 +99,7 @@ def replay(
     :raises DataLossError: records of the range are gone; not with `on_data_loss="skip"`
     :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether running it again can help
     """
-    pipeline = pipeline.prepared(connections or {})
+    pipeline = pipeline.prepared(connections or {}, engine)
     columns = pipeline.check()
     check({"max_records": max_records, "on_data_loss": on_data_loss, "replace": replace}, PIPELINE_RULES)
     bounds = check_bounds(bounds, pipeline.topics)

@@ -45,10 +45,11 @@ class Sink(Protocol):
     def replaces_rows(self) -> bool:
         """Whether a record that is written again replaces its row, so that it is never duplicated."""
 
-    def prepare(self, engine: Engine, columns: pa.Schema | None) -> TargetColumns:
+    def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
         """Check, before Spark starts and before the commit, that rows can be written; create the target where it is missing.
 
         :param columns: the columns of the rows, or None where a transform decides them
+        :param may_grow: whether columns that the target lacks are added by the commit
         :return: the columns that a transform's result is checked against
         :raises TargetError: the target does not fit, cannot be created, or may not be written to
         :raises ConfigurationError: the sink's own parameters cannot work
@@ -60,6 +61,14 @@ class Sink(Protocol):
         :param batches: the state table `offset_batches`
         :param batch_id: the batch that is about to be written
         :raises OlderLedgerError: the target holds rows of this batch, or of a later one that the state tables do not know
+        """
+
+    def add_columns(self, conn: Connection, columns: pa.Schema) -> list[str]:
+        """Add the columns that the target lacks, nullable, within the transaction of the commit.
+
+        :param columns: of the rows that are about to be written
+        :return: the names of those that were added
+        :raises TargetError: the target cannot have such a column, or the user may not add one
         """
 
     def write(self, conn: Connection, rows: StagedRows) -> int:

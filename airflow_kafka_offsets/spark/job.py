@@ -84,9 +84,9 @@ class StageJob:
     @classmethod
     def from_json(cls, text: str) -> StageJob:
         plain = json.loads(text)
-        table, known, required = plain["target"]
+        table, known, required, may_grow = plain["target"]
         plain["slices"] = tuple(Slice(**fields) for fields in plain["slices"])
-        plain["target"] = TargetColumns(table, None if known is None else tuple(known), tuple(required))
+        plain["target"] = TargetColumns(table, None if known is None else tuple(known), tuple(required), may_grow)
         plain["record_format"] = from_plain(plain["record_format"])
         plain["columns"] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(plain["columns"])))
         plain["python_path"] = tuple(plain["python_path"])

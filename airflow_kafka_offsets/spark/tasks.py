@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError, NewFieldError, RecordError
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, decoder_of
 from airflow_kafka_offsets.formats.row_columns import add_origin, format_columns
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
@@ -148,8 +148,14 @@ def decode_rows(records: pa.RecordBatch, decode: Decoder, slice_: Slice) -> Deco
     """Decode records to rows that say which record they came from.
 
     :param records: what `kafka.reader.read` yields
+    :raises NewFieldError: records have fields that are no columns, and none may be left out
     """
-    rows, bad = decode(records)
+    try:
+        rows, bad = decode(records)
+    except NewFieldError as error:
+        offsets = records.column("offset")
+        within = f"{slice_.topic}[{slice_.partition}], offsets {offsets[0].as_py()}..{offsets[-1].as_py()}"
+        raise type(error)(f"{within}: {error}") from None
     good = records
     if bad:
         is_good = [True] * records.num_rows

@@ -30,11 +30,13 @@ class TargetColumns(NamedTuple):
     :param table: the target's name, for messages
     :param known: every column of the target, or None if the target does not exist yet
     :param required: columns that the target cannot fill by itself
+    :param may_grow: whether the commit adds columns that the target lacks
     """
 
     table: str
     known: tuple[str, ...] | None
     required: tuple[str, ...] = ()
+    may_grow: bool = False
 
 
 class StagedRows:

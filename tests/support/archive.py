@@ -45,7 +45,7 @@ class Archive:
         metadata = sa.MetaData()
         return sa.Table(self.archive, metadata, sa.Column("batch", sa.BigInteger), sa.Column("lines", sa.LargeBinary))
 
-    def prepare(self, engine: Engine, columns: pa.Schema | None) -> TargetColumns:
+    def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
         self.blobs.create(engine, checkfirst=True)
         return TargetColumns(self.name, None)
 
@@ -56,6 +56,9 @@ class Archive:
             raise OlderLedgerError(
                 f"{self.name} holds rows of batch {min(unknown)}, which the state tables do not know"
             )
+
+    def add_columns(self, conn: Connection, columns: pa.Schema) -> list[str]:
+        return []  # its lines have any columns
 
     def write(self, conn: Connection, rows: StagedRows) -> int:
         schema = rows.schema()

@@ -34,8 +34,8 @@ class Meddled(SqlTable):
     before_write: Callable[[Connection], object] = lambda _: None
     after_write: Callable[[], object] = lambda: None
 
-    def prepare(self, engine: Engine, columns: pa.Schema | None) -> TargetColumns:
-        checked = super().prepare(engine, columns)
+    def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
+        checked = super().prepare(engine, columns, may_grow=may_grow)
         self.after_check()
         return checked
 

@@ -33,7 +33,7 @@ def created_table(name: str, schema: str | None, columns: pa.Schema, key: Sequen
     # The rows hold the key: the database must not number it.
     of_rows = [
         sa.Column(
-            field.name, _created_type(field), nullable=field.nullable and field.name not in key, autoincrement=False
+            field.name, created_type(field), nullable=field.nullable and field.name not in key, autoincrement=False
         )
         for field in columns
     ]
@@ -138,7 +138,7 @@ def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> p
 
 def add_column(table: sa.Table, field: pa.Field, dialect: Dialect) -> str:
     """Return the statement that adds a column for a field of the rows."""
-    column = sa.Column(field.name, _created_type(field))
+    column = sa.Column(field.name, created_type(field))
     sa.Table(table.name, sa.MetaData(), column)
     plain = without_placeholders(dialect)
     name, added = plain.identifier_preparer.format_table(table), CreateColumn(column).compile(dialect=plain)
@@ -168,7 +168,11 @@ def _decimal(rows: pa.DataType, column: TypeEngine[Any]) -> pa.DataType:
     return rows if pa.types.is_decimal(rows) else pa.decimal128(38, 0)
 
 
-def _created_type(field: pa.Field) -> TypeEngine[Any]:
+def created_type(field: pa.Field) -> TypeEngine[Any]:
+    """Return the type of a column that is created for a field of the rows.
+
+    :raises TargetError: no column can hold its values
+    """
     kind = field.type
     if pa.types.is_decimal(kind):
         # SQLite would make a binary fraction of it, and round.

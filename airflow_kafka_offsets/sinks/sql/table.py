@@ -72,10 +72,11 @@ class SqlTable:
         """Whether a record that is written again replaces its row."""
         return bool(self.upsert_key)
 
-    def prepare(self, engine: Engine, columns: pa.Schema | None) -> TargetColumns:
+    def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
         """Check, before Spark starts, that the rows can be written; create the table where it is missing.
 
         :param columns: the columns of the rows, or None where a transform decides them
+        :param may_grow: whether the commit adds columns that the table lacks
         :raises TargetError: the table does not fit, cannot be created, or may not be written to
         :raises ConfigurationError: `upsert_key` does not fit the rows or the database; the name is none, begins with that of a
             schema, or is that of a view; or a name is longer than the database keeps
@@ -83,6 +84,7 @@ class SqlTable:
         from airflow_kafka_offsets.core.origin import RECORD
         from airflow_kafka_offsets.sinks.sql import upsert
         from airflow_kafka_offsets.sinks.sql.column_types import check_names, check_rights, match, required
+        from airflow_kafka_offsets.sinks.sql.new_columns import check_growth, grown
         from airflow_kafka_offsets.staging.rows import TargetColumns
 
         if not isinstance(self.table, str) or not self.table.strip():
@@ -105,13 +107,26 @@ class SqlTable:
                 return TargetColumns(self.name, None)
             table = self._create(engine, columns)
         if columns is not None:
-            match(table, columns, engine.dialect)
+            if may_grow:
+                check_growth(engine, table, columns)
+            match(grown(table, columns) if may_grow else table, columns, engine.dialect)
         needed = required(table)
         if self.upsert_key:
             with engine.connect() as conn:
                 upsert.check_target(conn, table, self.upsert_key)
             needed += [name for name in dict.fromkeys((*self.upsert_key, *RECORD)) if name not in needed]
-        return TargetColumns(self.name, tuple(column.name for column in table.columns), tuple(needed))
+        return TargetColumns(self.name, tuple(column.name for column in table.columns), tuple(needed), may_grow)
+
+    def add_columns(self, conn: Connection, columns: pa.Schema) -> list[str]:
+        """Add the columns that the table lacks; see `Sink.add_columns`."""
+        from airflow_kafka_offsets.sinks.sql.new_columns import add_columns, lacking, lock_table
+
+        table = self._reflect(conn)
+        if table is None or not lacking(table, columns):
+            return []
+        lock_table(conn, table)
+        table = self._reflect(conn)
+        return [] if table is None else add_columns(conn, table, columns)
 
     def write(self, conn: Connection, rows: StagedRows) -> int:
         """Write rows over the connection of the commit's transaction.

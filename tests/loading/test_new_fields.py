@@ -1,0 +1,241 @@
+"""Fields of records that are no columns: they are ignored, fail the load, or become columns of the target in the commit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.exceptions import ConfigurationError, NewFieldError, NewSchemaError, TargetError
+from airflow_kafka_offsets.formats.avro_format import Avro
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from tests.support.avro import encode, wire
+from tests.support.clients import Kafka, producer
+from tests.support.database_faults import Meddled
+from tests.support.inline import InlineLauncher
+from tests.support.loads import Loader, TopicFactory, assert_exactly_once, positions, rows
+from tests.support.memory_log import MemoryLog
+from tests.support.registry import FakeRegistry, fake_registry
+
+AVRO = Avro(registry_conn_id="registry")
+
+
+def _schema(*fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": "order", "fields": [{"name": "id", "type": "int"}, *fields]}
+
+
+V1 = _schema()
+V2 = _schema({"name": "note", "type": ["null", "string"], "default": None})
+V3 = _schema({"name": "100% of: it", "type": "double"})
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
+    return MemoryLog().install(monkeypatch)
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with fake_registry() as registry:
+        yield registry
+
+
+@pytest.fixture
+def loader(kafka: Kafka, registry: FakeRegistry, engine: Engine) -> Loader:
+    return Loader(kafka, engine, InlineLauncher(), connections={"registry": registry.config})
+
+
+class Orders:
+    """A topic of orders, whose schemas are registered one after another."""
+
+    def __init__(self, loader: Loader, registry: FakeRegistry, topic: str) -> None:
+        self._loader, self._registry, self.topic = loader, registry, topic
+
+    def register(self, schema: dict[str, Any]) -> int:
+        return self._registry.register(f"{self.topic}-value", schema)
+
+    def put(self, number: int, schema: dict[str, Any], **value: Any) -> None:
+        writer = producer(self._loader.kafka)
+        writer.produce(self.topic, partition=0, value=wire(number, encode(schema, value)))
+        assert writer.flush(30) == 0
+
+
+@pytest.fixture
+def orders(loader: Loader, registry: FakeRegistry, topic: TopicFactory) -> Orders:
+    """A topic with a record of the first schema, which is loaded."""
+    orders = Orders(loader, registry, topic())
+    orders.put(orders.register(V1), V1, id=1)
+    loader(orders.topic, value_format=AVRO)
+    return orders
+
+
+def columns(engine: Engine) -> list[str]:
+    return [column["name"] for column in sa.inspect(engine).get_columns("target") if column["name"][0] != "_"]
+
+
+def added(engine: Engine) -> list[Any]:
+    """What the history of the batches has."""
+    found = rows(engine, "SELECT added_columns FROM offset_batches ORDER BY batch_id")
+    return [names and json.loads(names) for (names,) in found]
+
+
+def test_a_new_field_becomes_a_column_in_the_commit_and_in_the_history(loader: Loader, orders: Orders) -> None:
+    of_nothing = V2 | {"fields": [*V2["fields"], {"name": "gone", "type": "null"}]}
+    orders.put(orders.register(of_nothing), of_nothing, id=2, note="größer", gone=None)
+    orders.put(orders.register(V3), V3, id=3, **{"100% of: it": 0.5})
+
+    assert loader(orders.topic, value_format=AVRO, on_new_field="add").rows == 2
+
+    assert columns(loader.engine) == ["id", "100% of: it", "note"]
+    found = rows(loader.engine, 'SELECT id, "100% of\\: it", note FROM target ORDER BY id')
+    assert found == [(1, None, None), (2, None, "größer"), (3, 0.5, None)]
+    assert added(loader.engine) == [None, ["100% of: it", "note"]]
+    assert_exactly_once(loader.engine)
+
+
+def test_without_new_fields_nothing_is_added(loader: Loader, orders: Orders) -> None:
+    orders.put(1, V1, id=2)
+    loader(orders.topic, value_format=AVRO, on_new_field="add")
+    assert columns(loader.engine) == ["id"]
+    assert added(loader.engine) == [None, None]
+
+
+def test_declared_columns_stay_as_they_are_declared(loader: Loader, orders: Orders) -> None:
+    orders.put(orders.register(V2), V2, id=2, note="n")
+    loader(orders.topic, value_format=Avro("id BIGINT", registry_conn_id="registry"), on_new_field="add")
+    assert rows(loader.engine, "SELECT id, note FROM target ORDER BY id") == [(1, None), (2, "n")]
+    assert loader.launcher.jobs[-1].columns.field("id").type == "int64"
+
+
+def test_columns_are_added_in_the_transaction_of_the_rows(loader: Loader, orders: Orders) -> None:
+    def fails(_: Any) -> None:
+        raise RuntimeError("in the commit")
+
+    orders.put(orders.register(V2), V2, id=2, note="n")
+    with pytest.raises(RuntimeError, match="in the commit"):
+        loader(
+            orders.topic,
+            value_format=AVRO,
+            on_new_field="add",
+            sink=Meddled("target", before_write=fails),
+        )
+    assert columns(loader.engine) == ["id"]
+    assert loader(orders.topic, value_format=AVRO, on_new_field="add").rows == 1
+    assert columns(loader.engine) == ["id", "note"]
+    assert_exactly_once(loader.engine)
+
+
+def test_another_load_adds_the_same_column_first(loader: Loader, orders: Orders) -> None:
+    def add_note() -> None:
+        with loader.engine.begin() as conn:
+            conn.execute(sa.text("ALTER TABLE target ADD COLUMN note TEXT"))
+
+    orders.put(orders.register(V2), V2, id=2, note="n")
+    sink = Meddled("target", after_check=_second_time(add_note))
+    assert loader(orders.topic, value_format=AVRO, on_new_field="add", sink=sink).rows == 1
+    assert rows(loader.engine, "SELECT note FROM target WHERE id = 2") == [("n",)]
+    assert added(loader.engine) == [None, None]
+
+
+def _second_time(happens: Any) -> Any:
+    calls = iter((None, happens))
+    return lambda: (call := next(calls, None)) is not None and call()
+
+
+def test_new_fields_are_ignored_by_default(loader: Loader, orders: Orders) -> None:
+    orders.put(orders.register(V2), V2, id=2, note="n")
+    loader(orders.topic, value_format=Avro("id INT", registry_conn_id="registry"))
+    assert columns(loader.engine) == ["id"]
+    assert positions(loader.engine) == {(orders.topic, 0): 2}
+
+
+def test_a_new_field_fails_the_load(loader: Loader, orders: Orders) -> None:
+    orders.put(1, V1, id=2)
+    orders.put(orders.register(V2), V2, id=3, note="n")
+    declared = Avro("id INT", registry_conn_id="registry")
+    with pytest.raises(NewFieldError) as error:
+        loader(orders.topic, value_format=declared, on_new_field="fail", on_bad_record="dead_letter")
+    assert (
+        f"{orders.topic}[0], offsets 1..2: The Avro schema with the id 2 has fields that are no columns: 'note'"
+        in str(error.value)
+    )
+    assert not error.value.retriable
+    assert positions(loader.engine) == {(orders.topic, 0): 1}
+    wide = Avro("id INT, note STRING", registry_conn_id="registry")
+    with pytest.raises(TargetError, match="ALTER TABLE target ADD COLUMN note TEXT"):
+        loader(orders.topic, value_format=wide, on_new_field="fail")
+
+
+def test_a_schema_that_is_registered_after_planning_is_found_by_the_next_try(loader: Loader, orders: Orders) -> None:
+    number = orders.register(V2)
+    orders.put(number, V2, id=2, note="n")
+    late = orders.register(V3)
+    orders._registry.subjects[f"{orders.topic}-value"].remove(late)
+    orders.put(late, V3, id=3, **{"100% of: it": 1.5})
+    with pytest.raises(NewSchemaError, match="id 3 has fields that are no columns yet: '100% of: it'") as error:
+        loader(orders.topic, value_format=AVRO, on_new_field="add")
+    assert error.value.retriable
+    assert columns(loader.engine) == ["id"]
+    orders._registry.subjects[f"{orders.topic}-value"].append(late)
+    assert loader(orders.topic, value_format=AVRO, on_new_field="add").rows == 2
+    assert columns(loader.engine) == ["id", "100% of: it", "note"]
+
+
+def test_an_alias_is_no_new_field(loader: Loader, registry: FakeRegistry, topic: TopicFactory) -> None:
+    orders = Orders(loader, registry, topic())
+    orders.put(orders.register(V2), V2, id=1, note="n")
+    renamed = _schema({"name": "remark", "type": ["null", "string"], "default": None, "aliases": ["note"]})
+    orders.register(renamed)
+    loader(orders.topic, value_format=AVRO, on_new_field="add")
+    assert rows(loader.engine, "SELECT id, remark FROM target") == [(1, "n")]
+    assert columns(loader.engine) == ["id", "remark"]
+
+
+def test_what_no_table_can_hold_is_named_before_anything_is_read(loader: Loader, orders: Orders) -> None:
+    nested = _schema({"name": "tags", "type": {"type": "array", "items": "string"}})
+    orders.put(orders.register(nested), nested, id=2, tags=["a"])
+    with pytest.raises(TargetError, match=r"'tags' is list<.*SqlTable stores no nested columns"):
+        loader(orders.topic, value_format=AVRO, on_new_field="add")
+    assert len(loader.launcher.jobs) == 1
+
+
+@pytest.mark.parametrize("on_new_field", ["add", "fail"])
+def test_a_format_without_schemas_cannot_know_new_fields(loader: Loader, orders: Orders, on_new_field: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"needs a format whose records have schemas, such as Avro\(…\): what Json"
+    ):
+        loader(orders.topic, value_format=Json("id BIGINT"), on_new_field=on_new_field)
+
+
+def test_the_target_decides_the_columns(loader: Loader, orders: Orders) -> None:
+    with loader.engine.begin() as conn:
+        conn.execute(sa.text("ALTER TABLE target ADD COLUMN note VARCHAR(10)"))
+        conn.execute(sa.text("ALTER TABLE target ADD COLUMN own VARCHAR(10) DEFAULT 'x'"))
+    orders.put(orders.register(V2), V2, id=2, note="n")
+    orders.put(orders.register(V3), V3, id=3, **{"100% of: it": 0.5})
+
+    loader(orders.topic, value_format=Avro(registry_conn_id="registry", columns_from="target"))
+
+    found = rows(loader.engine, "SELECT id, note, own FROM target ORDER BY id")
+    assert found == [(1, None, "x"), (2, "n", "x"), (3, None, "x")]
+
+
+def test_a_target_that_is_to_decide_the_columns_has_to_exist(loader: Loader, orders: Orders) -> None:
+    of_target = Avro(registry_conn_id="registry", columns_from="target")
+    with pytest.raises(ConfigurationError, match="those of 'elsewhere', which does not exist: create it"):
+        loader(orders.topic, value_format=of_target, sink=SqlTable("elsewhere"), group_id="other")
+    with loader.engine.begin() as conn:
+        conn.execute(sa.text("CREATE TABLE elsewhere (other INT)"))
+    with pytest.raises(ConfigurationError, match="'elsewhere', which has none of their fields: 'id'"):
+        loader(orders.topic, value_format=of_target, sink=SqlTable("elsewhere"), group_id="other")
+
+
+@pytest.mark.parametrize("given", [{"ddl": "id INT", "columns_from": "target"}, {"columns_from": "table"}])
+def test_contradictions_are_refused(loader: Loader, orders: Orders, given: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="columns_from='schema' or 'target'; got columns_from='ta"):
+        Avro(registry_conn_id="registry", **given).columns()  # type: ignore[arg-type]
