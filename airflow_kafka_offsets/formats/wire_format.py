@@ -19,8 +19,8 @@ from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
 MAGIC, WIRE_PREFIX = b"\0", 5
 """In Confluent's wire format, the byte before the id of a schema, and the length of both."""
 
-# So many values are read one by one, which takes as long as a few passes of a quick reader.
-_FEW_VALUES = 64
+FEW_VALUES = 64
+"""So many values are read one by one, which takes as long as a few passes of a quick reader."""
 
 
 class SchemaError(ValueError):
@@ -121,10 +121,14 @@ class PrefixedDecoder:
 
     def _groups(self, values: pa.Array, indexes: pa.Array, length: int) -> Iterator[tuple[bytes, pa.Array, pa.Array]]:
         heads = pc.binary_slice(values, 0, length).dictionary_encode()
+        if len(heads.dictionary) > 1:
+            order = pc.sort_indices(heads.indices)
+            values, indexes = values.take(order), indexes.take(order)
+        counts = {count["values"]: count["counts"] for count in pc.value_counts(heads.indices).to_pylist()}
+        first = 0
         for number, head in enumerate(heads.dictionary.to_pylist()):
-            mask = pc.equal(heads.indices, number)
-            whole = len(heads.dictionary) == 1
-            own, own_indexes = (values, indexes) if whole else (values.filter(mask), indexes.filter(mask))
+            own, own_indexes = values.slice(first, counts[number]), indexes.slice(first, counts[number])
+            first += counts[number]
             needed = self._prefix_length(head)
             if needed > length and len(head) == length:
                 yield from self._groups(own, own_indexes, needed)
@@ -193,7 +197,7 @@ class HalvingDecoder(ABC):
         except UnreadableError as error:
             if len(values) == 1:
                 yield BadRecord(indexes[0].as_py(), str(error))
-            elif not sifted and (len(values) <= _FEW_VALUES or not self.is_vectorized):
+            elif not sifted and (len(values) <= FEW_VALUES or not self.is_vectorized):
                 bad = self.bad_among(values)
                 yield from (BadRecord(indexes[place].as_py(), reason) for place, reason in bad.items())
                 good = pa.array([place not in bad for place in range(len(values))], pa.bool_())
