@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_kafka_offsets.formats.avro_reader import UnreadableError
-from airflow_kafka_offsets.formats.avro_schema import Field, SchemaError, Type
+from airflow_kafka_offsets.formats.avro_schema import Field, Type
 from airflow_kafka_offsets.formats.spark_ddl import spark_type
+from airflow_kafka_offsets.formats.wire_format import SchemaError, UnreadableError, relisted
 from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
 
 _INSTANT, _LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
@@ -176,9 +176,7 @@ def _of_items(array: pa.Array, kind: Type, declared: pa.ListType, reader: Type |
         raise MismatchError(
             f"it is a map, and the column is {spark_type(declared)}: declare ARRAY<STRUCT<key: STRING, value: …>>"
         )
-    lengths = pc.fill_null(pc.list_value_length(array), 0)
-    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
-    return pa.ListArray.from_arrays(offsets, items, type=declared, mask=array.is_null())
+    return relisted(array, items, declared)
 
 
 def _of_branches(array: pa.Array, kind: Type, declared: pa.DataType, reader: Type | None) -> pa.Array:

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -16,14 +15,11 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.formats.avro_schema import Type
     from airflow_kafka_offsets.formats.record_format import ColumnsFrom, Connections, Decoder, OnNewField
-    from airflow_kafka_offsets.formats.schema_registry import SchemaRegistry
+    from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
 
 log = logging.getLogger(__name__)
 
-_LIBRARIES = ("datafusion", "fastavro", "httpx")
-
-# Of each subject; tasks ask for older ones where a record has one.
-_VERSIONS = 50
+_LIBRARIES = {name: name for name in ("datafusion", "fastavro", "httpx")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +74,9 @@ class Avro:
         :raises ConfigurationError: the DDL or the schema cannot be used, or nothing says what the columns are
         """
         from airflow_kafka_offsets.formats.avro_columns import columns_of
-        from airflow_kafka_offsets.formats.avro_schema import SchemaError
+        from airflow_kafka_offsets.formats.new_fields import check_columns_from
         from airflow_kafka_offsets.formats.spark_ddl import parse_ddl
+        from airflow_kafka_offsets.formats.wire_format import SchemaError
 
         if self.registry_conn_id is None and self.schema is None:
             raise ConfigurationError("Avro needs registry_conn_id, or a schema; got neither")
@@ -87,11 +84,7 @@ class Avro:
             raise ConfigurationError(
                 "Avro with a registry reads Confluent's wire format; single_object is for a schema without a registry"
             )
-        if self.columns_from not in ("schema", "target") or (self.columns_from == "target" and self.ddl is not None):
-            raise ConfigurationError(
-                "Avro has the columns that are declared, or columns_from='schema' or 'target'; got "
-                f"columns_from={self.columns_from!r}{' with declared columns' if self.ddl is not None else ''}"
-            )
+        check_columns_from(self.columns_from, self.ddl)
         reader = self._reader()
         if self.ddl is not None:
             return parse_ddl(self.ddl, binary=True)
@@ -106,56 +99,22 @@ class Avro:
 
     def prepared(self, topics: Sequence[str], part: str, connections: Connections) -> Avro:
         """Return the format with the schemas of the subjects; see `ConnectedFormat`."""
-        for library in _LIBRARIES:
-            if find_spec(library) is None:
-                raise ConfigurationError(
-                    f"The format Avro needs {library}: install the extra 'airflow-kafka-offsets[avro]' on the worker, and "
-                    f"{', '.join(_LIBRARIES)} where Spark's executors run"
-                )
+        from airflow_kafka_offsets.formats.subject_schemas import fetch_subjects, require_libraries, subjects_of
+
+        require_libraries("Avro", "avro", _LIBRARIES)
         if self.registry_conn_id is None:
             if self.schema is not None:
                 _log_way("The Avro schema", self._reader())
             return self
-        registry = _registry(self.registry_conn_id, connections)
-        try:
-            return self._with_schemas(
-                registry, [self.subject] if self.subject else [f"{topic}-{part}" for topic in topics]
-            )
-        finally:
-            registry.close()
-
-    def _with_schemas(self, registry: SchemaRegistry, subjects: Sequence[str]) -> Avro:
-        from airflow_kafka_offsets.formats.schema_registry import NotFoundError
-
-        schemas: dict[str, list[str]] = {}
-        latest: dict[str, str] = {}
-        for subject in subjects:
-            try:
-                versions = registry.versions(subject)[-_VERSIONS:]
-            except NotFoundError:
-                versions = []
-            for version in versions:
-                found, registered = registry.version(subject, version)
-                if registered.type == "AVRO":
-                    schemas[str(found)] = [*registered.references, registered.text]
-                    latest[subject] = str(found)
+        subjects = subjects_of(self.subject, topics, part)
+        found = fetch_subjects(self.registry_conn_id, connections, subjects, "AVRO")
+        schemas = {number: _texts(registered) for number, registered in found.by_id.items()}
         for number, texts in schemas.items():
             _log_way(f"Schema {number}", _parsed(texts, f"Schema {number}"))
         if self.ddl is not None or self.schema is not None:
             return replace(self, schemas=schemas)
-        if missing := [subject for subject in subjects if subject not in latest]:
-            raise ConfigurationError(
-                f"The schema registry at {registry.host} has no Avro schema of subject {missing[0]!r}, from which the columns would be "
-                "taken: declare the columns, or name another subject"
-            )
-        kinds = {subject: _parsed(schemas[number], f"Schema {number}") for subject, number in latest.items()}
-        first, *others = kinds.values()
-        if any(other != first for other in others):
-            raise ConfigurationError(
-                f"The latest schemas of {', '.join(kinds)} differ: declare the columns, or name one subject, of which all topics "
-                "have the columns then"
-            )
-        return replace(self, schemas=schemas, latest=latest[subjects[0]])
+        latest = found.common(subjects, lambda number, _: _parsed(schemas[number], f"Schema {number}"))
+        return replace(self, schemas=schemas, latest=latest)
 
     def field_names(self) -> list[str]:
         """Return the fields of all schemas that are known; see `SchemaFormat`."""
@@ -166,24 +125,12 @@ class Avro:
 
     def with_columns(self, names: Sequence[str], on_new_field: OnNewField) -> Avro:
         """Return the format with columns; see `SchemaFormat`."""
-        import pyarrow as pa
-
         from airflow_kafka_offsets.formats.avro_columns import column_type
-        from airflow_kafka_offsets.formats.avro_schema import SchemaError
-        from airflow_kafka_offsets.formats.spark_ddl import parse_ddl, spark_ddl
+        from airflow_kafka_offsets.formats.new_fields import columns_ddl
 
-        declared = parse_ddl(self.ddl, binary=True) if self.ddl is not None else pa.schema([])
         known = self._fields()
-        try:
-            columns = [
-                declared.field(name) if name in declared.names else pa.field(name, column_type(known[name], name))
-                for name in names
-            ]
-        except SchemaError as error:
-            raise ConfigurationError(
-                f"A field of the Avro schemas cannot become a column: {error}, or leave it out with on_new_field='ignore'"
-            ) from error
-        return replace(self, ddl=spark_ddl(pa.schema(columns)), columns_from="schema", on_new_field=on_new_field)
+        ddl = columns_ddl(self.ddl, names, lambda name: column_type(known[name], name))
+        return replace(self, ddl=ddl, columns_from="schema", on_new_field=on_new_field)
 
     def _fields(self) -> dict[str, Type]:
         """Return the fields of all schemas that are known, those of the reader's schema and of newer ones first."""
@@ -220,17 +167,36 @@ class Avro:
 
     def connected_decoder(self, columns: pa.Schema, connections: Connections) -> Decoder:
         """Return a decoder, which asks the registry for schemas that are not known."""
-        from airflow_kafka_offsets.formats.avro_decoder import SINGLE_OBJECT_PREFIX, WIRE_PREFIX, AvroDecoder
-        from airflow_kafka_offsets.formats.avro_schemas import GivenSchema, WireSchemas
+        from airflow_kafka_offsets.formats.avro_decoder import AvroDecoder
+        from airflow_kafka_offsets.formats.avro_schema import parse
+        from airflow_kafka_offsets.formats.avro_schemas import SINGLE_OBJECT_PREFIX, GivenSchema
+        from airflow_kafka_offsets.formats.subject_schemas import TaskSchemas
+        from airflow_kafka_offsets.formats.wire_format import PrefixedDecoder
 
         reader = self._reader()
         if self.registry_conn_id is not None:
-            schemas = WireSchemas(self.schemas, connections.get(self.registry_conn_id))
-            return AvroDecoder(columns, reader, WIRE_PREFIX, schemas, self.on_new_field)
+            config = connections.get(self.registry_conn_id)
+            texts_of = TaskSchemas(self.schemas, config, "AVRO", lambda _, registered: _texts(registered))
+
+            def of_id(prefix: bytes) -> AvroDecoder:
+                *references, text = texts_of(prefix)
+                return AvroDecoder(parse(text, references), columns, reader)
+
+            return PrefixedDecoder(columns, of_id, on_new_field=self.on_new_field)
         assert reader is not None  # see `columns`
         given = GivenSchema(reader, self.schema or "", single_object=self.single_object)
-        prefix = SINGLE_OBJECT_PREFIX if self.single_object else 0
-        return AvroDecoder(columns, reader, prefix, given, self.on_new_field)
+        length = SINGLE_OBJECT_PREFIX if self.single_object else 0
+        return PrefixedDecoder(
+            columns,
+            lambda prefix: AvroDecoder(given(prefix), columns, reader),
+            lambda _: length,
+            has_ids=False,
+            on_new_field=self.on_new_field,
+        )
+
+
+def _texts(registered: RegisteredSchema) -> list[str]:
+    return [*(reference.text for reference in registered.references), registered.text]
 
 
 def _parsed(texts: Sequence[str], what: str) -> Type:
@@ -238,22 +204,13 @@ def _parsed(texts: Sequence[str], what: str) -> Type:
 
     :raises ConfigurationError: it is no schema
     """
-    from airflow_kafka_offsets.formats.avro_schema import SchemaError, parse
+    from airflow_kafka_offsets.formats.avro_schema import parse
+    from airflow_kafka_offsets.formats.wire_format import SchemaError
 
     try:
         return parse(texts[-1], texts[:-1])
     except SchemaError as error:
         raise ConfigurationError(f"{what} is no Avro schema that can be used: {error}") from error
-
-
-def _registry(conn_id: str, connections: Connections) -> SchemaRegistry:
-    from airflow_kafka_offsets.formats.schema_registry import SchemaRegistry
-
-    if conn_id not in connections:
-        raise ConfigurationError(
-            f"The schema registry {conn_id!r} has no configuration: give load or replay connections={{{conn_id!r}: {{'url': …}}}}"
-        )
-    return SchemaRegistry(connections[conn_id])
 
 
 def _log_way(what: str, kind: Type | None) -> None:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.formats.avro_schema import Type, WireSchema, is_recursive, is_vectorized, least_value
+from airflow_kafka_offsets.formats.wire_format import UnreadableError, relisted
 
 _NO_END = "it does not end where its schema says"
 
@@ -34,10 +35,6 @@ _SHALLOW_BYTES = 2_000
 
 UNKNOWN_BRANCH = "it has a branch of a union that does not exist"
 """What is wrong with a value that the vectorized reader may read: it takes any such branch of null and another type for the other."""
-
-
-class UnreadableError(Exception):
-    """At least one of the values is no Avro of the schema, or does not fit a column; says why."""
 
 
 class AvroReader:
@@ -229,9 +226,7 @@ def _physical(array: pa.Array, kind: Type) -> pa.Array:
             items = pa.StructArray.from_arrays([key, _physical(value, kind.parts[0])], fields=list(wanted.value_type))
         else:
             items = _physical(items, kind.parts[0])
-        lengths = pc.fill_null(pc.list_value_length(array), 0)
-        offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
-        return pa.ListArray.from_arrays(offsets, items, type=wanted, mask=array.is_null())
+        return relisted(array, items, wanted)
     if kind.kind == "record":
         found = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
         children = [

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from airflow_kafka_offsets.formats.wire_format import SchemaError
+
 _PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 
 # Each use of a named type counts: a few lines of a schema can use each other two, four, eight times.
@@ -19,10 +21,6 @@ _MOST_TYPES = 10_000
 
 # Deeper than any schema that people write, and shallow enough for every reader.
 _DEEPEST = 60
-
-
-class SchemaError(ValueError):
-    """A text is no Avro schema, or one that cannot be used; the message says why."""
 
 
 class Field(NamedTuple):

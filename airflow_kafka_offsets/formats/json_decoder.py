@@ -16,6 +16,7 @@ import pyarrow.json as pj
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
 from airflow_kafka_offsets.formats.spark_ddl import spark_type
+from airflow_kafka_offsets.formats.wire_format import relisted
 from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
 
 # Up to so many records are decoded one at a time: bad records come in groups, and halving a handful takes more attempts.
@@ -195,12 +196,7 @@ def _as_declared(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type == kind:
         return array
     if pa.types.is_list(kind):
-        # The array's own offsets cannot be used: those of a slice do not begin with 0, and a null list may have a length.
-        lengths = pc.fill_null(pc.list_value_length(array), 0)
-        offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
-        return pa.ListArray.from_arrays(
-            offsets, _as_declared(array.flatten(), kind.value_type), type=kind, mask=array.is_null()
-        )
+        return relisted(array, _as_declared(array.flatten(), kind.value_type), kind)
     if pa.types.is_struct(kind):
         children = [_as_declared(child, field.type) for child, field in zip(array.flatten(), kind, strict=True)]
         return pa.StructArray.from_arrays(children, fields=list(kind), mask=array.is_null())

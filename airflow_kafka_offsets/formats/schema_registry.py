@@ -43,6 +43,16 @@ class NotFoundError(LookupError):
     """The registry has no such schema, subject or version."""
 
 
+class Reference(NamedTuple):
+    """A schema that another one refers to.
+
+    :param name: by which it does: for Protobuf the path of the import, for JSON Schema the URI
+    """
+
+    name: str
+    text: str
+
+
 class RegisteredSchema(NamedTuple):
     """A schema, and those that it refers to, each after those that it refers to itself.
 
@@ -51,7 +61,7 @@ class RegisteredSchema(NamedTuple):
 
     type: str
     text: str
-    references: tuple[str, ...] = ()
+    references: tuple[Reference, ...] = ()
 
 
 class SchemaRegistry:
@@ -98,10 +108,10 @@ class SchemaRegistry:
             self._client.close()
 
     def _registered(self, found: Mapping[str, Any]) -> RegisteredSchema:
-        references: dict[str, None] = {}
+        references: dict[Reference, None] = {}
         for reference in found.get("references") or ():
             _, referred = self.version(reference["subject"], reference["version"])
-            references |= dict.fromkeys([*referred.references, referred.text])
+            references |= dict.fromkeys([*referred.references, Reference(reference["name"], referred.text)])
         return RegisteredSchema(found.get("schemaType") or "AVRO", found["schema"], tuple(references))
 
     def _get(self, path: str) -> Any:

@@ -62,7 +62,8 @@ def test_what_a_schema_refers_to_comes_before_it(server: FakeRegistry, registry:
     references = [{"name": name, "subject": name, "version": 1} for name in ("line", "money")]
     number = server.register("orders-value", '"third"', references)
 
-    assert registry.by_id(number).references == ('"first"', '"second"')
+    references_found = registry.by_id(number).references
+    assert [(found.name, found.text) for found in references_found] == [("money", '"first"'), ("line", '"second"')]
 
 
 def test_what_is_not_there_is_not_found(registry: SchemaRegistry) -> None:

@@ -1,0 +1,139 @@
+"""Protobuf schemas: descriptor sets, the messages in them, and which of them the prefix of a record names."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from airflow_kafka_offsets.formats.wire_format import MAGIC, WIRE_PREFIX, SchemaError, schema_id
+
+# More than any schema nests its messages.
+_DEEPEST = 32
+
+Message = Any
+"""The descriptor of a message, of google.protobuf."""
+
+
+class Schema:
+    """A file of messages, and the files that it imports.
+
+    :param encoded: a descriptor set as Base64, in which the file is the last
+    :raises SchemaError: it is none
+    """
+
+    def __init__(self, encoded: str) -> None:
+        from google.protobuf import descriptor_pb2, descriptor_pool
+        from google.protobuf.message import DecodeError
+
+        try:
+            files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(encoded, validate=True)).file
+            if not files:
+                raise SchemaError("the descriptor set has no file")
+            self._pool = descriptor_pool.DescriptorPool()
+            for file in files:
+                self._pool.Add(file)
+            self._files = [self._pool.FindFileByName(file.name) for file in files]
+            self._messages = [[self._pool.FindMessageTypeByName(name) for name in _names(file)] for file in files]
+        except (DecodeError, KeyError, TypeError, ValueError) as error:
+            if isinstance(error, SchemaError):
+                raise
+            raise SchemaError(f"it is no descriptor set that can be used: {type(error).__name__}") from error
+
+    def at(self, path: list[int]) -> Message:
+        """Return the message with an index path: its number among those of the file, then among those in that message, and so on.
+
+        :raises SchemaError: there is none
+        """
+        found: Message = None
+        for index in path:
+            inner = self._messages[-1] if found is None else _inner(found)
+            if not 0 <= index < len(inner):
+                raise SchemaError(f"it has no message with the index {'.'.join(map(str, path))}")
+            found = inner[index]
+        return found
+
+    def named(self, name: str | None) -> Message:
+        """Return the message with a name, with or without its package; without a name, the first message of the file.
+
+        :raises SchemaError: there is none, or several
+        """
+        if name is None:
+            return self.at([0])
+        found = [message for file in self._messages for message in _all(file) if has_name(message, name)]
+        if len(found) > 1:
+            # A name without a package is that of the file itself before it is one of an import.
+            own = [message for message in found if message.file is self._files[-1]]
+            found = own or found
+        exact = [message for message in found if message.full_name == name]
+        if len(exact or found) != 1:
+            raise SchemaError(f"it has {'several messages' if found else 'no message'} {name!r}")
+        return (exact or found)[0]
+
+
+@lru_cache(maxsize=64)
+def schema_of(encoded: str) -> Schema:
+    """Return a schema, which is the same object for the same text."""
+    return Schema(encoded)
+
+
+def has_name(message: Message, name: str) -> bool:
+    """Return whether a name is that of the message, with or without its package."""
+    return bool(message.full_name == name or message.full_name.endswith(f".{name}"))
+
+
+def _names(file: Any) -> list[str]:
+    package = f"{file.package}." if file.package else ""
+    return [f"{package}{message.name}" for message in file.message_type]
+
+
+def _inner(message: Message) -> list[Message]:
+    # The entries of maps are messages that nobody wrote.
+    return [inner for inner in message.nested_types if not inner.GetOptions().map_entry]
+
+
+def _all(messages: list[Message]) -> Iterator[Message]:
+    for message in messages:
+        yield message
+        yield from _all(_inner(message))
+
+
+def wire_prefix_length(head: bytes) -> int:
+    """Return the length of the id and the index path before a message; see `PrefixedDecoder`."""
+    if len(head) <= WIRE_PREFIX:
+        return WIRE_PREFIX + 1
+    numbers, is_between = _varints(head)
+    is_whole = is_between and len(numbers) == numbers[0] + 1
+    is_possible = head[:1] == MAGIC and _is_possible(numbers) and len(head) < WIRE_PREFIX + 5 * _DEEPEST
+    return len(head) + (is_possible and not is_whole)
+
+
+def index_path(prefix: bytes) -> list[int]:
+    """Return the index path of a message in a prefix.
+
+    :raises SchemaError: it is none
+    """
+    schema_id(prefix)
+    numbers, is_between = _varints(prefix)
+    if not is_between or not numbers or not _is_possible(numbers) or len(numbers) != numbers[0] + 1:
+        raise SchemaError("the index of its message, which follows the id of its schema, is not readable")
+    return numbers[1:] or [0]
+
+
+def _varints(prefix: bytes) -> tuple[list[int], bool]:
+    """Return the numbers behind an id, and whether the last one is whole."""
+    numbers: list[int] = []
+    number = shift = 0
+    for byte in prefix[WIRE_PREFIX:]:
+        number |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            numbers.append((number >> 1) ^ -(number & 1))
+            number = shift = 0
+    return numbers, shift == 0
+
+
+def _is_possible(numbers: list[int]) -> bool:
+    """Return whether numbers can begin an index path with its length."""
+    return not numbers or (0 <= numbers[0] <= _DEEPEST and min(numbers) >= 0)

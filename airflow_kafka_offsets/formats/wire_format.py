@@ -1,0 +1,235 @@
+"""Batches of records of which each begins with a prefix that says what it was written with, as in Confluent's wire format.
+
+The records of each prefix are decoded together, and put back in the order of the records. A batch that cannot be decoded is halved
+until the bad records are alone. What is between the prefix and the columns is for the decoder of each format.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.formats.new_fields import new_field_error
+from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, OnNewField
+
+MAGIC, WIRE_PREFIX = b"\0", 5
+"""In Confluent's wire format, the byte before the id of a schema, and the length of both."""
+
+FEW_VALUES = 64
+"""So many values are read one by one, which takes as long as a few passes of a quick reader."""
+
+
+class SchemaError(ValueError):
+    """A text is no schema, or one that cannot be used, or there is none; the message says why."""
+
+
+class UnreadableError(Exception):
+    """At least one of the values is none of the schema, or does not fit a column; says why, without the value."""
+
+
+class Part(NamedTuple):
+    """Rows, and the indexes of their records in the batch."""
+
+    indexes: pa.Array
+    columns: list[pa.Array]
+
+
+def schema_id(prefix: bytes) -> int:
+    """Return the id of a schema in a prefix of Confluent's wire format.
+
+    :raises SchemaError: it is none
+    """
+    if len(prefix) < WIRE_PREFIX or prefix[:1] != MAGIC:
+        raise SchemaError("it does not begin with the byte 0 and the id of a schema, as Confluent's wire format does")
+    return int.from_bytes(prefix[1:WIRE_PREFIX], "big")
+
+
+def _label(prefix: bytes) -> str:
+    """Return the beginning of a reason: which schema it is about, of several."""
+    try:
+        return f"schema {schema_id(prefix)}: "
+    except SchemaError:
+        return ""
+
+
+class SchemaDecoder(Protocol):
+    """Decodes the values of one writer's schema."""
+
+    @property
+    def unread(self) -> list[str]:
+        """The fields of the schema that are no columns."""
+
+    def parts(self, values: pa.Array, indexes: pa.Array) -> Iterator[Part | BadRecord]:
+        """Decode values.
+
+        :param values: without their prefixes, and without nulls
+        :param indexes: those of the records in their batch
+        """
+
+
+class PrefixedDecoder:
+    """Decodes one value a record.
+
+    :param columns: the declared columns
+    :param decoder_of: returns what decodes the values with a prefix; raises a SchemaError where nothing does; is asked once for each
+    :param prefix_length: the number of bytes before a value, by the first bytes of the record: at least so many as these are, if more
+        have to be seen
+    :param has_ids: whether a prefix begins with the id of a schema, which begins the reasons of bad records
+    :param on_new_field: what to do with fields of a schema that are no columns
+    """
+
+    def __init__(
+        self,
+        columns: pa.Schema,
+        decoder_of: Callable[[bytes], SchemaDecoder],
+        prefix_length: Callable[[bytes], int] = lambda _: WIRE_PREFIX,
+        *,
+        has_ids: bool = True,
+        on_new_field: OnNewField = "ignore",
+    ) -> None:
+        self._columns, self._decoder_of, self._prefix_length = columns, decoder_of, prefix_length
+        self._has_ids, self._on_new_field = has_ids, on_new_field
+        self._decoders: dict[bytes, SchemaDecoder | str] = {}
+
+    def __call__(self, records: pa.RecordBatch) -> Decoded:
+        """Decode records; see `Decoder`."""
+        parts: list[Part] = []
+        bad: list[BadRecord] = []
+        for part in self._parts(records.column("value")):
+            if isinstance(part, BadRecord):
+                label = self._label_of(records.column("value")[part.row].as_py())
+                bad.append(part._replace(reason=shortened(f"{label}{part.reason}")))
+            else:
+                parts.append(part)
+        return Decoded(self._joined(parts, records.num_rows), sorted(bad))
+
+    def _label_of(self, value: bytes | None) -> str:
+        return _label(value[:WIRE_PREFIX]) if self._has_ids and value is not None else ""
+
+    def _parts(self, values: pa.Array) -> Iterator[Part | BadRecord]:
+        indexes = pa.array(range(len(values)), pa.int64())
+        if values.null_count:
+            yield from self._tombstones(indexes.filter(values.is_null()))
+            indexes = indexes.filter(values.is_valid())
+            values = values.drop_null()
+        for prefix, own, own_indexes in self._groups(values, indexes, self._prefix_length(b"")):
+            decoder = self._decoder(prefix)
+            if isinstance(decoder, str):
+                yield from (BadRecord(index, decoder) for index in own_indexes.to_pylist())
+            else:
+                # Without an end, pyarrow 26.0 fails.
+                own = pc.binary_slice(own, len(prefix), 1 << 30) if prefix else own
+                yield from decoder.parts(own, own_indexes)
+
+    def _groups(self, values: pa.Array, indexes: pa.Array, length: int) -> Iterator[tuple[bytes, pa.Array, pa.Array]]:
+        heads = pc.binary_slice(values, 0, length).dictionary_encode()
+        if len(heads.dictionary) > 1:
+            order = pc.sort_indices(heads.indices)
+            values, indexes = values.take(order), indexes.take(order)
+        counts = {count["values"]: count["counts"] for count in pc.value_counts(heads.indices).to_pylist()}
+        first = 0
+        for number, head in enumerate(heads.dictionary.to_pylist()):
+            own, own_indexes = values.slice(first, counts[number]), indexes.slice(first, counts[number])
+            first += counts[number]
+            needed = self._prefix_length(head)
+            if needed > length and len(head) == length:
+                yield from self._groups(own, own_indexes, needed)
+            else:
+                yield head, own, own_indexes
+
+    def _decoder(self, prefix: bytes) -> SchemaDecoder | str:
+        """Return what decodes the values with a prefix, or why none of them can be."""
+        if prefix not in self._decoders:
+            try:
+                decoder = self._decoder_of(prefix)
+            except SchemaError as error:
+                self._decoders[prefix] = str(error)
+            else:
+                if decoder.unread and self._on_new_field != "ignore":
+                    schema = f"Schema {schema_id(prefix)}" if self._has_ids else "The schema"
+                    raise new_field_error(schema, decoder.unread, self._on_new_field)
+                self._decoders[prefix] = decoder
+        return self._decoders[prefix]
+
+    def _tombstones(self, indexes: pa.Array) -> Iterator[Part | BadRecord]:
+        required = [field.name for field in self._columns if not field.nullable]
+        if required:
+            reason = f"column {required[0]!r} is declared NOT NULL, and is missing or null"
+            yield from (BadRecord(index, reason) for index in indexes.to_pylist())
+        else:
+            yield Part(indexes, [pa.nulls(len(indexes), field.type) for field in self._columns])
+
+    def _joined(self, parts: Sequence[Part], count: int) -> pa.RecordBatch:
+        if not parts:
+            return pa.RecordBatch.from_pylist([], schema=self._columns)
+        columns = [pa.concat_arrays(arrays) for arrays in zip(*(part.columns for part in parts), strict=True)]
+        if len(parts) > 1:
+            order = pc.sort_indices(pa.concat_arrays([part.indexes for part in parts]))
+            columns = [column.take(order) for column in columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self._columns)
+
+
+class HalvingDecoder(ABC):
+    """Decodes the values of one writer's schema all at once, and finds those that cannot be.
+
+    A value is bad only if it cannot be decoded alone, so that no record depends on its neighbours.
+    """
+
+    @property
+    @abstractmethod
+    def unread(self) -> list[str]:
+        """The fields of the schema that are no columns."""
+
+    @property
+    @abstractmethod
+    def is_vectorized(self) -> bool:
+        """Whether values are read all at once."""
+
+    @abstractmethod
+    def columns_of(self, values: pa.Array) -> list[pa.Array]:
+        """Return the columns of values.
+
+        :raises UnreadableError: with the reason, which is a value's own only if there is one
+        """
+
+    @abstractmethod
+    def bad_among(self, values: pa.Array) -> dict[int, str]:
+        """Return the places of values that cannot be read, and why not; values that only `columns_of` can tell may be left out."""
+
+    def parts(self, values: pa.Array, indexes: pa.Array, *, sifted: bool = False) -> Iterator[Part | BadRecord]:
+        """Decode values in as few parts as the bad ones among them allow.
+
+        :param indexes: those of the records in their batch
+        :param sifted: whether the values that cannot be read are removed, but for those that only trying can tell
+        """
+        if not len(values):
+            return
+        try:
+            yield Part(indexes, self.columns_of(values))
+        except UnreadableError as error:
+            if len(values) == 1:
+                yield BadRecord(indexes[0].as_py(), str(error))
+            elif not sifted and (len(values) <= FEW_VALUES or not self.is_vectorized):
+                bad = self.bad_among(values)
+                yield from (BadRecord(indexes[place].as_py(), reason) for place, reason in bad.items())
+                good = pa.array([place not in bad for place in range(len(values))], pa.bool_())
+                yield from self.parts(values.filter(good), indexes.filter(good), sifted=True)
+            else:
+                half = len(values) // 2
+                for start, end in ((0, half), (half, len(values))):
+                    yield from self.parts(values[start:end], indexes[start:end], sifted=sifted)
+
+
+def relisted(array: pa.Array, items: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return lists with other items in place of those of `array.flatten()`.
+
+    The array's own offsets cannot be used: those of a slice do not begin with 0, and a null list may have a length.
+    """
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+    return pa.ListArray.from_arrays(offsets, items, type=kind, mask=array.is_null())
