@@ -74,7 +74,7 @@ class Avro:
         :raises ConfigurationError: the DDL or the schema cannot be used, or nothing says what the columns are
         """
         from airflow_kafka_offsets.formats.avro_columns import columns_of
-        from airflow_kafka_offsets.formats.new_fields import check_columns_from
+        from airflow_kafka_offsets.formats.schema_columns import check_columns_from
         from airflow_kafka_offsets.formats.spark_ddl import parse_ddl
         from airflow_kafka_offsets.formats.wire_format import SchemaError
 
@@ -126,7 +126,7 @@ class Avro:
     def with_columns(self, names: Sequence[str], on_new_field: OnNewField) -> Avro:
         """Return the format with columns; see `SchemaFormat`."""
         from airflow_kafka_offsets.formats.avro_columns import column_type
-        from airflow_kafka_offsets.formats.new_fields import columns_ddl
+        from airflow_kafka_offsets.formats.schema_columns import columns_ddl
 
         known = self._fields()
         ddl = columns_ddl(self.ddl, names, lambda name: column_type(known[name], name))

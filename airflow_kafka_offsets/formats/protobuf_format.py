@@ -81,8 +81,8 @@ class Protobuf:
 
         :raises ConfigurationError: the DDL or the schema cannot be used, or nothing says what the columns are
         """
-        from airflow_kafka_offsets.formats.new_fields import check_columns_from
         from airflow_kafka_offsets.formats.protobuf_fields import columns_of
+        from airflow_kafka_offsets.formats.schema_columns import check_columns_from
         from airflow_kafka_offsets.formats.spark_ddl import parse_ddl
         from airflow_kafka_offsets.formats.wire_format import SchemaError
 
@@ -153,7 +153,7 @@ class Protobuf:
 
     def with_columns(self, names: Sequence[str], on_new_field: OnNewField) -> Protobuf:
         """Return the format with columns; see `SchemaFormat`."""
-        from airflow_kafka_offsets.formats.new_fields import columns_ddl
+        from airflow_kafka_offsets.formats.schema_columns import columns_ddl
 
         known = self._fields()
         ddl = columns_ddl(self.ddl, names, lambda name: known[name]())
