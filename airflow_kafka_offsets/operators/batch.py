@@ -42,7 +42,7 @@ class KafkaBatchOperator(PipelineOperator):
     :param metadata_columns: columns of the record itself: the names, each with `"timestamp"` or a `Header`
     :param sink: the target, for example `SqlTable("orders", conn_id="warehouse")`; its database holds the positions
     :param transform: import path of a function from DataFrame to DataFrame, `ArrowTransform("package.module.function")`,
-        `Sql("SELECT … FROM records")`, or None (templated); see also `@task.kafka_batch`
+        `Sql("SELECT … FROM records")`, or None; of `@task.kafka_batch` it is the body of the function (templated)
     :param start: where a topic without a position begins: `earliest`, `latest`, `none` to fail, a timestamp (ISO 8601), a
         timedelta back from now, or `CommittedBy("group")`: the offsets that a consumer group in Kafka has committed (templated)
     :param until: load up to the first record at or after this instant, for example `{{ data_interval_end }}`, which a run that

@@ -67,12 +67,13 @@ def kafka_batch_task(python_callable: Callable[..., Any] | None = None, **kwargs
     if python_callable is None:
         decorator: Any = partial(kafka_batch_task, **kwargs)
         return decorator
-    decorated: TaskDecorator = task_decorator_factory(
+    decorated: Any = task_decorator_factory(
         python_callable=_without_frame(python_callable),
         decorated_operator_class=KafkaBatchTask,
         **({"multiple_outputs": False} | kwargs),
     )
-    return decorated
+    task: TaskDecorator = decorated
+    return task
 
 
 def _without_frame(function: Callable[..., Any]) -> Callable[..., Any]:

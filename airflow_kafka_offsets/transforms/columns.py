@@ -54,6 +54,8 @@ def known_columns(columns: pa.Schema, what: str) -> pa.Schema:
                 f"{what} returns column {field.name!r} without a type, as of nulls alone: cast it to one"
             )
         try:
+            if pa.types.is_decimal256(kind):
+                raise ConfigurationError("Spark's decimals have at most 38 digits")
             spark_type(kind)
         except ConfigurationError as error:
             raise TransformError(

@@ -173,7 +173,8 @@ def _check_node(query: str, node: exp.Expression, select: exp.Select) -> None:
         raise _refusal(query, f"a subquery is refused: {_WHY_BATCHES}")
     if isinstance(node, exp.Window | exp.WithinGroup):
         raise _refusal(query, f"a window is refused: {_WHY_BATCHES}")
-    if isinstance(node, exp.Placeholder | exp.Parameter):
+    is_parameter = isinstance(node, exp.Identifier) and not node.quoted and node.name.startswith("$")
+    if is_parameter or isinstance(node, exp.Placeholder | exp.Parameter):
         raise _refusal(query, f"{node.sql()} is a parameter, for which there is no value")
     if not isinstance(node, exp.Func):
         # Without parentheses it may be a column, if there is one of the name.
@@ -184,10 +185,8 @@ def _check_node(query: str, node: exp.Expression, select: exp.Select) -> None:
     if names & VOLATILE:
         raise _refusal(query, f"{min(names & VOLATILE)}() is refused: {_WHY_ATTEMPTS}")
     if isinstance(node, exp.AggFunc) or names & (AGGREGATES | WINDOWS):
-        raise _refusal(
-            query,
-            f"{(node.name or node.key) if isinstance(node, exp.Anonymous) else node.key}() is refused: {_WHY_BATCHES}",
-        )
+        name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()
+        raise _refusal(query, f"{name.lower()}() is refused: {_WHY_BATCHES}")
 
 
 def _check_names(query: str, select: exp.Select) -> None:
