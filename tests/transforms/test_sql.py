@@ -134,7 +134,7 @@ def test_types_become_those_of_spark(expression: str, ddl: str | None, value: An
         "day": date(2026, 2, 3), "tags": [1, 9], "place": {"town": "Köln"}, "small": 1, "raw": b"\0\xff",
     }  # fmt: skip
     if ddl is None:
-        with pytest.raises(TransformError, match="column 'x'.*cast it"):
+        with pytest.raises(TransformError, match=r"column 'x'.*cast it"):
             transformed(f"{expression} AS x", record)
         return
     rows, _ = transformed(f"{expression} AS x", record)
