@@ -96,7 +96,7 @@ class GroupOperator(BaseOperator):
             name: value
             for name, value in vars(self).items()
             # Airflow calls a function in a templated field with the context, and a transform is not meant for that.
-            if name not in self.template_fields or (name == "transform" and not isinstance(value, str))
+            if name not in self.template_fields or (name == "transform" and callable(value))
         }
         check_untemplated(given, _RULES | rules, self.template_fields)
         sink = given.get("sink")

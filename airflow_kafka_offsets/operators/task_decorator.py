@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
@@ -65,15 +65,9 @@ def kafka_batch_task(python_callable: Callable[..., Any] | None = None, **kwargs
     :raises ConfigurationError: the function has no parameter for the DataFrame
     """
     if python_callable is None:
-        decorator: Any = partial(kafka_batch_task, **kwargs)
-        return decorator
-    decorated: Any = task_decorator_factory(
-        python_callable=_without_frame(python_callable),
-        decorated_operator_class=KafkaBatchTask,
-        **({"multiple_outputs": False} | kwargs),
-    )
-    task: TaskDecorator = decorated
-    return task
+        return cast("TaskDecorator", partial(kafka_batch_task, **kwargs))
+    function, given = _without_frame(python_callable), {"multiple_outputs": False} | kwargs
+    return task_decorator_factory(function, decorated_operator_class=KafkaBatchTask, **given)
 
 
 def _without_frame(function: Callable[..., Any]) -> Callable[..., Any]:

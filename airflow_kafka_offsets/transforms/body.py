@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,6 +28,7 @@ class TaskBody:
     :param function: its name, for messages and for the history
     :param code: what `code.to_text` returned
     :param source: a digest of its source
+    :param modules: that travel with it
     """
 
     kind: ClassVar[str] = "body"
@@ -34,6 +36,10 @@ class TaskBody:
     function: str
     code: str = field(repr=False)
     source: str = field(repr=False)
+    modules: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "modules", tuple(self.modules))
 
     @classmethod
     def of(
@@ -55,7 +61,7 @@ class TaskBody:
         code = to_text(what, partial(function, **given) if given else function, modules)
         own = inspect.getsourcefile(code_of(function))
         files = [*([Path(own)] if own is not None else []), *package_files(modules)]
-        return cls(name, code, hashlib.sha256(f"{name} {text} {digest(files)}".encode()).hexdigest())
+        return cls(name, code, hashlib.sha256(f"{name} {text} {digest(files)}".encode()).hexdigest(), modules)
 
     @property
     def name(self) -> str:
@@ -68,7 +74,9 @@ class TaskBody:
         return self
 
     def apply(self, rows: DataFrame) -> DataFrame:
-        return call(self.name, from_text(f"Transform {self.name!r}", self.code), rows)
+        function = from_text(f"Transform {self.name!r}", self.code)
+        # What UDFs use of them is sent to the executors as code.
+        return call(self.name, function, rows, [import_module(name) for name in self.modules])
 
 
 def _outer_values(function: Callable[..., Any]) -> dict[str, Any]:

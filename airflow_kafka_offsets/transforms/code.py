@@ -17,6 +17,7 @@ from typing import Any
 
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, TransformError
+from airflow_kafka_offsets.transforms.sources import Source, install, read_sources
 
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -51,21 +52,19 @@ def source_files(path: str) -> list[Path]:
 
     :param path: its import path
     """
-    return module_files([path.rpartition(".")[0], code_of(import_function(path)).__module__])
+    return _files([path.rpartition(".")[0], code_of(import_function(path)).__module__])
 
 
 def package_files(modules: Iterable[str]) -> list[Path]:
-    """Return the files of modules, and of the imported modules in those that are packages.
+    """Return the files of modules, and of all that is in those that are packages.
 
     :raises TransformError: one of them cannot be imported
     """
-    wanted = [_import(name, f"modules={list(modules)!r}").__name__ for name in modules]
-    return module_files(
-        name for name in sorted(sys.modules) if any(f"{name}.".startswith(f"{module}.") for module in wanted)
-    )
+    sources = read_sources(_import(name, f"modules={list(modules)!r}") for name in modules)
+    return [Path(source.file) for source in sources.values()]
 
 
-def module_files(modules: Iterable[str | None]) -> list[Path]:
+def _files(modules: Iterable[str | None]) -> list[Path]:
     """Return the files of imported modules."""
     names = [name for name in dict.fromkeys(modules) if name is not None]
     files = [getattr(sys.modules.get(name), "__file__", None) for name in names]
@@ -98,21 +97,22 @@ def to_text(what: str, function: Callable[..., Any], modules: Iterable[str]) -> 
     """
     from pyspark import cloudpickle
 
-    named = [_import(name, f"{what}: modules={list(modules)!r}") for name in modules]
+    sources = read_sources(_import(name, f"{what}: modules={list(modules)!r}") for name in modules)
     own = sys.modules.get(code_of(function).__module__)
     try:
-        with _by_value([*named, *([own] if own is not None else [])]):
+        with by_value([own] if own is not None and own.__name__ not in sources else []):
             pickled = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise TransformError(
             f"{what} cannot be sent to Spark: {type(error).__name__}: {shortened(str(error))}. What it uses of its module travels "
             "with it; create connections, locks and clients inside of the function"
-        ) from error
-    return f"{_PYTHON}:{base64.b64encode(pickled).decode()}"
+        ) from None
+    sent = pickle.dumps(({name: tuple(source) for name, source in sources.items()}, pickled))
+    return f"{_PYTHON}:{base64.b64encode(sent).decode()}"
 
 
 @contextmanager
-def _by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
+def by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
     """Send what is defined in modules as code, for the duration of the block."""
     from pyspark import cloudpickle
 
@@ -143,7 +143,9 @@ def from_text(what: str, text: str) -> Callable[..., Any]:
         )
     try:
         # The worker wrote it, into a file that only its owner may read, or into the code that Spark sends.
-        function: Callable[..., Any] = pickle.loads(base64.b64decode(encoded))  # noqa: S301
+        sources, pickled = pickle.loads(base64.b64decode(encoded))  # noqa: S301
+        install({name: Source(*source) for name, source in sources.items()})
+        function: Callable[..., Any] = pickle.loads(pickled)  # noqa: S301
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"{what}: Spark's Python has no module {error.name!r}: name it in modules=[…] to send it along, or install it where "

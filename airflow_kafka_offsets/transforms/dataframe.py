@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_kafka_offsets.exceptions import TransformError
@@ -47,17 +48,18 @@ class DataFrameFunction:
         return call(self.name, import_function(self.path), rows)
 
 
-def call(name: str, function: Callable[..., Any], rows: DataFrame) -> DataFrame:
+def call(name: str, function: Callable[..., Any], rows: DataFrame, modules: Iterable[ModuleType] = ()) -> DataFrame:
     """Call the user's function.
 
     :param name: of the transform
+    :param modules: that the executors need not have, beside the function's own
     :raises TransformError: it raised, or did not return a DataFrame
     """
     from pyspark import cloudpickle
 
     # Sends UDFs of the transform's module to the executors as code: the executors need not have the module.
-    module = sys.modules.get(code_of(function).__module__)
-    if module is not None:
+    own = sys.modules.get(code_of(function).__module__)
+    for module in [*modules, *([own] if own is not None else [])]:
         cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
         result = function(rows)

@@ -16,6 +16,7 @@ import pytest
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError, TransformError
 from airflow_kafka_offsets.letters.replay import replay_letters
 from airflow_kafka_offsets.letters.selection import Letters
+from airflow_kafka_offsets.staging.refused import Record
 from airflow_kafka_offsets.transforms.arrow import ArrowTransform
 from airflow_kafka_offsets.transforms.transform import to_plain
 from tests.support.clients import produce
@@ -175,10 +176,10 @@ def test_dead_letters_are_replayed_through_it_without_spark(loader: Loader, topi
     transform = with_("shouted")
     loader(name, transform=transform, on_bad_record="dead_letter")
     letters = rows(loader.engine, "SELECT topic, partition, offset_value FROM dead_letters")
-    corrected = {tuple(letters[0]): b'{"id": 9, "name": "z"}'}
+    corrected = {Record(*letters[0]): b'{"id": 9, "name": "z"}'}
     replay_letters(
         Letters("loader"), loader.pipeline([name], transform=transform), engine=loader.engine, corrected=corrected
-    )  # type: ignore[arg-type]
+    )
     assert rows(loader.engine, "SELECT shout FROM target ORDER BY id") == [("NAME-1",), ("Z",)]
 
 
@@ -213,6 +214,8 @@ CLEAN = """
         return price(rows["id"])
 
     def clean(rows):
+        from prices_of_this_test import RATE
+        assert RATE == 3
         return rows.append_column("x", helper(rows)).append_column("y", prices_of_this_test.price(rows["id"]))
 """
 
@@ -225,7 +228,7 @@ ELSEWHERE = """
     columns = pa.schema([("id", pa.int64()), *ORIGIN_COLUMNS])
     rows = pa.RecordBatch.from_pylist([{"id": 2, "_kafka_topic": "t", "_kafka_partition": 0, "_kafka_offset": 5}], schema=columns)
     function = from_plain(json.loads(sys.stdin.read())).function(columns)
-    print(function(rows).rows.select(["x", "y"]).to_pylist(), "prices_of_this_test" in sys.modules)
+    print(function(rows).rows.select(["x", "y"]).to_pylist(), "clean_of_this_test" in sys.modules)
 """
 
 

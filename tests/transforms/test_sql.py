@@ -81,7 +81,7 @@ def test_names_are_compared_without_case_and_written_as_declared_or_as_they_are_
 
 
 def test_nulls_are_those_of_sql() -> None:
-    records = [{"id": 1, "ratio": 1.0}, {"id": 2}, {"id": 3, "ratio": float("nan")}]
+    records: list[dict[str, Any]] = [{"id": 1, "ratio": 1.0}, {"id": 2}, {"id": 3, "ratio": float("nan")}]
     assert values("id", *records, where="WHERE ratio = 1.0 OR ratio <> 1.0") == [{"id": 1}, {"id": 3}]
     assert values("id, ratio IS NULL AS missing, coalesce(ratio, 0) AS r", records[1]) == [
         {"id": 2, "missing": True, "r": 0.0}
