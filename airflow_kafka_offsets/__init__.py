@@ -40,6 +40,8 @@ _MODULES = {
     "airflow_kafka_offsets.sensors.lag": ("KafkaLagSensor",),
     "airflow_kafka_offsets.sinks.sql.table": ("SqlTable",),
     "airflow_kafka_offsets.spark.session_launcher": ("SessionLauncher",),
+    "airflow_kafka_offsets.transforms.arrow": ("ArrowTransform",),
+    "airflow_kafka_offsets.transforms.sql": ("Sql",),
     "airflow_kafka_offsets.triggers.lag": ("KafkaLagEventTrigger", "KafkaLagTrigger"),
     "airflow_kafka_offsets.verification.verify": ("verify",),
 }
@@ -82,6 +84,8 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sensors.lag import KafkaLagSensor as KafkaLagSensor
     from airflow_kafka_offsets.sinks.sql.table import SqlTable as SqlTable
     from airflow_kafka_offsets.spark.session_launcher import SessionLauncher as SessionLauncher
+    from airflow_kafka_offsets.transforms.arrow import ArrowTransform as ArrowTransform
+    from airflow_kafka_offsets.transforms.sql import Sql as Sql
     from airflow_kafka_offsets.triggers.lag import KafkaLagEventTrigger as KafkaLagEventTrigger
     from airflow_kafka_offsets.triggers.lag import KafkaLagTrigger as KafkaLagTrigger
     from airflow_kafka_offsets.verification.verify import verify as verify

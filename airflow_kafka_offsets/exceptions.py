@@ -26,7 +26,7 @@
     * `NewSchemaError` (retriable): the same with "add", of a schema that was not known when the columns were planned
 
   * `DeadLetterError`: a batch has more bad or refused records than `max_dead_letters` allows
-  * `TransformError`: the user's transform raised, or returned something that is not a DataFrame
+  * `TransformError`: the user's transform raised, or returned something that cannot be used
   * `TargetError`: the target table does not fit the data
   * `LedgerError`: the state tables do not allow the change
 
@@ -180,7 +180,7 @@ class DeadLetterError(KafkaOffsetsError):
 
 
 class TransformError(KafkaOffsetsError):
-    """The user's transform raised, or returned something that is not a DataFrame."""
+    """The user's transform raised, or returned something that cannot be used. The message has the user's own frames of the traceback."""
 
 
 class TargetError(KafkaOffsetsError):

@@ -23,6 +23,9 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["apache"],
             }
         ],
+        "task-decorators": [
+            {"class-name": "airflow_kafka_offsets.operators.task_decorator.kafka_batch_task", "name": "kafka_batch"}
+        ],
         "operators": _modules("operators", "batch", "replay", "rewind", "verify"),
         "sensors": _modules("sensors", "lag"),
         "triggers": _modules("triggers", "lag"),

@@ -28,6 +28,7 @@ def imported_by(code: str) -> set[str]:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(airflow_kafka_offsets.__all__) == [
+        "ArrowTransform",
         "Avro",
         "BatchBounds",
         "CommittedBy",
@@ -52,6 +53,7 @@ def test_the_public_names_are_these() -> None:
         "RewindResult",
         "Scenario",
         "SessionLauncher",
+        "Sql",
         "SqlTable",
         "Text",
         "TimeBounds",

@@ -27,7 +27,7 @@ from airflow_kafka_offsets.ledger.tables import Tables
 class Recipe:
     """How the rows of a batch are made, for the history.
 
-    :param transform: the import path of the transform, or None
+    :param transform: the name of the transform, such as its import path or its SQL, or None
     :param fingerprint: a hash of everything that decides which rows a range becomes
     """
 

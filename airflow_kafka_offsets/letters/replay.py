@@ -40,6 +40,7 @@ from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest
 from airflow_kafka_offsets.staging.records import SCHEMA, write_records
 from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.transforms.transform import as_transform
 
 log = logging.getLogger(__name__)
 
@@ -79,20 +80,20 @@ def replay_letters(
     on meanwhile. Records that were too large to be kept are left out: raise `max_record_bytes`, and replay their offsets.
 
     :param pipeline: as it is now; its group is that of the letters
-    :param launcher: runs the transform; without a transform, no Spark is started
+    :param launcher: runs a transform of DataFrames; without one, no Spark is started
     :param corrected: values to decode instead of those that the letters hold; only these letters are replayed then
     :param who: who does it, for the history
     :param connections: as for `load`
     :return: for each batch of theirs what became of them
-    :raises ConfigurationError: they belong into another target, there is no such group, or a transform has no launcher
+    :raises ConfigurationError: they belong into another target, there is no such group, or a transform of DataFrames has no launcher
     :raises KafkaOffsetsError: see `exceptions`
     """
     pipeline = pipeline.prepared(connections or {}, engine)
     columns = pipeline.check()
-    if pipeline.transform is not None:
+    if pipeline.needs_spark_sql:
         if launcher is None:
             raise ConfigurationError(
-                f"Transform {pipeline.transform!r} needs a launcher, such as SessionLauncher(spark)"
+                f"Transform {pipeline.transform_name!r} needs a launcher, such as SessionLauncher(spark)"
             )
         launcher.check(pipeline.staging_dir)
     ledger, who = Ledger(engine, pipeline.tables), who or current_user()
@@ -106,7 +107,7 @@ def replay_letters(
             ]
             found = _of_target(conn, ledger.tables, found, pipeline.sink.name)
         target = pipeline.sink.prepare(
-            engine, None if pipeline.transform else columns, may_grow=pipeline.on_new_field == "add"
+            engine, pipeline.result_columns(columns), may_grow=pipeline.on_new_field == "add"
         )
         replayed = []
         for batch_id, of_batch in groupby(found, attrgetter("batch_id")):
@@ -116,6 +117,7 @@ def replay_letters(
                 job = from_attributes(
                     StageJob,
                     pipeline,
+                    transform=as_transform(pipeline.transform),
                     batch_id=batch_id,
                     slices=tuple(_write(directory, some)),
                     kafka_config={},
@@ -124,7 +126,7 @@ def replay_letters(
                     target=target,
                     fingerprint=pipeline.fingerprint(columns),
                     staging_uri=directory.uri,
-                    python_path=tuple(filter(None, sys.path)) if pipeline.transform else (),
+                    python_path=tuple(filter(None, sys.path)) if pipeline.needs_path else (),
                     idle_timeout=pipeline.idle_timeout.total_seconds(),
                     on_bad_record="dead_letter",
                     max_dead_letters=None,
@@ -196,7 +198,7 @@ def _headers(text: str | None) -> list[dict[str, str | bytes | None]]:
 
 
 def _stage(job: StageJob, directory: StagingDirectory, launcher: Launcher | None) -> StagedBatch:
-    if job.transform is None or launcher is None:
+    if job.dataframe_transform is None or launcher is None:
         # There are few of them: no Spark is needed to decode them.
         files = (file for number in range(len(job.tasks)) for file in stage_slices(job, [number]))
         manifest = write_manifest(job, directory, tuple(files))

@@ -123,9 +123,9 @@ class LoadContext:
             launcher=launcher,
             columns=columns,
             target=pipeline.sink.prepare(
-                engine, None if pipeline.transform else columns, may_grow=pipeline.on_new_field == "add"
+                engine, pipeline.result_columns(columns), may_grow=pipeline.on_new_field == "add"
             ),
-            recipe=Recipe(pipeline.sink.name, pipeline.transform, pipeline.fingerprint(columns)),
+            recipe=Recipe(pipeline.sink.name, pipeline.transform_name, pipeline.fingerprint(columns)),
             on_commit=on_commit,
             replace=replace,
             connections=connections or {},

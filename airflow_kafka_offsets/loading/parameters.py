@@ -21,6 +21,7 @@ from airflow_kafka_offsets.core.planning import OnDataLoss
 from airflow_kafka_offsets.formats.header import are_metadata_columns
 from airflow_kafka_offsets.formats.record_format import OnNewField, RecordFormat
 from airflow_kafka_offsets.sinks.sink import Sink
+from airflow_kafka_offsets.transforms.transform import Transform
 
 OnBadRecord = Literal["fail", "dead_letter"]
 
@@ -52,7 +53,12 @@ PIPELINE_RULES = {
         Rule("a dictionary of column names, with 'timestamp' or Header(…)", are_metadata_columns)
     ),
     "sink": SINK,
-    "transform": or_none(Rule("the import path of a function, 'package.module.function'", TEXT.fits)),
+    "transform": or_none(
+        Rule(
+            "the import path of a function, 'package.module.function', an ArrowTransform(…), Sql(…)",
+            lambda value: isinstance(value, str | Transform) and not isinstance(value, type),
+        )
+    ),
     "max_records": or_none(COUNT, " for no limit"),
     "max_bytes": or_none(COUNT, " for no limit"),
     "time_budget": or_none(DURATION, " for no limit"),

@@ -31,7 +31,7 @@ from airflow_kafka_offsets.formats.whole_record import whole_record
 from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Tables
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord, OnBusy
 from airflow_kafka_offsets.sinks.sink import Sink
-from airflow_kafka_offsets.spark.transforms import load_transform, source_files
+from airflow_kafka_offsets.transforms.transform import BatchTransform, DataFrameTransform, Transform, as_transform
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class Pipeline:
     sink: Sink
     key_format: RecordFormat | None = None
     metadata_columns: MetadataColumns | None = None
-    transform: str | None = None
+    transform: str | Transform | None = None
     on_new_field: OnNewField = "ignore"
     on_bad_record: OnBadRecord = "fail"
     max_dead_letters: int | float | None = 1000
@@ -80,9 +80,11 @@ class Pipeline:
         return {part: value for part, value in parts.items() if isinstance(value, ConnectedFormat)}
 
     def prepared(self, connections: Connections, engine: Engine) -> Pipeline:
-        """Return the pipeline with formats that have what they need of other servers, and the columns that schemas and target give them.
+        """Return the pipeline with formats that have what they need of other servers, the columns that schemas and target give them, and a
+        transform that has what Spark needs.
 
         :raises ConfigurationError: a parameter is wrong, or something is missing
+        :raises TransformError: the transform cannot be imported, or does not return what it has to
         """
         check(vars(self), PIPELINE_RULES)
         formats = [record_format for record_format in (self.value_format, self.key_format) if record_format is not None]
@@ -98,7 +100,38 @@ class Pipeline:
             )
             for part, record_format in (("value", self.value_format), ("key", self.key_format))
         )
-        return replace(self, value_format=cast("RecordFormat", value), key_format=key)
+        pipeline = replace(self, value_format=cast("RecordFormat", value), key_format=key)
+        transform = as_transform(self.transform)
+        if transform is None:
+            return pipeline
+        return replace(pipeline, transform=transform.prepared(row_columns(pipeline.record_format)))
+
+    @property
+    def transform_name(self) -> str | None:
+        """The name of the transform in messages, and in the history."""
+        transform = as_transform(self.transform)
+        return None if transform is None else transform.name
+
+    @property
+    def needs_spark_sql(self) -> bool:
+        """Whether the transform is one of DataFrames."""
+        return isinstance(as_transform(self.transform), DataFrameTransform)
+
+    @property
+    def needs_path(self) -> bool:
+        """Whether Spark's driver imports the transform."""
+        transform = as_transform(self.transform)
+        return isinstance(transform, DataFrameTransform) and transform.needs_path
+
+    def result_columns(self, columns: pa.Schema) -> pa.Schema | None:
+        """Return the columns of the rows; None where the transform shows them later.
+
+        :param columns: those of a decoded row
+        """
+        transform = as_transform(self.transform)
+        if transform is None:
+            return columns
+        return transform.result() if isinstance(transform, BatchTransform) else None
 
     def _with_fields(self, record_format: RecordFormat | None, engine: Engine) -> RecordFormat | None:
         if not isinstance(record_format, SchemaFormat):
@@ -114,7 +147,6 @@ class Pipeline:
 
         :return: the columns of a decoded row
         :raises ConfigurationError: a parameter is wrong; the message shows the value
-        :raises TransformError: the transform cannot be imported
         """
         check(vars(self), PIPELINE_RULES)
         if len(self.group_id) > NAME_LENGTH or "\0" in self.group_id:
@@ -140,8 +172,6 @@ class Pipeline:
                 )
         columns = row_columns(self.record_format)
         spark_ddl(columns)  # refuses a type that Spark does not have
-        if self.transform is not None:
-            load_transform(self.transform)
         return columns
 
     def fingerprint(self, columns: pa.Schema) -> str:
@@ -150,11 +180,10 @@ class Pipeline:
         :param columns: those of a decoded row
         """
         decoding = [self.record_format.fingerprint(), spark_ddl(columns), self.isolation_level]
-        parts = [*decoding, self.transform, self.on_bad_record, self.max_record_bytes]
-        digest = hashlib.sha256(repr(parts).encode())
-        for file in source_files(self.transform) if self.transform is not None else ():
-            digest.update(file.read_bytes())
-        return digest.hexdigest()
+        transform = as_transform(self.transform)
+        code = [transform.kind, transform.fingerprint()] if transform is not None else []
+        parts = [*decoding, *code, self.on_bad_record, self.max_record_bytes]
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 @dataclass(frozen=True, kw_only=True)

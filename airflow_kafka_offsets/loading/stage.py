@@ -20,7 +20,13 @@ from airflow_kafka_offsets.core.instants import from_milliseconds
 from airflow_kafka_offsets.core.offsets import TopicPartition, split
 from airflow_kafka_offsets.core.parameters import from_attributes
 from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.exceptions import KafkaOffsetsError, RecordError, StagedFileError, StagingError
+from airflow_kafka_offsets.exceptions import (
+    KafkaOffsetsError,
+    RecordError,
+    StagedFileError,
+    StagingError,
+    TransformError,
+)
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.batches import begin_staging, mark_staged
 from airflow_kafka_offsets.ledger.claims import Claim
@@ -32,6 +38,7 @@ from airflow_kafka_offsets.spark.main import failure
 from airflow_kafka_offsets.staging.dead_letters import most_of
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead
+from airflow_kafka_offsets.transforms.transform import as_transform
 
 log = logging.getLogger(__name__)
 
@@ -101,15 +108,16 @@ def make_job(context: LoadContext, batch: Batch, directory: StagingDirectory) ->
         pipeline,
         batch_id=batch.batch_id,
         slices=tuple(split(batch.ranges, pipeline.slice_offsets)),
+        transform=as_transform(pipeline.transform),
         kafka_config=context.kafka_config,
         connections=context.connections,
         columns=context.columns,
         target=context.target,
         fingerprint=context.recipe.fingerprint,
         staging_uri=directory.uri,
-        # A transform may be in the folder of the DAG file, which is only on this process's path.
         span_ms=batch.span.milliseconds if batch.span is not None else None,
-        python_path=tuple(filter(None, sys.path)) if pipeline.transform else (),
+        # A transform may be in the folder of the DAG file, which is only on this process's path.
+        python_path=tuple(filter(None, sys.path)) if pipeline.needs_path else (),
         idle_timeout=pipeline.idle_timeout.total_seconds(),
         task_offsets=pipeline.slice_offsets // _SMALL_SLICE,
         # There are no more records than offsets; the commit knows how many there are.
@@ -138,7 +146,9 @@ def launch_application(launcher: Launcher, job: StageJob, batch: Batch, director
     except Exception as error:
         # Several tasks may have failed. An error that no retry can mend comes first.
         reported = sorted(map(_error_of, directory.notes("failure-")), key=lambda error: (error.retriable, str(error)))
-        raise (reported[0] if reported else failure(batch.batch_id, error)) from error
+        cause = reported[0] if reported else failure(batch.batch_id, error, job.dataframe_transform)
+        # The message has what of the traceback is the user's.
+        raise cause from None if isinstance(cause, TransformError) else error
     return _read_staged(directory, batch)
 
 

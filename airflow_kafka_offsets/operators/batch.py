@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.formats.record_format import OnNewField, RecordFormat
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
     from airflow_kafka_offsets.sinks.sink import Sink
+    from airflow_kafka_offsets.transforms.transform import Transform
 
 
 class KafkaBatchOperator(PipelineOperator):
@@ -40,7 +41,8 @@ class KafkaBatchOperator(PipelineOperator):
     :param key_format: the columns of a decoded key; None where the key is no column
     :param metadata_columns: columns of the record itself: the names, each with `"timestamp"` or a `Header`
     :param sink: the target, for example `SqlTable("orders", conn_id="warehouse")`; its database holds the positions
-    :param transform: import path of a function from DataFrame to DataFrame, or None (templated)
+    :param transform: import path of a function from DataFrame to DataFrame, `ArrowTransform("package.module.function")`,
+        `Sql("SELECT … FROM records")`, or None; of `@task.kafka_batch` it is the body of the function (templated)
     :param on_new_field: what to do with fields of records that are no columns, where the format knows their schemas: ignore them, fail, or
         add the columns to the target in the transaction of the commit
     :param start: where a topic without a position begins: `earliest`, `latest`, `none` to fail, a timestamp (ISO 8601), a
@@ -85,7 +87,7 @@ class KafkaBatchOperator(PipelineOperator):
         sink: Sink,
         key_format: RecordFormat | None = None,
         metadata_columns: MetadataColumns | None = None,
-        transform: str | None = None,
+        transform: str | Transform | None = None,
         on_new_field: OnNewField = "ignore",
         start: Start = "earliest",
         until: str | datetime | None = None,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
     from airflow_kafka_offsets.replaying.bounds import Bounds
     from airflow_kafka_offsets.sinks.sink import Sink
+    from airflow_kafka_offsets.transforms.transform import Transform
 
     OffsetsGiven = Mapping[str, Mapping[Any, Any]] | Sequence[Mapping[str, Any]] | str
 
@@ -88,7 +89,7 @@ class KafkaReplayOperator(PipelineOperator):
         reason: str | None = None,
         key_format: RecordFormat | None = None,
         metadata_columns: MetadataColumns | None = None,
-        transform: str | None = None,
+        transform: str | Transform | None = None,
         on_new_field: OnNewField = "ignore",
         max_records: int | None = None,
         on_data_loss: OnDataLoss = "fail",

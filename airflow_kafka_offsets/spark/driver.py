@@ -12,12 +12,13 @@ from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import StagingError, TransformError
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes
+from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes, print_line
+from airflow_kafka_offsets.spark.slow_way import advice
 from airflow_kafka_offsets.spark.split_config import split_config
 from airflow_kafka_offsets.spark.tasks import RESULT_DDL, read_arrow, write_arrow
-from airflow_kafka_offsets.spark.transforms import apply_transform, check_columns, load_transform
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead, StagedFile
+from airflow_kafka_offsets.transforms.columns import check_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,12 +34,14 @@ def run(spark: SparkSession, job: StageJob) -> Manifest:
     """
     job = split_config(job)
     tasks = spark.range(0, len(job.tasks), 1, len(job.tasks))
-    if job.transform is None:
+    transform = job.dataframe_transform
+    if transform is None:
         staged = tasks.mapInArrow(lambda numbers: write_arrow(job.staging_uri, read_arrow(job, numbers)), RESULT_DDL)
     else:
         decoded = tasks.mapInArrow(lambda numbers: read_arrow(job, numbers), spark_ddl(job.columns))
-        transformed = apply_transform(load_transform(job.transform), decoded, job)
-        check_columns(transformed.columns, job.target, job.transform)
+        transformed = transform.apply(decoded)
+        check_columns(transformed.columns, job.target, transform.name)
+        print_line(advice(transformed, transform.name))
         staged = transformed.mapInArrow(lambda rows: write_arrow(job.staging_uri, rows), RESULT_DDL)
     return stage_files(job, lambda: (StagedFile(*row) for row in staged.collect()))
 
@@ -68,13 +71,13 @@ def write_manifest(
     """
     found = (notes or SliceNotes(staging)).find()
     unread = [slice_ for slice_ in job.slices if slice_.index not in found.finished]
-    if unread and found.started:
+    if unread and found.started and job.dataframe_transform is not None:
         raise TransformError(
-            f"Transform {job.transform!r} stops reading early (limit, head, take): {unread[0].topic}[{unread[0].partition}] "
+            f"Transform {job.dataframe_transform.name!r} stops reading early (limit, head, take): {unread[0].topic}[{unread[0].partition}] "
             f"{unread[0].start}..{unread[0].end} was not read, or not to its end. The positions would move over records that "
             "were never read; choose rows by a condition instead."
         )
-    if unread and job.transform is None:
+    if unread and job.dataframe_transform is None:
         raise StagingError(
             f"{len(unread)} of {count(len(job.slices), 'slice')} {'was' if len(unread) == 1 else 'were'} not read, although all tasks succeeded"
         )

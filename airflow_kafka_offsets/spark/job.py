@@ -14,6 +14,8 @@ from airflow_kafka_offsets.core.offsets import Slice, pack
 from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES
 from airflow_kafka_offsets.formats.record_format import Connections, RecordFormat, from_plain, to_plain
 from airflow_kafka_offsets.staging.rows import TargetColumns
+from airflow_kafka_offsets.transforms import transform as transforms
+from airflow_kafka_offsets.transforms.transform import BatchTransform, DataFrameTransform, Transform
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class StageJob:
         executors as `split_config` says
     :param connections: those that the format names; they hold secrets, too
     :param columns: of a decoded row
-    :param transform: `package.module.function` from DataFrame to DataFrame, or None
+    :param transform: what `Transform.prepared` returned, or None
     :param target: which columns the sink takes; the result of the transform is checked before anything is read
     :param fingerprint: of everything that decides what the rows are; it is copied to the manifest
     :param staging_uri: an empty directory that belongs to this attempt alone
@@ -47,7 +49,7 @@ class StageJob:
     isolation_level: str
     record_format: RecordFormat
     columns: pa.Schema
-    transform: str | None
+    transform: Transform | None
     target: TargetColumns
     fingerprint: str
     staging_uri: str
@@ -68,6 +70,16 @@ class StageJob:
         return sum(map(len, self.slices))
 
     @property
+    def batch_transform(self) -> BatchTransform | None:
+        """The transform, if it runs where records are decoded."""
+        return self.transform if isinstance(self.transform, BatchTransform) else None
+
+    @property
+    def dataframe_transform(self) -> DataFrameTransform | None:
+        """The transform, if Spark SQL runs it."""
+        return self.transform if isinstance(self.transform, DataFrameTransform) else None
+
+    @property
     def tasks(self) -> list[tuple[Slice, ...]]:
         """The slices of each Spark task, by the number of the task."""
         return pack(self.slices, self.task_offsets)
@@ -76,6 +88,7 @@ class StageJob:
         plain = {
             "slices": [asdict(slice_) for slice_ in self.slices],
             "record_format": to_plain(self.record_format),
+            "transform": transforms.to_plain(self.transform),
             "kafka_config": dict(self.kafka_config),
             "columns": base64.b64encode(self.columns.serialize().to_pybytes()).decode(),
         }
@@ -87,6 +100,7 @@ class StageJob:
         table, known, required, may_grow = plain["target"]
         plain["slices"] = tuple(Slice(**fields) for fields in plain["slices"])
         plain["target"] = TargetColumns(table, None if known is None else tuple(known), tuple(required), may_grow)
+        plain["transform"] = transforms.from_plain(plain["transform"])
         plain["record_format"] = from_plain(plain["record_format"])
         plain["columns"] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(plain["columns"])))
         plain["python_path"] = tuple(plain["python_path"])

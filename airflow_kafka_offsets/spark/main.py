@@ -2,7 +2,7 @@
 
 Without any of these the same rows would be staged, later. They matter for small batches, which take a few seconds (docs/speed.md).
 
-* Without a transform no SQL session is started: an RDD needs no query plan, and its Python workers do not use pandas.
+* Without a transform of DataFrames no SQL session is started: an RDD needs no query plan, and its Python workers do not use pandas.
 * pandas takes most of a second to import. PySpark imports it before its first call into the JVM, and pyarrow when it creates its
   first value, only to know the types of pandas. They go on without it if it seems not to be installed.
 * The JVM compiles with its quick compiler only.
@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, StagingError
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, StagingError, TransformError
 from airflow_kafka_offsets.spark.driver import run, stage_files
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import JOB, SECRET_PROPERTIES
@@ -31,6 +31,8 @@ from airflow_kafka_offsets.spark.split_config import split_config
 from airflow_kafka_offsets.spark.tasks import report_failure, stage_slices
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.transforms.transform import DataFrameTransform
+from airflow_kafka_offsets.transforms.user_errors import from_text
 
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 
@@ -56,21 +58,26 @@ def main(directory: str) -> int:
         _run_submitted(job, properties)
     except KafkaOffsetsError as error:
         report_failure(StagingDirectory(job.staging_uri), error)
-        traceback.print_exc()
+        if isinstance(error, TransformError):
+            # It has the frames that are the user's.
+            sys.stderr.write(f"TransformError: {error}\n")
+        else:
+            traceback.print_exc()
         return 1
     except Exception as error:
         # The report of a task says more than Spark's exception.
         staging = StagingDirectory(job.staging_uri)
         if not staging.find("failure-"):
-            report_failure(staging, failure(job.batch_id, error))
+            report_failure(staging, failure(job.batch_id, error, job.dataframe_transform))
         raise
     return 0
 
 
-def failure(batch_id: int, error: Exception) -> KafkaOffsetsError:
+def failure(batch_id: int, error: Exception, transform: DataFrameTransform | None = None) -> KafkaOffsetsError:
     """Return the error for an exception that Spark raised, with the line of its text that names the cause.
 
-    :return: a ConfigurationError where Spark's Python lacks a module that a task needs, else a StagingError
+    :return: a ConfigurationError where Spark's Python lacks a module that a task needs, a TransformError where the code of a UDF of
+        the transform raised, else a StagingError
     """
     text = str(error)
     missing = re.search(r"No module named '([\w.]+)'", text)
@@ -79,6 +86,8 @@ def failure(batch_id: int, error: Exception) -> KafkaOffsetsError:
             f"Spark's Python has no module {missing[1]!r}: install pyarrow, confluent-kafka and what the format or the transform "
             "imports where the executors run, or set spark.pyspark.python to a Python that has them"
         )
+    if transform is not None and (users := from_text(f"Transform {transform.name!r}", text)) is not None:
+        return users
     # After that line come Java's stack frames, indented, and the same again as causes.
     lines = [line for line in text.splitlines() if re.match(r"(?!Caused by|Driver stacktrace)\S", line)]
     cause = shortened(lines[-1]) if lines else type(error).__name__
@@ -90,7 +99,7 @@ def _run_submitted(job: StageJob, properties: dict[str, Any]) -> None:
 
     :param properties: those of Spark's that hold secrets
     """
-    if job.transform is not None:
+    if job.dataframe_transform is not None:
         from pyspark.sql import SparkSession
 
         with hidden_pandas():
@@ -103,7 +112,8 @@ def _run_submitted(job: StageJob, properties: dict[str, Any]) -> None:
     job = split_config(job)
 
     def stage(numbers: Iterable[int]) -> Iterator[StagedFile]:
-        without_pandas()
+        if job.batch_transform is None or not job.batch_transform.runs_python:
+            without_pandas()
         return stage_slices(job, numbers)
 
     context = SparkContext.getOrCreate(SparkConf().setAll(list(properties.items())))
@@ -120,7 +130,7 @@ def java_options(job: StageJob, environment: Mapping[str, str]) -> dict[str, str
     :param environment: may hold the user's own options
     """
     names = ["SPARK_LAUNCHER_OPTS"]
-    if job.transform is None or job.offsets <= _FEW_ROWS:
+    if job.dataframe_transform is None or job.offsets <= _FEW_ROWS:
         names.append("SPARK_SUBMIT_OPTS")
     return {name: f"{_QUICK_COMPILER} {environment.get(name, '')}".rstrip() for name in names}
 

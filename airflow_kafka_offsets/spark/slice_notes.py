@@ -195,3 +195,9 @@ class Progress:
                 f"  and {count(len(slowest) - _MAX_SLICES, 'more slice that is', 'more slices that are')} further"
             )
         print("\n".join(lines), flush=True)
+
+
+def print_line(text: str | None) -> None:
+    """Print a line for the task's log, if there is one."""
+    if text is not None:
+        print(text, flush=True)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.exceptions import KafkaOffsetsError, NewFieldError, RecordError
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError, NewFieldError, RecordError, TransformError
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, decoder_of
 from airflow_kafka_offsets.formats.row_columns import add_origin, format_columns
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
@@ -23,6 +23,8 @@ from airflow_kafka_offsets.staging.dead_letters import DeadLetterFile
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.records import read_records
+from airflow_kafka_offsets.transforms.columns import check_columns
+from airflow_kafka_offsets.transforms.transform import BatchFunction
 
 _RESULT = pa.schema(
     [("name", pa.string()), ("row_count", pa.int64()), ("byte_count", pa.int64()), ("sha256", pa.string())]
@@ -62,20 +64,36 @@ def read_rows(job: StageJob, numbers: Iterable[int]) -> Iterator[pa.RecordBatch]
     """Read and decode the slices of tasks.
 
     :param numbers: of the tasks, from 0
-    :return: record batches with the job's columns
+    :return: record batches with the job's columns, or those of its transform if that runs here
     """
     staging, tasks = StagingDirectory(job.staging_uri), job.tasks
     try:
+        # All batches of a task go into one file, whose columns are those of the first.
+        transform = batch_function(job)
         for number in numbers:
             for slice_ in tasks[number]:
-                yield from read_slice(job, slice_, staging)
+                yield from read_slice(job, slice_, staging, transform)
     except KafkaOffsetsError as error:
         report_failure(staging, error)
         raise
 
 
-def read_slice(job: StageJob, slice_: Slice, staging: StagingDirectory) -> Iterator[pa.RecordBatch]:
-    """Read and decode a slice; leave its dead letters and notes of its progress in the staging directory."""
+def batch_function(job: StageJob) -> BatchFunction | None:
+    """Return the function of the job's transform, if that runs where records are decoded.
+
+    :raises ConfigurationError: the function cannot be used in this Python
+    """
+    transform = job.batch_transform
+    return None if transform is None else transform.function(job.columns)
+
+
+def read_slice(
+    job: StageJob, slice_: Slice, staging: StagingDirectory, transform: BatchFunction | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Read, decode and transform a slice; leave its dead letters and notes of its progress in the staging directory.
+
+    :param transform: what `batch_function` returned
+    """
     decode = decoder_of(job.record_format, format_columns(job.columns), job.connections)
     # Dead letters hold the headers.
     with_headers = job.record_format.reads_headers or job.on_bad_record == "dead_letter"
@@ -92,6 +110,8 @@ def read_slice(job: StageJob, slice_: Slice, staging: StagingDirectory) -> Itera
                 rows, bad = decode_rows(usual, decode, slice_)
                 if bad and job.on_bad_record == "fail":
                     raise record_error(usual, bad[0], slice_)
+                if transform is not None:
+                    rows, bad = transform_rows(job, usual, Decoded(rows, bad), transform, slice_)
                 dead_letters.add(usual, bad)
                 yield rows
             report.add(records, dead_letters.count)
@@ -163,6 +183,34 @@ def decode_rows(records: pa.RecordBatch, decode: Decoder, slice_: Slice) -> Deco
             is_good[record.row] = False
         good = records.filter(pa.array(is_good))
     return Decoded(add_origin(rows, good, slice_.topic, slice_.partition), bad)
+
+
+def transform_rows(
+    job: StageJob, records: pa.RecordBatch, decoded: Decoded, transform: BatchFunction, slice_: Slice
+) -> Decoded:
+    """Transform decoded rows.
+
+    :param records: what they were decoded from, bad ones included
+    :return: the rows of the result, and the bad records of decoding and transforming, in the order of the records
+    :raises TransformError: the transform failed, or some records cannot be transformed and are no dead letters
+    :raises TargetError: the target lacks columns of the result, or needs others
+    """
+    rows, refused = transform(decoded.rows)
+    name = job.batch_transform.name if job.batch_transform else ""
+    check_columns(rows.schema.names, job.target, name)
+    if not refused:
+        return Decoded(rows, decoded.bad)
+    undecoded = {record.row for record in decoded.bad}
+    places = [row for row in range(records.num_rows) if row not in undecoded]
+    bad = [record._replace(row=places[record.row]) for record in refused]
+    if job.on_bad_record == "fail":
+        offsets = records.column("offset")
+        raise TransformError(
+            f"Record at topic {slice_.topic!r} partition {slice_.partition} offset {offsets[bad[0].row].as_py()}, of the batch of "
+            f"offsets {offsets[0].as_py()} to {offsets[-1].as_py()}, cannot be transformed: {bad[0].reason}. Nothing of this batch "
+            "was written and no position moved; correct the transform, or let on_bad_record='dead_letter' set such records aside."
+        )
+    return Decoded(rows, sorted([*decoded.bad, *bad], key=lambda record: record.row))
 
 
 def record_error(records: pa.RecordBatch, bad: BadRecord, slice_: Slice) -> RecordError:

@@ -39,7 +39,11 @@ WRONG: list[tuple[str, Any, str]] = [
     ("topics", (None,), "a list of different topic names"),
     ("value_format", "id BIGINT", "a format, such as Json(…) or Raw(…)"),
     ("sink", "target", "a sink, such as SqlTable(…)"),
-    ("transform", a_function, "the import path of a function, 'package.module.function', or None"),
+    (
+        "transform",
+        a_function,
+        "the import path of a function, 'package.module.function', an ArrowTransform(…), Sql(…), or None",
+    ),
     ("max_records", 0, "an int of at least 1, or None for no limit"),
     ("max_records", "1000", "an int of at least 1, or None for no limit"),
     ("max_records", 1.5, "an int of at least 1, or None for no limit"),

@@ -38,7 +38,11 @@ WRONG: list[tuple[str, Any, str]] = [
     ),
     ("sink", "target", "sink must be a sink, such as SqlTable(…); got sink='target'"),
     ("sink", SqlTable("target"), "The sink 'target' has no conn_id"),
-    ("transform", len, "transform must be the import path of a function, 'package.module.function', or None; got "),
+    (
+        "transform",
+        len,
+        "transform must be the import path of a function, 'package.module.function', an ArrowTransform(…), Sql(…), or None; got ",
+    ),
     ("max_records", "1000", "got max_records='1000'"),
     ("on_data_loss", "ignore", "on_data_loss must be one of fail, skip"),
     ("on_bad_record", "deadletter", "on_bad_record must be one of fail, dead_letter"),

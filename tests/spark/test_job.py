@@ -19,6 +19,10 @@ from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead, StagedFile
 from airflow_kafka_offsets.staging.rows import TargetColumns
+from airflow_kafka_offsets.transforms.arrow import ArrowTransform
+from airflow_kafka_offsets.transforms.body import TaskBody
+from airflow_kafka_offsets.transforms.dataframe import DataFrameFunction
+from airflow_kafka_offsets.transforms.sql import Sql
 
 COLUMNS = row_columns(Json("id BIGINT NOT NULL, price DECIMAL(10,2), `größe x` ARRAY<STRUCT<a: TIMESTAMP_NTZ>>"))
 
@@ -33,7 +37,7 @@ JOB = StageJob(
     isolation_level="read_committed",
     record_format=Json("id BIGINT"),
     columns=COLUMNS,
-    transform="shop.orders.clean",
+    transform=DataFrameFunction("shop.orders.clean"),
     target=TargetColumns("shop.orders", ("id", "größe x"), ("id",)),
     fingerprint="f00d",
     staging_uri="/staging/batch-1",
@@ -49,6 +53,9 @@ JOB = StageJob(
         JOB,
         replace(JOB, transform=None, target=TargetColumns("orders", None)),
         replace(JOB, slices=(), python_path=(), kafka_config={}),
+        replace(JOB, transform=ArrowTransform("shop.orders.clean", ["shop.prices"], code="3.11:AA==", columns="AA==")),
+        replace(JOB, transform=Sql("SELECT id FROM records", planned='SELECT "id" FROM "records"', columns="AA==")),
+        replace(JOB, transform=TaskBody("clean", "3.11:AA==", "f00d", ["shop.prices"])),
         replace(JOB, on_bad_record="dead_letter"),
         replace(JOB, task_offsets=12),
         replace(JOB, record_format=Raw(headers=True), columns=row_columns(Raw(headers=True))),

@@ -12,7 +12,7 @@ from airflow_kafka_offsets.staging.directory import StagingDirectory
 
 
 class InlineLauncher:
-    """Stages a batch in this process, and remembers what it was asked to run. Knows no transform."""
+    """Stages a batch in this process, and remembers what it was asked to run. Knows no transform of DataFrames."""
 
     def __init__(self) -> None:
         self.jobs: list[StageJob] = []
@@ -21,7 +21,7 @@ class InlineLauncher:
         """Nothing can be missing."""
 
     def __call__(self, job: StageJob) -> None:
-        assert job.transform is None
+        assert job.dataframe_transform is None
         self.jobs.append(job)
         staging = StagingDirectory(job.staging_uri)
         files = (file for number in range(len(job.tasks)) for file in stage_slices(job, [number]))

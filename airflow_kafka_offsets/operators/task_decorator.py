@@ -1,0 +1,88 @@
+"""`@task.kafka_batch(…)`: a load whose transform is the body of the decorated function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from inspect import Parameter
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from airflow.sdk.bases.decorator import TaskDecorator
+
+
+class KafkaBatchTask(DecoratedOperator, KafkaBatchOperator):
+    """Load new records, with a function of the DAG file as the DataFrame transform.
+
+    The function and what it uses of the DAG file travel to Spark as code: no process there imports the DAG file.
+
+    As for `KafkaBatchOperator`: every parameter but `transform`.
+
+    :param python_callable: the function, without its first parameter, which is the DataFrame of the decoded records
+    :param modules: names of modules that travel with the function: what it imports from beside the DAG file
+    """
+
+    custom_operator_name = "@task.kafka_batch"
+    template_fields: Sequence[str] = (
+        *DecoratedOperator.template_fields,
+        *(name for name in KafkaBatchOperator.template_fields if name != "transform"),
+    )
+
+    def __init__(self, *, python_callable: Callable[..., Any], modules: Sequence[str] = (), **kwargs: Any) -> None:
+        if "transform" in kwargs:
+            raise ConfigurationError(
+                "@task.kafka_batch has no parameter transform: the body of the function is the transform"
+            )
+        if isinstance(modules, str) or not all(isinstance(name, str) for name in modules):
+            raise ConfigurationError(f"modules must be a list of the names of modules; got modules={modules!r}")
+        self.modules = modules
+        super().__init__(python_callable=python_callable, **kwargs)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Load.
+
+        :return: as of `KafkaBatchOperator`
+        """
+        from airflow_kafka_offsets.transforms.body import TaskBody
+
+        arguments = inspect.signature(self.python_callable).bind(*self.op_args, **self.op_kwargs).arguments
+        self.transform = TaskBody.of(self.python_callable.body, arguments, self.modules)  # type: ignore[attr-defined]
+        return KafkaBatchOperator.execute(self, context)
+
+
+def kafka_batch_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
+    """Return the decorator, or a decorated function.
+
+    :param python_callable: a function from DataFrame to DataFrame, with more parameters if it likes
+    :param kwargs: those of `KafkaBatchTask`
+    :raises ConfigurationError: the function has no parameter for the DataFrame
+    """
+    if python_callable is None:
+        return cast("TaskDecorator", partial(kafka_batch_task, **kwargs))
+    function, given = _without_frame(python_callable), {"multiple_outputs": False} | kwargs
+    return task_decorator_factory(function, decorated_operator_class=KafkaBatchTask, **given)
+
+
+def _without_frame(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function with the parameters that a DAG file gives: the DataFrame comes from Spark."""
+    signature = inspect.signature(function)
+    parameters = list(signature.parameters.values())
+    if not parameters or parameters[0].kind not in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
+        raise ConfigurationError(
+            f"@task.kafka_batch: the first parameter of {function.__qualname__} is the DataFrame of the decoded records; it has none"
+        )
+
+    @wraps(function)
+    def described(**_: Any) -> None:
+        raise AssertionError("Spark calls the function itself")
+
+    described.__signature__ = signature.replace(parameters=parameters[1:])  # type: ignore[attr-defined]
+    described.body = function  # type: ignore[attr-defined]
+    return described

@@ -1,0 +1,143 @@
+"""A function from Arrow record batch to Arrow record batch, in the pass that decodes the records."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_kafka_offsets.exceptions import ConfigurationError, TransformError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_kafka_offsets.transforms.transform import BatchFunction, Transformed
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ArrowTransform:
+    """A function from `pyarrow.RecordBatch` to `pyarrow.RecordBatch`.
+
+    It gets the declared columns and those that say which record a row came from. It may return fewer or more rows, and other columns;
+    all batches have the same ones. It is called once with an empty batch before anything is read.
+
+    :param path: its import path, `package.module.function`
+    :param modules: names of modules that travel to the executors beside the function's own
+    :param code: the function, and `columns` what it returns: added on the worker
+    """
+
+    kind: ClassVar[str] = "arrow"
+    runs_python: ClassVar[bool] = True
+    path: str
+    modules: Sequence[str] = ()
+    code: str = field(default="", repr=False, kw_only=True)
+    columns: str | None = field(default=None, repr=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, str) or not isinstance(self.modules, list | tuple):
+            raise ConfigurationError(
+                "ArrowTransform needs the import path of a function, 'package.module.function', and modules as a list of names; got "
+                f"{self.path!r} and modules={self.modules!r}"
+            )
+        object.__setattr__(self, "modules", tuple(self.modules))
+
+    @property
+    def name(self) -> str:
+        return self.path
+
+    @property
+    def _what(self) -> str:
+        return f"Transform {self.path!r}"
+
+    def resolve(self, context: Any) -> ArrowTransform:
+        """Return the transform with the templates in its path rendered: Airflow calls this before the task runs."""
+        return replace(self, path=context["task"].render_template(self.path, context))
+
+    def fingerprint(self) -> str:
+        from airflow_kafka_offsets.transforms.code import digest, package_files, source_files
+
+        return f"{self.path} {digest([*source_files(self.path), *package_files(self.modules)])}"
+
+    def prepared(self, columns: pa.Schema) -> ArrowTransform:
+        from airflow_kafka_offsets.transforms.code import import_function, to_text
+        from airflow_kafka_offsets.transforms.columns import known_columns
+        from airflow_kafka_offsets.transforms.columns import to_text as columns_to_text
+
+        function = import_function(self.path)
+        prepared = replace(self, code=to_text(self._what, function, self.modules), columns=None)
+        try:
+            result = function(_empty(columns))
+        except Exception as error:
+            log.info(
+                "%s cannot be called with an empty batch (%s): the columns that it returns are checked with the first records",
+                self._what,
+                type(error).__name__,
+            )
+            return prepared
+        return replace(prepared, columns=columns_to_text(known_columns(_batch(self._what, result).schema, self._what)))
+
+    def result(self) -> pa.Schema | None:
+        from airflow_kafka_offsets.transforms.columns import from_text
+
+        return from_text(self.columns)
+
+    def function(self, columns: pa.Schema) -> BatchFunction:
+        from airflow_kafka_offsets.transforms.code import from_text
+
+        return _Function(self._what, from_text(self._what, self.code), self.result())
+
+
+def _empty(columns: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_pylist([], schema=columns)
+
+
+def _batch(what: str, result: Any) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    if not isinstance(result, pa.RecordBatch):
+        raise TransformError(f"{what} returned {type(result).__name__}, not a pyarrow.RecordBatch")
+    return result
+
+
+class _Function:
+    """Calls the user's function, and checks what it returns.
+
+    :param columns: what it returns; None where the first batch shows it
+    """
+
+    def __init__(self, what: str, function: Any, columns: pa.Schema | None) -> None:
+        self._what, self._function, self._columns = what, function, columns
+
+    def __call__(self, rows: pa.RecordBatch) -> Transformed:
+        import pyarrow as pa
+
+        from airflow_kafka_offsets.transforms.columns import cast, check_origin, known_columns, places
+        from airflow_kafka_offsets.transforms.transform import Transformed
+        from airflow_kafka_offsets.transforms.user_errors import user_error
+
+        try:
+            result = self._function(rows)
+        except Exception as error:
+            raise user_error(f"{self._what}, of {places(rows)},", error) from None
+        what = f"{self._what}, of {places(rows)},"
+        columns = known_columns(_batch(what, result).schema, what)
+        self._columns = self._columns or columns
+        if columns != self._columns:
+            raise TransformError(
+                f"{what} returned other columns than before: {_described(columns)}; before, or of an empty batch, "
+                f"{_described(self._columns)}"
+            )
+        check_origin(rows, result, what)
+        try:
+            return Transformed(cast(result, columns))
+        except pa.ArrowInvalid:
+            raise TransformError(f"{what} returns a value that is outside of the range of its column") from None
+
+
+def _described(columns: pa.Schema) -> str:
+    return ", ".join(f"{column.name} {column.type}" for column in columns)

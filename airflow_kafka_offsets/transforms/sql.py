@@ -1,0 +1,194 @@
+"""A SELECT over each batch of decoded records, in the pass that decodes them. datafusion runs it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.exceptions import ConfigurationError, TransformError
+from airflow_kafka_offsets.transforms.sql_text import RECORDS, check, resolved, with_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_kafka_offsets.formats.record_format import BadRecord
+    from airflow_kafka_offsets.transforms.transform import BatchFunction, Transformed
+
+_TEMPLATE = re.compile(r"\{\{|\{%|\{#")
+
+_OPTIONS = {
+    # Names are quoted where they are columns; what follows AS stays as it is written.
+    "datafusion.sql_parser.enable_ident_normalization": "false",
+    "datafusion.sql_parser.map_string_types_to_utf8view": "false",
+    # A batch stays one batch, and its rows stay in order.
+    "datafusion.execution.target_partitions": "1",
+    "datafusion.execution.batch_size": str(1 << 24),
+    "datafusion.execution.time_zone": "+00:00",
+}
+
+_NODES = ("Projection", "Filter", "TableScan", "SubqueryAlias", "Unnest", "EmptyRelation")
+
+# The parts of datafusion's messages that hold no value of a record.
+_SAFE = re.compile(r"Divide by zero|Arithmetic overflow|Cast error|Parser error|Compute error|Invalid argument error")
+# The type that a value was to have: how a message ends, behind the value.
+_INTO = re.compile(r"to (?:value of |type )([A-Z]\w*(?:\([^()]*\))?)(?: type)?$")
+
+
+@dataclass(frozen=True)
+class Sql:
+    """A SELECT from `records`: the declared columns, and those that say which record a row came from.
+
+    It is run over each batch of records by itself, so aggregates, DISTINCT, windows, ORDER BY, LIMIT, joins and subqueries are refused,
+    and so are functions such as `random()` and `now()`. The origin columns are kept without being selected. Needs the extra `sql`.
+
+    :param query: in the SQL of datafusion (templated)
+    :param planned: the text that is run, and `columns` what it returns: added on the worker
+    :raises ConfigurationError: the text is refused; raised when the DAG is parsed, or of a template when it is rendered
+    """
+
+    kind: ClassVar[str] = "sql"
+    runs_python: ClassVar[bool] = False
+    query: str
+    planned: str = field(default="", repr=False, kw_only=True)
+    columns: str | None = field(default=None, repr=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.query, str) or not self.query.strip():
+            raise ConfigurationError(f"Sql needs the text of a SELECT from records; got {self.query!r}")
+        # Spark's driver need not have sqlglot.
+        if not self.planned and not _TEMPLATE.search(self.query):
+            check(self.query)
+
+    @property
+    def name(self) -> str:
+        return self.query
+
+    def resolve(self, context: Any) -> Sql:
+        """Return the transform with the templates in its text rendered: Airflow calls this before the task runs."""
+        return Sql(context["task"].render_template(self.query, context))
+
+    def fingerprint(self) -> str:
+        return self.query
+
+    def prepared(self, columns: pa.Schema) -> Sql:
+        if find_spec("datafusion") is None:
+            raise ConfigurationError(
+                "Sql needs datafusion: install the extra 'airflow-kafka-offsets[sql]' on the worker, and datafusion where Spark's "
+                "executors run"
+            )
+        from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
+        from airflow_kafka_offsets.transforms.columns import known_columns, to_text
+
+        planned = resolved(self.query, check(self.query), columns.names)
+        found = self._plan(planned, columns)
+        dropped = [name for name in ORIGIN_COLUMNS.names if name not in found.names]
+        if dropped:
+            planned = with_columns(planned, dropped)
+            found = self._plan(planned, columns)
+        return replace(self, planned=planned, columns=to_text(known_columns(found, self._what)))
+
+    def _plan(self, query: str, columns: pa.Schema) -> pa.Schema:
+        """Return what a text selects, as datafusion plans it.
+
+        :raises ConfigurationError: datafusion refuses it
+        """
+        import pyarrow as pa
+
+        try:
+            session = _session()
+            session.register_record_batches(RECORDS, [[pa.RecordBatch.from_pylist([], schema=columns)]])
+            frame = session.sql(query)
+            lines = frame.logical_plan().display_indent().splitlines()
+            schema: pa.Schema = frame.schema()
+        except Exception as error:
+            # Of the text alone: there are no records.
+            raise ConfigurationError(f"{self._what}: {shortened(str(error))}") from None
+        foreign = [line.strip() for line in lines if not line.strip().startswith(_NODES)]
+        if foreign:
+            raise ConfigurationError(f"{self._what} does more than to select from one batch: {shortened(foreign[0])}")
+        return schema
+
+    @property
+    def _what(self) -> str:
+        return f"Sql({shortened(self.query, 200)!r})"
+
+    def result(self) -> pa.Schema | None:
+        from airflow_kafka_offsets.transforms.columns import from_text
+
+        return from_text(self.columns)
+
+    def function(self, columns: pa.Schema) -> BatchFunction:
+        result = self.result()
+        assert result is not None  # see `prepared`
+        return _Function(self._what, self.planned, result)
+
+
+class _Function:
+    """Runs the text over batches. Rows for which it raises are bad records: halves of the batch show which they are."""
+
+    def __init__(self, what: str, query: str, columns: pa.Schema) -> None:
+        self._what, self._query, self._columns = what, query, columns
+        self._session = _session()
+
+    def __call__(self, rows: pa.RecordBatch) -> Transformed:
+        from airflow_kafka_offsets.transforms.transform import Transformed
+
+        good: list[pa.RecordBatch] = []
+        bad: list[BadRecord] = []
+        self._run(rows, 0, good, bad)
+        return Transformed(_joined(good, self._columns), bad)
+
+    def _run(self, rows: pa.RecordBatch, first: int, good: list[pa.RecordBatch], bad: list[BadRecord]) -> None:
+        """Add what rows become, and which of them are bad.
+
+        :param first: the index of the first of them in the batch
+        """
+        from airflow_kafka_offsets.formats.record_format import BadRecord
+        from airflow_kafka_offsets.transforms.columns import cast
+
+        try:
+            self._session.register_record_batches(RECORDS, [[rows]])
+            parts = self._session.sql(self._query).collect()
+            good += [cast(part, self._columns) for part in parts]
+        except (MemoryError, ImportError):
+            raise
+        except Exception as error:
+            if not rows.num_rows:
+                raise TransformError(f"{self._what} fails without a record: {_reason(str(error))}") from None
+            if rows.num_rows == 1:
+                bad.append(BadRecord(first, f"{_reason(str(error))}, in {self._what}", "transform"))
+                return
+        else:
+            return
+        finally:
+            self._session.deregister_table(RECORDS)
+        half = rows.num_rows // 2
+        self._run(rows.slice(0, half), first, good, bad)
+        self._run(rows.slice(half), first + half, good, bad)
+
+
+def _session() -> Any:
+    from datafusion import SessionConfig, SessionContext
+
+    return SessionContext(SessionConfig(_OPTIONS))
+
+
+def _joined(parts: list[pa.RecordBatch], columns: pa.Schema) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    if len(parts) == 1:
+        return parts[0]
+    table = pa.Table.from_batches(parts, columns).combine_chunks()
+    return table.to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], schema=columns)
+
+
+def _reason(message: str) -> str:
+    """Return what of a message of datafusion holds no value of a record."""
+    kind = _SAFE.search(message)
+    into = _INTO.search(message)
+    if kind is None:
+        return "the record cannot be transformed"
+    return f"{kind[0]}{f', to {into[1]}' if into else ''}"

@@ -1,0 +1,254 @@
+"""What a `Sql` may say: one SELECT from `records` that makes rows of each record by itself, and the same rows in each attempt.
+
+sqlglot reads the text. datafusion, which runs it, gets it as it is, but for the names of columns and of `records`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from airflow_kafka_offsets.core.origin import BATCH_ID, RESERVED_PREFIX
+from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+RECORDS = "records"
+"""The name of the decoded records."""
+
+VOLATILE = frozenset(
+    [
+        "current_date",
+        "current_time",
+        "current_timestamp",
+        "file_row_index",
+        "input_file_name",
+        "localtime",
+        "localtimestamp",
+        "now",
+        "rand",
+        "random",
+        "today",
+        "uuid",
+    ]
+)
+"""Functions whose result is another one in the next attempt."""
+
+AGGREGATES = frozenset(
+    [
+        "any_value",
+        "approx_distinct",
+        "approx_median",
+        "approx_percentile_cont",
+        "approx_percentile_cont_with_weight",
+        "array_agg",
+        "avg",
+        "bit_and",
+        "bit_or",
+        "bit_xor",
+        "bool_and",
+        "bool_or",
+        "corr",
+        "count",
+        "covar",
+        "covar_pop",
+        "covar_samp",
+        "grouping",
+        "max",
+        "mean",
+        "median",
+        "min",
+        "percentile_cont",
+        "quantile_cont",
+        "regr_avgx",
+        "regr_avgy",
+        "regr_count",
+        "regr_intercept",
+        "regr_r2",
+        "regr_slope",
+        "regr_sxx",
+        "regr_sxy",
+        "regr_syy",
+        "stddev",
+        "stddev_pop",
+        "stddev_samp",
+        "string_agg",
+        "sum",
+        "var",
+        "var_pop",
+        "var_population",
+        "var_samp",
+        "var_sample",
+    ]
+)
+
+WINDOWS = frozenset(
+    [
+        "cume_dist",
+        "dense_rank",
+        "first_value",
+        "lag",
+        "last_value",
+        "lead",
+        "nth_value",
+        "ntile",
+        "percent_rank",
+        "rank",
+        "row_number",
+    ]
+)
+
+_WHY_BATCHES = "a transform sees a batch of records at a time, and which records are in one is decided by chance"
+_WHY_ATTEMPTS = "a retry would make other rows of the same records"
+
+# The parts of a SELECT, by sqlglot's names of them. Newer versions end some with an underscore.
+_ALLOWED = {"expressions", "from", "where", "kind", "hint"}
+_PARTS = {
+    "distinct": "DISTINCT",
+    "group": "GROUP BY",
+    "having": "HAVING",
+    "joins": "JOIN",
+    "laterals": "LATERAL",
+    "limit": "LIMIT",
+    "offset": "OFFSET",
+    "order": "ORDER BY",
+    "qualify": "QUALIFY",
+    "sort": "SORT BY",
+    "windows": "WINDOW",
+    "with": "WITH",
+}
+
+
+def check(query: str) -> exp.Select:
+    """Return the parsed text of a `Sql`.
+
+    :raises ConfigurationError: it needs more than one batch, is no SELECT from `records`, or would make other rows in a retry
+    """
+    import sqlglot
+    from sqlglot import exp
+
+    try:
+        statements = [statement for statement in sqlglot.parse(query) if statement is not None]
+    except sqlglot.errors.SqlglotError as error:
+        raise _refusal(query, f"it cannot be read: {str(error).splitlines()[0]}") from None
+    if len(statements) != 1:
+        raise _refusal(query, f"it has {len(statements)} statements, and must be one SELECT")
+    (select,) = statements
+    if isinstance(select, exp.SetOperation):
+        raise _refusal(query, f"{select.key.upper()} needs more than one SELECT; {_WHY_BATCHES}")
+    if not isinstance(select, exp.Select):
+        raise _refusal(query, f"it must be a SELECT; got {select.key.upper()}")
+    for part, value in select.args.items():
+        if value and part.rstrip("_") not in _ALLOWED:
+            raise _refusal(query, f"{_PARTS.get(part.rstrip('_'), part.upper())} is refused: {_WHY_BATCHES}")
+    _check_source(query, select)
+    for node in select.walk():
+        _check_node(query, node, select)
+    _check_names(query, select)
+    return select
+
+
+def _check_source(query: str, select: exp.Select) -> None:
+    from sqlglot import exp
+
+    table = _table(select)
+    if not isinstance(table, exp.Table) or table.name.lower() != RECORDS or table.args.get("db") is not None:
+        raise _refusal(query, f"its FROM must be {RECORDS}, the name of the decoded records, and nothing else")
+    more = [part for part, value in table.args.items() if value and part not in ("this", "alias")]
+    if more:
+        raise _refusal(query, f"{more[0].upper()} is refused: {_WHY_BATCHES}")
+
+
+def _table(select: exp.Select) -> Any:
+    source = select.args.get("from_") or select.args.get("from")
+    return source.this if source is not None else None
+
+
+def _check_node(query: str, node: exp.Expression, select: exp.Select) -> None:
+    from sqlglot import exp
+
+    if isinstance(node, exp.Query) and node is not select:
+        raise _refusal(query, f"a subquery is refused: {_WHY_BATCHES}")
+    if isinstance(node, exp.Window | exp.WithinGroup):
+        raise _refusal(query, f"a window is refused: {_WHY_BATCHES}")
+    is_parameter = isinstance(node, exp.Identifier) and not node.quoted and node.name.startswith("$")
+    if is_parameter or isinstance(node, exp.Placeholder | exp.Parameter):
+        raise _refusal(query, f"{node.sql()} is a parameter, for which there is no value")
+    if not isinstance(node, exp.Func):
+        # Without parentheses it may be a column, if there is one of the name.
+        if isinstance(node, exp.Column) and node.name.lower() in VOLATILE - {"uuid", "rand", "random", "now", "today"}:
+            raise _refusal(query, f"{node.name}: {_WHY_ATTEMPTS}")
+        return
+    names = {name.lower() for name in (node.name if isinstance(node, exp.Anonymous) else "", *node.sql_names())}
+    if names & VOLATILE:
+        raise _refusal(query, f"{min(names & VOLATILE)}() is refused: {_WHY_ATTEMPTS}")
+    if isinstance(node, exp.AggFunc) or names & (AGGREGATES | WINDOWS):
+        name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()
+        raise _refusal(query, f"{name.lower()}() is refused: {_WHY_BATCHES}")
+
+
+def _check_names(query: str, select: exp.Select) -> None:
+    from sqlglot import exp
+
+    for item in select.expressions:
+        if isinstance(item, exp.Column | exp.Star):
+            continue
+        if not isinstance(item, exp.Alias):
+            raise _refusal(query, f"{item.sql()} needs a name: {item.sql()} AS name")
+        name = item.alias.lower()
+        if name == BATCH_ID or name.startswith(RESERVED_PREFIX):
+            raise _refusal(
+                query,
+                f"{item.alias} is a reserved name: the columns that say where a row came from are kept as they are",
+            )
+
+
+def resolved(query: str, select: exp.Select, columns: Iterable[str]) -> str:
+    """Return the text with columns named as they are declared: names are compared without case, as Spark does.
+
+    :param select: what `check` returned
+    """
+    from sqlglot import exp
+
+    declared = {name.lower(): name for name in columns}
+    table = _table(select)
+    names: dict[int, tuple[int, str]] = {}
+
+    def name(identifier: Any, new: str) -> None:
+        names[identifier.meta["start"]] = (identifier.meta["end"] + 1, '"' + new.replace('"', '""') + '"')
+
+    name(table.this, RECORDS)
+    qualifier = table.alias or RECORDS
+    if table.args.get("alias") is not None:
+        name(table.args["alias"].this, qualifier)
+    for column in select.find_all(exp.Column):
+        parts = [part for part in column.parts if isinstance(part, exp.Identifier)]
+        if parts and len(column.parts) > 1 and parts[0].name.lower() == qualifier.lower():
+            name(parts.pop(0), qualifier)
+        if parts and parts[0].name.lower() in declared:
+            name(parts[0], declared[parts[0].name.lower()])
+    for start, (end, new) in sorted(names.items(), reverse=True):
+        query = query[:start] + new + query[end:]
+    return query
+
+
+def with_columns(query: str, columns: Iterable[str]) -> str:
+    """Return a checked text that also selects columns."""
+    import sqlglot
+    from sqlglot.tokens import TokenType
+
+    depth, before = 0, None
+    for token in sqlglot.tokenize(query):
+        depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
+        # IS DISTINCT FROM compares.
+        if token.token_type == TokenType.FROM and depth == 0 and before != TokenType.DISTINCT:
+            added = "".join(f', "{name}"' for name in columns)
+            return f"{query[: token.start].rstrip()}{added} {query[token.start :]}"
+        before = token.token_type
+    raise AssertionError(query)
+
+
+def _refusal(query: str, reason: str) -> ConfigurationError:
+    return ConfigurationError(f"Sql({shortened(query, 200)!r}): {reason}")

@@ -1,0 +1,124 @@
+"""The protocols of transforms, and the table of the kinds that exist.
+
+A transform is plain data that a DAG author writes. `prepared` adds, on the worker and before Spark starts, what other processes need:
+code, and the columns of the result. There are two ways to run: a `BatchTransform` in the pass that decodes the records, a
+`DataFrameTransform` in a Spark session.
+
+To add a kind, write a module beside this one with a frozen dataclass that is one of these, and add a line to `TRANSFORMS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+    from airflow_kafka_offsets.formats.record_format import BadRecord
+
+TRANSFORMS = {
+    "arrow": "airflow_kafka_offsets.transforms.arrow:ArrowTransform",
+    "body": "airflow_kafka_offsets.transforms.body:TaskBody",
+    "dataframe": "airflow_kafka_offsets.transforms.dataframe:DataFrameFunction",
+    "sql": "airflow_kafka_offsets.transforms.sql:Sql",
+}
+"""The class of each kind of transform."""
+
+
+class Transformed(NamedTuple):
+    """The rows that a transform makes of a batch.
+
+    :param bad: the rows of the input that cannot be transformed, in their order
+    """
+
+    rows: pa.RecordBatch
+    bad: Sequence[BadRecord] = ()
+
+
+class BatchFunction(Protocol):
+    """Transforms batches, in Spark's tasks. A task creates a function for each slice."""
+
+    def __call__(self, rows: pa.RecordBatch) -> Transformed:
+        """Transform decoded rows, with their origin columns.
+
+        :raises TransformError: the user's code raised, or returned something that cannot be used
+        """
+
+
+@runtime_checkable
+class Transform(Protocol):
+    """A transform: a frozen dataclass whose fields JSON can hold, and gives back as they were."""
+
+    kind: ClassVar[str]
+    """Its name in `TRANSFORMS`."""
+
+    @property
+    def name(self) -> str:
+        """The name in messages and in the history of batches."""
+
+    def fingerprint(self) -> str:
+        """Return what decides which rows it makes, the code included. A batch with another fingerprint is staged again."""
+
+    def prepared(self, columns: pa.Schema) -> Transform:
+        """Return the transform with what Spark's processes need. Called on the worker, before anything is read.
+
+        :param columns: of a decoded row, with the origin columns
+        :raises ConfigurationError: the transform cannot work, or a library is missing
+        :raises TransformError: the user's code cannot be imported, or does not return what it has to
+        """
+
+
+@runtime_checkable
+class BatchTransform(Transform, Protocol):
+    """A transform of each record batch by itself: rows do not leave the Python process that decodes them."""
+
+    runs_python: ClassVar[bool]
+    """Whether it runs Python code of the user, which may import anything."""
+
+    def result(self) -> pa.Schema | None:
+        """Return the columns of the result, once it is prepared; None where only the first batch will show them."""
+
+    def function(self, columns: pa.Schema) -> BatchFunction:
+        """Return the function. Called in Spark's tasks."""
+
+
+@runtime_checkable
+class DataFrameTransform(Transform, Protocol):
+    """A transform of a DataFrame, in a Spark session."""
+
+    needs_path: ClassVar[bool]
+    """Whether Spark's driver imports it."""
+
+    def apply(self, rows: DataFrame) -> DataFrame:
+        """Call it. Called in Spark's driver.
+
+        :raises TransformError: the user's code raised, or did not return a DataFrame
+        """
+
+
+def as_transform(given: str | Transform | None) -> Transform | None:
+    """Return what a user wrote as a transform: text is the import path of a function from DataFrame to DataFrame."""
+    if not isinstance(given, str):
+        return given
+    from airflow_kafka_offsets.transforms.dataframe import DataFrameFunction
+
+    return DataFrameFunction(given)
+
+
+def to_plain(transform: Transform | None) -> dict[str, Any] | None:
+    """Return a transform in a form that JSON can hold."""
+    return None if transform is None else {"kind": transform.kind, **asdict(cast("Any", transform))}
+
+
+def from_plain(plain: Mapping[str, Any] | None) -> Transform | None:
+    """Return the transform that `to_plain` converted."""
+    if plain is None:
+        return None
+    fields = dict(plain)
+    module, _, name = TRANSFORMS[fields.pop("kind")].partition(":")
+    transform: Transform = getattr(import_module(module), name)(**fields)
+    return transform

@@ -1,0 +1,70 @@
+"""The example DAGs with transforms load what they say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from devstack.kafka import KafkaBroker
+from devstack.orders import produce_orders
+from devstack.topics import create_topic
+from tests.docs.test_example_dags import EXAMPLES
+from tests.support.loads import rows
+from tests.support.warm_airflow import WarmAirflowHome
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def warehouse(kafka: KafkaBroker, database: str) -> Iterator[Engine]:
+    create_topic(kafka.bootstrap_servers, "orders", 4)
+    produce_orders(kafka.bootstrap_servers, "orders", 500)
+    engine = sa.create_engine(database)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def home(kafka: KafkaBroker, warehouse: Engine) -> Iterator[WarmAirflowHome]:
+    connections = {
+        "kafka_default": json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": kafka.bootstrap_servers}}),
+        "spark_default": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+        "warehouse": warehouse.url.set(drivername="postgres").render_as_string(hide_password=False),
+    }
+    with WarmAirflowHome(dags=EXAMPLES, connections=connections) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("dag", "query", "expected"),
+    [
+        (
+            "transform_orders_with_sql",
+            "SELECT count(*) > 0, max(double) <= 1000, count(DISTINCT day) > 0, count(*) = count(_kafka_offset) FROM small_orders",
+            (True, True, True, True),
+        ),
+        (
+            "transform_orders_with_arrow",
+            "SELECT count(*) > 0, bool_and(abs(tax - (amount - amount / 1.19)) < 0.02), count(*) = count(_kafka_offset) FROM taxed_orders",
+            (True, True, True),
+        ),
+        (
+            "transform_orders_in_dag",
+            "SELECT count(*) > 0, min(gross) > 499, bool_and(loaded_for = '2026-01-01'), count(*) = count(_kafka_offset) FROM daily_orders",
+            (True, True, True, True),
+        ),
+    ],
+)
+def test_the_example_loads(
+    home: WarmAirflowHome, warehouse: Engine, dag: str, query: str, expected: tuple[bool, ...]
+) -> None:
+    run = home.run("dags", "test", dag, "2026-01-01")
+
+    output = run.stdout + run.stderr
+    assert run.returncode == 0, output[-8000:]
+    assert "is proved" in output
+    assert rows(warehouse, query) == [expected]

@@ -1,0 +1,34 @@
+"""Loads without Spark, whose jobs go through their JSON form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.spark.job import StageJob
+from tests.support.clients import Kafka
+from tests.support.inline import InlineLauncher
+from tests.support.loads import Loader
+from tests.support.memory_log import MemoryLog
+
+
+class ThroughJson(InlineLauncher):
+    """Runs what a submitted application would read from its job file."""
+
+    def __call__(self, job: StageJob) -> None:
+        super().__call__(StageJob.from_json(job.to_json()))
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
+    return MemoryLog().install(monkeypatch)
+
+
+@pytest.fixture
+def loader(kafka: Kafka, tmp_path: Path) -> Iterator[Loader]:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
+    yield Loader(kafka, engine, ThroughJson())
+    engine.dispose()
