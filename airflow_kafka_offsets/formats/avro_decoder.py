@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -52,6 +52,13 @@ class AvroDecoder:
     def __init__(self, columns: pa.Schema, reader: Type | None, prefix: int, lookup: Lookup) -> None:
         self._columns, self._reader, self._prefix, self._lookup = columns, reader, prefix, lookup
         self._schemas: dict[bytes, _OfSchema | str] = {}
+
+    @property
+    def schemas_read(self) -> Mapping[int, Sequence[str]]:
+        """The schemas of the values, by id; see `SchemaReading`."""
+        # A schema that is given has no id.
+        read: Mapping[int, Sequence[str]] = getattr(self._lookup, "read", {})
+        return read
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
         """Decode records; see `Decoder`."""

@@ -20,6 +20,7 @@ class WireSchemas:
 
     def __init__(self, known: Mapping[str, Sequence[str]], config: Mapping[str, Any] | None) -> None:
         self._known, self._config = known, config
+        self.read: dict[int, Sequence[str]] = {}
 
     def __call__(self, prefix: bytes) -> Type:
         """Return the schema of values with a prefix.
@@ -34,6 +35,7 @@ class WireSchemas:
         number = schema_id(prefix)
         if (texts := self._known.get(str(number))) is None:
             texts = self._fetched(number)
+        self.read[number] = texts
         return parse(texts[-1], texts[:-1])
 
     def _fetched(self, number: int) -> Sequence[str]:

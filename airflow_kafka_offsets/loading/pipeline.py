@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import cast
@@ -15,6 +16,7 @@ from airflow_kafka_offsets.core.instants import Start, check_start, check_until
 from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES, check
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.header import MetadataColumns
+from airflow_kafka_offsets.formats.read_schemas import ReadSchema, with_stored
 from airflow_kafka_offsets.formats.record_format import FORMATS, ConnectedFormat, Connections, RecordFormat
 from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
@@ -81,6 +83,15 @@ class Pipeline:
             for part, record_format in (("value", self.value_format), ("key", self.key_format))
         )
         return replace(self, value_format=cast("RecordFormat", value), key_format=key)
+
+    def with_schemas(self, stored: Sequence[ReadSchema]) -> Pipeline:
+        """Return the pipeline with formats that also know schemas which batches have read, whether or not a registry still does."""
+        key = self.key_format
+        return replace(
+            self,
+            value_format=with_stored(self.value_format, "value", stored),
+            key_format=None if key is None else with_stored(key, "key", stored),
+        )
 
     def check(self) -> pa.Schema:
         """Check the parameters, before any server is asked and Spark is launched.
