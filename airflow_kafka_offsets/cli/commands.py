@@ -94,7 +94,7 @@ COMMANDS = (
         "state.history",
         "Show the batches of a group",
         "Show the batches of a group, the newest first: loads, rewinds and everything else that moved positions, with author and "
-        "reason. With --batch, show the ranges, gaps and replaced output of one batch.",
+        "reason. With --batch, show the ranges, gaps and replaced output of one batch, and the schemas of a registry that it read (whole with --output json).",
         "history orders_loader --conn-id warehouse --limit 5\n"
         "         airflow kafka-offsets history orders_loader --conn-id warehouse --batch 42",
         *shared.GROUP,

@@ -19,6 +19,7 @@ from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.letters.drop import drop_letters
 from airflow_kafka_offsets.letters.replay import replay_letters
 from airflow_kafka_offsets.letters.selection import Letter, Letters, read_letters, summary
+from airflow_kafka_offsets.letters.selection import topics as topics_of
 from airflow_kafka_offsets.staging.refused import Record
 
 
@@ -50,7 +51,7 @@ def replay(args: Namespace) -> None:
     with database(args) as ledger:
         with ledger.connect() as conn:
             cluster_of(conn, ledger.tables, args.group)
-            topics = sorted({letter.topic for letter in read_letters(conn, ledger.tables, letters)})
+            topics = topics_of(conn, ledger.tables, letters)
         replayed = []
         if topics:
             pipeline = make_pipeline(args, topics, ledger.tables)
@@ -87,7 +88,8 @@ def drop(args: Namespace) -> None:
 
 @usage()
 def _letters(args: Namespace) -> Letters:
-    return Letters(args.group, args.batch, args.error_class, offset_bounds(args.offsets).read() if args.offsets else ())
+    ranges = offset_bounds(args.offsets).read() if args.offsets else ()
+    return Letters(args.group, args.batch, args.error_class, ranges, args.schema_id)
 
 
 def _row(letter: Letter) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.cli.command import command, database, usage
 from airflow_kafka_offsets.cli.output import note, show
-from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.core.text import count, shortened
 from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger import install, overview, rights
@@ -89,6 +89,8 @@ def history(args: Namespace) -> None:
     with database(args) as ledger, ledger.connect() as conn:
         if args.batch is not None:
             rows = overview.batch_parts(conn, ledger.tables, args.group, args.batch)
+            if args.output in ("table", "plain"):
+                rows = [row | {"schema": row["schema"] and shortened(row["schema"], 80)} for row in rows]
             show(
                 rows,
                 args.output,

@@ -182,7 +182,7 @@ class Avro:
                 *references, text = texts_of(prefix)
                 return AvroDecoder(parse(text, references), columns, reader)
 
-            return PrefixedDecoder(columns, of_id, on_new_field=self.on_new_field)
+            return PrefixedDecoder(columns, of_id, on_new_field=self.on_new_field, schemas_read=texts_of.read)
         assert reader is not None  # see `columns`
         given = GivenSchema(reader, self.schema or "", single_object=self.single_object)
         length = SINGLE_OBJECT_PREFIX if self.single_object else 0

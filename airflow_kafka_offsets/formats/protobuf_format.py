@@ -217,7 +217,9 @@ class Protobuf:
                 raise SchemaError(f"it is the message {message.full_name}, and not {expected}")
             return ProtobufDecoder(message, columns, reader)
 
-        return PrefixedDecoder(columns, of_prefix, wire_prefix_length, on_new_field=self.on_new_field)
+        return PrefixedDecoder(
+            columns, of_prefix, wire_prefix_length, on_new_field=self.on_new_field, schemas_read=encoded_of.read
+        )
 
 
 def _compiled(schemas: dict[str, RegisteredSchema]) -> dict[str, str]:

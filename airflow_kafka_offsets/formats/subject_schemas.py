@@ -120,6 +120,7 @@ class TaskSchemas(Generic[T]):
     :param config: of the registry, which is asked for others; None to ask for none
     :param kind: of the schemas
     :param plain: returns the plain data of a schema, by its id; raises a SchemaError if it has none
+    :ivar read: the plain data of the schemas that were asked for, by id
     """
 
     def __init__(
@@ -130,6 +131,7 @@ class TaskSchemas(Generic[T]):
         plain: Callable[[int, RegisteredSchema], T],
     ) -> None:
         self._known, self._config, self._kind, self._plain = known, config, kind, plain
+        self.read: dict[int, T] = {}
 
     def __call__(self, prefix: bytes) -> T:
         """Return the plain data of the schema of values with a prefix.
@@ -137,12 +139,16 @@ class TaskSchemas(Generic[T]):
         :raises SchemaError: the prefix is that of no schema
         :raises RegistryUnavailableError: the registry does not answer, so that nothing is known of the record
         """
-        from airflow_kafka_offsets.formats.schema_registry import NotFoundError, SchemaRegistry
-        from airflow_kafka_offsets.formats.wire_format import SchemaError, schema_id
+        from airflow_kafka_offsets.formats.wire_format import schema_id
 
         number = schema_id(prefix)
-        if str(number) in self._known:
-            return self._known[str(number)]
+        self.read[number] = found = self._known[str(number)] if str(number) in self._known else self._fetched(number)
+        return found
+
+    def _fetched(self, number: int) -> T:
+        from airflow_kafka_offsets.formats.schema_registry import NotFoundError, SchemaRegistry
+        from airflow_kafka_offsets.formats.wire_format import SchemaError
+
         if self._config is None:
             raise SchemaError("it is not among the schemas that are known")
         with closing(SchemaRegistry(self._config)) as registry:

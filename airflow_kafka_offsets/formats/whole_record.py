@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -56,17 +56,17 @@ class WholeRecord:
         return {name: Header(**source) for name, source in self.metadata.items() if source is not None}
 
     @property
-    def _formats(self) -> Iterator[tuple[str, RecordFormat]]:
-        if self.key is not None:
-            yield "key", from_plain(self.key)
-        yield "value", from_plain(self.value)
+    def formats(self) -> dict[str, RecordFormat]:
+        """The formats of key and value, the key first."""
+        plain = {"key": self.key, "value": self.value}
+        return {part: from_plain(fields) for part, fields in plain.items() if fields is not None}
 
     @property
     def reads_headers(self) -> bool:
-        return bool(self._headers) or any(record_format.reads_headers for _, record_format in self._formats)
+        return bool(self._headers) or any(record_format.reads_headers for record_format in self.formats.values())
 
     def fingerprint(self) -> str:
-        parts = {part: record_format.fingerprint() for part, record_format in self._formats}
+        parts = {part: record_format.fingerprint() for part, record_format in self.formats.items()}
         return json.dumps([self.kind, parts, self.metadata], sort_keys=True)
 
     def columns(self) -> pa.Schema:
@@ -76,7 +76,7 @@ class WholeRecord:
         """
         import pyarrow as pa
 
-        fields = [column for _, record_format in self._formats for column in record_format.columns()]
+        fields = [column for record_format in self.formats.values() for column in record_format.columns()]
         fields += [pa.field(name, _type(source)) for name, source in self.metadata.items()]
         names = [column.name.lower() for column in fields]
         if doubled := sorted({column.name for column in fields if names.count(column.name.lower()) > 1}):
@@ -94,15 +94,31 @@ class WholeRecord:
         import pyarrow as pa
 
         fields = list(columns)
-        parts: list[Callable[[pa.RecordBatch], Decoded]] = []
-        for part, record_format in self._formats:
+        parts: dict[str, Decoder] = {}
+        for part, record_format in self.formats.items():
             count = len(record_format.columns())
-            decode = decoder_of(record_format, pa.schema(fields[:count]), connections)
-            parts.append(decode if part == "value" else _of_key(decode))
+            parts[part] = decoder_of(record_format, pa.schema(fields[:count]), connections)
             fields = fields[count:]
-        if self.metadata:
-            parts.append(_of_metadata(pa.schema(fields), self._headers))
-        return lambda records: _joined(columns, [decode(records) for decode in parts], records.num_rows)
+        return _WholeDecoder(columns, parts, _of_metadata(pa.schema(fields), self._headers) if self.metadata else None)
+
+
+class _WholeDecoder:
+    """Decodes key, value and metadata of records.
+
+    :param parts: the decoders of key and value
+    """
+
+    def __init__(
+        self, columns: pa.Schema, parts: Mapping[str, Decoder], metadata: Callable[[pa.RecordBatch], Decoded] | None
+    ) -> None:
+        self.parts = parts
+        self._columns = columns
+        steps = [_of_key(decode) if part == "key" else decode for part, decode in parts.items()]
+        self._steps = [*steps, metadata] if metadata is not None else steps
+
+    def __call__(self, records: pa.RecordBatch) -> Decoded:
+        """Decode records; see `Decoder`."""
+        return _joined(self._columns, [decode(records) for decode in self._steps], records.num_rows)
 
 
 def _type(source: Mapping[str, Any] | None) -> pa.DataType:

@@ -7,8 +7,8 @@ until the bad records are alone. What is between the prefix and the columns is f
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -81,6 +81,7 @@ class PrefixedDecoder:
         have to be seen
     :param has_ids: whether a prefix begins with the id of a schema, which begins the reasons of bad records
     :param on_new_field: what to do with fields of a schema that are no columns
+    :param schemas_read: filled by `decoder_of`; see `SchemaReading`
     """
 
     def __init__(
@@ -91,8 +92,10 @@ class PrefixedDecoder:
         *,
         has_ids: bool = True,
         on_new_field: OnNewField = "ignore",
+        schemas_read: Mapping[int, Any] | None = None,
     ) -> None:
         self._columns, self._decoder_of, self._prefix_length = columns, decoder_of, prefix_length
+        self.schemas_read = schemas_read if schemas_read is not None else {}
         self._has_ids, self._on_new_field = has_ids, on_new_field
         self._decoders: dict[bytes, SchemaDecoder | str] = {}
 

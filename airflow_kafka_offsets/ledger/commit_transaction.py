@@ -5,14 +5,14 @@ What a load checks and writes besides rows (positions, lease) is in `ledger.clai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DataError, DBAPIError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from airflow_kafka_offsets.database.errors import database_message, is_outage
 from airflow_kafka_offsets.database.messages import refusal
@@ -27,9 +27,6 @@ from airflow_kafka_offsets.ledger.batch_rows import Batch, change_open
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.positions import Reads, bound_partition, is_bound_partition
 from airflow_kafka_offsets.ledger.tables import Tables
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 class Written(NamedTuple):
@@ -92,30 +89,6 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
         ) from unknown
     except DatabaseBusyError as busy:
         raise DatabaseBusyError(f"Batch {of_group} was not committed: {busy}") from busy
-
-
-def write_dead_letters(conn: Connection, tables: Tables, batch: Batch, letters: Iterable[pa.RecordBatch]) -> None:
-    """Insert the dead letters of a batch.
-
-    :param letters: record batches with the columns of `staging.dead_letters.SCHEMA`
-    """
-    of_batch = {"batch_id": batch.batch_id, "consumer_group": batch.group_id}
-    renamed = {"offset": "offset_value", "timestamp": "record_timestamp"}
-    for chunk in letters:
-        rows = [
-            of_batch | {renamed.get(name, name): value for name, value in letter.items()}
-            for letter in chunk.to_pylist()
-        ]
-        if all(row["error"].isascii() for row in rows):
-            conn.execute(tables.dead_letters.insert(), rows)
-            continue
-        try:
-            with conn.begin_nested():
-                conn.execute(tables.dead_letters.insert(), rows)
-        except DataError:
-            # The database's encoding lacks a character of a reason. A batch does not fail for that; all else is bytes or ASCII.
-            plain = ({"error": row["error"].encode("ascii", "backslashreplace").decode()} for row in rows)
-            conn.execute(tables.dead_letters.insert(), [row | error for row, error in zip(rows, plain, strict=True)])
 
 
 def _rows_committed(conn: Connection, claim: Claim, batch: Batch) -> int | None:

@@ -28,6 +28,7 @@ _RANGE_COLUMNS = (
 )  # fmt: skip
 _GAP_COLUMNS = ("topic", "partition", "start_offset", "end_offset", "cause", "decision")
 _REPLACED_COLUMNS = ("topic", "partition", "replaced_batch_id", "row_count", "dead_letters")
+_SCHEMA_COLUMNS = ("of", "schema_id", "type", "schema")
 
 
 def groups(conn: Connection, tables: Tables) -> list[Row]:
@@ -88,7 +89,7 @@ def batches(conn: Connection, tables: Tables, group_id: str, limit: int) -> list
 
 
 def batch_parts(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> list[Row]:
-    """Return what a batch did to partitions: `part` is range, gap or replaced, with the columns of all three.
+    """Return what a batch did to partitions: `part` is range, gap, replaced or schema, with the columns of all four.
 
     :raises ConfigurationError: the group, or a batch of it with that id, does not exist
     """
@@ -106,7 +107,7 @@ def batch_parts(conn: Connection, tables: Tables, group_id: str, batch_id: int) 
         "gap": (tables.offset_gaps, _GAP_COLUMNS),
         "replaced": (tables.replaced_output, _REPLACED_COLUMNS),
     }
-    names = dict.fromkeys(_label(name) for _, columns in parts.values() for name in columns)
+    names = dict.fromkeys([*(_label(name) for _, columns in parts.values() for name in columns), *_SCHEMA_COLUMNS])
     rows: list[Row] = []
     for part, (table, columns) in parts.items():
         query = (
@@ -115,7 +116,14 @@ def batch_parts(conn: Connection, tables: Tables, group_id: str, batch_id: int) 
             .order_by(*(table.c[name] for name in columns[:3]))
         )
         rows += [{"part": part} | names | row for row in _rows(conn, query)]
-    return rows
+    read, texts = tables.batch_schemas.c, tables.schema_texts.c
+    schemas = (
+        sa.select(read.part.label("of"), read.schema_id, texts.type, texts.texts.label("schema"))
+        .join(tables.schema_texts, texts.digest == read.digest)
+        .where(read.batch_id == batch_id)
+        .order_by(read.part, read.schema_id)
+    )
+    return rows + [{"part": "schema"} | names | row for row in _rows(conn, schemas)]
 
 
 def _select(table: sa.Table, *names: str) -> sa.Select[Any]:

@@ -18,8 +18,6 @@ def of_loads(tables: Tables) -> Iterator[tuple[sa.Table, str]]:
     """Yield each right that loads, replays that replace nothing, reports and `verify` need on a table."""
     updated = (tables.consumer_groups, tables.consumed_offsets, tables.offset_batches, tables.offset_ranges)
     for table in tables.metadata.sorted_tables:
-        if table in (tables.schema_texts, tables.batch_schemas):
-            continue
         yield table, "SELECT"
         if table not in (tables.schema_version, tables.replaced_output):
             yield table, "INSERT"

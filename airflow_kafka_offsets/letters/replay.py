@@ -2,47 +2,46 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import attrgetter
+from itertools import groupby, islice
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.core.parameters import from_attributes
-from airflow_kafka_offsets.core.text import count, first_few
+from airflow_kafka_offsets.core.text import MAX_INT64, count, first_few
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError
 from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.ledger.batch_rows import current_user
+from airflow_kafka_offsets.ledger.batch_schemas import schemas_of_group, store_schemas
 from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.letters.selection import TOO_LARGE, Letter, Letters, read_letters
+from airflow_kafka_offsets.letters.selection import TOO_LARGE, Letter, Letters, count_by_batch, read_letters
 from airflow_kafka_offsets.letters.statements import correct_history, delete, is_of, store_errors
 from airflow_kafka_offsets.loading.commit import add_columns, write_rows
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.stage import StagedBatch
+from airflow_kafka_offsets.loading.stage import StagedBatch, job_of
 from airflow_kafka_offsets.loading.staging_area import create_directory
-from airflow_kafka_offsets.spark.driver import write_manifest
+from airflow_kafka_offsets.spark.driver import stage_here
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
-from airflow_kafka_offsets.spark.tasks import stage_slices
-from airflow_kafka_offsets.staging.dead_letters import dead_letters
+from airflow_kafka_offsets.staging.dead_letters import dead_letters, headers_of
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest
 from airflow_kafka_offsets.staging.records import SCHEMA, write_records
 from airflow_kafka_offsets.staging.refused import Record
-from airflow_kafka_offsets.transforms.transform import as_transform
 
 log = logging.getLogger(__name__)
+
+# Conditions of a statement: databases limit the number of bound values.
+_AT_ONCE = 200
+
+_LETTERS_AT_ONCE = 500
 
 Errors = dict[Record, tuple[str, str]]
 """What is wrong with records: the class of the error, and the reason."""
@@ -100,108 +99,114 @@ def replay_letters(
     with translated_errors(f"The dead letters of group {letters.group_id!r} were not replayed to the end"):
         with ledger.connect() as conn:
             cluster_of(conn, ledger.tables, letters.group_id)
-            found = [
-                letter if corrected is None else replace(letter, value=corrected[letter.record])
-                for letter in read_letters(conn, ledger.tables, letters)
-                if (letter.error_class != TOO_LARGE if corrected is None else letter.record in corrected)
-            ]
-            found = _of_target(conn, ledger.tables, found, pipeline.sink.name)
+            counts = count_by_batch(conn, ledger.tables, letters, corrected)
+            batches = _of_target(conn, ledger.tables, counts, pipeline.sink.name)
+            pipeline = pipeline.with_schemas(schemas_of_group(conn, ledger.tables, letters.group_id))
         target = pipeline.sink.prepare(
             engine, pipeline.result_columns(columns), may_grow=pipeline.on_new_field == "add"
         )
         replayed = []
-        for batch_id, of_batch in groupby(found, attrgetter("batch_id")):
-            some = list(of_batch)
+        for batch_id in batches:
             directory = create_directory(batch_id, pipeline.staging_dir)
             try:
-                job = from_attributes(
-                    StageJob,
+                with ledger.connect() as conn:
+                    found = read_letters(conn, ledger.tables, replace(letters, batch_id=batch_id))
+                    slices, records = _write(directory, _as_they_are_now(found, corrected))
+                if not records:  # somebody else was quicker
+                    continue
+                job = job_of(
                     pipeline,
-                    transform=as_transform(pipeline.transform),
+                    directory,
                     batch_id=batch_id,
-                    slices=tuple(_write(directory, some)),
+                    slices=slices,
                     kafka_config={},
                     connections=connections or {},
                     columns=columns,
                     target=target,
                     fingerprint=pipeline.fingerprint(columns),
-                    staging_uri=directory.uri,
-                    python_path=tuple(filter(None, sys.path)) if pipeline.needs_path else (),
-                    idle_timeout=pipeline.idle_timeout.total_seconds(),
+                    span_ms=None,
                     on_bad_record="dead_letter",
                     max_dead_letters=None,
-                    task_offsets=0,
-                    span_ms=None,
-                    progress_interval=StageJob.progress_interval,
+                    # What is kept already is not measured again.
+                    max_record_bytes=MAX_INT64,
                     records_are_staged=True,
                 )
                 staged = _stage(job, directory, launcher)
-                replayed.append(_commit(ledger, letters.group_id, pipeline, some, staged, who, reason))
+                replayed.append(_commit(ledger, letters.group_id, pipeline, records, staged, who, reason))
             finally:
                 directory.remove()
     return replayed
 
 
-def _of_target(conn: Connection, tables: Tables, letters: Sequence[Letter], target: str) -> list[Letter]:
-    """Return the letters of batches that were loaded into a target.
+def _as_they_are_now(letters: Iterable[Letter], corrected: Mapping[Record, bytes | None] | None) -> Iterator[Letter]:
+    """Yield the letters that can be replayed, with corrected values."""
+    for letter in letters:
+        if corrected is None:
+            if letter.error_class != TOO_LARGE:
+                yield letter
+        elif letter.record in corrected:
+            yield replace(letter, value=corrected[letter.record])
 
+
+def _of_target(conn: Connection, tables: Tables, counts: Mapping[int, int], target: str) -> list[int]:
+    """Return the batches with dead letters that were loaded into a target.
+
+    :param counts: of the dead letters, by batch
     :raises ConfigurationError: there are letters, and all are of batches that were loaded elsewhere
     """
     batches = tables.offset_batches.c
     query = sa.select(batches.batch_id, batches.target_table, batches.target_table.in_(same_table_names(conn, target)))
-    targets: dict[int, tuple[str, bool]] = {
-        row[0]: (row[1], row[2])
-        for row in conn.execute(query.where(batches.batch_id.in_(sorted({letter.batch_id for letter in letters}))))
-    }
-    found = [letter for letter in letters if targets[letter.batch_id][1]]
-    if letters and not found:
-        batch_id = letters[0].batch_id
+    targets: dict[int, tuple[str, bool]] = {}
+    for first in range(0, len(counts), _AT_ONCE):
+        some = query.where(batches.batch_id.in_(sorted(counts)[first : first + _AT_ONCE]))
+        targets |= {row[0]: (row[1], row[2]) for row in conn.execute(some)}
+    found = [batch_id for batch_id in sorted(counts) if targets[batch_id][1]]
+    if counts and not found:
+        batch_id = min(counts)
         raise ConfigurationError(
             f"Batch {batch_id} was loaded into {targets[batch_id][0]!r}, and its dead letters belong there, not into {target!r}. "
             "Nothing was changed; name that table"
         )
-    if len(found) < len(letters):
+    if len(found) < len(counts):
         elsewhere = sorted({name for name, is_target in targets.values() if not is_target})
         log.info(
             "%s of batches that were loaded into %s stay: they belong there",
-            count(len(letters) - len(found), "dead letter"),
+            count(sum(counts.values()) - sum(counts[batch_id] for batch_id in found), "dead letter"),
             first_few(map(repr, elsewhere)),
         )
     return found
 
 
-def _write(directory: StagingDirectory, letters: Sequence[Letter]) -> Iterator[Slice]:
-    """Write letters as records, and yield the slice of each partition."""
-    partitions = groupby(letters, lambda letter: (letter.topic, letter.partition))
-    for index, (tp, of_partition) in enumerate(partitions):
-        some = list(of_partition)
-        slice_ = Slice(index, *tp, some[0].offset, some[-1].offset + 1)
-        records = [
+def _write(directory: StagingDirectory, letters: Iterable[Letter]) -> tuple[list[Slice], list[Record]]:
+    """Write letters of a batch as records; return the slice of each partition, and which records there are."""
+    slices, records = list[Slice](), list[Record]()
+    for index, (tp, of_partition) in enumerate(groupby(letters, lambda letter: (letter.topic, letter.partition))):
+        first = len(records)
+        write_records(directory, index, _as_records(of_partition, records))
+        slices.append(Slice(index, *tp, records[first].offset, records[-1].offset + 1))
+    return slices, records
+
+
+def _as_records(letters: Iterator[Letter], records: list[Record]) -> Iterator[pa.RecordBatch]:
+    """Yield letters as Kafka's reader yields records, and add which they are to a list."""
+    while some := list(islice(letters, _LETTERS_AT_ONCE)):
+        records += [letter.record for letter in some]
+        rows = [
             {
                 "key": letter.key,
                 "value": letter.value,
                 "offset": letter.offset,
                 "timestamp": letter.timestamp,
-                "headers": _headers(letter.headers),
+                "headers": [{"key": key, "value": value} for key, value in headers_of(letter.headers)],
             }
             for letter in some
         ]
-        write_records(directory, slice_, pa.RecordBatch.from_pylist(records, schema=SCHEMA))
-        yield slice_
-
-
-def _headers(text: str | None) -> list[dict[str, str | bytes | None]]:
-    return [
-        {"key": key, "value": None if value is None else base64.b64decode(value)}
-        for key, value in json.loads(text or "[]")
-    ]
+        yield pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
 
 
 def _stage(job: StageJob, directory: StagingDirectory, launcher: Launcher | None) -> StagedBatch:
     if job.dataframe_transform is None or launcher is None:
-        # There are few of them: no Spark is needed to decode them.
-        files = (file for number in range(len(job.tasks)) for file in stage_slices(job, [number]))
-        manifest = write_manifest(job, directory, tuple(files))
+        manifest = stage_here(job)
     else:
         launcher(job)
         manifest = Manifest.from_json(directory.read_text(MANIFEST))
@@ -212,12 +217,12 @@ def _commit(
     ledger: Ledger,
     group_id: str,
     pipeline: Pipeline,
-    letters: Sequence[Letter],
+    records: Sequence[Record],
     staged: StagedBatch,
     who: str,
     reason: str | None,
 ) -> Replayed:
-    tables, batch_id = ledger.tables, letters[0].batch_id
+    tables, batch_id = ledger.tables, staged.manifest.batch_id
     retried = replace(pipeline, on_bad_record="dead_letter", max_dead_letters=None)
     done, good = Replayed(batch_id, 0, 0, 0), list[Record]()
 
@@ -228,13 +233,14 @@ def _commit(
         add_columns(conn, tables, batch_id, retried, staged)
         rows, staged_rows = write_rows(conn, retried, staged)
         errors = _errors(staged) | {record: ("target", why) for record, why in staged_rows.refused.reasons.items()}
-        good = [letter.record for letter in letters if letter.record not in errors]
+        good = [record for record in records if record not in errors]
         if delete(conn, tables, batch_id, good) != len(good):
             raise LedgerError(
                 f"Dead letters of batch {batch_id} were replayed or removed by somebody else meanwhile. Nothing of the batch was "
                 "changed; look at the list again"
             )
         store_errors(conn, tables, batch_id, errors)
+        store_schemas(conn, tables, batch_id, staged.manifest.schemas)
         done = Replayed(batch_id, len(good), rows, len(errors))
         if good:
             correct_history(conn, tables, batch_id, good, rows, who, reason)

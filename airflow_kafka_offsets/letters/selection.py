@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -29,12 +30,14 @@ class Letters:
     :param batch_id: the batch that set them aside
     :param error_class: value, key, header, size, target, dropped
     :param ranges: offsets of partitions
+    :param schema_id: at the beginning of the value
     """
 
     group_id: str
     batch_id: int | None = None
     error_class: str | None = None
     ranges: Sequence[OffsetRange] = ()
+    schema_id: int | None = None
 
     def condition(self, tables: Tables) -> sa.ColumnElement[bool]:
         """Return the condition for their rows. Dropped ones are meant only where their class is named."""
@@ -46,6 +49,8 @@ class Letters:
             conditions.append(letters.error_class == self.error_class)
         else:
             conditions.append(letters.error_class.is_distinct_from(DROPPED))
+        if self.schema_id is not None:
+            conditions.append(letters.schema_id == self.schema_id)
         if self.ranges:
             conditions.append(
                 sa.or_(
@@ -65,6 +70,7 @@ class Letter:
     """A dead letter.
 
     :param headers: JSON: a list of [key, value], with values in base64 or null; None without headers
+    :param schema_id: at the beginning of the value, where its format has a registry
     """
 
     batch_id: int
@@ -77,6 +83,7 @@ class Letter:
     timestamp: datetime | None
     error_class: str | None
     error: str
+    schema_id: int | None = None
 
     @property
     def record(self) -> Record:
@@ -84,9 +91,9 @@ class Letter:
 
 
 def summary(conn: Connection, tables: Tables, letters: Letters) -> list[dict[str, Any]]:
-    """Return how many there are of each batch, partition and error class, with the first offset, the last, and an error."""
+    """Return how many there are of each batch, partition, error class and schema, with the first offset, the last, and an error."""
     columns = tables.dead_letters.c
-    keys = (columns.batch_id, columns.topic, columns.partition, columns.error_class)
+    keys = (columns.batch_id, columns.topic, columns.partition, columns.error_class, columns.schema_id)
     offset = columns.offset_value
     query = (
         sa.select(
@@ -104,6 +111,28 @@ def summary(conn: Connection, tables: Tables, letters: Letters) -> list[dict[str
     return [{str(name): value for name, value in row.items()} for row in conn.execute(query).mappings()]
 
 
+def topics(conn: Connection, tables: Tables, letters: Letters) -> list[str]:
+    """Return the topics of dead letters."""
+    topic = tables.dead_letters.c.topic
+    return list(conn.scalars(sa.select(topic).where(letters.condition(tables)).distinct().order_by(topic)))
+
+
+def count_by_batch(
+    conn: Connection, tables: Tables, letters: Letters, records: Container[Record] | None
+) -> Counter[int]:
+    """Return how many of the dead letters can be replayed, by batch.
+
+    :param records: those that are corrected, and may have been too large to be kept; None for the others
+    """
+    columns = tables.dead_letters.c
+    places = sa.select(columns.batch_id, columns.topic, columns.partition, columns.offset_value)
+    where = [letters.condition(tables)]
+    if records is None:
+        where.append(columns.error_class.is_distinct_from(TOO_LARGE))
+    found = stream(conn, places.where(*where).order_by(columns.batch_id))
+    return Counter(row.batch_id for row in found if records is None or Record(*row[1:]) in records)
+
+
 def read_letters(conn: Connection, tables: Tables, letters: Letters, limit: int | None = None) -> Iterator[Letter]:
     """Yield dead letters, in the order of their batches, partitions and offsets.
 
@@ -119,6 +148,7 @@ def read_letters(conn: Connection, tables: Tables, letters: Letters, limit: int 
         columns.record_timestamp,
         columns.error_class,
         columns.error,
+        columns.schema_id,
     )
     for row in stream(conn, query.where(letters.condition(tables)).order_by(*key).limit(limit)):
         yield Letter(*row)

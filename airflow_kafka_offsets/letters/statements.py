@@ -12,6 +12,7 @@ from airflow_kafka_offsets.core.instants import format_instant
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import database_now
+from airflow_kafka_offsets.ledger.dead_letters import execute_with_errors
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.staging.refused import Record
 
@@ -42,9 +43,15 @@ def delete(conn: Connection, tables: Tables, batch_id: int, records: Sequence[Re
 
 def store_errors(conn: Connection, tables: Tables, batch_id: int, errors: Mapping[Record, tuple[str, str]]) -> None:
     """Store what is wrong with letters that are bad still: the class of the error, and the reason."""
-    for record, (error_class, error) in errors.items():
-        of_letter = is_of(tables, batch_id, [record])
-        conn.execute(tables.dead_letters.update().where(of_letter).values(error_class=error_class, error=error))
+    letters = tables.dead_letters
+    place = {"topic": letters.c.topic, "partition": letters.c.partition, "offset": letters.c.offset_value}
+    of_letter = [column == sa.bindparam(f"of_{name}", type_=column.type) for name, column in place.items()]
+    rows = [
+        {"error_class": error_class, "error": error} | {f"of_{name}": value for name, value in record._asdict().items()}
+        for record, (error_class, error) in errors.items()
+    ]
+    if rows:
+        execute_with_errors(conn, letters.update().where(letters.c.batch_id == batch_id, *of_letter), rows)
 
 
 def correct_history(

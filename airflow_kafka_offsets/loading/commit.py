@@ -16,8 +16,10 @@ from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import StagedFileError
 from airflow_kafka_offsets.ledger.batch_rows import Batch, note_added_columns
+from airflow_kafka_offsets.ledger.batch_schemas import store_schemas
 from airflow_kafka_offsets.ledger.claims import Claim
-from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch, write_dead_letters
+from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch
+from airflow_kafka_offsets.ledger.dead_letters import write_dead_letters
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import Commit, LoadContext, LoadResult
@@ -89,6 +91,8 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
         write_dead_letters(conn, tables, batch, dead_letters(staged.directory, staged.manifest))
         count, rows = write_rows(conn, pipeline, staged)
         write_dead_letters(conn, tables, batch, refused_letters(context, batch, rows))
+        # At the end: a text that is new to the database is locked from here to COMMIT.
+        store_schemas(conn, tables, batch.batch_id, staged.manifest.schemas)
         reads = with_refused(staged.reads, rows.refused.reasons)
         return Written(count, reads)
 

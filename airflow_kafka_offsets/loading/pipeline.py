@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import cast
@@ -17,6 +18,7 @@ from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES, check
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.header import MetadataColumns
 from airflow_kafka_offsets.formats.new_fields import with_fields
+from airflow_kafka_offsets.formats.read_schemas import ReadSchema, with_stored
 from airflow_kafka_offsets.formats.record_format import (
     FORMATS,
     ConnectedFormat,
@@ -140,6 +142,15 @@ class Pipeline:
             return record_format
         return with_fields(
             record_format, self.on_new_field, self.sink.name, lambda: self.sink.prepare(engine, None).known
+        )
+
+    def with_schemas(self, stored: Sequence[ReadSchema]) -> Pipeline:
+        """Return the pipeline with formats that also know schemas which batches have read, whether or not a registry still does."""
+        key = self.key_format
+        return replace(
+            self,
+            value_format=with_stored(self.value_format, "value", stored),
+            key_format=None if key is None else with_stored(key, "key", stored),
         )
 
     def check(self) -> pa.Schema:

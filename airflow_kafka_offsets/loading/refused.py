@@ -16,6 +16,7 @@ from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.core.origin import RECORD, RESERVED_PREFIX, TIMESTAMP
 from airflow_kafka_offsets.exceptions import DataLossError, LogTruncatedError, TopicRecreatedError, UnknownTopicError
+from airflow_kafka_offsets.formats.read_schemas import has_schema_ids
 from airflow_kafka_offsets.formats.record_format import BadRecord
 from airflow_kafka_offsets.kafka.reader import consumer_config, read
 from airflow_kafka_offsets.ledger.batch_rows import Batch
@@ -41,12 +42,13 @@ def refused_letters(context: LoadContext, batch: Batch, rows: StagedRows) -> Ite
     missing = dict(rows.refused.reasons)
     if not missing:
         return
+    with_schema_ids = has_schema_ids(context.pipeline.record_format)
     for slice_, records in _records(context, batch, missing):
         offsets = records.column("offset").to_pylist()
         found = {row: Record(slice_.topic, slice_.partition, offset) for row, offset in enumerate(offsets)}
         bad = [BadRecord(row, missing.pop(record), "target") for row, record in found.items() if record in missing]
         if bad:
-            yield letters_of(records, slice_, bad)
+            yield letters_of(records, slice_, bad, with_schema_ids)
     if missing:
         yield _of_rows(rows, missing)
 

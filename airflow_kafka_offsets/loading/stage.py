@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 from airflow_kafka_offsets import exceptions
 from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.instants import from_milliseconds
-from airflow_kafka_offsets.core.offsets import TopicPartition, split
+from airflow_kafka_offsets.core.offsets import Slice, TopicPartition, split
 from airflow_kafka_offsets.core.parameters import from_attributes
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import (
@@ -32,6 +32,7 @@ from airflow_kafka_offsets.ledger.batches import begin_staging, mark_staged
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.loading.context import LoadContext
+from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from airflow_kafka_offsets.spark.main import failure
@@ -103,28 +104,37 @@ def stage(context: LoadContext, claim: Claim, batch: Batch) -> StagedBatch:
 def make_job(context: LoadContext, batch: Batch, directory: StagingDirectory) -> StageJob:
     """Return all that the Spark application needs to know, as plain data."""
     pipeline = context.pipeline
-    return from_attributes(
-        StageJob,
+    return job_of(
         pipeline,
+        directory,
         batch_id=batch.batch_id,
-        slices=tuple(split(batch.ranges, pipeline.slice_offsets)),
-        transform=as_transform(pipeline.transform),
+        slices=split(batch.ranges, pipeline.slice_offsets),
         kafka_config=context.kafka_config,
         connections=context.connections,
         columns=context.columns,
         target=context.target,
         fingerprint=context.recipe.fingerprint,
-        staging_uri=directory.uri,
         span_ms=batch.span.milliseconds if batch.span is not None else None,
-        # A transform may be in the folder of the DAG file, which is only on this process's path.
-        python_path=tuple(filter(None, sys.path)) if pipeline.needs_path else (),
-        idle_timeout=pipeline.idle_timeout.total_seconds(),
-        task_offsets=pipeline.slice_offsets // _SMALL_SLICE,
         # There are no more records than offsets; the commit knows how many there are.
         max_dead_letters=most_of(pipeline.max_dead_letters, batch.offsets),
-        progress_interval=StageJob.progress_interval,
-        records_are_staged=False,
     )
+
+
+def job_of(pipeline: Pipeline, directory: StagingDirectory, *, slices: Iterable[Slice], **others: Any) -> StageJob:
+    """Return the job that stages slices as a pipeline says.
+
+    :param others: what the pipeline does not know, and the fields of the job that have another value than it says
+    """
+    own = {
+        # A transform may be in the folder of the DAG file, which is only on this process's path.
+        "python_path": tuple(filter(None, sys.path)) if pipeline.needs_path else (),
+        "transform": as_transform(pipeline.transform),
+        "idle_timeout": pipeline.idle_timeout.total_seconds(),
+        "task_offsets": pipeline.slice_offsets // _SMALL_SLICE,
+        "progress_interval": StageJob.progress_interval,
+        "records_are_staged": False,
+    }
+    return from_attributes(StageJob, pipeline, slices=tuple(slices), staging_uri=directory.uri, **{**own, **others})
 
 
 def launch_application(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDirectory) -> StagedBatch:

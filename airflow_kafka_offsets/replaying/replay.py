@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, DataLossError
 from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.kafka.time_search import TimeSearch
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.ledger.batch_schemas import schemas_of_group
 from airflow_kafka_offsets.ledger.group_table import loads_into
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.loading.commit import stage_and_commit
@@ -74,6 +76,8 @@ def replay(
 ) -> LoadResult:
     """Load a range of offsets in batches of at most `max_records`; the positions of the group do not move.
 
+    Schemas that the registry of a format no longer knows are those that batches of the group have read.
+
     A running load of the group goes on. Into another table than the group's, rows are appended. Into the group's table they go
     only with `replace` or an `upsert_key`, and only offsets before the stored positions.
 
@@ -121,6 +125,9 @@ def replay(
             replace=replace,
             connections=connections,
         )
+        with context.ledger.connect() as conn:
+            stored = schemas_of_group(conn, context.ledger.tables, pipeline.group_id)
+        context = dataclasses.replace(context, pipeline=pipeline.with_schemas(stored))
         request = Replay(
             group_id=pipeline.group_id,
             owner=run or TaskRun.of_this_process(),

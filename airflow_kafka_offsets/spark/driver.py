@@ -6,16 +6,18 @@ What a task does is in `tasks`, and what a submitted application does to start s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import StagingError, TransformError
+from airflow_kafka_offsets.formats.read_schemas import with_texts
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes, print_line
 from airflow_kafka_offsets.spark.slow_way import advice
 from airflow_kafka_offsets.spark.split_config import split_config
-from airflow_kafka_offsets.spark.tasks import RESULT_DDL, read_arrow, write_arrow
+from airflow_kafka_offsets.spark.tasks import RESULT_DDL, read_arrow, stage_slices, write_arrow
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead, StagedFile
 from airflow_kafka_offsets.transforms.columns import check_columns
@@ -59,6 +61,12 @@ def stage_files(job: StageJob, collect: Callable[[], Iterable[StagedFile]]) -> M
     return write_manifest(job, staging, files, notes)
 
 
+def stage_here(job: StageJob) -> Manifest:
+    """Stage a job without a transform in this process: few records need no Spark."""
+    files = (file for number in range(len(job.tasks)) for file in stage_slices(job, [number]))
+    return write_manifest(job, StagingDirectory(job.staging_uri), tuple(files))
+
+
 def write_manifest(
     job: StageJob, staging: StagingDirectory, files: tuple[StagedFile, ...], notes: SliceNotes | None = None
 ) -> Manifest:
@@ -88,6 +96,8 @@ def write_manifest(
         or SliceRead(slice_.index, slice_.topic, slice_.partition, slice_.start, slice_.end, None)
         for slice_ in job.slices
     )
-    manifest = Manifest(job.batch_id, job.fingerprint, files, reads)
+    schemas = with_texts(job.record_format, (schema for read in reads for schema in read.schemas))
+    plain_reads = tuple(replace(read, schemas=()) for read in reads)
+    manifest = Manifest(job.batch_id, job.fingerprint, files, plain_reads, schemas)
     staging.write_text(MANIFEST, manifest.to_json())
     return manifest

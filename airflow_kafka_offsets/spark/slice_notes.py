@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.formats.read_schemas import ReadSchema
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import SliceRead, StagedFile
@@ -71,12 +72,13 @@ class SliceReport:
             self._next_note = time.monotonic() + self._interval
             write_progress(self._staging, self._read)
 
-    def finish(self, dead_letters_file: StagedFile | None) -> None:
+    def finish(self, dead_letters_file: StagedFile | None, schemas: tuple[ReadSchema, ...] = ()) -> None:
         """Write the note of a slice that was read to its end.
 
         :param dead_letters_file: complete, if there is one
+        :param schemas: of a registry that its records were read with
         """
-        write_slice(self._staging, replace(self._read, dead_letters_file=dead_letters_file))
+        write_slice(self._staging, replace(self._read, dead_letters_file=dead_letters_file, schemas=schemas))
 
 
 def _milliseconds(known: int | None, microseconds: int | None) -> list[int]:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, NewFieldError, RecordError, TransformError
+from airflow_kafka_offsets.formats.read_schemas import has_schema_ids, schemas_read
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded, Decoder, decoder_of
 from airflow_kafka_offsets.formats.row_columns import add_origin, format_columns
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
@@ -98,7 +99,7 @@ def read_slice(
     # Dead letters hold the headers.
     with_headers = job.record_format.reads_headers or job.on_bad_record == "dead_letter"
     report = SliceReport(slice_, staging, job.progress_interval)
-    with DeadLetterFile(staging, slice_, job.max_dead_letters) as dead_letters:
+    with DeadLetterFile(staging, slice_, job.max_dead_letters, has_schema_ids(job.record_format)) as dead_letters:
         for records in _records(job, slice_, staging, with_headers):
             usual, large = separate_large(records, job.max_record_bytes)
             if large and job.on_bad_record == "fail":
@@ -115,7 +116,7 @@ def read_slice(
                 dead_letters.add(usual, bad)
                 yield rows
             report.add(records, dead_letters.count)
-    report.finish(dead_letters.file)
+    report.finish(dead_letters.file, schemas_read(job.record_format, decode))
 
 
 def _records(job: StageJob, slice_: Slice, staging: StagingDirectory, with_headers: bool) -> Iterator[pa.RecordBatch]:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import DeadLetterError
+from airflow_kafka_offsets.formats.read_schemas import schema_id_of
 from airflow_kafka_offsets.formats.record_format import BadRecord
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter, record_batches
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -33,12 +34,14 @@ SCHEMA = pa.schema(
         pa.field("timestamp", pa.timestamp("us", "UTC")),
         pa.field("error_class", pa.string(), nullable=False),
         pa.field("error", pa.string(), nullable=False),
+        pa.field("schema_id", pa.int64()),
     ]
 )
 """The columns of dead letters.
 
 `headers` is JSON: a list of [key, value], with values in base64 or null. It is null where a record has no headers, and where the
 key of a header is not UTF-8. `error_class` is the part of the record that is bad (`formats.record_format.BadRecord`), or target.
+`schema_id` is that at the beginning of the value, where the format has a registry.
 """
 
 
@@ -49,14 +52,22 @@ class DeadLetterFile(ExitStack):
     the slice names the file that counts.
 
     :param max_dead_letters: of the whole batch; None for any number
+    :param with_schema_ids: whether values begin with the id of a schema
     """
 
-    def __init__(self, staging: StagingDirectory, slice_: Slice, max_dead_letters: int | None = None) -> None:
+    def __init__(
+        self,
+        staging: StagingDirectory,
+        slice_: Slice,
+        max_dead_letters: int | None = None,
+        with_schema_ids: bool = False,
+    ) -> None:
         super().__init__()
         self.count = 0
         self._staging = staging
         self._slice = slice_
         self._max = max_dead_letters
+        self._with_schema_ids = with_schema_ids
         self._writer: ArrowFileWriter | None = None
 
     @property
@@ -81,7 +92,7 @@ class DeadLetterFile(ExitStack):
         if self._writer is None:
             name = f"dead-{slice_.index}-{uuid.uuid4().hex}.arrow"
             self._writer = self.enter_context(ArrowFileWriter(self._staging, name, SCHEMA))
-        self._writer.write(letters_of(batch, slice_, bad))
+        self._writer.write(letters_of(batch, slice_, bad, self._with_schema_ids))
         self.count += len(bad)
 
 
@@ -118,24 +129,33 @@ def dead_letters(staging: StagingDirectory, manifest: Manifest) -> Iterator[pa.R
             yield from record_batches(staging, read.dead_letters_file)
 
 
-def letters_of(batch: pa.RecordBatch, slice_: Slice, bad: Sequence[BadRecord]) -> pa.RecordBatch:
+def letters_of(batch: pa.RecordBatch, slice_: Slice, bad: Sequence[BadRecord], with_schema_ids: bool) -> pa.RecordBatch:
     """Return dead letters of the bad records of a batch, with the columns of `SCHEMA`.
 
     :param batch: what `kafka.reader.read` yields, with headers
+    :param with_schema_ids: whether values begin with the id of a schema
     """
     records = batch.take(pa.array([record.row for record in bad], pa.int64()))
     columns = {name: records.column(name) for name in ("offset", "key", "value", "timestamp")}
     columns["topic"] = pa.repeat(pa.scalar(slice_.topic), len(bad))
     columns["partition"] = pa.repeat(pa.scalar(slice_.partition, pa.int32()), len(bad))
-    columns["headers"] = pa.array(map(_header_text, records.column("headers").to_pylist()), pa.string())
+    columns["headers"] = pa.array(map(header_text, records.column("headers").to_pylist()), pa.string())
     # The reason of another format may be of any length, and databases do not store NUL in text.
     columns["error_class"] = pa.array([record.part for record in bad], pa.string())
     columns["error"] = pa.array([shortened(record.reason).replace("\0", "\\0") for record in bad], pa.string())
+    ids = map(schema_id_of, records.column("value").to_pylist() if with_schema_ids else [None] * len(bad))
+    columns["schema_id"] = pa.array(ids, pa.int64())
     return pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
-def _header_text(headers: Sequence[Mapping[str, Any]] | None) -> str | None:
+def header_text(headers: Sequence[Mapping[str, Any]] | None) -> str | None:
+    """Return headers as JSON; see `SCHEMA`."""
     if not headers:
         return None
     values = ((header["key"], header["value"]) for header in headers)
     return json.dumps([[key, None if value is None else base64.b64encode(value).decode()] for key, value in values])
+
+
+def headers_of(text: str | None) -> list[tuple[str, bytes | None]]:
+    """Return the headers of a text that `header_text` wrote."""
+    return [(key, None if value is None else base64.b64decode(value)) for key, value in json.loads(text or "[]")]

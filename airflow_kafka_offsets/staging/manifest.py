@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from airflow_kafka_offsets.formats.read_schemas import ReadSchema
+
 MANIFEST = "manifest.json"
 
 
@@ -37,6 +39,7 @@ class SliceRead:
     :param bytes: size of keys and values, as read
     :param dead_letters: number of records that could not be decoded
     :param dead_letters_file: the file with these records, None if there are none
+    :param schemas: of a registry that its records were read with; the manifest has them once for all slices
     """
 
     index: int
@@ -50,12 +53,14 @@ class SliceRead:
     bytes: int = 0
     dead_letters: int = 0
     dead_letters_file: StagedFile | None = None
+    schemas: tuple[ReadSchema, ...] = ()
 
     @classmethod
     def from_plain(cls, fields: Mapping[str, Any]) -> SliceRead:
         """Return what `asdict` made plain."""
         file = fields["dead_letters_file"]
-        return cls(**{**fields, "dead_letters_file": None if file is None else StagedFile(**file)})
+        schemas = tuple(ReadSchema(**schema) for schema in fields["schemas"])
+        return cls(**{**fields, "dead_letters_file": None if file is None else StagedFile(**file), "schemas": schemas})
 
 
 @dataclass(frozen=True)
@@ -63,12 +68,14 @@ class Manifest:
     """The accepted files of a staged batch. The commit ignores files that the manifest does not name.
 
     :param fingerprint: of the job
+    :param schemas: of a registry that records were read with, with their texts
     """
 
     batch_id: int
     fingerprint: str
     files: tuple[StagedFile, ...]
     reads: tuple[SliceRead, ...]
+    schemas: tuple[ReadSchema, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -99,6 +106,7 @@ class Manifest:
             plain["fingerprint"],
             tuple(StagedFile(**fields) for fields in plain["files"]),
             tuple(map(SliceRead.from_plain, plain["reads"])),
+            tuple(ReadSchema(**schema) for schema in plain["schemas"]),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
@@ -22,21 +22,25 @@ SCHEMA = pa.schema(
 """The columns of records, as `kafka.reader.read` yields them with headers."""
 
 
-def write_records(staging: StagingDirectory, slice_: Slice, records: pa.RecordBatch) -> None:
-    """Write the records of a slice, with the columns of `SCHEMA`."""
-    with ArrowFileWriter(staging, _name(slice_), SCHEMA) as writer:
-        writer.write(records)
+def write_records(staging: StagingDirectory, index: int, records: Iterable[pa.RecordBatch]) -> None:
+    """Write the records of a slice, with the columns of `SCHEMA`.
+
+    :param index: of the slice
+    """
+    with ArrowFileWriter(staging, _name(index), SCHEMA) as writer:
+        for batch in records:
+            writer.write(batch)
 
 
 def read_records(staging: StagingDirectory, slice_: Slice) -> Iterator[pa.RecordBatch]:
     """Yield the records of a slice."""
     with (
-        staging.filesystem.open_input_file(staging.file(_name(slice_))) as stream,
+        staging.filesystem.open_input_file(staging.file(_name(slice_.index))) as stream,
         pa.ipc.open_file(stream) as reader,
     ):
         for index in range(reader.num_record_batches):
             yield reader.get_batch(index)
 
 
-def _name(slice_: Slice) -> str:
-    return f"records-{slice_.index}.arrow"
+def _name(index: int) -> str:
+    return f"records-{index}.arrow"

@@ -36,6 +36,7 @@ def test_they_are_counted(cli: CommandLine, orders: str) -> None:
         "topic": orders,
         "partition": 0,
         "error_class": "value",
+        "schema_id": None,
         "records": 3,
         "first": 1,
         "last": 4,

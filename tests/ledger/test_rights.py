@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -14,6 +14,8 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
+from airflow_kafka_offsets.formats.avro_format import Avro
+from airflow_kafka_offsets.formats.schema_registry import SchemaRegistry
 from airflow_kafka_offsets.ledger.groups import wait_for_group
 from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.rights import grants, of_loads, of_moves
@@ -28,10 +30,12 @@ from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
 from devstack.postgres import PostgresServer
 from devstack.topics import create_topic, delete_records
+from tests.support.avro import wire
 from tests.support.clients import produce
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, names
 from tests.support.memory_log import MemoryLog
+from tests.support.registry import FakeRegistry, fake_registry
 from tests.support.replays import Replayer
 
 pytestmark = pytest.mark.server
@@ -69,11 +73,21 @@ def owner(postgres: PostgresServer) -> Iterator[Engine]:
     postgres.drop_database("rights")
 
 
+@pytest.fixture(scope="module")
+def registry() -> Iterator[FakeRegistry]:
+    with fake_registry() as registry:
+        yield registry
+
+
 @pytest.fixture
-def loader(owner: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Loader]:
+def loader(owner: Engine, monkeypatch: pytest.MonkeyPatch, registry: FakeRegistry) -> Iterator[Loader]:
     """Loads as a role that has no rights but those that a test grants."""
     engine = sa.create_engine(owner.url.set(username="loader", password="loader"))
-    yield Loader(MemoryLog().install(monkeypatch), engine, InlineLauncher())
+    # A schema of its own, whose text no earlier test has stored.
+    number = len(registry.schemas) + 1
+    registry.register("orders", {"type": "record", "name": f"r{number}", "fields": [{"name": "id", "type": "long"}]})
+    connections = {"registry": registry.config}
+    yield Loader(MemoryLog().install(monkeypatch), engine, InlineLauncher(), connections=connections)
     engine.dispose()
     run(owner, "REASSIGN OWNED BY loader TO CURRENT_USER", "DROP OWNED BY loader")
 
@@ -90,7 +104,7 @@ def grant(owner: Engine, *on_target: str, moves: bool) -> None:
 
 
 def load(loader: Loader) -> tuple[str, str]:
-    """All that loads do: first positions, rows, a dead letter, a gap; a replay into another table; the proof. Return group and topic."""
+    """All that loads do: first positions, rows, a dead letter, a gap; a replay into another table; the proof; schemas of a registry. Return group and topic."""
     group, topic = (f"{name}_{next(numbers)}" for name in ("group", "orders"))
     options: dict[str, Any] = {"tables": TABLES, "group_id": group, "on_bad_record": "dead_letter"}
     create_topic(loader.kafka.bootstrap_servers, topic, 2)
@@ -102,7 +116,19 @@ def load(loader: Loader) -> tuple[str, str]:
     loader(topic, on_data_loss="skip", **options)
     Replayer(loader)(topic, {topic: {0: (9, 11)}}, **options)
     verify(group, sink=TARGET, engine=loader.engine, tables=TABLES, kafka_config=loader.config)
+    create_topic(loader.kafka.bootstrap_servers, f"{topic}_avro", 1)
+    # Every value of the schemas is the same.
+    produce(loader.kafka, f"{topic}_avro", [wire(registered(loader), b"\x02")])
+    avro = Avro("id BIGINT", registry_conn_id="registry")
+    loader(f"{topic}_avro", value_format=avro, **options | {"group_id": f"{group}_avro"})
     return group, topic
+
+
+def registered(loader: Loader) -> int:
+    """The latest id of a schema in the registry."""
+    with closing(SchemaRegistry(loader.connections["registry"])) as registry:
+        number, _ = registry.version("orders", registry.versions("orders")[-1])
+        return number
 
 
 def load_and_move(loader: Loader) -> None:

@@ -99,6 +99,7 @@ def test_a_letter_holds_the_record_and_why_it_is_one(staging: StagingDirectory) 
             "timestamp": BEGUN,
             "error_class": "value",
             "error": "not JSON",
+            "schema_id": None,
         },
         {
             "topic": "orders",
@@ -110,6 +111,7 @@ def test_a_letter_holds_the_record_and_why_it_is_one(staging: StagingDirectory) 
             "timestamp": None,
             "error_class": "value",
             "error": "no id",
+            "schema_id": None,
         },
     ]
 

@@ -60,7 +60,7 @@ commit_module = import_module("airflow_kafka_offsets.loading.commit")
 replay_module = import_module("airflow_kafka_offsets.replaying.replay")
 claims = import_module("airflow_kafka_offsets.ledger.claims")
 commit_transaction = import_module("airflow_kafka_offsets.ledger.commit_transaction")
-inline_module = import_module("tests.support.inline")
+driver_module = import_module("airflow_kafka_offsets.spark.driver")
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "after the ranges are stored": _after(load_module, "plan"),
     "while a slice is read": _while_a_slice_is_read,
     "after some slices are staged": _in_the_second_slice,
-    "before the manifest": _before(inline_module, "write_manifest"),
+    "before the manifest": _before(driver_module, "write_manifest"),
     "after the manifest": _before(stage_module, "mark_staged"),
     "after it is marked as staged": _before(commit_module, "commit"),
     "inside the transaction": _before(claims, "set_positions"),
@@ -192,7 +192,7 @@ REPLAY_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "after the ranges of a replay are stored": _after(replay_module, "_plan"),
     "while a slice is read": _while_a_slice_is_read,
     "after some slices are staged": _in_the_second_slice,
-    "before the manifest": _before(inline_module, "write_manifest"),
+    "before the manifest": _before(driver_module, "write_manifest"),
     "after the manifest": _before(stage_module, "mark_staged"),
     "after a replay is marked as staged": _before(commit_module, "commit"),
     "inside the transaction of a replay": _before(commit_transaction, "_close"),

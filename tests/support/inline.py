@@ -5,10 +5,8 @@ What Spark itself does to a load is tested with real Spark; here its part is onl
 
 from __future__ import annotations
 
-from airflow_kafka_offsets.spark.driver import write_manifest
+from airflow_kafka_offsets.spark.driver import stage_here
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.tasks import stage_slices
-from airflow_kafka_offsets.staging.directory import StagingDirectory
 
 
 class InlineLauncher:
@@ -23,9 +21,7 @@ class InlineLauncher:
     def __call__(self, job: StageJob) -> None:
         assert job.dataframe_transform is None
         self.jobs.append(job)
-        staging = StagingDirectory(job.staging_uri)
-        files = (file for number in range(len(job.tasks)) for file in stage_slices(job, [number]))
-        write_manifest(job, staging, tuple(files))
+        stage_here(job)
 
     def on_kill(self) -> None:
         """Nothing runs beside this process."""

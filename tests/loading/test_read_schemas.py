@@ -1,0 +1,241 @@
+"""What a schema id meant is stored with the batch that read it, and read again where the registry no longer knows the id."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.exceptions import RecordError, RegistryUnavailableError
+from airflow_kafka_offsets.formats import schema_registry
+from airflow_kafka_offsets.formats.avro_format import Avro
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.ledger.overview import batch_parts
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.letters.replay import Replayed, replay_letters
+from airflow_kafka_offsets.letters.selection import Letters, read_letters, summary
+from airflow_kafka_offsets.replaying.replay import replay
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from tests.support.avro import encode, wire
+from tests.support.clients import Kafka, producer
+from tests.support.inline import InlineLauncher
+from tests.support.loads import Loader, TopicFactory, rows
+from tests.support.memory_log import MemoryLog
+from tests.support.registry import FakeRegistry, fake_registry
+from tests.support.verifying import LEFT_OUT
+
+V1: dict[str, Any] = {"type": "record", "name": "order", "fields": [{"name": "id", "type": "int"}]}
+V2: dict[str, Any] = V1 | {"fields": [{"name": "id", "type": "long"}]}
+# Declared columns need no schema of the subject.
+AVRO = Avro("id BIGINT", registry_conn_id="registry")
+READ = (
+    "SELECT s.batch_id, s.part, s.schema_id, t.type, t.texts FROM batch_schemas s "
+    "JOIN schema_texts t ON t.digest = s.digest ORDER BY 1, 2, 3"
+)
+
+
+@pytest.fixture
+def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
+    return MemoryLog().install(monkeypatch)
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeRegistry]:
+    monkeypatch.setattr(schema_registry, "_PAUSE_SECONDS", 0.0)
+    with fake_registry() as registry:
+        yield registry
+
+
+@pytest.fixture
+def loader(kafka: Kafka, registry: FakeRegistry, tmp_path: Path) -> Iterator[Loader]:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
+    yield Loader(kafka, engine, InlineLauncher(), connections={"registry": registry.config})
+    engine.dispose()
+
+
+def put(loader: Loader, topic: str, *records: tuple[bytes | None, bytes | None]) -> None:
+    writer = producer(loader.kafka)
+    for key, value in records:
+        writer.produce(topic, partition=0, key=key, value=value)
+    assert writer.flush(30) == 0
+
+
+def value(number: int, schema_id: int, schema: Any = V1) -> bytes:
+    return wire(schema_id, encode(schema, {"id": number}))
+
+
+def texts(*schemas: Any) -> str:
+    return json.dumps([schema if isinstance(schema, str) else json.dumps(schema) for schema in schemas])
+
+
+@pytest.fixture
+def orders(loader: Loader, registry: FakeRegistry, topic: TopicFactory) -> str:
+    """A topic whose registry has the first schema when a load begins."""
+    name = topic()
+    assert registry.register(f"{name}-value", V1) == 1
+    return name
+
+
+def forget(registry: FakeRegistry) -> None:
+    registry.schemas.clear()
+    registry.subjects.clear()
+
+
+def test_ids_and_texts_of_values_and_keys_are_stored_with_each_batch(
+    loader: Loader, registry: FakeRegistry, orders: str
+) -> None:
+    registry.register("elsewhere", V2)
+    registry.register(f"{orders}-key", '"long"')
+    key = wire(3, encode("long", 5))
+    options: dict[str, Any] = {"value_format": AVRO, "key_format": Avro("k BIGINT", "registry", column="k")}
+    # Of four slices.
+    options["slice_offsets"] = 1
+    put(loader, orders, (key, value(1, 1)), (None, value(2, 2, V2)), (None, value(3, 2, V2)), (key, None))
+    loader(orders, **options)
+    put(loader, orders, (None, value(4, 1)))
+    loader(orders, **options)
+
+    long = json.dumps(['"long"'])
+    assert rows(loader.engine, READ) == [
+        (1, "key", 3, "avro", long),
+        (1, "value", 1, "avro", texts(V1)),
+        # One that a task has asked for: its subject is not that of the topic.
+        (1, "value", 2, "avro", texts(V2)),
+        (2, "value", 1, "avro", texts(V1)),
+    ]
+    assert rows(loader.engine, "SELECT count(*) FROM schema_texts") == [(3,)]
+
+
+def test_a_batch_shows_what_it_read(loader: Loader, orders: str) -> None:
+    put(loader, orders, (None, value(1, 1)))
+    loader(orders, value_format=AVRO)
+
+    with loader.engine.connect() as conn:
+        found = batch_parts(conn, Tables(), "loader", 1)
+
+    (read,) = [{name: row[name] for name in ("of", "schema_id", "type", "schema")} for row in found if row["of"]]
+    assert read == {"of": "value", "schema_id": 1, "type": "avro", "schema": texts(V1)}
+    assert [row["part"] for row in found] == ["range", "schema"]
+
+
+def test_a_batch_that_an_earlier_attempt_staged_is_stored_with_what_that_read(
+    loader: Loader, registry: FakeRegistry, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(loader, orders, (None, value(1, 1)))
+    prepare = SqlTable.write
+    monkeypatch.setattr(SqlTable, "write", lambda *_: (_ for _ in ()).throw(MemoryError("killed")))
+    with pytest.raises(MemoryError):
+        loader(orders, value_format=AVRO)
+    monkeypatch.setattr(SqlTable, "write", prepare)
+    forget(registry)
+
+    loader(orders, value_format=AVRO)
+
+    assert len(loader.launcher.jobs) == 1
+    assert rows(loader.engine, READ) == [(1, "value", 1, "avro", texts(V1))]
+
+
+def test_a_replay_reads_ids_that_the_registry_does_not_know_any_more(
+    loader: Loader, registry: FakeRegistry, orders: str
+) -> None:
+    put(loader, orders, (None, value(1, 1)), (None, value(2, 1)))
+    loader(orders, value_format=AVRO)
+    forget(registry)
+
+    def again(group: str = "loader") -> None:
+        pipeline = loader.pipeline([orders], value_format=AVRO, sink=SqlTable("elsewhere"), group_id=group)
+        replay(
+            pipeline,
+            {orders: {0: (0, 2)}},
+            kafka_config=loader.config,
+            engine=loader.engine,
+            launcher=loader.launcher,
+            connections=loader.connections,
+        )
+
+    again()
+
+    assert rows(loader.engine, "SELECT id FROM elsewhere ORDER BY id") == [(1,), (2,)]
+    assert [row[:3] for row in rows(loader.engine, READ)] == [(1, "value", 1), (2, "value", 1)]
+    # What a group has never read is unknown to it.
+    with pytest.raises(RecordError, match=r"schema 1: the schema registry at .* has none with this id"):
+        again("other")
+
+
+def letters_again(loader: Loader, orders: str, **options: Any) -> list[Replayed]:
+    pipeline = loader.pipeline([orders], **options)
+    return replay_letters(Letters("loader"), pipeline, engine=loader.engine, connections=loader.connections)
+
+
+def test_dead_letters_are_replayed_with_ids_that_the_registry_does_not_know_any_more(
+    loader: Loader, registry: FakeRegistry, orders: str
+) -> None:
+    put(loader, orders, (None, value(1, 1)))
+    # The column is not one of the schema.
+    loader(orders, value_format=Avro("id BOOLEAN", registry_conn_id="registry"), **LEFT_OUT)
+    forget(registry)
+    with loader.engine.begin() as conn:
+        conn.execute(sa.text("DROP TABLE target"))
+
+    assert letters_again(loader, orders, value_format=AVRO) == [Replayed(1, 1, 1, 0)]
+
+    assert rows(loader.engine, "SELECT id FROM target") == [(1,)]
+
+
+def test_a_replay_of_dead_letters_stores_what_it_read(loader: Loader, registry: FakeRegistry, orders: str) -> None:
+    put(loader, orders, (None, value(2, 2, V2)), (None, value(1, 1)))
+    loader(orders, value_format=AVRO, **LEFT_OUT)
+    assert rows(loader.engine, READ) == [(1, "value", 1, "avro", texts(V1))]
+    registry.register(f"{orders}-value", V2)
+
+    assert letters_again(loader, orders, value_format=AVRO) == [Replayed(1, 1, 1, 0)]
+
+    assert [row[2] for row in rows(loader.engine, READ)] == [1, 2]
+
+
+def test_a_registry_that_does_not_answer_is_an_error_of_replays_too(
+    loader: Loader, registry: FakeRegistry, orders: str
+) -> None:
+    put(loader, orders, (None, wire(9, b"\x02")))
+    loader(orders, value_format=AVRO, **LEFT_OUT)
+    registry.answers = [500] * 4
+
+    with pytest.raises(RegistryUnavailableError):
+        letters_again(loader, orders, value_format=AVRO)
+
+
+class TestDeadLetters:
+    def test_they_have_the_id_of_their_schema(self, loader: Loader, orders: str) -> None:
+        good = value(1, 1)
+        put(loader, orders, (None, wire(77, b"\x02")), (None, good[:-1]), (None, b"\0\0"), (None, b"{ABCDEF"))
+        loader(orders, value_format=AVRO, **LEFT_OUT)
+
+        with loader.engine.connect() as conn:
+            found = {letter.offset: letter.schema_id for letter in read_letters(conn, Tables(), Letters("loader"))}
+            chosen = [letter.offset for letter in read_letters(conn, Tables(), Letters("loader", schema_id=77))]
+            counts = [(row["schema_id"], row["records"]) for row in summary(conn, Tables(), Letters("loader"))]
+            classes = set(conn.scalars(sa.text("SELECT error_class FROM dead_letters")))
+
+        assert found == {0: 77, 1: 1, 2: None, 3: None}
+        assert chosen == [0]
+        assert sorted(counts, key=str) == [(1, 1), (77, 1), (None, 2)]
+        assert classes == {"value"}
+
+    def test_those_that_the_target_refuses_have_it_too(self, loader: Loader, orders: str) -> None:
+        with loader.engine.begin() as conn:
+            conn.execute(sa.text("CREATE TABLE target (id BIGINT CHECK (id < 5))"))
+        put(loader, orders, (None, value(7, 1)))
+        loader(orders, value_format=AVRO, **LEFT_OUT)
+
+        assert rows(loader.engine, "SELECT error_class, schema_id FROM dead_letters") == [("target", 1)]
+
+    def test_no_other_format_has_one(self, loader: Loader, topic: TopicFactory) -> None:
+        name = topic()
+        put(loader, name, (None, value(7, 1)))
+        loader(name, value_format=Json("id BIGINT"), **LEFT_OUT)
+
+        assert rows(loader.engine, "SELECT error_class, schema_id FROM dead_letters") == [("value", None)]
