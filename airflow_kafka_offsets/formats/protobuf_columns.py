@@ -62,7 +62,7 @@ def converted(node: Node, array: pa.Array) -> pa.Array:
         return _items(node, _joined(array) if pa.types.is_list(array.type) else array)
     items = _items(node, array.flatten())
     rows = relisted(array, items, pa.list_(node.declared))
-    if _closed_values(node) is not None and items.null_count:
+    if _is_closed(node) and (items.field(1) if is_map(node.field) else items).null_count:
         rows = _filtered(rows, node)
     return _last_of_keys(rows) if is_map(node.field) else rows
 
@@ -131,10 +131,10 @@ def _empty(node: Node) -> Any:
     return {inner.name: [] if inner.is_list else None for inner in written(node.children)}
 
 
-def _closed_values(node: Node) -> list[int] | None:
-    """Return the numbers of the enum of a list or map, if a number that it does not have counts as not written."""
+def _is_closed(node: Node) -> bool:
+    """Return whether an item of a list or map counts as not written where its enum does not have its number."""
     field = node.field.message_type.fields_by_name["value"] if is_map(node.field) else node.field
-    return list(field.enum_type.values_by_number) if field.enum_type is not None and field.enum_type.is_closed else None
+    return field.enum_type is not None and bool(field.enum_type.is_closed)
 
 
 def _filtered(rows: pa.Array, node: Node) -> pa.Array:
@@ -225,6 +225,6 @@ def _json(array: pa.Array, name: str) -> pa.Array:
             None if value is None else json.dumps(json_format.MessageToDict(kind.FromString(value)), ensure_ascii=False)
             for value in array.to_pylist()
         ]
-    except (DecodeError, json_format.Error, RecursionError):
+    except (DecodeError, json_format.Error, ValueError, RecursionError):
         raise UnreadableError(f"a {name} cannot be written as JSON") from None
     return pa.array(texts, pa.string())

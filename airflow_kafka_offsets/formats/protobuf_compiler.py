@@ -85,7 +85,8 @@ def compile_schemas(schemas: Mapping[str, RegisteredSchema]) -> dict[str, str | 
             check=True,
         )
         for key, messages in zip(written, done.stderr.split("\nend of messages\n"), strict=False):
-            problems[key] = " ".join(messages.replace(f"{_MAIN}:", "line ").split())
+            own = messages.replace(f"{numbers[key]}/", "").replace(f"{_MAIN}:", "line ")
+            problems[key] = " ".join(own.split())
         return {key: _result(Path(f"{numbers[key]}.desc"), problems[key]) for key in schemas}
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_kafka_offsets.formats.avro_format import Avro
 from tests.support.avro import decoded, encode, own_columns
+from tests.support.corruption import corrupted
 
 # Without logical types, for which fastavro makes Python values that have limits of their own.
 SCHEMA: dict[str, Any] = {
@@ -62,26 +63,6 @@ def some_value(number: int, chance: random.Random) -> dict[str, Any]:
         "place": pick([None, {"x": 1, "sizes": [1.0, float("inf")]}, {"x": -(2**31), "sizes": []}]),
         "mixed": pick([[], [None, "a", 1], ["", -(2**63)]]),
     }
-
-
-def corrupted(datum: bytes, chance: random.Random) -> bytes:
-    changed = bytearray(datum)
-    for _ in range(chance.choice([1, 1, 2, 5])):
-        place, length = chance.randrange(len(changed) + 1), chance.randrange(1, 4)
-        how = chance.choice(["cut", "grow", "insert", "drop", "change", "extreme"])
-        if how == "cut":
-            del changed[place:]
-        elif how == "grow":
-            changed += chance.randbytes(length)
-        elif how == "insert":
-            changed[place:place] = chance.randbytes(length)
-        elif how == "drop":
-            del changed[place : place + length]
-        else:
-            changed[place : place + 1] = (
-                chance.randbytes(1) if how == "change" else bytes([chance.choice([0, 1, 127, 128, 255])])
-            )
-    return bytes(changed)
 
 
 def judged_by_fastavro(datum: bytes) -> str:
