@@ -18,6 +18,8 @@ _MODULES = {
     "airflow_kafka_offsets.formats.avro_format": ("Avro",),
     "airflow_kafka_offsets.formats.header": ("Header",),
     "airflow_kafka_offsets.formats.json_format": ("Json",),
+    "airflow_kafka_offsets.formats.json_schema_format": ("JsonSchema",),
+    "airflow_kafka_offsets.formats.protobuf_format": ("Protobuf",),
     "airflow_kafka_offsets.formats.raw": ("Raw",),
     "airflow_kafka_offsets.formats.text": ("Text",),
     "airflow_kafka_offsets.letters.drop": ("drop_letters",),
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.formats.avro_format import Avro as Avro
     from airflow_kafka_offsets.formats.header import Header as Header
     from airflow_kafka_offsets.formats.json_format import Json as Json
+    from airflow_kafka_offsets.formats.json_schema_format import JsonSchema as JsonSchema
+    from airflow_kafka_offsets.formats.protobuf_format import Protobuf as Protobuf
     from airflow_kafka_offsets.formats.raw import Raw as Raw
     from airflow_kafka_offsets.formats.text import Text as Text
     from airflow_kafka_offsets.letters.drop import drop_letters as drop_letters

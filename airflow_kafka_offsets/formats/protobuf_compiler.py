@@ -85,8 +85,9 @@ def compile_schemas(schemas: Mapping[str, RegisteredSchema]) -> dict[str, str | 
             check=True,
         )
         for key, messages in zip(written, done.stderr.split("\nend of messages\n"), strict=False):
-            own = messages.replace(f"{numbers[key]}/", "").replace(f"{_MAIN}:", "line ")
-            problems[key] = " ".join(own.split())
+            # Others are warnings, of a file without a syntax for example.
+            errors = [line for line in messages.splitlines() if ".proto:" in line] or ["the compiler does not say why"]
+            problems[key] = " ".join(errors).replace(f"{numbers[key]}/", "").replace(f"{_MAIN}:", "line ")
         return {key: _result(Path(f"{numbers[key]}.desc"), problems[key]) for key in schemas}
 
 

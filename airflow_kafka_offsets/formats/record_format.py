@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 FORMATS = {
     "avro": "airflow_kafka_offsets.formats.avro_format:Avro",
     "json": "airflow_kafka_offsets.formats.json_format:Json",
+    "json_schema": "airflow_kafka_offsets.formats.json_schema_format:JsonSchema",
     "protobuf": "airflow_kafka_offsets.formats.protobuf_format:Protobuf",
     "raw": "airflow_kafka_offsets.formats.raw:Raw",
     "record": "airflow_kafka_offsets.formats.whole_record:WholeRecord",

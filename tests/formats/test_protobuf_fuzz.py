@@ -112,8 +112,7 @@ def test_corrupted_messages_harm_no_other_and_are_judged_as_by_protobuf(records:
     # Every message that google.protobuf reads is read, with the same values, but for maps: an entry with fields beside key and value
     # counts. Of the messages that it refuses a few are read: numbers of fields and lengths with more bytes than they need, and
     # packed lists of fixed size that end in a part of an item.
-    print(differences)
     assert not differences["good", False]
     assert not differences["unfit", True]
-    assert differences["map", True] <= 0.01 * records, differences
+    assert differences["map", True] <= 0.002 * records, differences
     assert differences["bad", True] <= 0.001 * records, differences

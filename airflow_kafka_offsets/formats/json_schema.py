@@ -1,0 +1,146 @@
+"""The columns of a JSON Schema: https://json-schema.org/understanding-json-schema
+
+Columns are taken from types and formats. What restricts values (minimum, pattern, required, …) says nothing of columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
+from airflow_kafka_offsets.formats.wire_format import SchemaError
+
+_SCALARS = {"integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_(), "string": pa.string()}
+
+_FORMATS = {"date": pa.date32(), "date-time": pa.timestamp("us", "UTC")}
+
+# Of these a value has to fulfil several or any; which columns come of it is for a person to say.
+_COMBINED = ("allOf", "if", "not", "patternProperties", "dependentSchemas", "prefixItems")
+
+
+class _Place(NamedTuple):
+    """A schema, and where it is.
+
+    :param document: that it is a part of, to which its references refer
+    :param path: of the property, for messages
+    :param within: the references that lead to it
+    """
+
+    schema: Any
+    document: Any
+    path: str
+    within: tuple[str, ...] = ()
+
+    def inner(self, schema: Any, name: str = "") -> _Place:
+        return self._replace(schema=schema, path=".".join(filter(None, (self.path, name))))
+
+
+def columns_of(registered: RegisteredSchema) -> pa.Schema:
+    """Return the columns of the properties of an object. All are nullable: the values of tombstones are null.
+
+    :raises SchemaError: a property has no column; the message names it
+    """
+    documents = {reference.name: _parsed(reference.text) for reference in registered.references}
+    document = _parsed(registered.text)
+    place = _resolved(_Place(document, document, ""), documents)
+    if not isinstance(place.schema, dict) or not isinstance(place.schema.get("properties"), dict):
+        raise SchemaError("it is no object with properties")
+    return pa.schema(_fields(place, documents))
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise SchemaError("it is no JSON") from None
+
+
+def _fields(place: _Place, documents: Mapping[str, Any]) -> list[pa.Field]:
+    properties = place.schema["properties"]
+    if not properties:
+        raise SchemaError(f"{_name(place)} is an object without properties; declare the columns")
+    return [pa.field(name, _type(place.inner(schema, name), documents)) for name, schema in properties.items()]
+
+
+def _type(place: _Place, documents: Mapping[str, Any]) -> pa.DataType:
+    place = _resolved(place, documents)
+    schema = place.schema
+    if not isinstance(schema, dict):
+        raise _undecided(place, "may be anything")
+    for word in _COMBINED:
+        if word in schema:
+            raise _undecided(place, f"has {word!r}")
+    for word in ("oneOf", "anyOf"):
+        if word in schema:
+            return _type(place.inner(_only(place, schema[word], word)), documents)
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        kinds = [name for name in kind if name != "null"]
+        if len(kinds) != 1:
+            raise _undecided(place, f"has the types {', '.join(map(str, kind))}")
+        (kind,) = kinds
+    if kind is None and all(isinstance(value, str) for value in schema.get("enum") or [None]):
+        kind = "string"
+    if kind == "object" and isinstance(schema.get("properties"), dict):
+        return pa.struct(_fields(place, documents))
+    if kind == "array" and isinstance(schema.get("items"), dict):
+        return pa.list_(_type(place.inner(schema["items"]), documents))
+    if kind == "string":
+        return _FORMATS.get(str(schema.get("format")), pa.string())
+    if not isinstance(kind, str) or kind not in _SCALARS:
+        what = {None: "has no type", "object": "is an object without properties", "array": "is an array without items"}
+        raise _undecided(place, what.get(kind, f"has the type {kind}"))
+    return _SCALARS[kind]
+
+
+def _only(place: _Place, schemas: Sequence[Any], word: str) -> Any:
+    """Return the schema of several that is not null."""
+    found = [schema for schema in schemas if schema != {"type": "null"}]
+    if len(found) != 1:
+        raise _undecided(place, f"has {word!r} with {len(found)} types")
+    return found[0]
+
+
+def _resolved(place: _Place, documents: Mapping[str, Any]) -> _Place:
+    """Return what a schema refers to."""
+    while isinstance(place.schema, dict) and "$ref" in place.schema:
+        reference = str(place.schema["$ref"])
+        name, _, fragment = reference.partition("#")
+        # Two documents may use the same reference for things of their own.
+        mark = f"{id(place.document)} {reference}"
+        if mark in place.within:
+            raise _undecided(place, "is recursive")
+        document = place.document if not name else _document(name, documents, place)
+        place = _Place(_at(document, fragment, place), document, place.path, (*place.within, mark))
+    return place
+
+
+def _document(name: str, documents: Mapping[str, Any], place: _Place) -> Any:
+    if name not in documents:
+        raise _undecided(place, f"refers to {name!r}, which the registry does not list among the references")
+    return documents[name]
+
+
+def _at(document: Any, fragment: str, place: _Place) -> Any:
+    """Return what a JSON pointer leads to."""
+    found = document
+    for part in unquote(fragment).split("/")[1:]:
+        key = part.replace("~1", "/").replace("~0", "~")
+        try:
+            found = found[int(key)] if isinstance(found, list) else found[key]
+        except (KeyError, IndexError, TypeError, ValueError):
+            raise _undecided(place, f"refers to '#{fragment}', which is not in the schema") from None
+    return found
+
+
+def _name(place: _Place) -> str:
+    return f"property {place.path!r}" if place.path else "the schema"
+
+
+def _undecided(place: _Place, what: str) -> SchemaError:
+    return SchemaError(f"{_name(place)} {what}; declare the columns")

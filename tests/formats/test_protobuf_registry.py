@@ -1,0 +1,310 @@
+"""What the format Protobuf takes from a registry before Spark starts, what its tasks still ask for, and prefixes of records."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
+from airflow_kafka_offsets.formats import protobuf_compiler, protobuf_format, protobuf_reader, subject_schemas
+from airflow_kafka_offsets.formats.protobuf_format import Protobuf
+from airflow_kafka_offsets.formats.record_format import Decoded, from_plain, to_plain
+from tests.support.decoding import record_batch
+from tests.support.protobuf import compiled, decoded, given, known, own_columns, wire, zigzag
+from tests.support.registry import FakeRegistry, fake_registry
+
+V1 = 'syntax = "proto3"; package shop; message Order { int32 id = 1; }'
+V2 = 'syntax = "proto3"; package shop; message Order { int32 id = 1; string note = 2; }'
+GROUPS = 'syntax = "proto2"; message Order { optional int32 id = 1; optional group Old = 2 { optional int32 x = 3; } }'
+NESTED = """
+syntax = "proto3";
+message First { int32 a = 1; }
+message Outer {
+  map<string, int32> counts = 1;
+  message Middle { message Inner { int32 b = 1; } }
+}
+"""
+PROTOBUF = Protobuf(registry_conn_id="registry")
+
+
+@pytest.fixture
+def server() -> Iterator[FakeRegistry]:
+    with fake_registry() as registry:
+        yield registry
+
+
+def prepared(server: FakeRegistry, record_format: Protobuf = PROTOBUF, *topics: str) -> Protobuf:
+    return record_format.prepared(topics or ("orders",), "value", {"registry": server.config})
+
+
+def decode(server: FakeRegistry, record_format: Protobuf, *records: bytes | None) -> Decoded:
+    """What a task makes of records, to which the format comes as plain data."""
+    travelled = from_plain(json.loads(json.dumps(to_plain(record_format))))
+    assert travelled == record_format
+    assert isinstance(travelled, Protobuf)
+    return travelled.connected_decoder(travelled.columns(), {"registry": server.config})(record_batch(list(records)))
+
+
+def test_the_columns_are_those_of_the_latest_schema(server: FakeRegistry) -> None:
+    server.register("orders-value", V1, kind="PROTOBUF")
+    server.register("orders-value", V2, kind="PROTOBUF")
+
+    found = prepared(server)
+    rows, bad = decode(server, found, wire(1, b"\x08\x05", 0), wire(2, b"\x12\x01n", 0), wire(2, b"", 0), None)
+
+    assert (found.columns().names, bad) == (["id", "note"], [])
+    assert rows.to_pylist() == [
+        {"id": 5, "note": ""},
+        {"id": 0, "note": "n"},
+        {"id": 0, "note": ""},
+        {"id": None, "note": None},
+    ]
+
+
+def test_tasks_compile_what_they_fetch_once(server: FakeRegistry) -> None:
+    server.register("orders-value", V1, kind="PROTOBUF")
+    found = prepared(server)
+    server.register("elsewhere", V2, kind="PROTOBUF", number=70_000)
+    server.requests.clear()
+
+    rows, bad = decode(server, found, *[wire(1, b"\x08\x01", 0), wire(70_000, b"\x08\x02", 0)] * 2)
+
+    assert (rows.column("id").to_pylist(), bad) == ([1, 2, 1, 2], [])
+    assert server.requests == ["/schemas/ids/70000"]
+
+
+def test_a_missing_compiler_on_executors_is_no_records_fault(
+    server: FakeRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.register("orders-value", V1, kind="PROTOBUF")
+    found = prepared(server)
+    server.register("elsewhere", V2, kind="PROTOBUF", number=7)
+
+    def missing(_: object) -> None:
+        raise ModuleNotFoundError("grpc_tools")
+
+    monkeypatch.setattr(protobuf_compiler, "import_module", missing)
+    assert decode(server, found, wire(1, b"", 0)).rows.num_rows == 1
+    with pytest.raises(StagingError, match="schema 7, which the worker did not fetch, and grpcio-tools") as raised:
+        decode(server, found, wire(7, b"", 0))
+    assert raised.value.retriable
+
+
+def test_what_no_schema_is_for_is_the_records_fault_and_named(server: FakeRegistry) -> None:
+    server.register("orders-value", V1, kind="PROTOBUF")
+    server.register("other", '"int"', number=5)
+    server.register("broken", "message {", kind="PROTOBUF", number=6)
+    found = prepared(server, replace(PROTOBUF, ddl="id INT"))
+    host = server.url.removeprefix("http://")
+
+    rows, bad = decode(
+        server, found, wire(99, b"", 0), wire(1, b"\x08\x03", 0), wire(5, b"", 0), wire(6, b"", 0), wire(1, b"", 3)
+    )
+
+    assert rows.to_pylist() == [{"id": 3}]
+    assert [(record.row, record.reason) for record in bad] == [
+        (0, f"schema 99: the schema registry at {host} has none with this id"),
+        (2, "schema 5: it is of the type AVRO"),
+        (3, bad[2].reason),
+        (4, "schema 1: it has no message with the index 3"),
+    ]
+    assert "schema 6: line 1:9: Expected message name" in bad[2].reason
+
+
+def test_references_are_resolved_by_their_paths(server: FakeRegistry) -> None:
+    server.register("cents", 'syntax = "proto3"; package m; message Cents { int64 n = 1; }', kind="PROTOBUF")
+    money = 'syntax = "proto3"; package m; import "m/cents.proto"; message Money { Cents cents = 1; }'
+    server.register("money", money, [{"name": "m/cents.proto", "subject": "cents", "version": 1}], kind="PROTOBUF")
+    order = 'syntax = "proto3"; import "m/money.proto"; message Order { m.Money net = 1; }'
+    server.register("orders-value", order, [{"name": "m/money.proto", "subject": "money", "version": 1}], "PROTOBUF")
+
+    rows, bad = decode(server, prepared(server), wire(3, b"\x0a\x04\x0a\x02\x08\x07", 0))
+
+    assert (rows.to_pylist(), bad) == ([{"net": {"cents": {"n": 7}}}], [])
+
+
+@pytest.mark.parametrize("name", ["../evil.proto", "/evil.proto", "a/../../evil.proto"])
+def test_an_import_cannot_leave_the_directory_of_the_compiler(server: FakeRegistry, name: str) -> None:
+    server.register("evil", V1, kind="PROTOBUF")
+    server.register("orders-value", V1, [{"name": name, "subject": "evil", "version": 1}], "PROTOBUF")
+    with pytest.raises(ConfigurationError, match="its imports cannot be written as files"):
+        prepared(server)
+
+
+def test_the_message_index_is_read_as_a_path_of_zigzag_numbers() -> None:
+    texts = {1: NESTED}
+    found = known(texts, ddl="a INT, b INT")
+    records = [
+        wire(1, b"\x08\x01", 0),
+        b"\0\0\0\0\1" + zigzag(1, 0) + b"\x08\x02",
+        wire(1, b"\x08\x03", 1, 0, 0),
+        b"\0\0\0\0\1",
+        b"\0\0\0\0\1\2",
+        b"\0\0\0\0\1\1",
+        b"\0\0\0\0\1\xff\xff\xff\xff\xff",
+        b"\0\0\0\0\1" + zigzag(2, 1),
+        wire(1, b"", 1, 1),
+        b"",
+        b"\1\0\0\0\1\0",
+        b'{"id": 1}',
+    ]
+
+    rows, bad = decoded(found, records)
+
+    assert own_columns(rows) == [{"a": 1, "b": None}, {"a": 2, "b": None}, {"a": None, "b": 3}]
+    unreadable = "schema 1: the index of its message, which follows the id of its schema, is not readable"
+    no_wire = "it does not begin with the byte 0 and the id of a schema, as Confluent's wire format does"
+    assert [record.reason for record in bad] == [
+        *[unreadable] * 5,
+        "schema 1: it has no message with the index 1.1",
+        *[no_wire] * 3,
+    ]
+
+
+def test_another_message_than_the_named_one_is_bad() -> None:
+    rows, bad = decoded(known({1: NESTED}, message="First", latest="1"), [wire(1, b"\x08\x01", 0), wire(1, b"", 1)])
+    assert own_columns(rows) == [{"a": 1}]
+    assert [record.reason for record in bad] == ["schema 1: it is the message Outer, and not First"]
+
+
+def test_a_renamed_field_is_found_by_its_number_if_columns_are_taken_from_the_schema() -> None:
+    texts = {1: V2.replace("note", "remark"), 2: V2}
+    assert own_columns(decoded(known(texts), [wire(1, b"\x12\x01n", 0)]).rows) == [{"id": 0, "note": "n"}]
+    declared = known(texts, ddl="note STRING, remark STRING")
+    assert own_columns(decoded(declared, [wire(1, b"\x12\x01n", 0)]).rows) == [{"note": None, "remark": "n"}]
+
+
+def test_what_decodes_slowly_is_logged_when_it_is_planned(
+    server: FakeRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    server.register("orders-value", V1, kind="PROTOBUF")
+    server.register("orders-value", GROUPS, kind="PROTOBUF")
+    server.register("orders-value", "message Order { optional int32 id = 20000; }", kind="PROTOBUF")
+    with caplog.at_level(logging.INFO, protobuf_format.__name__):
+        found = prepared(server, replace(PROTOBUF, ddl="id INT"))
+    assert [message.split(" is ")[0] for message in caplog.messages] == ["Schema 2", "Schema 3"]
+    group = b"\x08\x01\x13\x18\x05\x14"
+    rows, bad = decode(server, found, wire(2, group, 0), wire(2, group[:-1], 0), wire(3, b"\x80\xe2\x09\x04", 0))
+    assert (rows.column("id").to_pylist(), [record.row for record in bad]) == ([1, 4], [1])
+
+
+def test_groups_can_be_columns() -> None:
+    rows, bad = decoded(given(GROUPS), [b"\x08\x01\x13\x18\x05\x14", b""])
+    assert (own_columns(rows), bad) == ([{"id": 1, "old": {"x": 5}}, {"id": None, "old": None}], [])
+
+
+@pytest.mark.parametrize("records", [1, 200])
+def test_unknown_groups_and_oneofs_that_are_set_twice_are_left_to_googles_reader(records: int) -> None:
+    text = 'syntax = "proto3"; message M { int32 id = 1; oneof o { int32 a = 2; string b = 3; } }'
+    group, both = b"\x08\x01\x7b\x7c", b"\x08\x02\x10\x05\x1a\x01x"
+    rows, bad = decoded(given(text), [group, both, b"\x08\x03\x0a"] + [b"\x08\x04\x10\x01"] * records)
+    assert [record.row for record in bad] == [2]
+    assert own_columns(rows)[:3] == [
+        {"id": 1, "a": None, "b": None},
+        {"id": 2, "a": None, "b": "x"},
+        {"id": 4, "a": 1, "b": None},
+    ]
+
+
+def test_a_oneof_is_judged_by_members_that_are_no_columns() -> None:
+    text = 'syntax = "proto3"; message M { oneof o { int32 a = 2; string b = 3; M c = 4; } }'
+    rows, _ = decoded(given(text, ddl="a INT"), [b"\x10\x05\x1a\x01x", b"\x1a\x01x\x10\x05", b"\x10\x05\x22\x00"])
+    assert own_columns(rows) == [{"a": None}, {"a": 5}, {"a": None}]
+
+
+def test_messages_merge_as_protobuf_says() -> None:
+    text = 'syntax = "proto3"; message M { P p = 1; map<string, int32> m = 2; } message P { int32 x = 1; repeated int32 y = 2; }'
+    twice = b"\x0a\x04\x08\x01\x10\x02\x0a\x04\x08\x03\x10\x04" + b"\x12\x05\x0a\x01k\x10\x01\x12\x05\x0a\x01k\x10\x02"
+    expected = {"p": {"x": 3, "y": [2, 4]}, "m": [{"key": "k", "value": 2}]}
+    assert own_columns(decoded(given(text), [twice, b""]).rows)[0] == expected
+    as_bytes = decoded(given(text, ddl="p BINARY"), [twice, b""])
+    assert own_columns(as_bytes.rows) == [{"p": b"\x08\x01\x10\x02\x08\x03\x10\x04"}, {"p": None}]
+
+
+def test_a_descriptor_set_is_read_on_the_worker(tmp_path: Path) -> None:
+    file = tmp_path / "orders.desc"
+    file.write_bytes(base64.b64decode(compiled(V2)))
+    found = Protobuf(descriptor_file=str(file)).prepared(["orders"], "value", {})
+    file.unlink()
+    assert own_columns(decoded(found, [b"\x08\x05"]).rows) == [{"id": 5, "note": ""}]
+    with pytest.raises(ConfigurationError, match=r"orders.desc' cannot be read: No such file"):
+        Protobuf(descriptor_file=str(file)).prepared(["orders"], "value", {})
+    file.write_bytes(b"message Order {}")
+    with pytest.raises(ConfigurationError, match=r"orders.desc' cannot be used: it is no descriptor set"):
+        Protobuf(descriptor_file=str(file)).prepared(["orders"], "value", {})
+
+
+def test_the_text_of_a_schema_is_compiled_on_the_worker() -> None:
+    found = Protobuf(proto=V1 + V2.replace("Order", "Other").split(";", 2)[2]).prepared(["orders"], "value", {})
+    assert (found.columns().names, found.conn_ids) == (["id"], ())
+    assert replace(found, message="shop.Other").columns().names == ["id", "note"]
+    with pytest.raises(ConfigurationError, match="The text is no Protobuf schema that can be used: line 1:"):
+        Protobuf(proto="message {").prepared(["orders"], "value", {})
+
+
+@pytest.mark.parametrize("library", ["ptars", "google.protobuf", "httpx", "grpc_tools"])
+def test_a_library_that_is_missing_is_named_with_its_extra(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(subject_schemas, "find_spec", lambda name: None if name == library else find(name))
+    name = {"google.protobuf": "protobuf", "grpc_tools": "grpcio-tools"}.get(library, library)
+    with pytest.raises(
+        ConfigurationError,
+        match=rf"needs {name}: install the extra 'airflow-kafka-offsets\[protobuf\]' on the worker, and ptars, protobuf, httpx "
+        "where Spark's executors run",
+    ):
+        Protobuf("id INT", proto=V1).prepared(["orders"], "value", {})
+
+
+@pytest.mark.parametrize(
+    ("record_format", "match"),
+    [
+        (Protobuf(), "needs registry_conn_id, or proto, or descriptor_file; got none of them"),
+        (replace(PROTOBUF, proto=V1), "got registry_conn_id and proto"),
+        (PROTOBUF, "Protobuf without columns needs a schema"),
+        (replace(PROTOBUF, ddl="id INTEGR"), "unknown type 'INTEGR'|cannot be read as Spark DDL"),
+        (given(V1, message="Nothing"), "it has no message 'Nothing'"),
+        (given(NESTED, message="Middle"), "the message 'Outer.Middle' has no fields"),
+    ],
+)
+def test_parameters_that_cannot_work_are_refused(record_format: Protobuf, match: str) -> None:
+    with pytest.raises(ConfigurationError, match=match):
+        record_format.columns()
+
+
+def test_the_latest_schemas_of_several_topics_have_to_be_alike(server: FakeRegistry) -> None:
+    server.register("a-value", V1, kind="PROTOBUF")
+    server.register("b-value", V1.replace("Order", "Purchase"), kind="PROTOBUF")
+    server.register("c-value", V2, kind="PROTOBUF")
+    assert prepared(server, PROTOBUF, "a", "b").columns().names == ["id"]
+    with pytest.raises(ConfigurationError, match="The latest schemas of a-value, c-value differ"):
+        prepared(server, PROTOBUF, "a", "c")
+    with pytest.raises(ConfigurationError, match="has no Protobuf schema of subject 'd-value'"):
+        prepared(server, PROTOBUF, "d")
+
+
+def test_a_failure_that_is_not_of_the_values_makes_no_record_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def array_to_record_batch(self, _: object) -> None:
+            raise MemoryError("no memory")
+
+    found = given(V1)
+    monkeypatch.setattr(protobuf_reader.ProtobufReader, "is_vectorized", True)
+    monkeypatch.setattr(protobuf_reader.ProtobufReader, "_handler", Broken())
+    with pytest.raises(StagingError, match="The reader of Protobuf failed"):
+        decoded(found, [b""])
+
+
+def test_the_fingerprint_is_that_of_the_reader_and_not_of_what_is_known(server: FakeRegistry) -> None:
+    server.register("orders-value", V1, kind="PROTOBUF")
+    first, declared = prepared(server), prepared(server, replace(PROTOBUF, ddl="id INT"))
+    server.register("orders-value", V2, kind="PROTOBUF")
+    assert prepared(server).fingerprint() != first.fingerprint()
+    assert prepared(server, replace(PROTOBUF, ddl="id INT")).fingerprint() == declared.fingerprint()
+    assert replace(declared, message="Order").fingerprint() != declared.fingerprint()
