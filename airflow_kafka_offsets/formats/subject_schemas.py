@@ -12,6 +12,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 if TYPE_CHECKING:
     from airflow_kafka_offsets.formats.record_format import Connections
     from airflow_kafka_offsets.formats.schema_registry import RegisteredSchema
+    from airflow_kafka_offsets.formats.wire_format import SchemaError
 
 # Of each subject; tasks ask for older ones where a record has one.
 _VERSIONS = 50
@@ -131,6 +132,7 @@ class TaskSchemas(Generic[T]):
         plain: Callable[[int, RegisteredSchema], T],
     ) -> None:
         self._known, self._config, self._kind, self._plain = known, config, kind, plain
+        self._asked: dict[int, T | SchemaError] = {}
         self.read: dict[int, T] = {}
 
     def __call__(self, prefix: bytes) -> T:
@@ -146,12 +148,26 @@ class TaskSchemas(Generic[T]):
         return found
 
     def _fetched(self, number: int) -> T:
-        from airflow_kafka_offsets.formats.schema_registry import NotFoundError, SchemaRegistry
         from airflow_kafka_offsets.formats.wire_format import SchemaError
 
         if self._config is None:
             raise SchemaError("it is not among the schemas that are known")
-        with closing(SchemaRegistry(self._config)) as registry:
+        if number not in self._asked:
+            # Several prefixes may have the same id, and the answer of the registry is the same for all of them.
+            try:
+                self._asked[number] = self._fetch(number, self._config)
+            except SchemaError as error:
+                self._asked[number] = error
+        found = self._asked[number]
+        if isinstance(found, SchemaError):
+            raise found
+        return found
+
+    def _fetch(self, number: int, config: Mapping[str, Any]) -> T:
+        from airflow_kafka_offsets.formats.schema_registry import NotFoundError, SchemaRegistry
+        from airflow_kafka_offsets.formats.wire_format import SchemaError
+
+        with closing(SchemaRegistry(config)) as registry:
             try:
                 found = registry.by_id(number)
             except NotFoundError:

@@ -37,7 +37,7 @@ class KafkaBatchOperator(PipelineOperator):
     :param group_id: the group whose positions are used; they are in the database of the sink, not in Kafka, unless
         `mirror_to` copies them there (templated)
     :param topics: the topics to load (templated)
-    :param value_format: the columns of a decoded value: `Json("id BIGINT, …")`, `Avro(…)`, `Text()` or `Raw()`
+    :param value_format: the columns of a decoded value: `Json("id BIGINT, …")`, `Avro(…)`, `Protobuf(…)`, `JsonSchema(…)`, `Text()` or `Raw()`
     :param key_format: the columns of a decoded key; None where the key is no column
     :param metadata_columns: columns of the record itself: the names, each with `"timestamp"` or a `Header`
     :param sink: the target, for example `SqlTable("orders", conn_id="warehouse")`; its database holds the positions

@@ -74,10 +74,16 @@ def test_tasks_compile_what_they_fetch_once(server: FakeRegistry) -> None:
     server.register("elsewhere", V2, kind="PROTOBUF", number=70_000)
     server.requests.clear()
 
-    rows, bad = decode(server, found, *[wire(1, b"\x08\x01", 0), wire(70_000, b"\x08\x02", 0)] * 2)
+    rows, bad = decode(
+        server,
+        found,
+        *[wire(1, b"\x08\x01", 0), wire(70_000, b"\x08\x02", 0)] * 2,
+        *(wire(8, b"", index) for index in range(3)),
+    )
 
-    assert (rows.column("id").to_pylist(), bad) == ([1, 2, 1, 2], [])
-    assert server.requests == ["/schemas/ids/70000"]
+    assert rows.column("id").to_pylist() == [1, 2, 1, 2]
+    assert [record.row for record in bad] == [4, 5, 6]
+    assert sorted(server.requests) == ["/schemas/ids/70000", "/schemas/ids/8"]
 
 
 def test_a_missing_compiler_on_executors_is_no_records_fault(
