@@ -107,7 +107,18 @@ def test_it_imports_nothing_heavy(code: str) -> None:
 
 # The other names come from `load`, `replay` and `verify`, or are given to these by scripts.
 OF_A_DAG_FILE = {name for name in airflow_kafka_offsets.__all__ if name.startswith("Kafka")} | {
-    *("Avro", "BatchBounds", "CommittedBy", "Json", "OffsetBounds", "Raw", "SqlTable", "TimeBounds")
+    *(
+        "Avro",
+        "BatchBounds",
+        "CommittedBy",
+        "Json",
+        "JsonSchema",
+        "OffsetBounds",
+        "Protobuf",
+        "Raw",
+        "SqlTable",
+        "TimeBounds",
+    )
 }
 
 

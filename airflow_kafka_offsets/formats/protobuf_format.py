@@ -143,7 +143,7 @@ class Protobuf:
                 continue  # its records will be bad, each with this reason
             if not is_vectorized:
                 log.info(
-                    "%s is decoded record by record, which takes longer: it has groups, or field numbers of more than 10,000",
+                    "%s is decoded record by record, which takes longer: it has groups, or columns with field numbers of more than 100,000",
                     "The Protobuf schema" if number == _GIVEN else f"Schema {number}",
                 )
 

@@ -33,7 +33,7 @@ from airflow_kafka_offsets.formats.protobuf_schema import Message
 from airflow_kafka_offsets.formats.wire_format import UnreadableError
 
 # The quick reader has a table of all numbers up to the largest one, for each message and batch.
-_LARGEST_NUMBER = 10_000
+_LARGEST_NUMBER = 100_000
 
 _NO_MESSAGE = "it is no message of its schema"
 
@@ -53,7 +53,11 @@ class ProtobufReader:
     @cached_property
     def is_vectorized(self) -> bool:
         """Whether `read` can be used."""
-        if any(_is_unusual(message) for message in _messages(self._message, self._children)):
+        # The quick reader does not skip groups, whether they are read or not.
+        if any(field.type == GROUP for message in _messages(self._message, self._children) for field in message.fields):
+            return False
+        read = self._descriptor.file.message_types_by_name.values()
+        if any(field.number > _LARGEST_NUMBER for message in read for field in message.fields):
             return False
         empty = pa.array([b""], pa.binary())
         return self.read(empty) == self.read_each(empty)[0]
@@ -118,11 +122,6 @@ def _messages(message: Message, children: Iterable[Child]) -> Iterator[Message]:
     for node in written(children):
         if not node.is_encoded and is_message(node.field):
             yield from _messages(node.field.message_type, node.children)
-
-
-def _is_unusual(message: Message) -> bool:
-    # The quick reader does not skip groups.
-    return any(field.type == GROUP or field.number > _LARGEST_NUMBER for field in message.fields)
 
 
 class _WireFile:

@@ -192,12 +192,12 @@ def test_what_decodes_slowly_is_logged_when_it_is_planned(
 ) -> None:
     server.register("orders-value", V1, kind="PROTOBUF")
     server.register("orders-value", GROUPS, kind="PROTOBUF")
-    server.register("orders-value", "message Order { optional int32 id = 20000; }", kind="PROTOBUF")
+    server.register("orders-value", "message Order { optional int32 id = 200000; }", kind="PROTOBUF")
     with caplog.at_level(logging.INFO, protobuf_format.__name__):
         found = prepared(server, replace(PROTOBUF, ddl="id INT"))
     assert [message.split(" is ")[0] for message in caplog.messages] == ["Schema 2", "Schema 3"]
     group = b"\x08\x01\x13\x18\x05\x14"
-    rows, bad = decode(server, found, wire(2, group, 0), wire(2, group[:-1], 0), wire(3, b"\x80\xe2\x09\x04", 0))
+    rows, bad = decode(server, found, wire(2, group, 0), wire(2, group[:-1], 0), wire(3, b"\x80\xd4\x61\x04", 0))
     assert (rows.column("id").to_pylist(), [record.row for record in bad]) == ([1, 4], [1])
 
 
@@ -314,3 +314,14 @@ def test_the_fingerprint_is_that_of_the_reader_and_not_of_what_is_known(server: 
     assert prepared(server).fingerprint() != first.fingerprint()
     assert prepared(server, replace(PROTOBUF, ddl="id INT")).fingerprint() == declared.fingerprint()
     assert replace(declared, message="Order").fingerprint() != declared.fingerprint()
+
+
+def test_what_one_of_the_readers_takes_is_good_whatever_its_neighbours_are() -> None:
+    text = 'syntax = "proto3"; message M { int32 id = 1; }'
+    # Only the quick reader takes a number of a field in six bytes, and only Google's takes a group.
+    long_tag, group, cut = b"\x88\x80\x80\x80\x80\x00\x05", b"\x08\x06\x7b\x7c", b"\x08"
+    good = b"\x08\x07"
+    assert [decoded(given(text), [record]).rows.num_rows for record in (long_tag, group, cut)] == [1, 1, 0]
+    rows, bad = decoded(given(text), [long_tag, good, cut, group, good, long_tag])
+    assert [row["id"] for row in own_columns(rows)] == [5, 7, 6, 7, 5]
+    assert [record.row for record in bad] == [2]

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
 
 from airflow_kafka_offsets.formats.avro_format import Avro
+from airflow_kafka_offsets.formats.json_schema_format import JsonSchema
+from airflow_kafka_offsets.formats.protobuf_format import Protobuf
+from airflow_kafka_offsets.formats.record_format import ConnectedFormat
 from airflow_kafka_offsets.formats.schema_registry import NotFoundError, SchemaRegistry
 from devstack.registry import SchemaRegistryServer
 from tests.support.avro import VERSIONS, encode, wire
 from tests.support.decoding import record_batch
+from tests.support.protobuf import wire as protobuf_wire
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
 
@@ -102,9 +107,63 @@ def test_a_schema_with_all_types(server: SchemaRegistryServer) -> None:
     assert found.columns().names[:4] == ["id", "name", "level", "note"]
 
 
-def decode(server: SchemaRegistryServer, topic: str, *records: bytes) -> list[dict[str, Any]]:
+def test_protobuf_with_references_and_well_known_types(server: SchemaRegistryServer) -> None:
+    money = 'syntax = "proto3"; package shop; message Money { int64 cents = 1; }'
+    register(server, "proto-money", money, schemaType="PROTOBUF")
+    order = """
+        syntax = "proto3";
+        package shop;
+        import "shop/money.proto";
+        import "google/protobuf/timestamp.proto";
+        message Unused {}
+        message Order { Money net = 1; google.protobuf.Timestamp at = 2; message Line { int32 n = 1; } }
+    """
+    reference = {"name": "shop/money.proto", "subject": "proto-money", "version": 1}
+    number = register(server, "proto-orders-value", order, schemaType="PROTOBUF", references=[reference])
+    record = protobuf_wire(number, b"\x0a\x02\x08\x07\x12\x02\x08\x01", 1)
+
+    rows = decode(server, "proto-orders", record, record_format=Protobuf(registry_conn_id="r", message="Order"))
+    inner = decode(
+        server, "proto-orders", protobuf_wire(number, b"\x08\x05", 1, 0), record_format=Protobuf("n INT", "r")
+    )
+
+    assert rows == [{"net": {"cents": 7}, "at": datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)}]
+    assert inner == [{"n": 5}]
+
+
+def test_three_versions_of_protobuf(server: SchemaRegistryServer) -> None:
+    fields = ["int32 id = 1;", "int32 id = 1; string note = 2;", "int64 id = 1; string note = 2; int32 level = 3;"]
+    numbers = [
+        register(server, "proto3-value", f'syntax = "proto3"; message Order {{ {text} }}', schemaType="PROTOBUF")
+        for text in fields
+    ]
+    value = b"\x08\x01\x12\x01n\x18\x02"
+    records = [protobuf_wire(number, value, 0) for number in numbers]
+    rows = decode(server, "proto3", *records, record_format=Protobuf(registry_conn_id="r"))
+    assert [(row["note"], row["level"]) for row in rows] == [("", 0), ("n", 0), ("n", 2)]
+
+
+def test_json_schema_with_references(server: SchemaRegistryServer) -> None:
+    money = {"type": "object", "properties": {"cents": {"type": "integer"}}}
+    register(server, "json-money", money, schemaType="JSON")
+    order = {
+        "type": "object",
+        "properties": {"net": {"$ref": "money.json"}, "day": {"type": "string", "format": "date"}},
+    }
+    reference = {"name": "money.json", "subject": "json-money", "version": 1}
+    number = register(server, "json-orders-value", order, schemaType="JSON", references=[reference])
+
+    record = wire(number, b'{"net": {"cents": 7}, "day": "2026-01-02"}')
+    rows = decode(server, "json-orders", record, record_format=JsonSchema(registry_conn_id="r"))
+
+    assert rows == [{"net": {"cents": 7}, "day": date(2026, 1, 2)}]
+
+
+def decode(
+    server: SchemaRegistryServer, topic: str, *records: bytes, record_format: ConnectedFormat | None = None
+) -> list[dict[str, Any]]:
     connections = {"r": {"url": server.url}}
-    found = Avro(registry_conn_id="r").prepared([topic], "value", connections)
+    found: Any = (record_format or Avro(registry_conn_id="r")).prepared([topic], "value", connections)
     rows, bad = found.connected_decoder(found.columns(), connections)(record_batch(records))
     assert not bad
     plain: list[dict[str, Any]] = rows.to_pylist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ DDL = "id BIGINT, name STRING, ratio DOUBLE, large DECIMAL(20,0), data BINARY, s
 
 def test_three_schemas_of_protobuf(postgres_loader: Loader, kafka: Kafka, topic: TopicFactory) -> None:
     name = topic()
-    value = {
+    value: dict[str, Any] = {
         "id": -(2**31),
         "ratio": float("nan"),
         "large": 2**64 - 1,
@@ -31,7 +32,7 @@ def test_three_schemas_of_protobuf(postgres_loader: Loader, kafka: Kafka, topic:
         "took": {"seconds": -315_576_000_000, "nanos": -1},
         "kind": 1,
     }
-    texts = {
+    texts: dict[int, dict[str, Any]] = {
         1: {"first_name": "größer 😀"},
         2: {"name": "größer 😀"},
         3: {"name": "größer 😀", "boxed": {"value": -(2**63)}},
