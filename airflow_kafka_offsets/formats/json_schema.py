@@ -45,12 +45,35 @@ def columns_of(registered: RegisteredSchema) -> pa.Schema:
 
     :raises SchemaError: a property has no column; the message names it
     """
+    place, documents = _object(registered)
+    return pa.schema(_fields(place, documents))
+
+
+def property_names(registered: RegisteredSchema) -> list[str]:
+    """Return the properties of an object.
+
+    :raises SchemaError: it is none
+    """
+    place, _ = _object(registered)
+    return list(place.schema["properties"])
+
+
+def column_type(registered: RegisteredSchema, name: str) -> pa.DataType:
+    """Return the type of the column of a property.
+
+    :raises SchemaError: no column can have it
+    """
+    place, documents = _object(registered)
+    return _type(place.inner(place.schema["properties"][name], name), documents)
+
+
+def _object(registered: RegisteredSchema) -> tuple[_Place, Mapping[str, Any]]:
     documents = {reference.name: _parsed(reference.text) for reference in registered.references}
     document = _parsed(registered.text)
     place = _resolved(_Place(document, document, ""), documents)
     if not isinstance(place.schema, dict) or not isinstance(place.schema.get("properties"), dict):
         raise SchemaError("it is no object with properties")
-    return pa.schema(_fields(place, documents))
+    return place, documents
 
 
 def _parsed(text: str) -> Any:

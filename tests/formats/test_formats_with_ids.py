@@ -50,7 +50,7 @@ def format_of(name: str, ddl: str, number: str = "id") -> RecordFormat:
         "Protobuf": Protobuf(
             ddl, registry_conn_id="r", schemas={"1": protobuf.compiled(PROTO.replace("id =", f"{number} ="))}
         ),
-        "JsonSchema": JsonSchema(ddl, registry_conn_id="r", known=["1"]),
+        "JsonSchema": JsonSchema(ddl, registry_conn_id="r", schemas={"1": {"text": "{}", "references": []}}),
     }
     return known[name]
 

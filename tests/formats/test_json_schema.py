@@ -30,7 +30,8 @@ from tests.support.registry import FakeRegistry, fake_registry
 
 JSON_SCHEMA = JsonSchema(registry_conn_id="registry")
 DDL = "id BIGINT, name STRING, ratio DOUBLE, ok BOOLEAN, tags ARRAY<STRING>, place STRUCT<x: INT, y: ARRAY<STRUCT<z: DOUBLE>>>"
-KNOWN = JsonSchema(DDL, registry_conn_id="registry", known=["1", "2", "3"])
+PLAIN = {"text": '{"type": "object", "properties": {}}', "references": []}
+KNOWN = JsonSchema(DDL, registry_conn_id="registry", schemas={str(number): PLAIN for number in (1, 2, 3)})
 
 
 @pytest.fixture
@@ -179,7 +180,7 @@ def test_a_schema_without_columns_is_named_by_its_id(server: FakeRegistry) -> No
     server.register("orders-value", order(a={}), kind="JSON")
     with pytest.raises(ConfigurationError, match="taken from the JSON Schema 1: property 'a' has no type; declare the"):
         prepared(server)
-    assert prepared(server, replace(JSON_SCHEMA, ddl="a STRING")).known == ["1"]
+    assert prepared(server, replace(JSON_SCHEMA, ddl="a STRING")).schemas.keys() == {"1"}
 
 
 def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
