@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup quick-java test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-formats airflow reference constraints clean
+.PHONY: help setup quick-java test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-formats bench-transforms airflow reference constraints clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ bench-lag: setup ## measure looks at 10 to 10,000 partitions, and a triggerer wi
 
 bench-formats: setup ## measure the decoders of records on one core; ten seconds
 	$(PYTHON) -m benchmarks.formats
+
+bench-transforms: setup ## measure transforms in the pass that decodes records, in loads of 5,000,000; ten minutes (ARGS="--records N")
+	$(PYTHON) -m benchmarks.transform_costs $(ARGS)
 
 airflow: setup ## try it in a browser: Airflow with a broker, Postgres, orders and the example DAGs
 	$(PYTHON) -m devstack.playground

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from benchmarks.measured import OPERATOR, PACKAGE, READING, SCRIPT, SMALL, SPARK, START, TRANSFORM, WRITING, Measured
+from benchmarks.measured import (
+    ARROW,
+    OPERATOR,
+    PACKAGE,
+    READING,
+    SCRIPT,
+    SMALL,
+    SPARK,
+    SQL,
+    START,
+    TRANSFORM,
+    WRITING,
+    Measured,
+)
 
 _START_SECONDS = 3.0
 _OF_LIMIT = 0.65
@@ -12,6 +25,9 @@ _TIMES = (
     (PACKAGE, SPARK, 3.0),
     (PACKAGE, OPERATOR, 5.0),
     (PACKAGE, SCRIPT, 2.5),
+    # At most 1.15 times the seconds.
+    (SQL, PACKAGE, 1 / 1.15),
+    (ARROW, PACKAGE, 1 / 1.15),
     (TRANSFORM, SPARK, 2.0),
     (TRANSFORM, OPERATOR, 4.0),
 )

@@ -10,13 +10,15 @@ from benchmarks.datasets import Dataset
 START = "empty Spark application"
 PACKAGE = "this package"
 TRANSFORM = "this package, DataFrame transform"
+ARROW = "this package, ArrowTransform"
+SQL = "this package, Sql"
 SPARK = "hand-written Spark"
 OPERATOR = "ConsumeFromTopicOperator"
 SCRIPT = "confluent-kafka script"
 READING = "limit: ConsumerPerformance"
 WRITING = "limit: binary COPY"
 
-_ORDER = (START, PACKAGE, TRANSFORM, SPARK, OPERATOR, SCRIPT, READING, WRITING)
+_ORDER = (START, PACKAGE, SQL, ARROW, TRANSFORM, SPARK, OPERATOR, SCRIPT, READING, WRITING)
 
 # Up to this number of records a data set is small: its loads take the time of starting and ending.
 SMALL = 1_000

@@ -12,8 +12,10 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow_kafka_offsets import Json, Pipeline, SqlTable
 from airflow_kafka_offsets import load as load_batches
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
+from airflow_kafka_offsets.transforms.transform import Transform
 from benchmarks.datasets import COLUMNS
 from benchmarks.load import Load
+from benchmarks.transforms import ARROW_NET, SQL_NET
 
 # The package's own settings, so that starting Spark takes the same time in all applications.
 CONF = {
@@ -33,6 +35,14 @@ def load_with_transform(load: Load) -> None:
     _load(load, "benchmarks.transforms.net")
 
 
+def load_with_arrow(load: Load) -> None:
+    _load(load, ARROW_NET)
+
+
+def load_with_sql(load: Load) -> None:
+    _load(load, SQL_NET)
+
+
 def run_empty_application(_: Load) -> None:
     """Start Spark, create a session, stop."""
     with tempfile.TemporaryDirectory() as directory:
@@ -43,7 +53,7 @@ def run_empty_application(_: Load) -> None:
         SparkSubmitHook(conn_id="spark_default", conf=CONF).submit(str(application))
 
 
-def _load(load: Load, transform: str | None) -> None:
+def _load(load: Load, transform: str | Transform | None) -> None:
     engine = sa.create_engine(load.postgres.url(load.database))
     pipeline = Pipeline(
         group_id="benchmark",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from benchmarks.measured import PACKAGE, SMALL, START, TRANSFORM, Measured
+from benchmarks.measured import ARROW, PACKAGE, SMALL, SQL, START, TRANSFORM, Measured
 
 _WIDTH, _LABELS, _BARS = 960, 250, 430
 _ROW, _BAR, _GAP, _TOP = 24, 16, 44, 58
@@ -54,7 +54,7 @@ def _panel(measured: Measured, y: int) -> Iterator[str]:
     for row, name in enumerate(names):
         top = y + 34 + row * _ROW
         whole, without = (measured.rate(name, with_start=start) for start in (True, False))
-        colour = _OURS if name in (PACKAGE, TRANSFORM) else _LIMITS if name.startswith("limit") else _OTHERS
+        colour = _OURS if name in (PACKAGE, SQL, ARROW, TRANSFORM) else _LIMITS if name.startswith("limit") else _OTHERS
         yield _text(_LABELS - 8, top + 13, name, anchor="end")
         yield _bar(top, without * scale, colour, opacity=0.35)
         yield _bar(top, whole * scale, colour)

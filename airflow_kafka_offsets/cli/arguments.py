@@ -156,7 +156,11 @@ AUTHOR = (
 LETTERS = (
     *GROUP,
     option("--batch", "only those of this batch", type=positive),
-    option("--error-class", "only those of this class: value, key, header, size, target, dropped", metavar="CLASS"),
+    option(
+        "--error-class",
+        "only those of this class: value, key, header, size, transform, target, dropped",
+        metavar="CLASS",
+    ),
     option("--schema-id", "only those whose value has this id of a schema", type=positive),
     repeated("--offsets", "only these offsets of a partition, the end exclusive", metavar="TOPIC:PARTITION:START-END"),
 )

@@ -28,7 +28,7 @@ class Letters:
     """Dead letters of a group: all, or those that all given conditions are true of.
 
     :param batch_id: the batch that set them aside
-    :param error_class: value, key, header, size, target, dropped
+    :param error_class: value, key, header, size, transform, target, dropped
     :param ranges: offsets of partitions
     :param schema_id: at the beginning of the value
     """

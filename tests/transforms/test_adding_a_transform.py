@@ -1,0 +1,60 @@
+"""A transform that this test brings runs like any other: a class, and a line in `TRANSFORMS`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from airflow_kafka_offsets.formats.record_format import BadRecord
+from airflow_kafka_offsets.transforms.transform import TRANSFORMS, BatchFunction, BatchTransform, Transformed
+from tests.support.clients import produce
+from tests.support.loads import Loader, TopicFactory, names
+from tests.support.loads import rows as rows_of
+
+
+@dataclass(frozen=True)
+class Below:
+    """Takes rows with an id below a limit; those above twice the limit are bad."""
+
+    kind: ClassVar[str] = "below"
+    runs_python: ClassVar[bool] = False
+    limit: int
+
+    @property
+    def name(self) -> str:
+        return f"below {self.limit}"
+
+    def fingerprint(self) -> str:
+        return self.name
+
+    def prepared(self, columns: pa.Schema) -> Below:
+        return self
+
+    def result(self) -> pa.Schema | None:
+        return None
+
+    def function(self, columns: pa.Schema) -> BatchFunction:
+        def below(rows: pa.RecordBatch) -> Transformed:
+            bad = [row for row, value in enumerate(rows["id"].to_pylist()) if value > 2 * self.limit]
+            kept = rows.filter(pc.less(rows["id"], self.limit))
+            return Transformed(kept, [BadRecord(row, "far above", "transform") for row in bad])
+
+        return below
+
+
+def test_it_loads(loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TRANSFORMS, Below.kind, f"{__name__}:{Below.__name__}")
+    assert isinstance(Below(3), BatchTransform)
+    name = topic()
+    produce(loader.kafka, name, names(0, 9))
+    result = loader(name, transform=Below(3), on_bad_record="dead_letter")
+    assert (result.rows, result.dead_letters) == (3, 2)
+    assert rows_of(loader.engine, "SELECT offset_value, error FROM dead_letters") == [
+        (7, "far above"),
+        (8, "far above"),
+    ]
+    assert rows_of(loader.engine, "SELECT transform FROM offset_batches") == [("below 3",)]
