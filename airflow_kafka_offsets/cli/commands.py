@@ -286,6 +286,12 @@ COMMANDS = (
                 "records, who dropped them and why stays in dead_letters, so that 'verify' proves the same as before.",
                 "drop orders_loader --conn-id warehouse --batch 42 --execute --reason 'test data'",
                 *shared.LETTERS,
+                option(
+                    "--older-than",
+                    "only those whose batch was committed so long ago, ISO 8601: P90D",
+                    type=shared.duration,
+                    metavar="DURATION",
+                ),
                 switch("--execute", "delete; without it, the command only counts"),
                 *shared.AUTHOR,
                 shared.OUTPUT,

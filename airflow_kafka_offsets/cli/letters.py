@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from argparse import Namespace
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from airflow_kafka_offsets.cli.command import command, database, offset_bounds, 
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.cli.target import make_pipeline
 from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.connections import make_launcher
 from airflow_kafka_offsets.ledger.groups import cluster_of
@@ -74,13 +75,15 @@ def replay(args: Namespace) -> None:
 def drop(args: Namespace) -> None:
     """Delete what dead letters hold."""
     letters = _letters(args)
-    if not args.execute:
-        with database(args) as ledger, ledger.connect() as conn:
-            cluster_of(conn, ledger.tables, args.group)
-            show(summary(conn, ledger.tables, letters), args.output)
-        note("Nothing was dropped; --execute deletes what these dead letters hold")
-        return
     with database(args) as ledger:
+        with ledger.connect() as conn:
+            cluster_of(conn, ledger.tables, args.group)
+            if args.older_than is not None:
+                letters = replace(letters, committed_before=database_now(conn) - args.older_than)
+            if not args.execute:
+                show(summary(conn, ledger.tables, letters), args.output)
+                note("Nothing was dropped; --execute deletes what these dead letters hold")
+                return
         dropped = drop_letters(letters, engine=ledger.engine, tables=ledger.tables, who=args.who, reason=args.reason)
     show([{"group": args.group, "dropped": dropped}], args.output)
     note(f"{count(dropped, 'dead letter')} dropped; that there were such records stays in the history")

@@ -125,11 +125,12 @@ class PipelineOperator(GroupOperator):
     The parameters of a subclass have the fields of `Pipeline` among them.
     """
 
-    template_fields: Sequence[str] = ("group_id", "topics", "transform", "staging_dir", "spark_conf")
+    template_fields: Sequence[str] = ("group_id", "topics", "transform", "staging_dir", "spark_conf", "also_to_topic")
 
     topics: Sequence[str]
     sink: Sink
     staging_dir: str | None
+    also_to_topic: str | None
     spark_conf: dict[str, Any] | None
     kafka_conn_id: str
     spark_conn_id: str
@@ -176,7 +177,13 @@ class PipelineOperator(GroupOperator):
         run = task_run(context)
         self._launcher = make_launcher(self.spark_conn_id, conf=self.spark_conf, name=f"{run.dag_id}.{run.task_id}")
         config = kafka_config(self.kafka_conn_id)
-        pipeline = from_attributes(Pipeline, self, topics=topics_of(self.topics), staging_dir=self.staging_dir or None)
+        pipeline = from_attributes(
+            Pipeline,
+            self,
+            topics=topics_of(self.topics),
+            staging_dir=self.staging_dir or None,
+            also_to_topic=self.also_to_topic or None,
+        )
         connections = {conn_id: registry_config(conn_id) for conn_id in pipeline.conn_ids}
         with self.database(self.sink.conn_id) as engine:
             try:
