@@ -129,7 +129,9 @@ def main() -> None:
     protobuf = Protobuf(PROTO_DDL, registry_conn_id="registry", schemas=sets)
     far = Protobuf(f"{PROTO_DDL}, far INT", registry_conn_id="registry", schemas=sets)
     protobuf_one = [as_protobuf(value, messages[1], 1) for value in orders]
-    json_schema = JsonSchema(DDL, registry_conn_id="registry", known=["1", "2", "3"])
+    json_schema = JsonSchema(
+        DDL, registry_conn_id="registry", schemas={number: {"text": "{}", "references": []} for number in "123"}
+    )
     batches: dict[str, tuple[Callable[[pa.RecordBatch], Any], list[bytes]]] = {
         "Json": (plain_json.decoder(plain_json.columns()), [as_json(value) for value in orders]),
         "Avro, one schema": (avro.decoder(avro.columns()), one),

@@ -37,7 +37,6 @@ def _command(
 
 
 _PIPELINE = (
-    option("--table", "the table to load into", required=True),
     shared.TABLE_SCHEMA,
     option(
         "--columns",
@@ -48,7 +47,7 @@ _PIPELINE = (
     shared.UPSERT_KEY,
     option("--staging-dir", "a directory that this machine and Spark's executors share, for staged files"),
 )
-"""The arguments of commands that decode records and write their rows."""
+"""The arguments of commands that decode records and write their rows, beside the table."""
 
 COMMANDS = (
     _command(
@@ -180,6 +179,7 @@ COMMANDS = (
         option("--until", "up to the first record at or after this instant", metavar="INSTANT"),
         switch("--all-records", "read on to the end of the log, and take exactly the records of the span of time"),
         option("--batch", "the range of this batch of the group's history", type=positive),
+        option("--table", "the table to load into", required=True),
         *_PIPELINE,
         switch("--replace", "remove what was loaded of the range, in the same transaction"),
         shared.MAX_RECORDS,
@@ -270,9 +270,16 @@ COMMANDS = (
                 "Decode dead letters again, write their rows, and remove the letters, in one transaction for each batch. What is bad still "
                 "stays a dead letter, with the reason of today. The rows belong to the batch that set the records aside, as if they had "
                 "never been bad. Loads may go on meanwhile.",
-                "replay orders_loader --conn-id warehouse --table orders --columns 'id BIGINT, name STRING' --reason 'wider column'",
+                "replay orders_loader --conn-id warehouse --dag-id load_orders --task-id load --reason 'wider column'\n"
+                "         airflow kafka-offsets dead-letters replay orders_loader --conn-id warehouse --table orders \\\n"
+                "             --columns 'id BIGINT, name STRING'",
                 *shared.LETTERS,
                 option("--corrected", "replay the dead letters of this file, with the values it has", metavar="FILE"),
+                option(
+                    "--dag-id", "the DAG of the load: formats, transform and table are those of its task as it is now"
+                ),
+                option("--task-id", "the task of the load, in that DAG"),
+                option("--table", "the table to load into, without --dag-id"),
                 *_PIPELINE,
                 shared.SPARK_CONN_ID,
                 *shared.AUTHOR,
@@ -286,6 +293,12 @@ COMMANDS = (
                 "records, who dropped them and why stays in dead_letters, so that 'verify' proves the same as before.",
                 "drop orders_loader --conn-id warehouse --batch 42 --execute --reason 'test data'",
                 *shared.LETTERS,
+                option(
+                    "--older-than",
+                    "only those whose batch was committed so long ago, ISO 8601: P90D",
+                    type=shared.duration,
+                    metavar="DURATION",
+                ),
                 switch("--execute", "delete; without it, the command only counts"),
                 *shared.AUTHOR,
                 shared.OUTPUT,

@@ -34,10 +34,12 @@ class Written(NamedTuple):
 
     :param rows: how many
     :param reads: what was read of each range, and how much of it became dead letters
+    :param letters_topic: the topic to which the dead letters are to be written
     """
 
     rows: int
     reads: Reads
+    letters_topic: str | None = None
 
 
 def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Written]) -> int:
@@ -59,11 +61,12 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
 
     def work(conn: Connection) -> int:
         claim.begin_commit(conn, batch)
-        rows, reads = write(conn)
+        written = write(conn)
+        rows, reads = written.rows, written.reads
         now = database_now(conn)
         # A load moves its positions here.
         claim.finish_commit(conn, batch, reads, now)
-        _close(conn, tables, batch, reads, rows, now)
+        _close(conn, tables, batch, written, now)
         return rows
 
     of_group = f"{batch.batch_id} of group {batch.group_id!r}"
@@ -100,7 +103,9 @@ def _rows_committed(conn: Connection, claim: Claim, batch: Batch) -> int | None:
     return int(row.row_count) if row.state == "committed" else None
 
 
-def _close(conn: Connection, tables: Tables, batch: Batch, reads: Reads, rows: int, now: datetime) -> None:
+def _close(conn: Connection, tables: Tables, batch: Batch, written: Written, now: datetime) -> None:
+    reads = written.reads
+    dead_letters = sum(read.dead_letters for read in reads.values())
     ranges = tables.offset_ranges
     if reads:
         conn.execute(
@@ -113,7 +118,8 @@ def _close(conn: Connection, tables: Tables, batch: Batch, reads: Reads, rows: i
         batch,
         state="committed",
         records=sum(read.records or 0 for read in reads.values()),
-        row_count=rows,
-        dead_letters=sum(read.dead_letters for read in reads.values()),
+        row_count=written.rows,
+        dead_letters=dead_letters,
+        letters_topic=written.letters_topic if dead_letters else None,
         committed_at=now,
     )

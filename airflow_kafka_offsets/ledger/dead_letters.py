@@ -1,19 +1,30 @@
-"""Dead letters as rows: how they and what is wrong with them are written, also into databases whose encoding lacks a character."""
+"""Dead letters as rows: written, with what is wrong with them, in any encoding; sent to a topic; dropped when they are old."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DataError
 
+from airflow_kafka_offsets.core.instants import format_instant
+from airflow_kafka_offsets.database.transactions import database_now, stream, transact
 from airflow_kafka_offsets.ledger.batch_rows import Batch
-from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+DROPPED = "dropped"
+"""The error class of a dead letter whose contents were deleted on purpose."""
+
+EMPTY = {"key": None, "value": None, "headers": None, "error_class": DROPPED}
+"""The columns of such a dead letter, beside its error, which says who decided it."""
+
+_EXPIRED_AT_ONCE = 1_000
 
 _RENAMED = {"offset": "offset_value", "timestamp": "record_timestamp"}
 
@@ -47,3 +58,58 @@ def execute_with_errors(conn: Connection, statement: sa.Insert | sa.Update, rows
         # All else is bytes or ASCII.
         plain = ({"error": row["error"].encode("ascii", "backslashreplace").decode()} for row in rows)
         conn.execute(statement, [{**row, **error} for row, error in zip(rows, plain, strict=True)])
+
+
+def unsent_batches(conn: Connection, tables: Tables, group_id: str) -> list[tuple[int, str]]:
+    """Return the batches of a group whose dead letters are to be written to a topic, with the topic."""
+    batches = tables.offset_batches.c
+    query = sa.select(batches.batch_id, batches.letters_topic).where(batches.consumer_group == group_id, tables.unsent)
+    return [(row.batch_id, row.letters_topic) for row in conn.execute(query.order_by(batches.batch_id))]
+
+
+def unsent_letters(conn: Connection, tables: Tables, batch_id: int) -> Iterator[sa.Row[Any]]:
+    """Yield the dead letters of a batch, but for those whose contents were dropped meanwhile."""
+    letters = tables.dead_letters
+    query = sa.select(letters).where(letters.c.batch_id == batch_id, letters.c.error_class.is_distinct_from(DROPPED))
+    return stream(conn, query.order_by(letters.c.topic, letters.c.partition, letters.c.offset_value))
+
+
+def mark_sent(ledger: Ledger, batch_id: int) -> None:
+    """Store that the dead letters of a batch are in their topic."""
+    batches = ledger.tables.offset_batches
+
+    def work(conn: Connection) -> None:
+        sent = batches.update().where(batches.c.batch_id == batch_id, ledger.tables.unsent)
+        conn.execute(sent.values(letters_sent_at=database_now(conn)))
+
+    transact(ledger.engine, work)
+
+
+def drop_expired(conn: Connection, tables: Tables, group_id: str, retention: timedelta) -> int:
+    """Delete what dead letters hold whose batches were committed longer ago: the oldest, and no more than a commit has time for.
+
+    :return: how many
+    """
+    letters, batches = tables.dead_letters, tables.offset_batches.c
+    now = database_now(conn)
+    oldest = (
+        sa.select(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value)
+        .where(letters.c.consumer_group == group_id, tables.with_contents)
+        .order_by(letters.c.batch_id)
+        .limit(_EXPIRED_AT_ONCE)
+        .subquery()
+    )
+    is_expired = batches.committed_at < now - retention
+    expired = conn.execute(
+        sa.select(oldest).join(tables.offset_batches, batches.batch_id == oldest.c.batch_id).where(is_expired)
+    ).all()
+    if not expired:
+        return 0
+    places = {f"of_{name}": letters.c[name] for name in ("batch_id", "topic", "partition", "offset_value")}
+    of_letter = [column == sa.bindparam(name, type_=column.type) for name, column in places.items()]
+    decision = f"dropped at {format_instant(now)}: older than dead_letter_retention, {retention}"
+    conn.execute(
+        letters.update().where(*of_letter).values(**EMPTY, error=decision),
+        [dict(zip(places, row, strict=True)) for row in expired],
+    )
+    return len(expired)

@@ -9,9 +9,10 @@ from airflow_kafka_offsets.core.instants import format_instant
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.ledger.batch_rows import current_user
+from airflow_kafka_offsets.ledger.dead_letters import DROPPED, EMPTY
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.letters.selection import DROPPED, Letters
+from airflow_kafka_offsets.letters.selection import Letters
 
 
 def drop_letters(
@@ -34,10 +35,9 @@ def drop_letters(
     def work(conn: Connection) -> int:
         lock(conn, ledger.tables, letters.group_id)
         decision = f"dropped by {who or current_user()} at {format_instant(database_now(conn))}"
-        values = {"key": None, "value": None, "headers": None, "error_class": DROPPED}
         error = f"{decision}: {reason}" if reason else decision
         kept = sa.func.coalesce(stored.c.error_class, "") != DROPPED
-        dropped = stored.update().where(letters.condition(ledger.tables), kept).values(**values, error=error)
+        dropped = stored.update().where(letters.condition(ledger.tables), kept).values(**EMPTY, error=error)
         return conn.execute(dropped).rowcount
 
     with translated_errors(f"The dead letters of group {letters.group_id!r} were not dropped", "Try again."):

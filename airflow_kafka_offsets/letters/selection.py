@@ -13,11 +13,9 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.database.transactions import stream
+from airflow_kafka_offsets.ledger.dead_letters import DROPPED
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.staging.refused import Record
-
-DROPPED = "dropped"
-"""The error class of a dead letter whose contents were deleted on purpose."""
 
 TOO_LARGE = "size"
 """The error class of a dead letter whose contents were never kept: they are in Kafka only."""
@@ -31,6 +29,7 @@ class Letters:
     :param error_class: value, key, header, size, transform, target, dropped
     :param ranges: offsets of partitions
     :param schema_id: at the beginning of the value
+    :param committed_before: when their batch was committed
     """
 
     group_id: str
@@ -38,6 +37,7 @@ class Letters:
     error_class: str | None = None
     ranges: Sequence[OffsetRange] = ()
     schema_id: int | None = None
+    committed_before: datetime | None = None
 
     def condition(self, tables: Tables) -> sa.ColumnElement[bool]:
         """Return the condition for their rows. Dropped ones are meant only where their class is named."""
@@ -51,6 +51,12 @@ class Letters:
             conditions.append(letters.error_class.is_distinct_from(DROPPED))
         if self.schema_id is not None:
             conditions.append(letters.schema_id == self.schema_id)
+        if self.committed_before is not None:
+            batches = tables.offset_batches.c
+            older = sa.select(batches.batch_id).where(
+                batches.consumer_group == self.group_id, batches.committed_at < self.committed_before
+            )
+            conditions.append(letters.batch_id.in_(older))
         if self.ranges:
             conditions.append(
                 sa.or_(

@@ -19,7 +19,7 @@ from airflow_kafka_offsets.ledger.batch_rows import Batch, note_added_columns
 from airflow_kafka_offsets.ledger.batch_schemas import store_schemas
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch
-from airflow_kafka_offsets.ledger.dead_letters import write_dead_letters
+from airflow_kafka_offsets.ledger.dead_letters import drop_expired, write_dead_letters
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import Commit, LoadContext, LoadResult
@@ -94,7 +94,9 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
         # At the end: a text that is new to the database is locked from here to COMMIT.
         store_schemas(conn, tables, batch.batch_id, staged.manifest.schemas)
         reads = with_refused(staged.reads, rows.refused.reasons)
-        return Written(count, reads)
+        if pipeline.dead_letter_retention is not None:
+            drop_expired(conn, tables, batch.group_id, pipeline.dead_letter_retention)
+        return Written(count, reads, pipeline.also_to_topic)
 
     count = commit_batch(claim, batch, write)
     letters = sum(read.dead_letters for read in reads.values())

@@ -24,6 +24,7 @@ from airflow_kafka_offsets.ledger.claims import Claim, GroupClaim, claim_group, 
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
+from airflow_kafka_offsets.loading.letters_topic import send_letters
 from airflow_kafka_offsets.loading.mirror import mirror_after_commit
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.loading.plan import abandon_if_expired, decide_for_claim, plan
@@ -86,6 +87,8 @@ def load(
 def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> LoadResult:
     started = time.monotonic()
     result = LoadResult()
+    # An earlier run may have ended after its commit.
+    send_letters(context)
     while True:
         batch_started = time.monotonic()
         planned = plan(context, claim, options)
@@ -101,6 +104,7 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
             if not abandon_if_expired(context, claim, options, batch):
                 raise
             continue
+        send_letters(context)
         mirror_after_commit(context.cluster, options.mirror_to, context.ledger, context.pipeline)
         budget = options.time_budget
         if budget is not None and time.monotonic() - started >= budget.total_seconds():

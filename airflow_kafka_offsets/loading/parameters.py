@@ -66,6 +66,8 @@ PIPELINE_RULES = {
     "on_new_field": one_of(*get_args(OnNewField)),
     "on_bad_record": one_of(*get_args(OnBadRecord)),
     "max_dead_letters": or_none(either(COUNT, SHARE, " for a share of the batch"), " for any number"),
+    "also_to_topic": or_none(Rule("the name of a topic", is_name)),
+    "dead_letter_retention": or_none(DURATION, " to keep them for ever"),
     "max_record_bytes": COUNT,
     "isolation_level": one_of("read_committed", "read_uncommitted"),
     "slice_offsets": COUNT,

@@ -41,7 +41,8 @@ class Pipeline:
     """How the records of topics become rows, and where the rows are written: for `load` and `replay` alike.
 
     Plain data: `check` says whether it can work. As for `KafkaBatchOperator`: `group_id`, `topics`, `value_format`, `key_format`,
-    `metadata_columns`, `sink`, `transform`, `on_new_field`, `on_bad_record`, `max_dead_letters`, `max_record_bytes`, `isolation_level`,
+    `metadata_columns`, `sink`, `transform`, `on_new_field`, `on_bad_record`, `max_dead_letters`, `also_to_topic`,
+    `dead_letter_retention`, `max_record_bytes`, `isolation_level`,
     `slice_offsets`, `staging_dir`, `staging_retention`, `idle_timeout`. The connection of the sink is not used: its database is
     that of the engine.
 
@@ -58,6 +59,8 @@ class Pipeline:
     on_new_field: OnNewField = "ignore"
     on_bad_record: OnBadRecord = "fail"
     max_dead_letters: int | float | None = 1000
+    also_to_topic: str | None = None
+    dead_letter_retention: timedelta | None = None
     max_record_bytes: int = MAX_RECORD_BYTES
     isolation_level: str = "read_committed"
     slice_offsets: int = 250_000
@@ -167,6 +170,11 @@ class Pipeline:
             )
         if not isinstance(self.tables, Tables):
             raise ConfigurationError(f"tables must be Tables(…); got tables={self.tables!r}")
+        if self.also_to_topic in self.topics:
+            raise ConfigurationError(
+                f"also_to_topic must be none of the topics that are loaded, since each dead letter would become another one; got "
+                f"also_to_topic={self.also_to_topic!r}"
+            )
         staging_dir = self.staging_dir or "/"
         parts = urlsplit(staging_dir)
         if parts.username or parts.password:

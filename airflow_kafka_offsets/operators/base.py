@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.ledger.batch_rows import TaskRun
     from airflow_kafka_offsets.ledger.tables import Tables
     from airflow_kafka_offsets.loading.context import LoadResult
+    from airflow_kafka_offsets.loading.pipeline import Pipeline
     from airflow_kafka_offsets.sinks.sink import Sink
     from airflow_kafka_offsets.spark.job import Launcher
 
@@ -125,11 +126,12 @@ class PipelineOperator(GroupOperator):
     The parameters of a subclass have the fields of `Pipeline` among them.
     """
 
-    template_fields: Sequence[str] = ("group_id", "topics", "transform", "staging_dir", "spark_conf")
+    template_fields: Sequence[str] = ("group_id", "topics", "transform", "staging_dir", "spark_conf", "also_to_topic")
 
     topics: Sequence[str]
     sink: Sink
     staging_dir: str | None
+    also_to_topic: str | None
     spark_conf: dict[str, Any] | None
     kafka_conn_id: str
     spark_conn_id: str
@@ -158,6 +160,19 @@ class PipelineOperator(GroupOperator):
         if self._launcher is not None:
             self._launcher.on_kill()
 
+    def pipeline(self) -> Pipeline:
+        """Return the pipeline, of rendered parameters."""
+        from airflow_kafka_offsets.loading.pipeline import Pipeline
+
+        return from_attributes(
+            Pipeline,
+            self,
+            topics=topics_of(self.topics),
+            # Templates may render to empty texts.
+            staging_dir=self.staging_dir or None,
+            also_to_topic=self.also_to_topic or None,
+        )
+
     def run_on_spark(
         self, context: Context, work: Callable[..., LoadResult], *arguments: Any, **options: Any
     ) -> dict[str, Any]:
@@ -171,12 +186,11 @@ class PipelineOperator(GroupOperator):
         from airflow_kafka_offsets.exceptions import StagingError
         from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher, registry_config
         from airflow_kafka_offsets.hooks.metrics import emit_commit
-        from airflow_kafka_offsets.loading.pipeline import Pipeline
 
         run = task_run(context)
         self._launcher = make_launcher(self.spark_conn_id, conf=self.spark_conf, name=f"{run.dag_id}.{run.task_id}")
         config = kafka_config(self.kafka_conn_id)
-        pipeline = from_attributes(Pipeline, self, topics=topics_of(self.topics), staging_dir=self.staging_dir or None)
+        pipeline = self.pipeline()
         connections = {conn_id: registry_config(conn_id) for conn_id in pipeline.conn_ids}
         with self.database(self.sink.conn_id) as engine:
             try:

@@ -57,6 +57,9 @@ class KafkaBatchOperator(PipelineOperator):
         or write it to the table `dead_letters`: dead_letter
     :param max_dead_letters: the most dead letters of a batch, as a number, or as a share of its records such as 0.01; more of them fail
         it, None allows any number
+    :param also_to_topic: a topic in Kafka to which dead letters are written after the commit, at least once, beside the table; an error
+        there is logged, and the next run writes them (templated)
+    :param dead_letter_retention: how long what dead letters hold is kept; a later commit deletes it; None is for ever
     :param max_record_bytes: the most bytes of a record's key, value and headers, uncompressed; a larger record is a bad one, of which
         the dead letter keeps neither
     :param on_busy: what to do while another run holds the group: wait, skip this task, or fail
@@ -97,6 +100,8 @@ class KafkaBatchOperator(PipelineOperator):
         on_data_loss: OnDataLoss = "fail",
         on_bad_record: OnBadRecord = "fail",
         max_dead_letters: int | float | None = 1000,
+        also_to_topic: str | None = None,
+        dead_letter_retention: timedelta | None = None,
         max_record_bytes: int = MAX_RECORD_BYTES,
         on_busy: Literal["wait", "skip", "fail"] = "wait",
         isolation_level: str = "read_committed",
@@ -130,6 +135,8 @@ class KafkaBatchOperator(PipelineOperator):
         self.on_data_loss = on_data_loss
         self.on_bad_record = on_bad_record
         self.max_dead_letters = max_dead_letters
+        self.also_to_topic = also_to_topic
+        self.dead_letter_retention = dead_letter_retention
         self.max_record_bytes = max_record_bytes
         self.on_busy = on_busy
         self.isolation_level = isolation_level

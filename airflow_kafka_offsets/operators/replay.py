@@ -43,7 +43,8 @@ class KafkaReplayOperator(PipelineOperator):
     parts for mapped tasks: `.partial(…).expand(offsets=plan.output)`.
 
     As for `KafkaBatchOperator`: `value_format`, `key_format`, `metadata_columns`, `transform`, `on_new_field`, `max_records`,
-    `on_bad_record`, `max_dead_letters`, `max_record_bytes`, `isolation_level`, `staging_dir`, `spark_conf`, `slice_offsets`, `staging_retention`,
+    `on_bad_record`, `max_dead_letters`, `also_to_topic`, `dead_letter_retention`, `max_record_bytes`, `isolation_level`,
+    `staging_dir`, `spark_conf`, `slice_offsets`, `staging_retention`,
     `idle_timeout`, `offsets_schema`, `offsets_prefix`, `kafka_conn_id`, `spark_conn_id`.
 
     :param group_id: the group that the records belong to; its history records the replay (templated)
@@ -95,6 +96,8 @@ class KafkaReplayOperator(PipelineOperator):
         on_data_loss: OnDataLoss = "fail",
         on_bad_record: OnBadRecord = "fail",
         max_dead_letters: int | float | None = 1000,
+        also_to_topic: str | None = None,
+        dead_letter_retention: timedelta | None = None,
         max_record_bytes: int = MAX_RECORD_BYTES,
         isolation_level: str = "read_committed",
         staging_dir: str | None = None,
@@ -128,6 +131,8 @@ class KafkaReplayOperator(PipelineOperator):
         self.on_data_loss = on_data_loss
         self.on_bad_record = on_bad_record
         self.max_dead_letters = max_dead_letters
+        self.also_to_topic = also_to_topic
+        self.dead_letter_retention = dead_letter_retention
         self.max_record_bytes = max_record_bytes
         self.isolation_level = isolation_level
         self.staging_dir = staging_dir

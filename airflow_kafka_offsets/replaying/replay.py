@@ -24,6 +24,7 @@ from airflow_kafka_offsets.ledger.group_table import loads_into
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
+from airflow_kafka_offsets.loading.letters_topic import send_letters
 from airflow_kafka_offsets.loading.load import prefer_fenced_error
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import Pipeline
@@ -147,6 +148,7 @@ def replay(
                 result += _stage_and_commit(context, batch, on_data_loss)
             else:
                 result += _result_of_earlier_try(batch, context.recipe.fingerprint)
+            send_letters(context)
         return result
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
+from airflow_kafka_offsets.ledger.tables import Tables
 from tests.support.clients import Kafka, produce
 from tests.support.command_line import DB, CommandLine
 from tests.support.loads import Loader, TopicFactory, names, rows
@@ -124,3 +127,26 @@ def test_what_is_dropped_leaves_who_and_why(cli: CommandLine, orders: str, inlin
     assert cli(*choice, "--execute").json == [{"group": "loader", "dropped": 0}]
     replayed = cli("dead-letters", "replay", "loader", *DB, *INTO, "--output", "json")
     assert replayed.json == [{"batch": 1, "records": 0, "rows": 0, "still_bad": 1}]
+
+
+def test_those_of_old_batches_are_dropped(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
+    old = ("--older-than", "P30D", "--output", "json")
+    assert cli("dead-letters", "drop", "loader", *DB, *old).json == []
+
+    batches = Tables().offset_batches
+    with inline_loader.engine.begin() as conn:
+        committed = conn.scalar(sa.select(batches.c.committed_at))
+        assert committed is not None
+        conn.execute(batches.update().values(committed_at=committed - timedelta(days=31)))
+
+    assert [row["records"] for row in cli("dead-letters", "drop", "loader", *DB, *old).json] == [3]
+    assert cli("dead-letters", "drop", "loader", *DB, *old, "--execute").json == [{"group": "loader", "dropped": 3}]
+
+
+def test_they_are_chosen_by_the_id_of_their_schema(cli: CommandLine, orders: str, inline_loader: Loader) -> None:
+    with inline_loader.engine.begin() as conn:
+        conn.execute(sa.text("UPDATE dead_letters SET schema_id = 7 WHERE offset_value = 2"))
+
+    shown = cli("dead-letters", "show", "loader", *DB, "--schema-id", "7", "--output", "json").json
+
+    assert [(row["offset"], row["schema_id"]) for row in shown] == [(2, 7)]

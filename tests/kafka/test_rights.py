@@ -17,6 +17,7 @@ from airflow_kafka_offsets.core.instants import CommittedBy
 from airflow_kafka_offsets.core.offsets import Position, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, MirrorError
 from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.kafka.producer import Outgoing, send
 from airflow_kafka_offsets.lag.measure import LagQuestion, measure_lag
 from airflow_kafka_offsets.lag.thresholds import Thresholds
 from airflow_kafka_offsets.ledger.tables import Ledger
@@ -137,12 +138,17 @@ def mirror(trial: Trial) -> None:
     mirror_stored(trial.loader.cluster, trial.group, lambda: dict.fromkeys(trial.tps, at))
 
 
+def write(trial: Trial) -> None:
+    assert send(trial.loader.config, trial.topic, [Outgoing(None, b"{}", (), ())], ("left-out", b"")) == 0
+
+
 ACTIONS: dict[str, Callable[[Trial], None]] = {
     "loads": load,
     "rewinds": look,
     "the headroom": headroom,
     "`import`": import_commits,
     "first runs": load_after_commits,
+    "`also_to_topic`": write,
     "`mirror_to`": mirror,
 }
 
@@ -178,7 +184,7 @@ LACKING = [(purpose, right) for purpose, rights in table().items() for right in 
 
 
 def test_every_line_of_the_table_is_tried() -> None:
-    assert [len(rights) for rights in table().values()] == [1, 1, 2, 2, 2, 2]
+    assert [len(rights) for rights in table().values()] == [1, 1, 2, 2, 2, 1, 2]
     assert {action(purpose) for purpose in table()} == set(ACTIONS.values())
 
 

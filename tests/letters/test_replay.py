@@ -248,6 +248,34 @@ def test_records_that_were_too_large_to_be_kept_stay_unless_they_are_corrected(
     reread(loader)
 
 
+def test_what_was_kept_is_not_measured_again(inline_loader: Loader, topic: TopicFactory) -> None:
+    loader, name = inline_loader, topic()
+    produce(loader.kafka, name, [b'{"id": "%s"}' % (b"x" * 200)])
+    loader(name, **LEFT_OUT)
+
+    assert replayed(loader, name, max_record_bytes=100) == [Replayed(1, 0, 0, 1)]
+    assert letters(loader) == [(0, "value")]
+    do(loader.engine, "DROP TABLE target")
+    assert replayed(loader, name, max_record_bytes=100, value_format=Json("id STRING")) == [Replayed(1, 1, 1, 0)]
+
+
+def test_what_they_hold_is_read_batch_by_batch(
+    inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = bad_and_good(inline_loader, topic)
+    read, held = replay_module.read_letters, list[set[int]]()
+
+    def noted(*args: Any) -> Any:
+        found = list(read(*args))
+        held.append({letter.batch_id for letter in found})
+        return iter(found)
+
+    monkeypatch.setattr(replay_module, "read_letters", noted)
+    replayed(inline_loader, name)
+
+    assert held == [{1}, {2}]
+
+
 @pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_connection_that_breaks_at_commit_neither_loses_nor_doubles_them(

@@ -15,6 +15,8 @@ from airflow_kafka_offsets.formats import json_decoder
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.positions import read_positions
 from airflow_kafka_offsets.ledger.tables import Ledger
+from airflow_kafka_offsets.letters.replay import Replayed, replay_letters
+from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
 from devstack.postgres import PostgresServer
@@ -232,3 +234,10 @@ def test_a_reason_that_the_database_cannot_hold_is_escaped(
     (letter,) = rows(engine, "SELECT error, headers, key, value FROM dead_letters")
     assert letter[:2] == (reason, r'[["\u20ac", "4oKs"]]')
     assert list(map(bytes, letter[2:])) == ["€".encode(), bad]
+
+    # The same where they are bad still when they are replayed.
+    with engine.begin() as conn:
+        conn.exec_driver_sql("UPDATE dead_letters SET error = ''")
+    pipeline = loader_of(kafka, engine).pipeline([name], value_format=Json("id BIGINT"))
+    assert replay_letters(Letters("loader"), pipeline, engine=engine) == [Replayed(1, 0, 0, 1)]
+    assert rows(engine, "SELECT error FROM dead_letters") == [(reason,)]

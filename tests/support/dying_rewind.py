@@ -1,11 +1,11 @@
-"""A rewind in a process of its own that stops before a statement, so that a test can kill it there with SIGKILL."""
+"""A rewind, or other work, in a process of its own that stops before a statement, so that a test can kill it there with SIGKILL."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
@@ -41,22 +41,33 @@ class Rewind:
             engine.dispose()
 
 
+Stop = Callable[[str], None]
+
+
+class Work(Protocol):
+    """What dies, as plain data."""
+
+    def __call__(self) -> Any:
+        """Do it."""
+
+
 class DyingRewind(dying_load.DyingLoad):
-    """A rewind in a child process, as a context manager that leaves no process behind.
+    """Work in a child process, as a context manager that leaves no process behind.
 
     It tells the statement that it stops before, then its result, or the error that ended it.
 
     :param stop_at: the number of that statement, from 1 on; COMMIT is one, too
+    :param install: has other steps than statements stop, too
     """
 
-    def __init__(self, rewind: Rewind, stop_at: int) -> None:
+    def __init__(self, work: Work, stop_at: int, install: Callable[[Stop], None] | None = None) -> None:
         self._pipe, theirs = dying_load._CONTEXT.Pipe()
-        self.process = dying_load._CONTEXT.Process(target=_main, args=(rewind, stop_at, theirs), daemon=True)
+        self.process = dying_load._CONTEXT.Process(target=_main, args=(work, stop_at, install, theirs), daemon=True)
         self.process.start()
         theirs.close()
 
 
-def _main(rewind: Rewind, stop_at: int, pipe: Connection) -> None:
+def _main(work: Work, stop_at: int, install: Callable[[Stop], None] | None, pipe: Connection) -> None:
     count = 0
 
     def stop(statement: str) -> None:
@@ -76,7 +87,9 @@ def _main(rewind: Rewind, stop_at: int, pipe: Connection) -> None:
 
     sa.event.listen(Engine, "before_cursor_execute", before_statement)
     sa.event.listen(Engine, "commit", before_commit)
+    if install is not None:
+        install(stop)
     try:
-        pipe.send(rewind())
+        pipe.send(work())
     except Exception as error:  # told to whoever waits at the other end
         pipe.send(error)

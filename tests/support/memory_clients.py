@@ -224,6 +224,9 @@ class MemoryProducer:
         if on_delivery is not None:
             self._reports.append(lambda: on_delivery(error, message))
 
+    def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
+        return self._log.metadata(topic)
+
     def poll(self, timeout: float = 0) -> int:
         reports, self._reports = self._reports, []
         for report in reports:

@@ -21,6 +21,7 @@ import pytest
 from confluent_kafka import KafkaError, Uuid
 
 from airflow_kafka_offsets.kafka import admin, read_errors, reader
+from airflow_kafka_offsets.kafka import producer as kafka_producer
 from devstack import topics
 from devstack.kafka import new_cluster_id
 from tests.support import clients
@@ -31,7 +32,7 @@ from tests.support.messages import FakeMessage
 _USERS: Mapping[str, Sequence[ModuleType]] = {
     "AdminClient": (admin, topics, clients),
     "Consumer": (reader, clients),
-    "Producer": (clients,),
+    "Producer": (clients, kafka_producer),
 }
 _DEFAULTS = {
     "cleanup.policy": "delete",
