@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from typing import Any
@@ -19,6 +18,7 @@ from devstack.registry import SchemaRegistryServer
 from tests.support.avro import VERSIONS, encode, wire
 from tests.support.decoding import record_batch
 from tests.support.protobuf import wire as protobuf_wire
+from tests.support.registry import post_schema
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
 
@@ -44,13 +44,7 @@ def registry(server: SchemaRegistryServer) -> Iterator[SchemaRegistry]:
 
 
 def register(server: SchemaRegistryServer, subject: str, schema: Any, **more: Any) -> int:
-    body = json.dumps({"schema": schema if isinstance(schema, str) else json.dumps(schema), **more}).encode()
-    request = urllib.request.Request(
-        f"{server.url}/subjects/{subject}/versions", body, {"Content-Type": "application/vnd.schemaregistry.v1+json"}
-    )
-    with urllib.request.urlopen(request, timeout=30) as response:
-        number: int = json.load(response)["id"]
-    return number
+    return post_schema(server.url, subject, schema, **more)
 
 
 def test_versions_ids_and_types(server: SchemaRegistryServer, registry: SchemaRegistry) -> None:

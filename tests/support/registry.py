@@ -9,6 +9,7 @@ import json
 import re
 import ssl
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -122,3 +123,14 @@ def fake_registry(tls: ssl.SSLContext | None = None) -> Iterator[FakeRegistry]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def post_schema(url: str, subject: str, schema: Any, **more: Any) -> int:
+    """Register a schema in a real registry as the next version of a subject, and return its id."""
+    body = json.dumps({"schema": schema if isinstance(schema, str) else json.dumps(schema), **more}).encode()
+    request = urllib.request.Request(
+        f"{url}/subjects/{subject}/versions", body, {"Content-Type": "application/vnd.schemaregistry.v1+json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        number: int = json.load(response)["id"]
+    return number

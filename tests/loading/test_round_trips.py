@@ -1,0 +1,140 @@
+"""Values of every format through a broker, a registry and both databases: equal to what independent readers find in the records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.transforms.arrow import ArrowTransform
+from devstack.registry import SchemaRegistryServer
+from tests.support.clients import Kafka, producer
+from tests.support.examples import examples
+from tests.support.inline import InlineLauncher
+from tests.support.loads import Loader, TopicFactory, positions
+from tests.support.registry import fake_registry, post_schema
+from tests.support.round_trips import FORMATS, Row, Sample, Written, is_nested, nested_text, text_of_nested
+
+pytestmark = [pytest.mark.server, pytest.mark.broker]
+
+Register = Callable[[str, str, str], int]
+"""Registers a schema of a kind for a subject, and returns its id."""
+
+
+class Registry:
+    """A schema registry: its URL, and how a schema gets into it."""
+
+    def __init__(self, url: str, register: Register) -> None:
+        self.config, self.register = {"url": url}, register
+
+
+@pytest.fixture(params=["small", pytest.param("real", marks=pytest.mark.long)])
+def registry(request: pytest.FixtureRequest) -> Iterator[Registry]:
+    if request.param == "real":
+        with SchemaRegistryServer() as server:
+            yield Registry(
+                server.url, lambda subject, schema, kind: post_schema(server.url, subject, schema, schemaType=kind)
+            )
+        return
+    with fake_registry() as small:
+        yield Registry(small.url, lambda subject, schema, kind: small.register(subject, schema, kind=kind))
+
+
+@pytest.fixture
+def loader(kafka: Kafka, engine: Engine, registry: Registry) -> Loader:
+    return Loader(kafka, engine, InlineLauncher(), connections={"registry": registry.config})
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_values_come_through(name: str, loader: Loader, registry: Registry, topic: TopicFactory) -> None:
+    written, topic_name = FORMATS[name], topic()
+    ids = {
+        version: registry.register(f"{topic_name}-value", schema, written.kind)
+        for version, schema in written.versions.items()
+    }
+
+    @examples(20)
+    @given(samples=st.lists(st.none() | written.samples, min_size=1, max_size=30))
+    def batches_come_through(samples: Sequence[Sample | None]) -> None:
+        end = positions(loader.engine).get((topic_name, 0), 0) if sa.inspect(loader.engine).get_table_names() else 0
+        put(
+            loader,
+            topic_name,
+            [None if each is None else written.wire(ids.get(each[0], 0), each[1]) for each in samples],
+        )
+        loader(
+            topic_name,
+            value_format=written.record_format,
+            transform=ArrowTransform(f"{text_of_nested.__module__}.{text_of_nested.__name__}"),
+            on_bad_record="dead_letter",
+            max_dead_letters=None,
+        )
+        columns = loader.launcher.jobs[-1].columns
+        own = [column for column in columns if not column.name.startswith("_kafka_")]
+        rows = stored(loader.engine, "target", end)
+        expected = {
+            end + place: dict.fromkeys(columns.names) if sample is None else sample[2]
+            for place, sample in enumerate(samples)
+        }
+        refused = without_nul(loader.engine, own, expected)
+        assert rows.keys() == expected.keys() - refused
+        assert stored(loader.engine, "dead_letters", end).keys() == refused
+        for column in own:
+            found = [as_written(rows[offset][column.name], column.type) for offset in rows]
+            wanted = [as_stored(loader.engine, expected[offset][column.name], column.type) for offset in rows]
+            kind = pa.string() if is_nested(column.type) else column.type
+            assert comparable(found, kind, written) == comparable(wanted, kind, written), column
+
+    batches_come_through()
+
+
+def put(loader: Loader, topic: str, values: Sequence[bytes | None]) -> None:
+    writer = producer(loader.kafka)
+    for value in values:
+        writer.produce(topic, partition=0, value=value)
+    assert writer.flush(30) == 0
+
+
+def stored(engine: Engine, name: str, first: int) -> dict[int, Mapping[str, Any]]:
+    """Return the rows of a table, or the dead letters, from an offset on, by their offsets."""
+    table = sa.Table(name, sa.MetaData(), autoload_with=engine)
+    offset = table.c["_kafka_offset" if name == "target" else "offset_value"]
+    with engine.connect() as conn:
+        found = conn.execute(sa.select(table, offset.label("at")).where(offset >= first).order_by(offset)).mappings()
+        return {row["at"]: dict(row) for row in found}
+
+
+def without_nul(engine: Engine, columns: Sequence[pa.Field], rows: Mapping[int, Row]) -> set[int]:
+    """Return the offsets of the rows that a database refuses: Postgres has no text with NUL."""
+    if engine.dialect.name == "sqlite":
+        return set()
+    texts = [column.name for column in columns if pa.types.is_string(column.type)]
+    return {offset for offset, row in rows.items() if any("\0" in (row[name] or "") for name in texts)}
+
+
+def as_stored(engine: Engine, value: Any, kind: pa.DataType) -> Any:
+    """Return a value as a database keeps it: SQLite has no number that is none."""
+    if is_nested(kind):
+        return nested_text(value)
+    return None if engine.dialect.name == "sqlite" and value != value else value
+
+
+def as_written(value: Any, kind: pa.DataType) -> Any:
+    """Return a value of a database in its type: SQLite has text for long decimals, and no time zones."""
+    if pa.types.is_decimal(kind) and value is not None:
+        return Decimal(value)
+    if isinstance(value, datetime) and value.tzinfo is None and kind == pa.timestamp("us", "UTC"):
+        return value.replace(tzinfo=UTC)
+    return value
+
+
+def comparable(values: Sequence[Any], kind: pa.DataType, written: Written) -> list[Any]:
+    return [written.canonical(value) for value in pa.array(values, kind).to_pylist()]
