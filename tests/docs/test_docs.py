@@ -89,7 +89,7 @@ def test_the_extras_of_the_install_command_exist() -> None:
     assert name == project["name"]
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
     table = (ROOT / "README.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]
-    assert set(re.findall(r"`(\w+)`", table)) == set(project["optional-dependencies"])
+    assert set(re.findall(r"`([\w-]+)`", table)) == set(project["optional-dependencies"])
 
 
 def test_the_dag_of_the_readme_is_a_dag(tmp_path: Path) -> None:
