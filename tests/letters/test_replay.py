@@ -14,7 +14,7 @@ from airflow_kafka_offsets.formats.header import Header
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.letters import replay as replay_module
 from airflow_kafka_offsets.letters.replay import Replayed, replay_letters
-from airflow_kafka_offsets.letters.selection import Letters
+from airflow_kafka_offsets.letters.selection import Letters, read_letters
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.staging.refused import Record
 from tests.support.clients import Kafka, produce, producer
@@ -263,10 +263,10 @@ def test_what_they_hold_is_read_batch_by_batch(
     inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = bad_and_good(inline_loader, topic)
-    read, held = replay_module.read_letters, list[set[int]]()
+    held: list[set[int]] = []
 
     def noted(*args: Any) -> Any:
-        found = list(read(*args))
+        found = list(read_letters(*args))
         held.append({letter.batch_id for letter in found})
         return iter(found)
 
