@@ -1,7 +1,7 @@
 """What transforms cost that run where records are decoded, beside loads without one.
 
-In interleaved rounds: the processor time of reading, decoding, transforming and staging the records in one process; the wall time of
-whole loads with spark-submit; and the processor time of these, of this process, Spark and its Python workers, without Postgres.
+Two measurements, each in interleaved rounds: the wall time of whole loads with spark-submit, and the processor time of reading,
+decoding, transforming and staging the same records in one process.
 """
 
 from __future__ import annotations
@@ -54,18 +54,15 @@ def main() -> None:
 
         dataset.produce(kafka.bootstrap_servers)
 
-        processor: dict[str, list[float]] = {name: [] for name in WAYS}
-
         def load(name: str) -> float:
             database = f"bench_{time.time_ns()}"
             postgres.create_database(database)
             task = Load(kafka, postgres, dataset, database)
             # Postgres must not flush an earlier load's writes during this one's time.
             checkpoint(postgres)
-            began, used = time.perf_counter(), processor_seconds()
+            began = time.perf_counter()
             CONTENDERS[name](task)
             seconds = time.perf_counter() - began
-            processor[name].append(processor_seconds() - used)
             task.check()
             postgres.drop_database(database)
             return seconds
@@ -74,13 +71,6 @@ def main() -> None:
             "processor time of staging, one process", rounds(options.rounds, lambda name: stage(kafka, dataset, name))
         )
         report("wall time of whole loads", rounds(options.rounds, load))
-        report("processor time of whole loads", processor)
-
-
-def processor_seconds() -> float:
-    """Return the processor time of this process, and of its children that have ended, with theirs."""
-    times = os.times()
-    return sum(times[:4])
 
 
 def stage(kafka: KafkaBroker, dataset: Dataset, name: str) -> float:

@@ -70,7 +70,8 @@ def _find_dag(dag_id: str) -> tuple[Any, list[str]]:
 
 def _rendered(task: Any) -> PipelineTask:
     """Return a copy of a task whose pipeline has no templates any more."""
-    of_pipeline = {field.name for field in fields(Pipeline)} | {"spark_conf"}
+    # What `@task.kafka_batch` gives its function is a part of the transform.
+    of_pipeline = {field.name for field in fields(Pipeline)} | {"spark_conf", "op_args", "op_kwargs"}
     context = {
         "dag": task.dag,
         "task": task,

@@ -61,7 +61,7 @@ def replay(args: Namespace) -> None:
         if topics:
             pipeline, spark = _pipeline(args, topics, ledger.tables)
             launcher = None
-            if pipeline.transform is not None:
+            if pipeline.needs_spark_sql:
                 launcher = make_launcher(**spark, name=f"dead-letters.{args.group}")
             replayed = replay_letters(
                 letters,

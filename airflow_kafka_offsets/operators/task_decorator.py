@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial, wraps
 from inspect import Parameter
 from typing import TYPE_CHECKING, Any, cast
@@ -16,6 +17,8 @@ from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.bases.decorator import TaskDecorator
+
+    from airflow_kafka_offsets.loading.pipeline import Pipeline
 
 
 class KafkaBatchTask(DecoratedOperator, KafkaBatchOperator):
@@ -50,11 +53,16 @@ class KafkaBatchTask(DecoratedOperator, KafkaBatchOperator):
 
         :return: as of `KafkaBatchOperator`
         """
+        # DecoratedOperator has one of its own.
+        return KafkaBatchOperator.execute(self, context)
+
+    def pipeline(self) -> Pipeline:
+        """Return the pipeline, of rendered parameters and arguments; its transform is the function."""
         from airflow_kafka_offsets.transforms.body import TaskBody
 
         arguments = inspect.signature(self.python_callable).bind(*self.op_args, **self.op_kwargs).arguments
-        self.transform = TaskBody.of(self.python_callable.body, arguments, self.modules)  # type: ignore[attr-defined]
-        return KafkaBatchOperator.execute(self, context)
+        transform = TaskBody.of(self.python_callable.body, arguments, self.modules)  # type: ignore[attr-defined]
+        return replace(super().pipeline(), transform=transform)
 
 
 def kafka_batch_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:

@@ -32,7 +32,7 @@ def read_sources(modules: Iterable[ModuleType]) -> dict[str, Source]:
     """
     sources: dict[str, Source] = {}
     for module in modules:
-        file = Path(module.__file__ or "")
+        file = Path(getattr(module, "__file__", None) or "")
         if file.suffix != ".py":
             raise TransformError(
                 f"modules: {module.__name__!r} is no file of Python source, and cannot be sent; install it there"

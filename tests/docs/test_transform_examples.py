@@ -47,10 +47,12 @@ def home(kafka: KafkaBroker, warehouse: Engine) -> Iterator[WarmAirflowHome]:
             "SELECT count(*) > 0, max(double) <= 1000, count(DISTINCT day) > 0, count(*) = count(_kafka_offset) FROM small_orders",
             (True, True, True, True),
         ),
-        (
+        # tests/loading/test_transforms_on_spark.py has its short sibling.
+        pytest.param(
             "transform_orders_with_arrow",
             "SELECT count(*) > 0, bool_and(abs(tax - (amount - amount / 1.19)) < 0.02), count(*) = count(_kafka_offset) FROM taxed_orders",
             (True, True, True),
+            marks=pytest.mark.long,
         ),
         (
             "transform_orders_in_dag",

@@ -107,7 +107,7 @@ class TestTheDecorator:
 
     def test_the_body_is_the_transform_when_it_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         ran: list[Any] = []
-        monkeypatch.setattr(KafkaBatchOperator, "execute", lambda self, context: ran.append(self.transform))
+        monkeypatch.setattr(KafkaBatchOperator, "execute", lambda self, context: ran.append(self.pipeline().transform))
         with DAG("d", schedule=None):
             load = decorated(clean)("today").operator
         load.execute({})

@@ -1,0 +1,64 @@
+"""Transforms in an application that spark-submit runs: user code may use pandas, and its errors come back with the user's frames."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.exceptions import TransformError
+from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
+from airflow_kafka_offsets.transforms.arrow import ArrowTransform
+from devstack.kafka import KafkaBroker
+from tests.support.clients import produce
+from tests.support.loads import Loader, TopicFactory, names, rows
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def submitting(kafka: KafkaBroker, postgres_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Loader:
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    return Loader(kafka, postgres_engine, SparkSubmitLauncher("spark_default"))
+
+
+def with_pandas(records: pa.RecordBatch) -> pa.RecordBatch:
+    # What starts sooner hides pandas from the tasks that do not need it.
+    import pandas  # type: ignore[import-untyped]
+
+    return records.append_column("x", pa.array(pandas.Series(records["id"].to_pylist(), dtype="int64") * 3))
+
+
+def careless(records: DataFrame) -> DataFrame:
+    from pyspark.sql import functions
+
+    return records.withColumn("name", functions.udf(lambda name: refuse(name), "string")("name"))
+
+
+def refuse(name: str) -> str:
+    raise ValueError("no such day")
+
+
+def test_a_function_of_batches_may_use_pandas(submitting: Loader, topic: TopicFactory, kafka: KafkaBroker) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 3))
+    submitting(name, transform=ArrowTransform(f"{__name__}.with_pandas"))
+    assert rows(submitting.engine, "SELECT id, x FROM target ORDER BY id") == [(0, 0), (1, 3), (2, 6)]
+
+
+def test_an_error_in_a_udf_comes_back_with_the_users_frames(
+    submitting: Loader, topic: TopicFactory, kafka: KafkaBroker
+) -> None:
+    name = topic()
+    produce(kafka, name, [b'{"id": 1, "name": "secret"}'])
+    with pytest.raises(TransformError) as raised:
+        submitting(name, transform=f"{__name__}.careless")
+    text = str(raised.value)
+    assert text.splitlines()[0] == f"Transform '{__name__}.careless' raised ValueError: no such day"
+    frames = [line for line in text.splitlines() if line.startswith("  File")]
+    assert [frame.rpartition(", in ")[2] for frame in frames] == ["<lambda>", "refuse"]
+    assert all(f'File "{__file__}"' in frame for frame in frames)
+    assert "secret" not in text
