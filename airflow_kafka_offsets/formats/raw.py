@@ -1,4 +1,4 @@
-"""The format of records that a DataFrame transform decodes: keys, values and headers as they are."""
+"""The format of records that a transform decodes: keys, values and headers as they are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Raw:
     """The record as it is: `key BINARY, value BINARY`, and `headers` with the shape of Spark's own Kafka source.
 
-    For formats that a DataFrame transform decodes.
+    For formats that a transform decodes.
 
     :param headers: whether to read the headers; they are an array of (key STRING, value BINARY)
     """

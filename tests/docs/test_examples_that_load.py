@@ -1,4 +1,4 @@
-"""The example DAGs with transforms load what they say."""
+"""The example DAGs with transforms, and with formats that need no registry, load what they say."""
 
 from __future__ import annotations
 
@@ -52,6 +52,19 @@ def home(kafka: KafkaBroker, warehouse: Engine) -> Iterator[WarmAirflowHome]:
             "transform_orders_with_arrow",
             "SELECT count(*) > 0, bool_and(abs(tax - (amount - amount / 1.19)) < 0.02), count(*) = count(_kafka_offset) FROM taxed_orders",
             (True, True, True),
+            marks=pytest.mark.long,
+        ),
+        # tests/formats/test_whole_record.py and tests/transforms/test_sql_loads.py have the short siblings.
+        pytest.param(
+            "load_order_lines",
+            "SELECT count(*) > 0, bool_and((line::json ->> 'id') IS NOT NULL), count(written_at) = count(*) FROM order_lines",
+            (True, True, True),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "load_raw_orders",
+            "SELECT count(*) > 0, min(octet_length(digest)), min(length(body)) > 10, count(*) = count(_kafka_offset) FROM order_digests",
+            (True, 32, True, True),
             marks=pytest.mark.long,
         ),
         (
