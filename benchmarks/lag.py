@@ -107,7 +107,7 @@ def pure(partitions: int) -> Callable[[], None]:
         report = evaluate(
             committed, logs, now=now, waiting=dict.fromkeys(places, now), retention={"topic": timedelta(7)}
         )
-        assert thresholds.of(report).met is False
+        assert thresholds.compare(report).met is False
         report.summary()
 
     return work

@@ -93,7 +93,7 @@ class Thresholds:
         """Return whether the report must have times, which take further requests."""
         return self.max_delay is not None or isinstance(self.min_headroom, timedelta)
 
-    def of(self, report: LagReport) -> Verdict:
+    def compare(self, report: LagReport) -> Verdict:
         """Compare a report with the thresholds.
 
         Partitions with errors leave it open whether they are met, unless `allow_incomplete` is set and some partition has none.

@@ -112,8 +112,8 @@ class LagWatch(Thresholds):
         return LagQuestion(self.group_id, parse_scope(self.topics), start, self.needs_times)
 
     def judge(self, report: LagReport) -> Judgement:
-        """Compare a report with the thresholds, for the log and an event; raises what `Thresholds.of` raises."""
-        verdict = self.of(report)
+        """Compare a report with the thresholds, for the log and an event; raises what `Thresholds.compare` raises."""
+        verdict = self.compare(report)
         text = f"Group {self.group_id!r}: {report}; {verdict}"
         if not verdict.met:
             return Judgement(verdict.met, text, None)

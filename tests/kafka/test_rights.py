@@ -100,7 +100,7 @@ def look(trial: Trial) -> None:
     question = LagQuestion("loader", {trial.topic: None}, times=True)
     report = measure_lag(Ledger(loader.engine), loader.cluster, question, new_group=True)
     # The group's partitions have errors, or its lag is known: what a sensor makes of it.
-    assert Thresholds(min_lag=3).of(report).met
+    assert Thresholds(min_lag=3).compare(report).met
     preview_rewind(
         "loader",
         Scenario.of("to-earliest"),
@@ -115,7 +115,7 @@ def headroom(trial: Trial) -> None:
     loader = trial.loader
     question = LagQuestion("loader", {trial.topic: None}, times=True)
     report = measure_lag(Ledger(loader.engine), loader.cluster, question, new_group=True)
-    assert Thresholds(min_headroom=timedelta(days=400)).of(report).met
+    assert Thresholds(min_headroom=timedelta(days=400)).compare(report).met
 
 
 def import_commits(trial: Trial) -> None:
