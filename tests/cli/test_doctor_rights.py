@@ -78,7 +78,7 @@ class TestRights:
     def test_what_init_grants_is_what_it_asks_for(self, cli: CommandLine, postgres_engine: Engine, reader: str) -> None:
         before = findings(cli("doctor", *DB, "--output", "json"))["rights"]["result"]
         printed = cli("init", "--conn-id", "warehouse", "--show-sql", "--grant-to", reader)
-        assert printed.stdout.splitlines()[0] == f"GRANT SELECT, INSERT, UPDATE ON consumed_offsets TO {reader};"
+        assert f"GRANT SELECT, INSERT, UPDATE ON consumed_offsets TO {reader};" in printed.stdout.splitlines()
         with postgres_engine.begin() as conn:
             conn.exec_driver_sql(printed.stdout)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -122,10 +123,12 @@ def without_nul(engine: Engine, columns: Sequence[pa.Field], rows: Mapping[int, 
 
 
 def as_stored(engine: Engine, value: Any, kind: pa.DataType) -> Any:
-    """Return a value as a database keeps it: SQLite has no number that is none."""
+    """Return a value as a database keeps it: SQLite has null in place of a NaN, and no negative zero."""
     if is_nested(kind):
         return nested_text(value)
-    return None if engine.dialect.name == "sqlite" and value != value else value
+    if engine.dialect.name == "sqlite" and isinstance(value, float):
+        return None if math.isnan(value) else value + 0.0
+    return value
 
 
 def as_written(value: Any, kind: pa.DataType) -> Any:
