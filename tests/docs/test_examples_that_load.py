@@ -42,10 +42,12 @@ def home(kafka: KafkaBroker, warehouse: Engine) -> Iterator[WarmAirflowHome]:
 @pytest.mark.parametrize(
     ("dag", "query", "expected"),
     [
-        (
+        # tests/transforms/test_sql_loads.py has its short sibling.
+        pytest.param(
             "transform_orders_with_sql",
             "SELECT count(*) > 0, max(double) <= 1000, count(DISTINCT day) > 0, count(*) = count(_kafka_offset) FROM small_orders",
             (True, True, True, True),
+            marks=pytest.mark.long,
         ),
         # tests/loading/test_transforms_on_spark.py has its short sibling.
         pytest.param(

@@ -50,6 +50,8 @@ def loaded(warehouse: Engine, table: str) -> tuple[int, int]:
     return rows, records
 
 
+# tests/sensors/ and tests/triggers/ have the short siblings.
+@pytest.mark.long
 def test_a_sensor_waits_and_the_load_follows_and_both_tell_the_metrics(kafka: KafkaBroker, warehouse: Engine) -> None:
     create_topic(kafka.bootstrap_servers, "orders", 4)
     count = produce_orders(kafka.bootstrap_servers, "orders", 100_000)

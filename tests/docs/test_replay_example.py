@@ -13,7 +13,8 @@ from devstack.orders import produce_orders
 from devstack.topics import create_topic
 from tests.support.warm_airflow import WarmAirflowHome
 
-pytestmark = pytest.mark.server
+# tests/replaying/ and tests/operators/ have the short siblings.
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "example_dags"
 

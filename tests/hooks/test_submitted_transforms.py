@@ -42,6 +42,7 @@ def refuse(name: str) -> str:
     raise ValueError("no such day")
 
 
+@pytest.mark.long
 def test_a_function_of_batches_may_use_pandas(submitting: Loader, topic: TopicFactory, kafka: KafkaBroker) -> None:
     name = topic()
     produce(kafka, name, names(0, 3))
@@ -49,6 +50,8 @@ def test_a_function_of_batches_may_use_pandas(submitting: Loader, topic: TopicFa
     assert rows(submitting.engine, "SELECT id, x FROM target ORDER BY id") == [(0, 0), (1, 3), (2, 6)]
 
 
+# tests/transforms/test_user_errors.py and tests/loading/test_transforms_on_spark.py have the short siblings.
+@pytest.mark.long
 def test_an_error_in_a_udf_comes_back_with_the_users_frames(
     submitting: Loader, topic: TopicFactory, kafka: KafkaBroker
 ) -> None:

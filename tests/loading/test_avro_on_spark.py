@@ -13,7 +13,8 @@ from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory, rows
 from tests.support.registry import fake_registry
 
-pytestmark = pytest.mark.server
+# tests/loading/test_protobuf_on_spark.py takes the same way every day, test_avro_loads.py that of Avro without Spark.
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 DDL = "id BIGINT, name STRING, ratio DOUBLE, price DECIMAL(38,10), day DATE, seen TIMESTAMP, local TIMESTAMP_NTZ, ref STRING, kind STRING"
 

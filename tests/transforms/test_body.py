@@ -134,6 +134,8 @@ class TestTheDecorator:
             decorated(clean)(night="x")
 
 
+# tests/docs/test_example_dags.py does the same with an operator every day.
+@pytest.mark.long
 def test_two_parses_serialize_alike(tmp_path: Path) -> None:
     """Airflow makes a new version of a DAG whenever its serialization changes."""
     code = """
