@@ -19,6 +19,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError
 from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.ledger.batch_rows import current_user
 from airflow_kafka_offsets.ledger.batch_schemas import schemas_of_group, store_schemas
+from airflow_kafka_offsets.ledger.dead_letters import DROPPED
 from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
@@ -76,7 +77,8 @@ def replay_letters(
     """Decode dead letters again, write their rows into the target, and remove the letters, batch by batch.
 
     Safe to run again at any time, and from two places at once: a letter is written and removed in the same transaction. Loads may go
-    on meanwhile. Records that were too large to be kept are left out: raise `max_record_bytes`, and replay their offsets.
+    on meanwhile. Records that were too large to be kept are left out: raise `max_record_bytes`, and replay their offsets. So are
+    dropped ones.
 
     :param pipeline: as it is now; its group is that of the letters
     :param launcher: runs a transform of DataFrames; without one, no Spark is started
@@ -141,6 +143,8 @@ def replay_letters(
 def _as_they_are_now(letters: Iterable[Letter], corrected: Mapping[Record, bytes | None] | None) -> Iterator[Letter]:
     """Yield the letters that can be replayed, with corrected values."""
     for letter in letters:
+        if letter.error_class == DROPPED:
+            continue  # without its value it would be a tombstone
         if corrected is None:
             if letter.error_class != TOO_LARGE:
                 yield letter
@@ -236,8 +240,8 @@ def _commit(
         good = [record for record in records if record not in errors]
         if delete(conn, tables, batch_id, good) != len(good):
             raise LedgerError(
-                f"Dead letters of batch {batch_id} were replayed or removed by somebody else meanwhile. Nothing of the batch was "
-                "changed; look at the list again"
+                f"Dead letters of batch {batch_id} were replayed or removed by somebody else meanwhile, or dropped. Nothing of the "
+                "batch was changed; look at the list again"
             )
         store_errors(conn, tables, batch_id, errors)
         store_schemas(conn, tables, batch_id, staged.manifest.schemas)

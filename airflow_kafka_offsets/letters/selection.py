@@ -132,7 +132,7 @@ def count_by_batch(
     """
     columns = tables.dead_letters.c
     places = sa.select(columns.batch_id, columns.topic, columns.partition, columns.offset_value)
-    where = [letters.condition(tables)]
+    where = [letters.condition(tables), columns.error_class.is_distinct_from(DROPPED)]
     if records is None:
         where.append(columns.error_class.is_distinct_from(TOO_LARGE))
     found = stream(conn, places.where(*where).order_by(columns.batch_id))
