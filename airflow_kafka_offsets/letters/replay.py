@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import groupby
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_kafka_offsets.core.chunks import chunks
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import MAX_INT64, count, first_few
 from airflow_kafka_offsets.database.errors import translated_errors
@@ -41,8 +42,6 @@ log = logging.getLogger(__name__)
 
 # Conditions of a statement: databases limit the number of bound values.
 _AT_ONCE = 200
-
-_LETTERS_AT_ONCE = 500
 
 Errors = dict[Record, tuple[str, str]]
 """What is wrong with records: the class of the error, and the reason."""
@@ -193,7 +192,9 @@ def _write(directory: StagingDirectory, letters: Iterable[Letter]) -> tuple[list
 
 def _as_records(letters: Iterator[Letter], records: list[Record]) -> Iterator[pa.RecordBatch]:
     """Yield letters as Kafka's reader yields records, and add which they are to a list."""
-    while some := list(islice(letters, _LETTERS_AT_ONCE)):
+    for some in chunks(
+        letters, lambda letter: len(letter.key or b"") + len(letter.value or b"") + len(letter.headers or "")
+    ):
         records += [letter.record for letter in some]
         rows = [
             {
