@@ -28,7 +28,7 @@ from airflow_kafka_offsets.letters.selection import TOO_LARGE, Letter, Letters, 
 from airflow_kafka_offsets.letters.statements import correct_history, delete, is_of, store_errors
 from airflow_kafka_offsets.loading.commit import add_columns, write_rows
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.stage import StagedBatch, job_of
+from airflow_kafka_offsets.loading.stage import StagedBatch, job_of, launch
 from airflow_kafka_offsets.loading.staging_area import create_directory
 from airflow_kafka_offsets.spark.driver import stage_here
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
@@ -213,7 +213,7 @@ def _stage(job: StageJob, directory: StagingDirectory, launcher: Launcher | None
     if job.dataframe_transform is None or launcher is None:
         manifest = stage_here(job)
     else:
-        launcher(job)
+        launch(launcher, job, directory)
         manifest = Manifest.from_json(directory.read_text(MANIFEST))
     return StagedBatch(directory, manifest, {})
 
