@@ -88,16 +88,16 @@ def replay_letters(
     :raises ConfigurationError: they belong into another target, there is no such group, or a transform of DataFrames has no launcher
     :raises KafkaOffsetsError: see `exceptions`
     """
-    pipeline = pipeline.prepared(connections or {}, engine)
-    columns = pipeline.check()
-    if pipeline.needs_spark_sql:
-        if launcher is None:
-            raise ConfigurationError(
-                f"Transform {pipeline.transform_name!r} needs a launcher, such as SessionLauncher(spark)"
-            )
-        launcher.check(pipeline.staging_dir)
-    ledger, who = Ledger(engine, pipeline.tables), who or current_user()
     with translated_errors(f"The dead letters of group {letters.group_id!r} were not replayed to the end"):
+        pipeline = pipeline.prepared(connections or {}, engine)
+        columns = pipeline.check()
+        if pipeline.needs_spark_sql:
+            if launcher is None:
+                raise ConfigurationError(
+                    f"Transform {pipeline.transform_name!r} needs a launcher, such as SessionLauncher(spark)"
+                )
+            launcher.check(pipeline.staging_dir)
+        ledger, who = Ledger(engine, pipeline.tables), who or current_user()
         with ledger.connect() as conn:
             cluster_of(conn, ledger.tables, letters.group_id)
             counts = count_by_batch(conn, ledger.tables, letters, corrected)
