@@ -9,6 +9,7 @@ from contextlib import redirect_stdout
 from dataclasses import fields
 from typing import Any, Protocol, cast, runtime_checkable
 
+from airflow.sdk import XComArg
 from airflow.sdk.execution_time.context import ConnectionAccessor, VariableAccessor
 from jinja2 import UndefinedError
 
@@ -32,7 +33,7 @@ class PipelineTask(Protocol):
 def find_task(dag_id: str, task_id: str) -> PipelineTask:
     """Parse the DAG files, and return a task that turns records into rows, with its templates rendered.
 
-    :raises ConfigurationError: there is no such task, it is one of another kind or mapped, or a template needs a run
+    :raises ConfigurationError: there is no such task, it is one of another kind or mapped, or a template or an argument needs a run
     """
     # DAG files may print, and Airflow logs.
     with redirect_stdout(sys.stderr):
@@ -81,6 +82,11 @@ def _rendered(task: Any) -> PipelineTask:
     }
     environment, rendered = task.get_template_env(), copy.copy(task)
     for name in of_pipeline.intersection(task.template_fields):
+        if any(XComArg.iter_xcom_references(getattr(task, name))):
+            raise ConfigurationError(
+                f"{name} of task {task.task_id!r} of DAG {task.dag_id!r} has what another task returns in a run: give the options of the "
+                "pipeline instead of --dag-id and --task-id"
+            )
         try:
             setattr(rendered, name, task.render_template(getattr(task, name), context, environment))
         except UndefinedError as error:

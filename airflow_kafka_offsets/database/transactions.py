@@ -164,10 +164,13 @@ def _explicit(conn: Connection, begin: str) -> Iterator[Connection]:
         raise
 
 
-def stream(conn: Connection, query: sa.Select[Any]) -> Iterator[Any]:
-    """Return the rows of a query as they are read; several results may be open side by side."""
+def stream(conn: Connection, query: sa.Select[Any], at_once: int = _ROWS_AT_ONCE) -> Iterator[Any]:
+    """Return the rows of a query as they are read; several results may be open side by side.
+
+    :param at_once: how many rows are held
+    """
     # Other drivers have one result at a time, unless the client holds all of its rows.
-    options = {"yield_per": _ROWS_AT_ONCE} if conn.dialect.name in ("postgresql", "sqlite") else {}
+    options = {"yield_per": at_once} if conn.dialect.name in ("postgresql", "sqlite") else {}
     with conn.execute(query, execution_options=options) as result:
         yield from result
 

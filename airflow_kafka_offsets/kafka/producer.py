@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from airflow_kafka_offsets.core.chunks import chunks
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError, KafkaUnavailableError, UnknownTopicError
 from airflow_kafka_offsets.kafka.config import check_config, client_log
 from airflow_kafka_offsets.kafka.read_errors import UNKNOWN
 from airflow_kafka_offsets.kafka.refusals import DENIED, denied, refused_connection
 
 _SECONDS = 30.0
-
-_AT_ONCE = 500
 
 # What would contradict, or weaken, what `producer_config` sets.
 _OVERRIDDEN = frozenset(
@@ -91,8 +89,8 @@ def send(config: Mapping[str, Any], topic: str, records: Iterable[Outgoing], lef
         raise _error(config, topic, error.args[0]) from error
     if unknown is not None:
         raise _error(config, topic, unknown)
-    remaining, without = iter(records), 0
-    while some := list(islice(remaining, _AT_ONCE)):
+    without = 0
+    for some in chunks(records, _bytes):
         # One that is too large takes those of its batch with it.
         for failed in _too_large(_written(producer, topic, some), config, topic):
             for alone in _too_large(_written(producer, topic, [failed.record]), config, topic):
@@ -101,6 +99,11 @@ def send(config: Mapping[str, Any], topic: str, records: Iterable[Outgoing], lef
                     raise _error(config, topic, refused[0].error)
                 without += 1
     return without
+
+
+def _bytes(record: Outgoing) -> int:
+    own = sum(len(value or b"") for _, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + own
 
 
 def _written(producer: Producer, topic: str, records: Sequence[Outgoing]) -> list[_Failed]:

@@ -24,6 +24,9 @@ DROPPED = "dropped"
 EMPTY = {"key": None, "value": None, "headers": None, "error_class": DROPPED}
 """The columns of such a dead letter, beside its error, which says who decided it."""
 
+LETTERS_AT_ONCE = 20
+"""How many dead letters with their contents are read from the database at once: one may have tens of megabytes."""
+
 _EXPIRED_AT_ONCE = 1_000
 
 _RENAMED = {"offset": "offset_value", "timestamp": "record_timestamp"}
@@ -71,7 +74,8 @@ def unsent_letters(conn: Connection, tables: Tables, batch_id: int) -> Iterator[
     """Yield the dead letters of a batch, but for those whose contents were dropped meanwhile."""
     letters = tables.dead_letters
     query = sa.select(letters).where(letters.c.batch_id == batch_id, letters.c.error_class.is_distinct_from(DROPPED))
-    return stream(conn, query.order_by(letters.c.topic, letters.c.partition, letters.c.offset_value))
+    places = (letters.c.topic, letters.c.partition, letters.c.offset_value)
+    return stream(conn, query.order_by(*places), LETTERS_AT_ONCE)
 
 
 def mark_sent(ledger: Ledger, batch_id: int) -> None:

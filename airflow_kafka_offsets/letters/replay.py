@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import groupby
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
+from airflow_kafka_offsets.core.chunks import chunks
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import MAX_INT64, count, first_few
 from airflow_kafka_offsets.database.errors import translated_errors
@@ -19,6 +20,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError
 from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.ledger.batch_rows import current_user
 from airflow_kafka_offsets.ledger.batch_schemas import schemas_of_group, store_schemas
+from airflow_kafka_offsets.ledger.dead_letters import DROPPED
 from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
@@ -26,7 +28,7 @@ from airflow_kafka_offsets.letters.selection import TOO_LARGE, Letter, Letters, 
 from airflow_kafka_offsets.letters.statements import correct_history, delete, is_of, store_errors
 from airflow_kafka_offsets.loading.commit import add_columns, write_rows
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.stage import StagedBatch, job_of
+from airflow_kafka_offsets.loading.stage import StagedBatch, job_of, launch
 from airflow_kafka_offsets.loading.staging_area import create_directory
 from airflow_kafka_offsets.spark.driver import stage_here
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
@@ -40,8 +42,6 @@ log = logging.getLogger(__name__)
 
 # Conditions of a statement: databases limit the number of bound values.
 _AT_ONCE = 200
-
-_LETTERS_AT_ONCE = 500
 
 Errors = dict[Record, tuple[str, str]]
 """What is wrong with records: the class of the error, and the reason."""
@@ -76,7 +76,8 @@ def replay_letters(
     """Decode dead letters again, write their rows into the target, and remove the letters, batch by batch.
 
     Safe to run again at any time, and from two places at once: a letter is written and removed in the same transaction. Loads may go
-    on meanwhile. Records that were too large to be kept are left out: raise `max_record_bytes`, and replay their offsets.
+    on meanwhile. Records that were too large to be kept are left out: raise `max_record_bytes`, and replay their offsets. So are
+    dropped ones.
 
     :param pipeline: as it is now; its group is that of the letters
     :param launcher: runs a transform of DataFrames; without one, no Spark is started
@@ -87,16 +88,16 @@ def replay_letters(
     :raises ConfigurationError: they belong into another target, there is no such group, or a transform of DataFrames has no launcher
     :raises KafkaOffsetsError: see `exceptions`
     """
-    pipeline = pipeline.prepared(connections or {}, engine)
-    columns = pipeline.check()
-    if pipeline.needs_spark_sql:
-        if launcher is None:
-            raise ConfigurationError(
-                f"Transform {pipeline.transform_name!r} needs a launcher, such as SessionLauncher(spark)"
-            )
-        launcher.check(pipeline.staging_dir)
-    ledger, who = Ledger(engine, pipeline.tables), who or current_user()
     with translated_errors(f"The dead letters of group {letters.group_id!r} were not replayed to the end"):
+        pipeline = pipeline.prepared(connections or {}, engine)
+        columns = pipeline.check()
+        if pipeline.needs_spark_sql:
+            if launcher is None:
+                raise ConfigurationError(
+                    f"Transform {pipeline.transform_name!r} needs a launcher, such as SessionLauncher(spark)"
+                )
+            launcher.check(pipeline.staging_dir)
+        ledger, who = Ledger(engine, pipeline.tables), who or current_user()
         with ledger.connect() as conn:
             cluster_of(conn, ledger.tables, letters.group_id)
             counts = count_by_batch(conn, ledger.tables, letters, corrected)
@@ -141,6 +142,8 @@ def replay_letters(
 def _as_they_are_now(letters: Iterable[Letter], corrected: Mapping[Record, bytes | None] | None) -> Iterator[Letter]:
     """Yield the letters that can be replayed, with corrected values."""
     for letter in letters:
+        if letter.error_class == DROPPED:
+            continue  # without its value it would be a tombstone
         if corrected is None:
             if letter.error_class != TOO_LARGE:
                 yield letter
@@ -189,7 +192,9 @@ def _write(directory: StagingDirectory, letters: Iterable[Letter]) -> tuple[list
 
 def _as_records(letters: Iterator[Letter], records: list[Record]) -> Iterator[pa.RecordBatch]:
     """Yield letters as Kafka's reader yields records, and add which they are to a list."""
-    while some := list(islice(letters, _LETTERS_AT_ONCE)):
+    for some in chunks(
+        letters, lambda letter: len(letter.key or b"") + len(letter.value or b"") + len(letter.headers or "")
+    ):
         records += [letter.record for letter in some]
         rows = [
             {
@@ -208,7 +213,7 @@ def _stage(job: StageJob, directory: StagingDirectory, launcher: Launcher | None
     if job.dataframe_transform is None or launcher is None:
         manifest = stage_here(job)
     else:
-        launcher(job)
+        launch(launcher, job, directory)
         manifest = Manifest.from_json(directory.read_text(MANIFEST))
     return StagedBatch(directory, manifest, {})
 
@@ -236,8 +241,8 @@ def _commit(
         good = [record for record in records if record not in errors]
         if delete(conn, tables, batch_id, good) != len(good):
             raise LedgerError(
-                f"Dead letters of batch {batch_id} were replayed or removed by somebody else meanwhile. Nothing of the batch was "
-                "changed; look at the list again"
+                f"Dead letters of batch {batch_id} were replayed or removed by somebody else meanwhile, or dropped. Nothing of the "
+                "batch was changed; look at the list again"
             )
         store_errors(conn, tables, batch_id, errors)
         store_schemas(conn, tables, batch_id, staged.manifest.schemas)

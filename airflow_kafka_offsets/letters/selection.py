@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.database.transactions import stream
-from airflow_kafka_offsets.ledger.dead_letters import DROPPED
+from airflow_kafka_offsets.ledger.dead_letters import DROPPED, LETTERS_AT_ONCE
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.staging.refused import Record
 
@@ -132,7 +132,7 @@ def count_by_batch(
     """
     columns = tables.dead_letters.c
     places = sa.select(columns.batch_id, columns.topic, columns.partition, columns.offset_value)
-    where = [letters.condition(tables)]
+    where = [letters.condition(tables), columns.error_class.is_distinct_from(DROPPED)]
     if records is None:
         where.append(columns.error_class.is_distinct_from(TOO_LARGE))
     found = stream(conn, places.where(*where).order_by(columns.batch_id))
@@ -156,5 +156,5 @@ def read_letters(conn: Connection, tables: Tables, letters: Letters, limit: int 
         columns.error,
         columns.schema_id,
     )
-    for row in stream(conn, query.where(letters.condition(tables)).order_by(*key).limit(limit)):
+    for row in stream(conn, query.where(letters.condition(tables)).order_by(*key).limit(limit), LETTERS_AT_ONCE):
         yield Letter(*row)

@@ -12,7 +12,7 @@ from airflow_kafka_offsets.core.instants import format_instant
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import database_now
-from airflow_kafka_offsets.ledger.dead_letters import execute_with_errors
+from airflow_kafka_offsets.ledger.dead_letters import DROPPED, execute_with_errors
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.staging.refused import Record
 
@@ -33,16 +33,16 @@ def is_of(tables: Tables, batch_id: int, records: Iterable[Record]) -> sa.Column
 
 
 def delete(conn: Connection, tables: Tables, batch_id: int, records: Sequence[Record]) -> int:
-    """Delete the letters of some records of a batch, and return how many there were."""
-    deleted = 0
+    """Delete the letters of some records of a batch, but for dropped ones, and return how many there were."""
+    deleted, is_kept = 0, tables.dead_letters.c.error_class.is_distinct_from(DROPPED)
     for first in range(0, len(records), _AT_ONCE):
         some = is_of(tables, batch_id, records[first : first + _AT_ONCE])
-        deleted += conn.execute(tables.dead_letters.delete().where(some)).rowcount
+        deleted += conn.execute(tables.dead_letters.delete().where(some, is_kept)).rowcount
     return deleted
 
 
 def store_errors(conn: Connection, tables: Tables, batch_id: int, errors: Mapping[Record, tuple[str, str]]) -> None:
-    """Store what is wrong with letters that are bad still: the class of the error, and the reason."""
+    """Store what is wrong with letters that are bad still: the class of the error, and the reason. Dropped ones stay as they are."""
     letters = tables.dead_letters
     place = {"topic": letters.c.topic, "partition": letters.c.partition, "offset": letters.c.offset_value}
     of_letter = [column == sa.bindparam(f"of_{name}", type_=column.type) for name, column in place.items()]
@@ -51,7 +51,8 @@ def store_errors(conn: Connection, tables: Tables, batch_id: int, errors: Mappin
         for record, (error_class, error) in errors.items()
     ]
     if rows:
-        execute_with_errors(conn, letters.update().where(letters.c.batch_id == batch_id, *of_letter), rows)
+        is_kept = letters.c.error_class.is_distinct_from(DROPPED)
+        execute_with_errors(conn, letters.update().where(letters.c.batch_id == batch_id, is_kept, *of_letter), rows)
 
 
 def correct_history(

@@ -7,7 +7,9 @@ process that ends between the two leaves the mark, and the next run of the group
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
@@ -27,24 +29,32 @@ PREFIX = "__kafka_offsets.errors."
 
 
 def send_letters(context: LoadContext) -> None:
-    """Write the dead letters of the group that are to be sent to their topic, if the pipeline has one.
+    """Write the dead letters of the group that are to be sent to the topics of their batches, if the pipeline has one.
 
-    Errors are logged: what was loaded is committed, and the next run sends what is left.
+    Errors are logged: what was loaded is committed, and the next run sends what is left. A topic that cannot be written, such as one
+    of an earlier name, keeps back only its own letters.
     """
     if context.pipeline.also_to_topic is None:
         return
-    group_id, topic = context.pipeline.group_id, context.pipeline.also_to_topic
+    unsent: dict[str, list[int]] = defaultdict(list)
+    with _logged_errors(context, context.pipeline.also_to_topic), context.ledger.connect() as conn:
+        for batch_id, topic in unsent_batches(conn, context.ledger.tables, context.pipeline.group_id):
+            unsent[topic].append(batch_id)
+    for topic, batch_ids in unsent.items():
+        with _logged_errors(context, topic):
+            for batch_id in batch_ids:
+                _send(context, batch_id, topic)
+
+
+@contextmanager
+def _logged_errors(context: LoadContext, topic: str) -> Iterator[None]:
     try:
-        with context.ledger.connect() as conn:
-            unsent = unsent_batches(conn, context.ledger.tables, group_id)
-        for batch_id, batch_topic in unsent:
-            topic = batch_topic
-            _send(context, batch_id, topic)
+        yield
     except Exception as error:
         log.error(
             "Dead letters of group %r are not written to topic %r, and stay in the table dead_letters; the next run writes them "
             "again: %s",
-            group_id,
+            context.pipeline.group_id,
             topic,
             database_message(error) if isinstance(error, DBAPIError) else error,
         )

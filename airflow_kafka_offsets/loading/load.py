@@ -64,11 +64,11 @@ def load(
     :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether loading again can help
     """
     options = options or LoadOptions()
-    pipeline = pipeline.prepared(connections or {}, engine)
-    columns = pipeline.check()
-    options.check()
-    launcher.check(pipeline.staging_dir)
     with translated_errors(f"Group {pipeline.group_id!r} was not loaded to the end"):
+        pipeline = pipeline.prepared(connections or {}, engine)
+        columns = pipeline.check()
+        options.check()
+        launcher.check(pipeline.staging_dir)
         context = LoadContext.prepare(
             pipeline,
             columns,

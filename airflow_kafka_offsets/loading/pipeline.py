@@ -201,7 +201,7 @@ class Pipeline:
         decoding = [self.record_format.fingerprint(), spark_ddl(columns), self.isolation_level]
         transform = as_transform(self.transform)
         code = [transform.kind, transform.fingerprint()] if transform is not None else []
-        parts = [*decoding, *code, self.on_bad_record, self.max_record_bytes]
+        parts = [*decoding, *code, self.on_bad_record, self.max_record_bytes, self.on_new_field]
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 

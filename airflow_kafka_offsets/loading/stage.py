@@ -145,10 +145,20 @@ def launch_application(launcher: Launcher, job: StageJob, batch: Batch, director
     :raises StagingError: the application failed without a report, or staged other offsets
     :raises StagedFileError: the manifest is missing or damaged
     """
-    if not job.slices:
+    if job.slices:
+        launch(launcher, job, directory)
+    else:
         # The batch only records gaps: Spark has nothing to read.
         directory.write_text(MANIFEST, Manifest(batch.batch_id, job.fingerprint, (), ()).to_json())
-        return _read_staged(directory, batch)
+    return _read_staged(directory, batch)
+
+
+def launch(launcher: Launcher, job: StageJob, directory: StagingDirectory) -> None:
+    """Run the Spark application.
+
+    :raises KafkaOffsetsError: what it reports; a StagingError where it failed without a report
+    :raises ConfigurationError: Spark's Python lacks a module
+    """
     try:
         launcher(job)
     except KafkaOffsetsError:
@@ -156,10 +166,9 @@ def launch_application(launcher: Launcher, job: StageJob, batch: Batch, director
     except Exception as error:
         # Several tasks may have failed. An error that no retry can mend comes first.
         reported = sorted(map(_error_of, directory.notes("failure-")), key=lambda error: (error.retriable, str(error)))
-        cause = reported[0] if reported else failure(batch.batch_id, error, job.dataframe_transform)
+        cause = reported[0] if reported else failure(job.batch_id, error, job.dataframe_transform)
         # The message has what of the traceback is the user's.
         raise cause from None if isinstance(cause, TransformError) else error
-    return _read_staged(directory, batch)
 
 
 def find_staged(batch: Batch, fingerprint: str) -> StagedBatch | None:

@@ -70,7 +70,7 @@ def kafka_batch_task(python_callable: Callable[..., Any] | None = None, **kwargs
 
     :param python_callable: a function from DataFrame to DataFrame, with more parameters if it likes
     :param kwargs: those of `KafkaBatchTask`
-    :raises ConfigurationError: the function has no parameter for the DataFrame
+    :raises ConfigurationError: the function has no parameter for the DataFrame, or one that cannot be given by name
     """
     if python_callable is None:
         return cast("TaskDecorator", partial(kafka_batch_task, **kwargs))
@@ -85,6 +85,12 @@ def _without_frame(function: Callable[..., Any]) -> Callable[..., Any]:
     if not parameters or parameters[0].kind not in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
         raise ConfigurationError(
             f"@task.kafka_batch: the first parameter of {function.__qualname__} is the DataFrame of the decoded records; it has none"
+        )
+    if unnamed := [
+        each for each in parameters[1:] if each.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    ]:
+        raise ConfigurationError(
+            f"@task.kafka_batch: the parameters of {function.__qualname__} are given by name, so each needs one; got {unnamed[0]}"
         )
 
     @wraps(function)

@@ -104,7 +104,9 @@ def replay(
     :raises DataLossError: records of the range are gone; not with `on_data_loss="skip"`
     :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether running it again can help
     """
-    pipeline = pipeline.prepared(connections or {}, engine)
+    not_finished = f"The replay for group {pipeline.group_id!r} was not finished"
+    with translated_errors(not_finished):
+        pipeline = pipeline.prepared(connections or {}, engine)
     columns = pipeline.check()
     check({"max_records": max_records, "on_data_loss": on_data_loss, "replace": replace}, PIPELINE_RULES)
     bounds = check_bounds(bounds, pipeline.topics)
@@ -115,7 +117,7 @@ def replay(
             f"Rows of a span of time are replaced by their timestamps, of which tables on {engine.dialect.name} may not keep the "
             f"milliseconds: with all_records, replace=True works on {' and '.join(_EXACT_TIMES)}"
         )
-    with translated_errors(f"The replay for group {pipeline.group_id!r} was not finished"):
+    with translated_errors(not_finished):
         context = LoadContext.prepare(
             pipeline,
             columns,

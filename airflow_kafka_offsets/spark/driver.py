@@ -62,7 +62,7 @@ def stage_files(job: StageJob, collect: Callable[[], Iterable[StagedFile]]) -> M
 
 
 def stage_here(job: StageJob) -> Manifest:
-    """Stage a job without a transform in this process: few records need no Spark."""
+    """Stage a job without a transform of DataFrames in this process: few records need no Spark."""
     files = (file for number in range(len(job.tasks)) for file in stage_slices(job, [number]))
     return write_manifest(job, StagingDirectory(job.staging_uri), tuple(files))
 

@@ -38,6 +38,12 @@ with DAG("shop", params={"factor": 3}):
         return orders
 
     body(day="{{ ds }}")
+
+    @task
+    def yesterday():
+        return "2026-01-01"
+
+    body.override(task_id="after")(day=yesterday())
 """
 
 
@@ -74,3 +80,8 @@ def test_an_argument_of_a_function_that_needs_a_run_is_named(cli: CommandLine) -
     assert (
         "op_kwargs of task 'body' of DAG 'shop' has a template that only a run can render ('ds' is undefined)" in line
     )
+
+
+def test_an_argument_that_another_task_returns_is_named(cli: CommandLine) -> None:
+    line = failed(cli(*REPLAY, "--task-id", "after"), "dead-letters replay")
+    assert "op_kwargs of task 'after' of DAG 'shop' has what another task returns in a run: give the options" in line

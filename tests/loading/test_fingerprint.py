@@ -10,9 +10,11 @@ from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
+from typing import get_args
 
 import pytest
 
+from airflow_kafka_offsets.formats.record_format import OnNewField
 from tests.support.staged import COLUMNS, PIPELINE
 
 
@@ -72,3 +74,9 @@ class TestTheFingerprintOfATransform:
         before = pipeline.fingerprint(COLUMNS)
         module.write_text(f"{module.read_text()}# changed\n")
         assert pipeline.fingerprint(COLUMNS) != before
+
+
+def test_it_changes_with_what_becomes_of_new_fields() -> None:
+    """Files that were staged without some fields must not be committed by a load that such fields are to fail."""
+    prints = {replace(PIPELINE, on_new_field=chosen).fingerprint(COLUMNS) for chosen in get_args(OnNewField)}
+    assert len(prints) == 3

@@ -197,3 +197,14 @@ def test_a_record_that_the_topic_does_not_take_leaves_its_contents_out(
     assert [record["notes"].get("contents") for record in found.values()].count("left out") == 1
     assert "1 dead letter was written of batch 1 without key, value and headers" in caplog.text
     assert rows(loader.engine, SENT) == [(1, small, True)]
+
+
+def test_a_topic_that_cannot_be_written_keeps_back_only_its_own(inline_loader: Loader, orders: str, dead: str) -> None:
+    """After a name that was misspelt was corrected, too."""
+    loader = inline_loader
+    for name in ("missing", dead):
+        produce(loader.kafka, orders, [BAD])
+        loader(orders, also_to_topic=name, **LEFT_OUT)
+
+    assert [record["notes"]["batch"] for record in records(loader.kafka, dead)] == ["2"]
+    assert rows(loader.engine, SENT) == [(1, "missing", False), (2, dead, True)]

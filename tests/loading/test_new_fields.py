@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.exceptions import ConfigurationError, NewFieldError, NewSchemaError, TargetError
+from airflow_kafka_offsets.exceptions import (
+    ConfigurationError,
+    DatabaseUnavailableError,
+    NewFieldError,
+    NewSchemaError,
+    TargetError,
+)
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.letters.replay import replay_letters
+from airflow_kafka_offsets.letters.selection import Letters
+from airflow_kafka_offsets.replaying.replay import replay
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.avro import encode, wire
 from tests.support.clients import Kafka, producer
@@ -236,3 +246,54 @@ def test_a_target_that_is_to_decide_the_columns_has_to_exist(loader: Loader, ord
 def test_contradictions_are_refused(loader: Loader, orders: Orders, given: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="columns_from='schema' or 'target'; got columns_from='ta"):
         Avro(registry_conn_id="registry", **given).columns()  # type: ignore[arg-type]
+
+
+def test_a_column_of_the_target_that_only_looks_like_a_field_is_no_column_of_nulls(
+    loader: Loader, orders: Orders
+) -> None:
+    with loader.engine.begin() as conn:
+        conn.execute(sa.text('ALTER TABLE target ADD COLUMN "Note" VARCHAR(10)'))
+    orders.put(orders.register(V2), V2, id=2, note="n")
+    with pytest.raises(ConfigurationError, match=r"'Note' of 'target' would stay null: .* field 'note' differ in case"):
+        loader(orders.topic, value_format=Avro(registry_conn_id="registry", columns_from="target"))
+    with pytest.raises(TargetError, match="has a column 'Note', and gets no column 'note', whose name differs in case"):
+        loader(orders.topic, value_format=AVRO, on_new_field="add")
+    assert len(loader.launcher.jobs) == 1
+
+
+def test_files_that_were_staged_without_a_field_are_not_committed_by_a_load_that_it_fails(
+    loader: Loader, orders: Orders
+) -> None:
+    def fails(_: Any) -> None:
+        raise RuntimeError("in the commit")
+
+    orders.put(orders.register(V2), V2, id=2, note="n")
+    declared: dict[str, Any] = {"value_format": Avro("id INT", registry_conn_id="registry")}
+    with pytest.raises(RuntimeError, match="in the commit"):
+        loader(orders.topic, sink=Meddled("target", before_write=fails), **declared)
+
+    with pytest.raises(NewFieldError, match="has fields that are no columns: 'note'"):
+        loader(orders.topic, on_new_field="fail", **declared)
+
+    assert positions(loader.engine) == {(orders.topic, 0): 1}
+
+
+def test_a_database_that_is_away_when_the_target_decides_the_columns_is_an_outage(
+    loader: Loader, orders: Orders
+) -> None:
+    away = replace(loader, engine=sa.create_engine("postgresql+psycopg://u:p@127.0.0.1:1/none"))
+    of_target = Avro(registry_conn_id="registry", columns_from="target")
+    with pytest.raises(DatabaseUnavailableError, match="was not loaded to the end"):
+        away(orders.topic, value_format=of_target)
+    pipeline = loader.pipeline([orders.topic], value_format=of_target)
+    with pytest.raises(DatabaseUnavailableError, match="were not replayed to the end"):
+        replay_letters(Letters("loader"), pipeline, engine=away.engine, connections=loader.connections)
+    with pytest.raises(DatabaseUnavailableError, match="was not finished"):
+        replay(
+            pipeline,
+            {orders.topic: {0: (0, 1)}},
+            kafka_config=loader.config,
+            engine=away.engine,
+            launcher=loader.launcher,
+            connections=loader.connections,
+        )

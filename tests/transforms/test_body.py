@@ -120,6 +120,9 @@ class TestTheDecorator:
             (clean, {"modules": "shop"}, "modules must be a list of the names of modules; got modules='shop'"),
             (lambda: None, {}, "the first parameter of .* is the DataFrame"),
             (lambda *, records: None, {}, "the first parameter of .* is the DataFrame"),
+            (lambda records, *days: records, {}, r"are given by name, so each needs one; got \*days"),
+            (lambda records, **days: records, {}, r"are given by name, so each needs one; got \*\*days"),
+            (lambda records, day, /: records, {}, "are given by name, so each needs one; got day"),
             (clean, {"on_bad_record": "skip"}, "on_bad_record must be one of"),
         ],
     )

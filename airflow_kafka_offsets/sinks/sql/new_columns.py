@@ -28,11 +28,17 @@ def check_growth(engine: Engine, table: sa.Table, columns: pa.Schema) -> None:
     """Check that the commit can add the columns that a table lacks.
 
     :raises ConfigurationError: the database has no transactions that add columns
-    :raises TargetError: the user does not own the table
+    :raises TargetError: the user does not own the table, or it has a column of such a name but for the case
     """
     missing = lacking(table, columns)
     if not missing:
         return
+    existing = {column.name.lower(): column.name for column in table.columns}
+    if alike := [(existing[field.name.lower()], field.name) for field in missing if field.name.lower() in existing]:
+        raise TargetError(
+            f"Table {table.fullname!r} has a column {alike[0][0]!r}, and gets no column {alike[0][1]!r}, whose name differs in case only: "
+            f"rename the column, or the field by a transform"
+        )
     if engine.dialect.name not in _TRANSACTIONAL_DDL:
         raise ConfigurationError(
             f"on_new_field='add' adds columns in the transaction of the commit, which {engine.dialect.name} cannot: add "
