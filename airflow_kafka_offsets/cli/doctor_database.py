@@ -10,11 +10,12 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.database.errors import STATE_RIGHTS, database_message, is_outage, sqlstate
+from airflow_kafka_offsets.database.rights import check_rights
 from airflow_kafka_offsets.database.transactions import transaction
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.sinks.sql.column_types import check_rights, created_table
+from airflow_kafka_offsets.sinks.sql.column_types import created_table
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 _INSUFFICIENT_PRIVILEGE = "42501"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.database.rights import check_rights
 from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.batch_rows import Recipe
@@ -114,6 +115,9 @@ class LoadContext:
         cluster_id = cluster.cluster_id()
         ledger = Ledger(engine, pipeline.tables)
         create_missing(ledger)
+        if pipeline.dead_letter_retention is not None:
+            with ledger.connect() as conn:
+                check_rights(conn, ledger.tables.dead_letters, ("UPDATE",), "drop old dead letters of table {table!r}")
         return cls(
             pipeline=pipeline,
             kafka_config=kafka_config,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 import sqlalchemy as sa
@@ -143,3 +144,16 @@ def test_a_table_with_security_for_its_rows_is_refused(
 
     with pytest.raises(TargetError, match="Nothing was written into 'target': COPY FROM not supported with row-level"):
         Loader(kafka, guest, postgres_loader.launcher)(name)
+
+
+def test_a_user_who_may_not_drop_old_dead_letters_is_told_before_spark(
+    postgres_loader: Loader, guest: Engine, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name, role = topic(), guest.url.username
+    made_ready(postgres_loader, name, f"GRANT SELECT, INSERT ON ALL TABLES IN SCHEMA public TO {role}")
+    loader = Loader(kafka, guest, postgres_loader.launcher)
+    with pytest.raises(
+        TargetError, match=r"may not drop old dead letters of table 'dead_letters'; GRANT UPDATE ON dead_letters TO"
+    ):
+        loader(name, on_bad_record="dead_letter", dead_letter_retention=timedelta(days=1))
+    assert not postgres_loader.launcher.jobs

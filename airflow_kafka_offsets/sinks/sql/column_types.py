@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateColumn
 from sqlalchemy.types import TypeEngine
 
@@ -143,22 +143,6 @@ def add_column(table: sa.Table, field: pa.Field, dialect: Dialect) -> str:
     plain = without_placeholders(dialect)
     name, added = plain.identifier_preparer.format_table(table), CreateColumn(column).compile(dialect=plain)
     return f"ALTER TABLE {name} ADD COLUMN {added}"
-
-
-def check_rights(conn: Connection, table: sa.Table, rights: Sequence[str], what: str) -> None:
-    """Check that the user has some rights to a table.
-
-    :param what: what the user may not do without them, for the message; may name `{lacking}` and `{table}`
-    :raises TargetError: names the statement that grants what is lacking
-    """
-    if conn.dialect.name != "postgresql":
-        return
-    name = without_placeholders(conn.dialect).identifier_preparer.format_table(table)
-    if lacking := [right for right in rights if not conn.scalar(sa.select(sa.func.has_table_privilege(name, right)))]:
-        raise TargetError(
-            f"User {conn.engine.url.username!r} may not {what.format(lacking=' and '.join(lacking), table=table.fullname)}; "
-            f"GRANT {', '.join(lacking)} ON {name} TO the user"
-        )
 
 
 def _decimal(rows: pa.DataType, column: TypeEngine[Any]) -> pa.DataType:

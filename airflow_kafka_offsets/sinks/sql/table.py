@@ -82,8 +82,9 @@ class SqlTable:
             schema, or is that of a view; or a name is longer than the database keeps
         """
         from airflow_kafka_offsets.core.origin import RECORD
+        from airflow_kafka_offsets.database.rights import check_rights
         from airflow_kafka_offsets.sinks.sql import upsert
-        from airflow_kafka_offsets.sinks.sql.column_types import check_names, check_rights, match, required
+        from airflow_kafka_offsets.sinks.sql.column_types import check_names, match, required
         from airflow_kafka_offsets.sinks.sql.new_columns import check_growth, grown
         from airflow_kafka_offsets.staging.rows import TargetColumns
 

@@ -19,10 +19,11 @@ from airflow_kafka_offsets.core.origin import RECORD, TIMESTAMP
 from airflow_kafka_offsets.database.errors import is_outage
 from airflow_kafka_offsets.database.identifiers import without_placeholders
 from airflow_kafka_offsets.database.messages import refusal
+from airflow_kafka_offsets.database.rights import check_rights
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
-from airflow_kafka_offsets.sinks.sql.column_types import add_column, check_rights
+from airflow_kafka_offsets.sinks.sql.column_types import add_column
 from airflow_kafka_offsets.sinks.sql.refused_rows import RowRefusedError, refused_row, savepoint, write_around
 from airflow_kafka_offsets.staging.refused import Record, RefusedRecords
 from airflow_kafka_offsets.staging.rows import StagedRows
