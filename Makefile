@@ -43,7 +43,7 @@ demo: setup ## see it work: two loads of orders with Airflow and Spark, and the 
 	$(PYTHON) -m demo
 
 soak: quick-java ## a thousand random loads, faults and kills, with the proof after each, the long tests, and all examples (STEPS=1000 SEED=1)
-	$(PYTEST) tests -m long $(PARALLEL)
+	HYPOTHESIS_PROFILE=soak $(PYTEST) tests -m long $(PARALLEL)
 	HYPOTHESIS_PROFILE=soak $(PYTEST) tests -m "hypothesis and not server"
 	RACES=100 SOAK_STEPS=$(or $(STEPS),1000) SOAK_SEED=$(or $(SEED),1) \
 		$(PYTEST) tests/system/test_soak.py tests/loading/test_races.py -s

@@ -69,10 +69,12 @@ def home(kafka: KafkaBroker, warehouse: Engine) -> Iterator[WarmAirflowHome]:
             (True, 32, True, True),
             marks=pytest.mark.long,
         ),
-        (
+        # tests/transforms/test_body.py and tests/loading/test_transforms_on_spark.py have the short siblings.
+        pytest.param(
             "transform_orders_in_dag",
             "SELECT count(*) > 0, min(gross) > 499, bool_and(loaded_for = '2026-01-01'), count(*) = count(_kafka_offset) FROM daily_orders",
             (True, True, True, True),
+            marks=pytest.mark.long,
         ),
     ],
 )

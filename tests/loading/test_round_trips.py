@@ -64,7 +64,7 @@ def test_values_come_through(name: str, loader: Loader, registry: Registry, topi
         for version, schema in written.versions.items()
     }
 
-    @examples(10)
+    @examples(20)
     @given(samples=st.lists(st.none() | written.samples, min_size=1, max_size=30))
     def batches_come_through(samples: Sequence[Sample | None]) -> None:
         end = positions(loader.engine).get((topic_name, 0), 0) if sa.inspect(loader.engine).get_table_names() else 0

@@ -87,6 +87,8 @@ def test_what_waiting_cannot_help_ends_the_wait(connected: Loader, topic: TopicF
     run(test)
 
 
+# tests/lag/test_measure.py has its short sibling.
+@pytest.mark.long
 def test_l08_an_incomplete_lag_fires_only_where_that_is_allowed(
     connected: Loader, topic: TopicFactory, looked: Looked
 ) -> None:

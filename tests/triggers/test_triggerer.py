@@ -26,7 +26,8 @@ from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, names
 from tests.support.statsd import metrics
 
-pytestmark = pytest.mark.server
+# The other files of this folder run the triggers themselves every day.
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "example_dags"
 WAITED = "waited_for"
