@@ -116,7 +116,11 @@ _JSON_SAMPLES = st.fixed_dictionaries(
 FORMATS = {
     "json": Written(Json(_JSON), _JSON_SAMPLES),
     "json_schema": Written(
-        JsonSchema(_JSON, registry_conn_id="registry"), _JSON_SAMPLES, {1: '{"type": "object"}'}, "JSON", avro.wire
+        JsonSchema(_JSON, registry_conn_id="registry"),
+        _JSON_SAMPLES,
+        {1: '{"type": "object", "properties": {"id": {"type": "integer"}}}'},
+        "JSON",
+        avro.wire,
     ),
     "text": Written(Text("line"), _text.map(lambda line: (1, line.encode(), {"line": line}))),
     "avro": Written(
