@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.corruption import mutated
 from tests.support.decoding import FIRST_OFFSET, STEP
 from tests.support.examples import examples
 from tests.support.protobuf import VERSIONS, decoded, encode, known, ordered, own_columns, reference_row, values, wire
@@ -43,27 +44,14 @@ def test_plain_messages_of_a_given_schema(batch: list[dict[str, Any]]) -> None:
     assert [ordered(row) for row in own_columns(rows)] == [ordered(reference_row(3, datum)) for datum in data]
 
 
-_mutations = st.sampled_from(["cut", "grow", "change", "drop"])
-
-
-@st.composite
-def mutated(draw: st.DrawFn) -> bytes:
-    """A record that may be no longer one."""
-    version, datum = draw(_records)
-    place, junk = draw(st.integers(0, len(datum))), draw(st.binary(min_size=1, max_size=3))
-    changed = {
-        "cut": datum[:place],
-        "grow": datum[:place] + junk + datum[place:],
-        "change": datum[:place] + junk + datum[place + len(junk) :],
-        "drop": datum[:place] + datum[place + 1 :],
-    }
-    return wire(version, changed[draw(_mutations)])
+# Records that may be no longer ones.
+_mutated = _records.flatmap(lambda record: mutated(record[1]).map(lambda datum: wire(record[0], datum)))
 
 
 @examples(60)
 @given(
     batch=st.lists(
-        _records.map(lambda record: wire(*record)) | mutated() | st.binary(max_size=12), min_size=2, max_size=20
+        _records.map(lambda record: wire(*record)) | _mutated | st.binary(max_size=12), min_size=2, max_size=20
     )
 )
 def test_of_any_mix_each_record_comes_out_as_it_decodes_alone(batch: list[bytes]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+from hypothesis import strategies as st
+
 
 def corrupted(datum: bytes, chance: random.Random) -> bytes:
     changed = bytearray(datum)
@@ -23,3 +25,16 @@ def corrupted(datum: bytes, chance: random.Random) -> bytes:
                 chance.randbytes(1) if how == "change" else bytes([chance.choice([0, 1, 127, 128, 255])])
             )
     return bytes(changed)
+
+
+@st.composite
+def mutated(draw: st.DrawFn, datum: bytes) -> bytes:
+    """Bytes with one change, for tests that shrink it."""
+    place, junk = draw(st.integers(0, len(datum))), draw(st.binary(min_size=1, max_size=3))
+    changed = [
+        datum[:place],
+        datum[:place] + junk + datum[place:],
+        datum[:place] + junk + datum[place + len(junk) :],
+        datum[:place] + datum[place + 1 :],
+    ]
+    return draw(st.sampled_from(changed))
