@@ -103,9 +103,7 @@ def replay_letters(
             counts = count_by_batch(conn, ledger.tables, letters, corrected)
             batches = _of_target(conn, ledger.tables, counts, pipeline.sink.name)
             pipeline = pipeline.with_schemas(schemas_of_group(conn, ledger.tables, letters.group_id))
-        target = pipeline.sink.prepare(
-            engine, pipeline.result_columns(columns), may_grow=pipeline.on_new_field == "add"
-        )
+        target = pipeline.sink.prepare(engine, pipeline.result_columns(columns), may_grow=pipeline.adds_columns)
         replayed = []
         for batch_id in batches:
             directory = create_directory(batch_id, pipeline.staging_dir)

@@ -78,7 +78,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
     schema = StagedRows(staged.directory, staged.manifest).schema()
     if schema is not None:
         # Again: only now a transform's columns are known, and the target may have changed since the batch was planned.
-        pipeline.sink.prepare(context.ledger.engine, schema, may_grow=pipeline.on_new_field == "add")
+        pipeline.sink.prepare(context.ledger.engine, schema, may_grow=pipeline.adds_columns)
     reads = staged.reads
 
     def write(conn: Connection) -> Written:
@@ -130,7 +130,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
 
 def add_columns(conn: Connection, tables: Tables, batch_id: int, pipeline: Pipeline, staged: StagedBatch) -> None:
     """Add the columns that the target lacks, within a transaction, and note them in the history of the batch."""
-    schema = StagedRows(staged.directory, staged.manifest).schema() if pipeline.on_new_field == "add" else None
+    schema = StagedRows(staged.directory, staged.manifest).schema() if pipeline.adds_columns else None
     added = pipeline.sink.add_columns(conn, schema) if schema is not None else []
     if added:
         note_added_columns(conn, tables, batch_id, added)

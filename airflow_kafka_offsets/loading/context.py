@@ -126,9 +126,7 @@ class LoadContext:
             ledger=ledger,
             launcher=launcher,
             columns=columns,
-            target=pipeline.sink.prepare(
-                engine, pipeline.result_columns(columns), may_grow=pipeline.on_new_field == "add"
-            ),
+            target=pipeline.sink.prepare(engine, pipeline.result_columns(columns), may_grow=pipeline.adds_columns),
             recipe=Recipe(pipeline.sink.name, pipeline.transform_name, pipeline.fingerprint(columns)),
             on_commit=on_commit,
             replace=replace,

@@ -112,6 +112,11 @@ class Pipeline:
         return replace(pipeline, transform=transform.prepared(row_columns(pipeline.record_format)))
 
     @property
+    def adds_columns(self) -> bool:
+        """Whether a commit adds the columns that the target lacks."""
+        return self.on_new_field == "add"
+
+    @property
     def transform_name(self) -> str | None:
         """The name of the transform in messages, and in the history."""
         transform = as_transform(self.transform)

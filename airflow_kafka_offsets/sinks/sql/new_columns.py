@@ -37,7 +37,7 @@ def check_growth(engine: Engine, table: sa.Table, columns: pa.Schema) -> None:
     if alike := [(existing[field.name.lower()], field.name) for field in missing if field.name.lower() in existing]:
         raise TargetError(
             f"Table {table.fullname!r} has a column {alike[0][0]!r}, and gets no column {alike[0][1]!r}, whose name differs in case only: "
-            f"rename the column, or the field by a transform"
+            "rename the column, or the field by a transform"
         )
     if engine.dialect.name not in _TRANSACTIONAL_DDL:
         raise ConfigurationError(
