@@ -45,6 +45,7 @@ class Batch:
     :param staging_uri: the directory of the latest attempt's files; None before the first attempt
     :param fingerprint: of the recipe of the latest attempt
     :param span: of time, if only the records within it are taken of the ranges
+    :param is_publishing: whether the target may have its rows already; see `ledger.publications`
     """
 
     batch_id: int
@@ -56,6 +57,7 @@ class Batch:
     staging_uri: str | None = None
     fingerprint: str | None = None
     span: TimeSpan | None = None
+    is_publishing: bool = False
 
     @property
     def offsets(self) -> int:
@@ -219,7 +221,7 @@ def as_batch(conn: Connection, tables: Tables, row: Any) -> Batch:
         return conn.execute(of_batch.order_by(table.c.topic, table.c.partition))
 
     ranges, gaps = map(as_range, parts(tables.offset_ranges)), map(as_gap, parts(tables.offset_gaps))
-    stored = (row.target_table, row.staging_uri, row.fingerprint, as_span(row))
+    stored = (row.target_table, row.staging_uri, row.fingerprint, as_span(row), row.publishing_at is not None)
     return Batch(row.batch_id, row.consumer_group, row.state, tuple(ranges), tuple(gaps), *stored)
 
 

@@ -122,4 +122,5 @@ def _close(conn: Connection, tables: Tables, batch: Batch, written: Written, now
         dead_letters=dead_letters,
         letters_topic=written.letters_topic if dead_letters else None,
         committed_at=now,
+        publishing_at=None,
     )

@@ -328,6 +328,23 @@ def _add_schemas(conn: Connection, tables: Tables) -> Iterator[Statement]:
         )
 
 
+def _add_publications(conn: Connection, tables: Tables) -> Iterator[Statement]:
+    """Add what targets need that commit elsewhere: when a batch began to be published, and a name of these tables."""
+    dialect, batches = conn.dialect, tables.offset_batches
+    if "publishing_at" not in _column_names(conn, batches):
+        yield TableStatement(f"ALTER TABLE {{}} ADD publishing_at {UtcDateTime().compile(dialect=dialect)}", batches)
+    yield TableStatement(
+        "CREATE TABLE IF NOT EXISTS {} (number INTEGER NOT NULL, installation_id VARCHAR(40) NOT NULL, PRIMARY KEY (number))",
+        tables.installation,
+    )
+    if dialect.name in PARTIAL_INDEX_DIALECTS:
+        yield TableStatement(
+            "CREATE INDEX IF NOT EXISTS {index} ON {} (consumer_group) WHERE publishing_at IS NOT NULL",
+            batches,
+            index=f"{tables.prefix}offset_batches_publishing",
+        )
+
+
 def _column_names(conn: Connection, table: sa.Table) -> set[str]:
     return {column["name"] for column in sa.inspect(conn).get_columns(table.name, schema=table.schema)}
 
@@ -338,5 +355,6 @@ MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {
     4: _add_spans,
     5: _add_error_class,
     6: _add_schemas,
+    7: _add_publications,
 }
 """The migrations by the version to which they lead. A migration yields statements, without those that an interrupted one has run."""

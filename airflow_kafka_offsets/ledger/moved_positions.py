@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,7 +27,7 @@ from airflow_kafka_offsets.ledger.positions import (
 )
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.sinks.sink import Sink
+from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output, Sink
 
 
 def store_first_positions(
@@ -108,7 +109,7 @@ def move_positions(
     :param kind: rewind, undo or import
     :param generation: of the group from now on
     :param cluster_id: of the Kafka cluster that the group belongs to from now on
-    :param target: the table whose rows of `replaced` are deleted, with their dead letters
+    :param target: whose rows of `replaced` are deleted, with their dead letters; one that commits elsewhere is owed that from then on
     :param replaced: the offsets whose output is deleted
     :param of_batch: values of other columns of the batch
     :return: the id of the batch
@@ -117,11 +118,18 @@ def move_positions(
     now = database_now(conn)
     values = of_batch | {"state": "committed", "planned_at": now, "committed_at": now}
     name = target.name if target is not None else None
-    batch_id = insert_batch(
+    batch = insert_batch(
         conn, tables, group_id, owner, kind, generation, moves, gaps, replaced, target_table=name, **values
-    ).batch_id
-    if target is not None:
-        replace_output(conn, tables, group_id, batch_id, target)
+    )
+    batch_id = batch.batch_id
+    if isinstance(target, ElsewhereSink):
+        # Once this is committed: it could not be taken back.
+        replace_output(conn, tables, group_id, batch_id, target.name, partial(target.removable, conn))
+        owed = tables.offset_batches.update().where(tables.offset_batches.c.batch_id == batch_id)
+        conn.execute(owed.values(publishing_at=now))
+    elif target is not None:
+        with target.open(conn, Output(batch_id, group_id, batch.ranges, "")) as opened:
+            replace_output(conn, tables, group_id, batch_id, target.name, opened.remove)
     offsets, groups = tables.consumed_offsets, tables.consumer_groups
     stored = [bound_partition(move.topic_partition) for move in moves if move.how != "chosen"]
     if stored:

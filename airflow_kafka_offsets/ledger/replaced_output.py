@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.sinks.sink import Batches, Origin, Removed, ReplacedOffsets, Sink
+from airflow_kafka_offsets.sinks.sink import Batches, Origin, Removed, ReplacedOffsets
 from airflow_kafka_offsets.sinks.sql.rows import delete_rows
 
 # A statement has a limited number of parameters: 999 in older SQLite.
@@ -24,28 +24,39 @@ if TYPE_CHECKING:
     _Ranges = sa.Select[int, str, int, int, int]
 
 
+Remove = Callable[[ReplacedOffsets], list[Removed]]
+
+
 def replace_output(
-    conn: Connection, tables: Tables, group_id: str, batch_id: int, sink: Sink, span: TimeSpan | None = None
+    conn: Connection,
+    tables: Tables,
+    group_id: str,
+    batch_id: int,
+    target: str,
+    remove: Remove,
+    span: TimeSpan | None = None,
 ) -> None:
     """Delete what batches of a group left of the offsets that a batch replaces, and record how much that was.
 
     The offsets are `replaced_from` to `replaced_to` of the batch's ranges, which are written before this. Called within the
     transaction that closes the batch, under the group's lock: nothing can be added to these offsets meanwhile.
 
+    :param target: the name of the sink
+    :param remove: removes rows from it, or says which will be removed
     :param span: of time, if only what was left of the records within it is deleted
     :raises ConfigurationError: rows cannot be told apart by where they are from, or the batches wrote into another target
     """
     batches, letters = tables.offset_batches.c, tables.dead_letters
-    names = same_table_names(conn, sink.name)
+    names = same_table_names(conn, target)
     overlapping = _overlapping(tables, group_id, batch_id)
-    _check_target(conn, tables, group_id, overlapping.where(batches.target_table.not_in(names)), sink.name)
+    _check_target(conn, tables, group_id, overlapping.where(batches.target_table.not_in(names)), target)
 
-    def remove_dead_letters(conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
+    def remove_dead_letters(replaced: ReplacedOffsets) -> list[Removed]:
         origin = Origin(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value)
         return delete_rows(conn, letters, origin, replaced, letters.c.record_timestamp)
 
     written_here = overlapping.where(batches.target_table.in_(names))
-    rows = _remove(conn, written_here.where(batches.row_count > 0), span, sink.remove)
+    rows = _remove(conn, written_here.where(batches.row_count > 0), span, remove)
     dead_letters = _remove(conn, written_here.where(batches.dead_letters > 0), span, remove_dead_letters)
     if rows or dead_letters:
         conn.execute(
@@ -68,15 +79,47 @@ def _remove(
     conn: Connection,
     ranges: _Ranges,
     span: TimeSpan | None,
-    remove: Callable[[Connection, ReplacedOffsets], list[Removed]],
+    remove: Remove,
 ) -> Counter[tuple[int, TopicPartition]]:
     """Remove output of some ranges, and return how much of each batch and partition was removed."""
     ids = sorted({row.batch_id for row in conn.execute(ranges)})
     if not ids:
         return Counter()
+    return Counter({removed[:2]: removed.rows for removed in remove(_offsets(ids, ranges, span))})
+
+
+def _offsets(ids: Sequence[int], ranges: _Ranges, span: TimeSpan | None) -> ReplacedOffsets:
+    """Return the offsets of some ranges.
+
+    :param ids: of the batches that the ranges are of, in order
+    """
     query = sa.select(ranges.subquery("_kafka_overlapping").c.batch_id)
-    batches = Batches(ids[0], ids[-1], ids if len(ids) <= _MOST_BOUND else query)
-    return Counter({removed[:2]: removed.rows for removed in remove(conn, ReplacedOffsets(batches, ranges, span))})
+    return ReplacedOffsets(Batches(ids[0], ids[-1], ids if len(ids) <= _MOST_BOUND else query), ranges, span)
+
+
+def recorded_offsets(conn: Connection, tables: Tables, batch_id: int) -> ReplacedOffsets | None:
+    """Return the offsets of which a batch recorded that it removed their rows; None where it removed none."""
+    again, removed = tables.offset_ranges, tables.replaced_output
+    ranges = (
+        sa.select(
+            removed.c.replaced_batch_id.label("batch_id"),
+            removed.c.topic,
+            removed.c.partition,
+            again.c.replaced_from.label("start_offset"),
+            again.c.replaced_to.label("end_offset"),
+        )
+        .join(
+            again,
+            sa.and_(
+                again.c.batch_id == removed.c.batch_id,
+                again.c.topic == removed.c.topic,
+                again.c.partition == removed.c.partition,
+            ),
+        )
+        .where(removed.c.batch_id == batch_id, removed.c.row_count > 0)
+    )
+    ids = sorted({row.batch_id for row in conn.execute(ranges)})
+    return _offsets(ids, ranges, None) if ids else None
 
 
 def _overlapping(tables: Tables, group_id: str, batch_id: int) -> _Ranges:

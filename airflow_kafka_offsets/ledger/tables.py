@@ -22,7 +22,7 @@ from airflow_kafka_offsets.database.identifiers import is_too_long, without_plac
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 NAME_LENGTH = 250
 """The most characters of a group's name, and of other names in the tables."""
@@ -83,6 +83,9 @@ class Tables:
         serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
         self.schema_version = self._table("offsets_schema_version", *_keys(version=sa.Integer))
+        self.installation = self._table(
+            "offsets_installation", *_keys(number=sa.Integer), *_required(installation_id=sa.String(40))
+        )
         self.consumer_groups = self._table(
             "consumer_groups",
             *_keys(group_id=name),
@@ -112,6 +115,7 @@ class Tables:
             *_optional(triggered_by=sa.Text, os_user=sa.Text, database_user=sa.Text),
             *_optional(records_since_ms=sa.BigInteger, records_until_ms=sa.BigInteger),
             *_optional(added_columns=sa.Text, letters_topic=topic, letters_sent_at=UtcDateTime),
+            *_optional(publishing_at=UtcDateTime),
         )
         batches = self.offset_batches.c
         self._index("offset_batches_by_run", batches.consumer_group, batches.run_id, batches.task_id)
@@ -120,6 +124,7 @@ class Tables:
         self._partial_index("offset_batches_one_open", still_open, batches.consumer_group, unique=True)
         self.unsent = sa.and_(batches.letters_topic.is_not(None), batches.letters_sent_at.is_(None))
         self._partial_index("offset_batches_unsent", self.unsent, batches.consumer_group)
+        self._partial_index("offset_batches_publishing", batches.publishing_at.is_not(None), batches.consumer_group)
         self.offset_ranges = self._table(
             "offset_ranges",
             *_keys(batch_id=sa.BigInteger, topic=topic, partition=sa.Integer),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,11 +19,12 @@ from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError
 from airflow_kafka_offsets.formats.record_format import Connections
-from airflow_kafka_offsets.ledger.batch_rows import current_user
+from airflow_kafka_offsets.ledger.batch_rows import Batch, current_user
 from airflow_kafka_offsets.ledger.batch_schemas import schemas_of_group, store_schemas
 from airflow_kafka_offsets.ledger.dead_letters import DROPPED
 from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
+from airflow_kafka_offsets.ledger.publications import output_of
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.letters.selection import TOO_LARGE, Letter, Letters, count_by_batch, read_letters
 from airflow_kafka_offsets.letters.statements import correct_history, delete, is_of, store_errors
@@ -30,6 +32,7 @@ from airflow_kafka_offsets.loading.commit import add_columns, write_rows
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.stage import StagedBatch, job_of, launch
 from airflow_kafka_offsets.loading.staging_area import create_directory
+from airflow_kafka_offsets.sinks.sink import Output
 from airflow_kafka_offsets.spark.driver import stage_here
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, headers_of
@@ -113,9 +116,12 @@ def replay_letters(
                     slices, records = _write(directory, _as_they_are_now(found, corrected))
                 if not records:  # somebody else was quicker
                     continue
+                output = _output(ledger, pipeline, batch_id, records, directory)
                 job = job_of(
                     pipeline,
                     directory,
+                    engine,
+                    output,
                     batch_id=batch_id,
                     slices=slices,
                     kafka_config={},
@@ -131,7 +137,7 @@ def replay_letters(
                     records_are_staged=True,
                 )
                 staged = _stage(job, directory, launcher)
-                replayed.append(_commit(ledger, letters.group_id, pipeline, records, staged, who, reason))
+                replayed.append(_commit(ledger, letters.group_id, pipeline, output, records, staged, who, reason))
             finally:
                 directory.remove()
     return replayed
@@ -216,10 +222,22 @@ def _stage(job: StageJob, directory: StagingDirectory, launcher: Launcher | None
     return StagedBatch(directory, manifest, {})
 
 
+def _output(
+    ledger: Ledger, pipeline: Pipeline, batch_id: int, records: Sequence[Record], directory: StagingDirectory
+) -> Output:
+    """Return what the sink is told of dead letters of a batch: the same for the same letters, should the replay be interrupted."""
+    digest = hashlib.sha256(repr(sorted(records)).encode()).hexdigest()
+    output = output_of(
+        ledger, pipeline.sink, Batch(batch_id, pipeline.group_id, "committed", ()), "letters", directory.name
+    )
+    return output._replace(series=f"{output.series}.{digest}")
+
+
 def _commit(
     ledger: Ledger,
     group_id: str,
     pipeline: Pipeline,
+    output: Output,
     records: Sequence[Record],
     staged: StagedBatch,
     who: str,
@@ -233,8 +251,9 @@ def _commit(
         nonlocal done, good
         # A rewind or a replay that removes letters waits, or has removed them.
         lock(conn, tables, group_id)
-        add_columns(conn, tables, batch_id, retried, staged)
-        rows, staged_rows = write_rows(conn, retried, staged)
+        with retried.sink.open(conn, output) as target:
+            add_columns(conn, tables, batch_id, retried, target, staged)
+            rows, staged_rows = write_rows(conn, retried, target, staged)
         errors = _errors(staged) | {record: ("target", why) for record, why in staged_rows.refused.reasons.items()}
         good = [record for record in records if record not in errors]
         if delete(conn, tables, batch_id, good) != len(good):

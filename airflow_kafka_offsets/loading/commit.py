@@ -20,6 +20,7 @@ from airflow_kafka_offsets.ledger.batch_schemas import store_schemas
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch
 from airflow_kafka_offsets.ledger.dead_letters import drop_expired, write_dead_letters
+from airflow_kafka_offsets.ledger.publications import begin_publishing
 from airflow_kafka_offsets.ledger.replaced_output import replace_output
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import Commit, LoadContext, LoadResult
@@ -27,6 +28,7 @@ from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.refused import refused_letters, with_refused
 from airflow_kafka_offsets.loading.stage import StagedBatch, stage
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
+from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Target
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, most_of, too_many
 from airflow_kafka_offsets.staging.refused import RefusedRecords
 from airflow_kafka_offsets.staging.rows import StagedRows
@@ -80,22 +82,29 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
         # Again: only now a transform's columns are known, and the target may have changed since the batch was planned.
         pipeline.sink.prepare(context.ledger.engine, schema, may_grow=pipeline.adds_columns)
     reads = staged.reads
+    output = context.output(batch, claim.kind, staged.directory.name)
+    if isinstance(pipeline.sink, ElsewhereSink):
+        begin_publishing(claim, batch)
 
     def write(conn: Connection) -> Written:
         nonlocal reads
-        # First, as it may lock the target: a lock that others of this transaction hold could not be made a stronger one.
-        add_columns(conn, tables, batch.batch_id, pipeline, staged)
-        pipeline.sink.refuse_unknown_rows(conn, tables.offset_batches, batch.batch_id)
-        if context.replace:
-            replace_output(conn, tables, batch.group_id, batch.batch_id, pipeline.sink, batch.span)
-        write_dead_letters(conn, tables, batch, dead_letters(staged.directory, staged.manifest))
-        count, rows = write_rows(conn, pipeline, staged)
-        write_dead_letters(conn, tables, batch, refused_letters(context, batch, rows))
-        # At the end: a text that is new to the database is locked from here to COMMIT.
-        store_schemas(conn, tables, batch.batch_id, staged.manifest.schemas)
-        reads = with_refused(staged.reads, rows.refused.reasons)
-        if pipeline.dead_letter_retention is not None:
-            drop_expired(conn, tables, batch.group_id, pipeline.dead_letter_retention)
+        # What a target commits elsewhere is committed at the end of the block.
+        with pipeline.sink.open(conn, output) as target:
+            # First, as it may lock the target: a lock that others of this transaction hold could not be made a stronger one.
+            add_columns(conn, tables, batch.batch_id, pipeline, target, staged)
+            pipeline.sink.refuse_unknown_rows(conn, tables.offset_batches, batch.batch_id)
+            if context.replace:
+                replace_output(
+                    conn, tables, batch.group_id, batch.batch_id, pipeline.sink.name, target.remove, batch.span
+                )
+            write_dead_letters(conn, tables, batch, dead_letters(staged.directory, staged.manifest))
+            count, rows = write_rows(conn, pipeline, target, staged)
+            write_dead_letters(conn, tables, batch, refused_letters(context, batch, rows))
+            # At the end: a text that is new to the database is locked from here to COMMIT.
+            store_schemas(conn, tables, batch.batch_id, staged.manifest.schemas)
+            reads = with_refused(staged.reads, rows.refused.reasons)
+            if pipeline.dead_letter_retention is not None:
+                drop_expired(conn, tables, batch.group_id, pipeline.dead_letter_retention)
         return Written(count, reads, pipeline.also_to_topic)
 
     count = commit_batch(claim, batch, write)
@@ -128,19 +137,21 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
     return LoadResult((batch.batch_id,), staged.records, count, letters)
 
 
-def add_columns(conn: Connection, tables: Tables, batch_id: int, pipeline: Pipeline, staged: StagedBatch) -> None:
+def add_columns(
+    conn: Connection, tables: Tables, batch_id: int, pipeline: Pipeline, target: Target, staged: StagedBatch
+) -> None:
     """Add the columns that the target lacks, within a transaction, and note them in the history of the batch."""
     schema = StagedRows(staged.directory, staged.manifest).schema() if pipeline.adds_columns else None
-    added = pipeline.sink.add_columns(conn, schema) if schema is not None else []
+    added = target.add_columns(schema) if schema is not None else []
     if added:
         note_added_columns(conn, tables, batch_id, added)
         log.info("Batch %d adds columns to %s: %s", batch_id, pipeline.sink.name, first_few(map(repr, added)))
 
 
-def write_rows(conn: Connection, pipeline: Pipeline, staged: StagedBatch) -> tuple[int, StagedRows]:
+def write_rows(conn: Connection, pipeline: Pipeline, target: Target, staged: StagedBatch) -> tuple[int, StagedRows]:
     """Write staged rows within a transaction, without those of records that the target refuses.
 
-    :return: how many rows the sink reports, and the rows with the refused records
+    :return: how many rows the target reports, and the rows with the refused records
     """
     refused = RefusedRecords(
         pipeline.on_bad_record == "dead_letter",
@@ -149,10 +160,10 @@ def write_rows(conn: Connection, pipeline: Pipeline, staged: StagedBatch) -> tup
     )
     rows = StagedRows(staged.directory, staged.manifest, refused)
     if pipeline.transform is None:
-        return pipeline.sink.write(conn, rows), rows
+        return target.write(rows), rows
     while True:
         attempt = conn.begin_nested()
-        count = pipeline.sink.write(conn, rows)
+        count = target.write(rows)
         if not rows.wrote_refused():
             attempt.commit()
             return count, rows

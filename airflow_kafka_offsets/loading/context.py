@@ -13,10 +13,12 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.database.rights import check_rights
 from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.kafka.cluster import Cluster
-from airflow_kafka_offsets.ledger.batch_rows import Recipe
+from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
 from airflow_kafka_offsets.ledger.install import create_missing
+from airflow_kafka_offsets.ledger.publications import output_of
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.pipeline import Pipeline
+from airflow_kafka_offsets.sinks.sink import Output
 from airflow_kafka_offsets.spark.job import Launcher
 from airflow_kafka_offsets.staging.rows import TargetColumns
 
@@ -93,6 +95,10 @@ class LoadContext:
     on_commit: OnCommit | None = None
     replace: bool = False
     connections: Connections = field(default_factory=dict, repr=False)  # hold secrets, too
+
+    def output(self, batch: Batch, kind: str, attempt: str = "") -> Output:
+        """Return what the sink is told of a batch; see `ledger.publications.output_of`."""
+        return output_of(self.ledger, self.pipeline.sink, batch, kind, attempt)
 
     @classmethod
     def prepare(

@@ -32,7 +32,7 @@ from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.formats.whole_record import whole_record
 from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Tables
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord, OnBusy
-from airflow_kafka_offsets.sinks.sink import Sink
+from airflow_kafka_offsets.sinks.sink import Sink, connect
 from airflow_kafka_offsets.transforms.transform import BatchTransform, DataFrameTransform, Transform, as_transform
 
 
@@ -76,7 +76,7 @@ class Pipeline:
 
     @property
     def conn_ids(self) -> tuple[str, ...]:
-        """The connections that the formats name."""
+        """The connections that the formats name. Those of the sink are `sink.conn_ids`."""
         return tuple(conn_id for part in self._connected.values() for conn_id in part.conn_ids)
 
     @property
@@ -85,13 +85,16 @@ class Pipeline:
         return {part: value for part, value in parts.items() if isinstance(value, ConnectedFormat)}
 
     def prepared(self, connections: Connections, engine: Engine) -> Pipeline:
-        """Return the pipeline with formats that have what they need of other servers, the columns that schemas and target give them, and a
-        transform that has what Spark needs.
+        """Return the pipeline with a sink and formats that have what they need of other servers, the columns that schemas and target
+        give them, and a transform that has what Spark needs.
 
         :raises ConfigurationError: a parameter is wrong, or something is missing
         :raises TransformError: the transform cannot be imported, or does not return what it has to
         """
         check(vars(self), PIPELINE_RULES)
+        return replace(self, sink=connect(self.sink, connections))._with_formats(connections, engine)
+
+    def _with_formats(self, connections: Connections, engine: Engine) -> Pipeline:
         formats = [record_format for record_format in (self.value_format, self.key_format) if record_format is not None]
         if self.on_new_field != "ignore" and not any(isinstance(each, SchemaFormat) for each in formats):
             raise ConfigurationError(

@@ -25,10 +25,11 @@ from airflow_kafka_offsets.ledger.group_table import keep_to_table, same_table_n
 from airflow_kafka_offsets.ledger.groups import read_generation
 from airflow_kafka_offsets.ledger.moved_positions import first_ranges
 from airflow_kafka_offsets.ledger.positions import positions_after, read_positions
+from airflow_kafka_offsets.ledger.publications import pay_owed
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
-from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged
+from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged, is_published
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
     if planned is not None:
         return planned
     keep_to_table(claim, pipeline.topics, pipeline.sink.name)
+    pay_owed(ledger, pipeline.sink, claim.group_id)
     generation = read_generation(ledger, claim.group_id)
     decided = decide_for_claim(context, claim, options)
     log_gaps(decided.gaps)
@@ -154,7 +156,7 @@ def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Bat
             "those of this attempt",
             batch.batch_id,
         )
-    staged = find_staged(batch, context.recipe.fingerprint)
+    staged = find_staged(batch, context.recipe.fingerprint, is_published=is_published(context, claim.kind, batch))
     if staged is None and abandon_if_expired(context, claim, options, batch):
         return None
     action = "staging it" if staged is None else "committing its files"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import exceptions
 from airflow_kafka_offsets.core import log_identity
@@ -27,6 +28,7 @@ from airflow_kafka_offsets.exceptions import (
     StagingError,
     TransformError,
 )
+from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.batches import begin_staging, mark_staged
 from airflow_kafka_offsets.ledger.claims import Claim
@@ -34,12 +36,14 @@ from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt
+from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, Output
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from airflow_kafka_offsets.spark.main import failure
 from airflow_kafka_offsets.staging.dead_letters import most_of
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead
 from airflow_kafka_offsets.transforms.transform import as_transform
+from airflow_kafka_offsets.writers.row_writer import STORAGE
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +78,11 @@ class StagedBatch:
         return sum(read.dead_letters for read in self.reads.values())
 
     def incomplete_file(self) -> str | None:
-        """Return a file that the manifest names and the directory does not hold in full; the commit proves what the files hold."""
-        files = self.manifest.all_files()
+        """Return a file that the manifest names and the directory does not hold in full; the commit proves what the files hold.
+
+        Final files are the sink's: it looks for them when it commits them.
+        """
+        files = self.manifest.staged_files()
         return next((file.name for file in files if not self.directory.holds(file.name, file.bytes)), None)
 
 
@@ -89,7 +96,7 @@ def stage(context: LoadContext, claim: Claim, batch: Batch) -> StagedBatch:
         # The commit checks it again; here it saves a Spark application whose result could not be committed.
         pipeline.sink.refuse_unknown_rows(conn, context.ledger.tables.offset_batches, batch.batch_id)
     directory = create_directory(batch.batch_id, pipeline.staging_dir)
-    job = make_job(context, batch, directory)
+    job = make_job(context, claim.kind, batch, directory)
     earlier_uri = begin_staging(claim, batch, directory.uri, context.recipe)
     if earlier_uri is not None:
         # An earlier attempt was killed while it staged, or its files cannot be used.
@@ -101,12 +108,14 @@ def stage(context: LoadContext, claim: Claim, batch: Batch) -> StagedBatch:
     return staged
 
 
-def make_job(context: LoadContext, batch: Batch, directory: StagingDirectory) -> StageJob:
+def make_job(context: LoadContext, kind: str, batch: Batch, directory: StagingDirectory) -> StageJob:
     """Return all that the Spark application needs to know, as plain data."""
     pipeline = context.pipeline
     return job_of(
         pipeline,
         directory,
+        context.ledger.engine,
+        context.output(batch, kind, directory.name),
         batch_id=batch.batch_id,
         slices=split(batch.ranges, pipeline.slice_offsets),
         kafka_config=context.kafka_config,
@@ -120,11 +129,27 @@ def make_job(context: LoadContext, batch: Batch, directory: StagingDirectory) ->
     )
 
 
-def job_of(pipeline: Pipeline, directory: StagingDirectory, *, slices: Iterable[Slice], **others: Any) -> StageJob:
+def job_of(
+    pipeline: Pipeline,
+    directory: StagingDirectory,
+    engine: Engine,
+    output: Output,
+    *,
+    slices: Iterable[Slice],
+    columns: pa.Schema,
+    connections: Connections,
+    **others: Any,
+) -> StageJob:
     """Return the job that stages slices as a pipeline says.
 
+    :param output: of the batch, for the sink
+    :param columns: of a decoded row
+    :param connections: those of the formats
     :param others: what the pipeline does not know, and the fields of the job that have another value than it says
     """
+    sink = pipeline.sink
+    if isinstance(sink, ConnectedSink):
+        connections = {**connections, STORAGE: sink.storage_options()}
     own = {
         # A transform may be in the folder of the DAG file, which is only on this process's path.
         "python_path": tuple(filter(None, sys.path)) if pipeline.needs_path else (),
@@ -133,6 +158,9 @@ def job_of(pipeline: Pipeline, directory: StagingDirectory, *, slices: Iterable[
         "task_offsets": pipeline.slice_offsets // _SMALL_SLICE,
         "progress_interval": StageJob.progress_interval,
         "records_are_staged": False,
+        "writer": sink.writer(engine, pipeline.result_columns(columns), output),
+        "columns": columns,
+        "connections": connections,
     }
     return from_attributes(StageJob, pipeline, slices=tuple(slices), staging_uri=directory.uri, **{**own, **others})
 
@@ -171,17 +199,26 @@ def launch(launcher: Launcher, job: StageJob, directory: StagingDirectory) -> No
         raise cause from None if isinstance(cause, TransformError) else error
 
 
-def find_staged(batch: Batch, fingerprint: str) -> StagedBatch | None:
+def is_published(context: LoadContext, kind: str, batch: Batch) -> bool:
+    """Return whether the target has the rows of an open batch already."""
+    sink = context.pipeline.sink
+    if not batch.is_publishing or not isinstance(sink, ElsewhereSink):
+        return False
+    return sink.is_published(context.ledger.engine, context.output(batch, kind))
+
+
+def find_staged(batch: Batch, fingerprint: str, *, is_published: bool = False) -> StagedBatch | None:
     """Return the files that an earlier attempt staged, or None where the batch has to be staged.
 
     :param fingerprint: of the pipeline as it is now
+    :param is_published: whether the target has the rows, which are committed as they are, whatever the pipeline would make of them now
     """
     number, uri = batch.batch_id, batch.staging_uri
     if batch.state != "staged" or uri is None:
         return None
     try:
         staged = _read_staged(StagingDirectory(uri), batch)
-        if staged.manifest.fingerprint != fingerprint:
+        if staged.manifest.fingerprint != fingerprint and not is_published:
             log.warning("Batch %d was staged with other columns or another transform, and is staged again", number)
         elif (name := staged.incomplete_file()) is not None:
             log.warning("File %s of batch %d is missing or incomplete in %s, and it is staged again", name, number, uri)

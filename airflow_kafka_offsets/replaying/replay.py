@@ -22,6 +22,7 @@ from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.batch_schemas import schemas_of_group
 from airflow_kafka_offsets.ledger.group_table import loads_into
 from airflow_kafka_offsets.ledger.positions import stored_positions
+from airflow_kafka_offsets.ledger.publications import pay_owed
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
 from airflow_kafka_offsets.loading.letters_topic import send_letters
@@ -29,7 +30,7 @@ from airflow_kafka_offsets.loading.load import prefer_fenced_error
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.plan import EXPIRED, log_gaps, log_planned
-from airflow_kafka_offsets.loading.stage import find_staged
+from airflow_kafka_offsets.loading.stage import find_staged, is_published
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.replaying.bounds import (
     Bounds,
@@ -143,6 +144,7 @@ def replay(
             who=who,
         )
         batches = record_replay(context.ledger, request, cluster_id=context.cluster_id)
+        pay_owed(context.ledger, pipeline.sink, pipeline.group_id)
         clean_up(context.ledger, pipeline)
         result = LoadResult()
         for batch in batches or _plan(context, bounds, request, max_records, on_data_loss):
@@ -182,7 +184,7 @@ def _stage_and_commit(context: LoadContext, claim: ReplayClaim, on_data_loss: On
     """Stage and commit an open batch of this or an earlier try."""
     began, batch = time.monotonic(), claim.batch
     with prefer_fenced_error(claim):
-        staged = find_staged(batch, context.recipe.fingerprint)
+        staged = find_staged(batch, context.recipe.fingerprint, is_published=is_published(context, claim.kind, batch))
         again = _plan_again(context, claim, on_data_loss) if staged is None else None
         if again is None:
             try:

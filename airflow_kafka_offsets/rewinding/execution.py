@@ -28,6 +28,7 @@ from airflow_kafka_offsets.ledger.groups import cluster_of, lock, lock_group, wa
 from airflow_kafka_offsets.ledger.install import create_missing, installed_version
 from airflow_kafka_offsets.ledger.moved_positions import move_positions
 from airflow_kafka_offsets.ledger.positions import stored_positions
+from airflow_kafka_offsets.ledger.publications import pay_owed
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.rewinding.history import count_removed, executed_preview
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
@@ -144,6 +145,8 @@ def execute_rewind(
             f"Whether the positions of group {group_id!r} were moved is not known. {unknown}. Look at the history of "
             "the group: the rewind is there as a whole, or not at all."
         ) from unknown
+    if replace is not None:
+        pay_owed(ledger, replace, group_id)
     moved = len(preview.changed)
     log.info(
         "Moved %s of group %r (%s), number %d in the history",

@@ -3,16 +3,21 @@
 A sink is a module with a class that has the members of `Sink`; `sql/` has one. What a load, a replay, a rewind and a
 verification ask of their target goes through this protocol: they know no sink by its class. DAG
 files import it: SQLAlchemy and Arrow are named in annotations only.
+
+There are two kinds. One writes over the connection of the transaction that moves the positions: there is one commit. The other one
+commits elsewhere (`ElsewhereSink`), within that transaction and before its COMMIT. What happens if the process dies between the two
+commits is decided by a look-up: each publication has a number, and the target keeps the number of the last one with its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from airflow_kafka_offsets.core.instants import TimeSpan
-from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
+from airflow_kafka_offsets.core.offsets import OffsetRange, Slice, TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,9 +25,60 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
     from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
+    from airflow_kafka_offsets.writers.row_writer import RowWriter
 
 Detail = Literal["offsets", "batches", "nothing"]
 """What the rows of a target say of their origin: topic, partition, offset and batch; the batch alone; nothing."""
+
+
+class Output(NamedTuple):
+    """The output of a batch that a sink writes, or takes back.
+
+    :param batch_id: what the rows have as `_batch_id`
+    :param group_id: the group that the batch is of
+    :param ranges: that it reads
+    :param series: the name of the publications that this one follows; nobody else's publications have it. A load of a group has the
+        name of its group, anything else a name of its own
+    :param attempt: the name of the attempt that staged it, for the names of files; no other attempt has it
+    """
+
+    batch_id: int
+    group_id: str
+    ranges: tuple[OffsetRange, ...]
+    series: str
+    attempt: str = ""
+
+
+class Target(Protocol):
+    """The target of a sink in one transaction, as `Sink.open` yields it."""
+
+    def add_columns(self, columns: pa.Schema) -> list[str]:
+        """Add the columns that the target lacks, nullable.
+
+        :param columns: of the rows that are about to be written
+        :return: the names of those that were added
+        :raises TargetError: the target cannot have such a column, or the user may not add one
+        """
+
+    def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
+        """Delete the rows of replaced offsets.
+
+        :raises ConfigurationError: the target, or a row, does not say where it is from, or of which time: some rows would be
+            duplicated
+        """
+
+    def write(self, rows: StagedRows) -> int:
+        """Write rows.
+
+        Rows come in chunks. A row that the target refuses for one of its values goes to the chunk's `refuse`, and is left out: it
+        becomes a dead letter, or `refuse` raises. A row that is refused for any other reason is the chunk's `error`. Where the
+        tasks of Spark wrote final files, the target gets these.
+
+        :return: the number of rows written
+        :raises TargetError: the target does not fit the rows
+        :raises StagedFileError: a file is missing or altered, or does not fit the target any more; staging again helps
+        :raises RecordError: the target refuses a row, which is not to be a dead letter; names the record it came from
+        """
 
 
 @runtime_checkable
@@ -63,34 +119,72 @@ class Sink(Protocol):
         :raises OlderLedgerError: the target holds rows of this batch, or of a later one that the state tables do not know
         """
 
-    def add_columns(self, conn: Connection, columns: pa.Schema) -> list[str]:
-        """Add the columns that the target lacks, nullable, within the transaction of the commit.
+    def writer(self, engine: Engine, columns: pa.Schema | None, output: Output) -> RowWriter:
+        """Return what writes the rows in Spark's tasks. Called after `prepare`, for each attempt to stage a batch.
 
-        :param columns: of the rows that are about to be written
-        :return: the names of those that were added
-        :raises TargetError: the target cannot have such a column, or the user may not add one
+        :param columns: of the rows, or None where a transform decides them
+        :raises ConfigurationError: the tasks write final files, and would have to know the columns
         """
 
-    def write(self, conn: Connection, rows: StagedRows) -> int:
-        """Write rows within the transaction of the commit, which may be repeated.
+    def open(self, conn: Connection, output: Output) -> AbstractContextManager[Target]:
+        """Open the target within the transaction of a commit or of a rewind, which may be repeated.
 
-        Rows come in chunks. A row that the target refuses for one of its values goes to the chunk's `refuse`, and is left out: it
-        becomes a dead letter, or `refuse` raises. A row that is refused for any other reason is the chunk's `error`.
-
-        :return: the number of rows written
-        :raises TargetError: the target does not fit the rows
-        :raises RecordError: the target refuses a row, which is not to be a dead letter; names the record it came from
-        """
-
-    def remove(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
-        """Delete the rows of replaced offsets within a transaction that writes them again, or moves positions before them.
-
-        :raises ConfigurationError: the target, or a row, does not say where it is from, or of which time: some rows would be
-            duplicated
+        What the block does to the target is committed with the transaction, or elsewhere at the end of the block. Where the block
+        raises, nothing of it is.
         """
 
     def rows(self, conn: Connection) -> TargetRows:
         """Return what `verify` can learn of the rows, in the snapshot of the connection."""
+
+
+@runtime_checkable
+class ElsewhereSink(Sink, Protocol):
+    """A sink that commits elsewhere than in the database of the positions: first there, then here.
+
+    Before the block of `open`, the state tables say that the batch is being published. At the end of the block one commit does all of
+    it, and stores the number of the batch as that of the last publication of its series: a block for a batch that is published
+    already does nothing, and its methods return what they returned then. It fails where somebody else committed since it began.
+    """
+
+    def is_published(self, engine: Engine, output: Output) -> bool:
+        """Return whether the target has the rows of a batch.
+
+        :raises TargetError: the target cannot be asked
+        """
+
+    def retire(self, engine: Engine, output: Output) -> list[Removed]:
+        """Take the rows of an abandoned batch back, if it was published, and see to it that it never will be.
+
+        An attempt that still runs, or a request on its way, cannot publish it afterwards.
+
+        :return: what was removed
+        """
+
+    def removable(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
+        """Return what `Target.remove` would delete now."""
+
+
+@runtime_checkable
+class ConnectedSink(Sink, Protocol):
+    """A sink that needs more than the database of the positions, such as a catalog or an object store."""
+
+    @property
+    def conn_ids(self) -> tuple[str, ...]:
+        """The connections that it names, beside `conn_id`."""
+
+    def connected(self, connections: Mapping[str, Mapping[str, Any]]) -> Sink:
+        """Return the sink with what these connections hold, which no `repr` shows."""
+
+    def storage_options(self) -> Mapping[str, Any]:
+        """Return what Spark's tasks need to reach the storage; may hold secrets. Called after `connected`."""
+
+
+def connect(sink: Sink, connections: Mapping[str, Mapping[str, Any]]) -> Sink:
+    """Return a sink with what its connections hold.
+
+    :param connections: by their ids; may hold those of others, too
+    """
+    return sink.connected(connections) if isinstance(sink, ConnectedSink) else sink
 
 
 class TargetRows(Protocol):

@@ -38,13 +38,13 @@ def run(spark: SparkSession, job: StageJob) -> Manifest:
     tasks = spark.range(0, len(job.tasks), 1, len(job.tasks))
     transform = job.dataframe_transform
     if transform is None:
-        staged = tasks.mapInArrow(lambda numbers: write_arrow(job.staging_uri, read_arrow(job, numbers)), RESULT_DDL)
+        staged = tasks.mapInArrow(lambda numbers: write_arrow(job, read_arrow(job, numbers)), RESULT_DDL)
     else:
         decoded = tasks.mapInArrow(lambda numbers: read_arrow(job, numbers), spark_ddl(job.columns))
         transformed = transform.apply(decoded)
         check_columns(transformed.columns, job.target, transform.name)
         print_line(advice(transformed, transform.name))
-        staged = transformed.mapInArrow(lambda rows: write_arrow(job.staging_uri, rows), RESULT_DDL)
+        staged = transformed.mapInArrow(lambda rows: write_arrow(job, rows), RESULT_DDL)
     return stage_files(job, lambda: (StagedFile(*row) for row in staged.collect()))
 
 
@@ -98,6 +98,6 @@ def write_manifest(
     )
     schemas = with_texts(job.record_format, (schema for read in reads for schema in read.schemas))
     plain_reads = tuple(replace(read, schemas=()) for read in reads)
-    manifest = Manifest(job.batch_id, job.fingerprint, files, plain_reads, schemas)
+    manifest = Manifest(job.batch_id, job.fingerprint, files, plain_reads, schemas, job.writer.columns)
     staging.write_text(MANIFEST, manifest.to_json())
     return manifest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,9 +12,12 @@ import pyarrow as pa
 from airflow_kafka_offsets.core.offsets import Slice, pack
 from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES
 from airflow_kafka_offsets.formats.record_format import Connections, RecordFormat, from_plain, to_plain
-from airflow_kafka_offsets.staging.rows import TargetColumns
+from airflow_kafka_offsets.staging.rows import TargetColumns, schema_of, schema_text
 from airflow_kafka_offsets.transforms import transform as transforms
 from airflow_kafka_offsets.transforms.transform import BatchTransform, DataFrameTransform, Transform
+from airflow_kafka_offsets.writers import row_writer as writers
+from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
+from airflow_kafka_offsets.writers.row_writer import RowWriter
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,13 @@ class StageJob:
 
     :param kafka_config: librdkafka configuration; holds secrets, and reaches the driver in a file that only its owner can read, and
         executors as `split_config` says
-    :param connections: those that the format names; they hold secrets, too
+    :param connections: those that the format names, and the storage of the sink; they hold secrets, too
     :param columns: of a decoded row
     :param transform: what `Transform.prepared` returned, or None
     :param target: which columns the sink takes; the result of the transform is checked before anything is read
     :param fingerprint: of everything that decides what the rows are; it is copied to the manifest
     :param staging_uri: an empty directory that belongs to this attempt alone
+    :param writer: what writes the rows of a task, as the sink wants them
     :param python_path: directories in which the driver finds the transform
     :param task_offsets: slices of no more offsets than this share a Spark task
     :param on_bad_record: `fail`, or `dead_letter` for a record that cannot be decoded
@@ -53,6 +56,7 @@ class StageJob:
     target: TargetColumns
     fingerprint: str
     staging_uri: str
+    writer: RowWriter = field(default_factory=ArrowWriter)
     python_path: tuple[str, ...] = ()
     span_ms: tuple[int, int | None] | None = None
     idle_timeout: float = 120.0
@@ -89,8 +93,9 @@ class StageJob:
             "slices": [asdict(slice_) for slice_ in self.slices],
             "record_format": to_plain(self.record_format),
             "transform": transforms.to_plain(self.transform),
+            "writer": writers.to_plain(self.writer),
             "kafka_config": dict(self.kafka_config),
-            "columns": base64.b64encode(self.columns.serialize().to_pybytes()).decode(),
+            "columns": schema_text(self.columns),
         }
         return json.dumps(vars(self) | plain)
 
@@ -101,8 +106,9 @@ class StageJob:
         plain["slices"] = tuple(Slice(**fields) for fields in plain["slices"])
         plain["target"] = TargetColumns(table, None if known is None else tuple(known), tuple(required), may_grow)
         plain["transform"] = transforms.from_plain(plain["transform"])
+        plain["writer"] = writers.from_plain(plain["writer"])
         plain["record_format"] = from_plain(plain["record_format"])
-        plain["columns"] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(plain["columns"])))
+        plain["columns"] = schema_of(plain["columns"])
         plain["python_path"] = tuple(plain["python_path"])
         plain["span_ms"] = tuple(plain["span_ms"]) if plain["span_ms"] is not None else None
         return cls(**plain)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,16 +18,22 @@ from airflow_kafka_offsets.formats.row_columns import add_origin, format_columns
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.slice_notes import SliceReport
-from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.dead_letters import DeadLetterFile
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.records import read_records
 from airflow_kafka_offsets.transforms.columns import check_columns
 from airflow_kafka_offsets.transforms.transform import BatchFunction
+from airflow_kafka_offsets.writers.row_writer import STORAGE
 
 _RESULT = pa.schema(
-    [("name", pa.string()), ("row_count", pa.int64()), ("byte_count", pa.int64()), ("sha256", pa.string())]
+    [
+        ("name", pa.string()),
+        ("row_count", pa.int64()),
+        ("byte_count", pa.int64()),
+        ("sha256", pa.string()),
+        ("data", pa.string()),
+    ]
 )
 
 RESULT_DDL = spark_ddl(_RESULT)
@@ -38,9 +43,9 @@ def stage_slices(job: StageJob, numbers: Iterable[int]) -> Iterator[StagedFile]:
     """Read, decode and stage the slices of tasks: rows never leave the Python worker.
 
     :param numbers: of the tasks, from 0
-    :return: the file, if there are rows
+    :return: the files, if there are rows
     """
-    return write_rows(job.staging_uri, read_rows(job, numbers))
+    return write_rows(job, read_rows(job, numbers))
 
 
 def read_arrow(job: StageJob, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -51,13 +56,13 @@ def read_arrow(job: StageJob, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.
     return read_rows(job, (number for batch in numbers for number in batch.column(0).to_pylist()))
 
 
-def write_arrow(staging_uri: str, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def write_arrow(job: StageJob, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Do the same as `write_rows`, as a function for `mapInArrow`.
 
-    :return: a row with the name, the rows, the bytes and the digest of the file, if there are rows
+    :return: a row for each file, with the fields of `StagedFile` in their order
     """
-    for file in write_rows(staging_uri, rows):
-        values = (file.name, file.rows, file.bytes, file.sha256)
+    for file in write_rows(job, rows):
+        values = (file.name, file.rows, file.bytes, file.sha256, file.data)
         yield pa.RecordBatch.from_pylist([dict(zip(_RESULT.names, values, strict=True))], schema=_RESULT)
 
 
@@ -220,25 +225,18 @@ def record_error(records: pa.RecordBatch, bad: BadRecord, slice_: Slice) -> Reco
     return RecordError(shortened(bad.reason), topic=slice_.topic, partition=slice_.partition, offset=offset)
 
 
-def write_rows(staging_uri: str, rows: Iterable[pa.RecordBatch]) -> Iterator[StagedFile]:
-    """Write the rows of a Spark partition into one Arrow file.
+def write_rows(job: StageJob, rows: Iterable[pa.RecordBatch]) -> Iterator[StagedFile]:
+    """Write the rows of a Spark partition with the writer that the sink chose.
 
     :param rows: record batches of one schema, whichever it is
-    :return: the file, if there are rows
+    :return: the files, if there are rows
     """
-    staging = StagingDirectory(staging_uri)
-    # Each attempt has a file of its own. The manifest does not name the files of failed and superseded speculative attempts.
-    name = f"part-{uuid.uuid4().hex}.arrow"
-    writer: ArrowFileWriter | None = None
-    with ExitStack() as stack:
-        for batch in rows:
-            if not batch.num_rows:
-                continue
-            if writer is None:
-                writer = stack.enter_context(ArrowFileWriter(staging, name, batch.schema))
-            writer.write(batch)
-    if writer is not None:
-        yield writer.file
+    staging = StagingDirectory(job.staging_uri)
+    try:
+        yield from job.writer.write(rows, staging, job.connections.get(STORAGE, {}))
+    except KafkaOffsetsError as error:
+        report_failure(staging, error)
+        raise
 
 
 def report_failure(staging: StagingDirectory, error: KafkaOffsetsError) -> None:

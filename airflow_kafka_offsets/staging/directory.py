@@ -47,6 +47,11 @@ class StagingDirectory:
         return f"{base.rstrip('/')}/{name}{mark}{options}"
 
     @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return str(self.path.rpartition("/")[2])
+
+    @property
     def is_local(self) -> bool:
         return isinstance(self.filesystem, fs.LocalFileSystem)
 

@@ -17,15 +17,23 @@ MANIFEST = "manifest.json"
 class StagedFile:
     """A file that an accepted task attempt wrote.
 
-    :param name: in the staging directory
+    :param name: in the staging directory; of a final file, its address
     :param rows: in the file: rows, or dead letters
-    :param sha256: of its bytes, as they were written
+    :param sha256: of its bytes, as they were written; empty for a final file
+    :param data: what a sink needs to know of a final file to commit it, as the sink's writer wrote it; empty for a file in the
+        staging directory
     """
 
     name: str
     rows: int
     bytes: int
     sha256: str
+    data: str = ""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it is a file of the target, and not in the staging directory."""
+        return bool(self.data)
 
 
 @dataclass(frozen=True)
@@ -69,6 +77,7 @@ class Manifest:
 
     :param fingerprint: of the job
     :param schemas: of a registry that records were read with, with their texts
+    :param columns: of the rows, where the files are final ones; see `staging.rows.schema_text`
     """
 
     batch_id: int
@@ -76,14 +85,15 @@ class Manifest:
     files: tuple[StagedFile, ...]
     reads: tuple[SliceRead, ...]
     schemas: tuple[ReadSchema, ...] = ()
+    columns: str | None = None
 
     @property
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
 
-    def all_files(self) -> Iterator[StagedFile]:
-        """Yield the files of rows, then those of dead letters."""
-        yield from self.files
+    def staged_files(self) -> Iterator[StagedFile]:
+        """Yield the files in the staging directory: those of rows, then those of dead letters."""
+        yield from (file for file in self.files if not file.is_final)
         yield from (read.dead_letters_file for read in self.reads if read.dead_letters_file is not None)
 
     def to_json(self) -> str:
@@ -107,6 +117,7 @@ class Manifest:
             tuple(StagedFile(**fields) for fields in plain["files"]),
             tuple(map(SliceRead.from_plain, plain["reads"])),
             tuple(ReadSchema(**schema) for schema in plain["schemas"]),
+            plain["columns"],
         )
 
 

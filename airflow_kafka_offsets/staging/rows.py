@@ -5,6 +5,7 @@ Rows are record batches with the types of the target, always in the same order.
 
 from __future__ import annotations
 
+import base64
 from array import array
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from airflow_kafka_offsets.exceptions import RecordError, TargetError
 from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
 from airflow_kafka_offsets.staging.arrow_files import record_batches
 from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import Manifest
+from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
 from airflow_kafka_offsets.staging.refused import Record, RefusedRecords
 
 # What a writer holds at once beside one record batch.
@@ -57,8 +58,15 @@ class StagedRows:
     def __len__(self) -> int:
         return self._manifest.rows
 
+    @property
+    def files(self) -> tuple[StagedFile, ...]:
+        """The files, for a sink whose tasks write final ones."""
+        return self._manifest.files
+
     def schema(self) -> pa.Schema | None:
         """Return the columns, without the batch's id; None if there are no rows."""
+        if self._manifest.columns is not None:
+            return schema_of(self._manifest.columns) if self._manifest.files else None
         return next((batch.schema for batch in self._batches()), None)
 
     def chunks(self, columns: pa.Schema, at_least: int = 1) -> Iterator[RowChunk]:
@@ -160,6 +168,16 @@ class RowChunk(NamedTuple):
         :raises TargetError: the rows do not say which record they are of
         """
         return RecordError(reason, *record_of(self.staged, row, reason))
+
+
+def schema_text(columns: pa.Schema) -> str:
+    """Return columns as a text, for a manifest."""
+    return base64.b64encode(columns.serialize().to_pybytes()).decode()
+
+
+def schema_of(text: str) -> pa.Schema:
+    """Return the columns that `schema_text` wrote."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
 def record_of(rows: pa.RecordBatch | pa.Table, row: int, reason: str) -> Record:

@@ -20,6 +20,7 @@ from airflow_kafka_offsets.letters.replay import Replayed, replay_letters
 from airflow_kafka_offsets.letters.selection import Letters, read_letters, summary
 from airflow_kafka_offsets.replaying.replay import replay
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.sql.target import SqlTarget
 from tests.support.avro import encode, wire
 from tests.support.clients import Kafka, producer
 from tests.support.inline import InlineLauncher
@@ -126,11 +127,11 @@ def test_a_batch_that_an_earlier_attempt_staged_is_stored_with_what_that_read(
     loader: Loader, registry: FakeRegistry, orders: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(loader, orders, (None, value(1, 1)))
-    prepare = SqlTable.write
-    monkeypatch.setattr(SqlTable, "write", lambda *_: (_ for _ in ()).throw(MemoryError("killed")))
+    prepare = SqlTarget.write
+    monkeypatch.setattr(SqlTarget, "write", lambda *_: (_ for _ in ()).throw(MemoryError("killed")))
     with pytest.raises(MemoryError):
         loader(orders, value_format=AVRO)
-    monkeypatch.setattr(SqlTable, "write", prepare)
+    monkeypatch.setattr(SqlTarget, "write", prepare)
     forget(registry)
 
     loader(orders, value_format=AVRO)

@@ -20,6 +20,7 @@ from airflow_kafka_offsets.rewinding.history import (
     count_removed,
 )
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.sql.target import SqlTarget
 from tests.support.ledgers import written
 from tests.support.warehouse import (
     CLUSTER,
@@ -193,7 +194,7 @@ class TestReplace:
         batch_id = planned.batch.batch_id
 
         def write(conn: Connection) -> int:
-            replace_output(conn, loaded.tables, GROUP, batch_id, TARGET)
+            replace_output(conn, loaded.tables, GROUP, batch_id, TARGET.name, SqlTarget(conn, TARGET).remove)
             for offset in range(5, 15):
                 conn.exec_driver_sql("INSERT INTO output VALUES (1, 'orders', 0, ?, ?)", (offset, batch_id))
             return 10

@@ -14,6 +14,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.sql.new_columns import check_growth
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.sql.target import SqlTarget
 
 pytestmark = pytest.mark.server
 
@@ -46,8 +47,8 @@ def guest(postgres_engine: Engine) -> Iterator[Engine]:
 
 def test_only_missing_columns_are_added(target: Engine) -> None:
     with target.begin() as conn:
-        assert TARGET.add_columns(conn, COLUMNS) == ['a "100%":b']
-        assert TARGET.add_columns(conn, COLUMNS) == []
+        assert SqlTarget(conn, TARGET).add_columns(COLUMNS) == ['a "100%":b']
+        assert SqlTarget(conn, TARGET).add_columns(COLUMNS) == []
     added = sa.inspect(target).get_columns("target")[1]
     assert (added["name"], added["nullable"]) == ('a "100%":b', True)
 
@@ -80,11 +81,11 @@ def test_two_transactions_that_add_the_same_column_wait_for_each_other(postgres_
 
     def add() -> None:
         with postgres_engine.begin() as conn:
-            results.append(TARGET.add_columns(conn, COLUMNS))
+            results.append(SqlTarget(conn, TARGET).add_columns(COLUMNS))
 
     first = postgres_engine.connect()
     begun = first.begin()
-    assert TARGET.add_columns(first, COLUMNS) == ['a "100%":b']
+    assert SqlTarget(first, TARGET).add_columns(COLUMNS) == ['a "100%":b']
     other = threading.Thread(target=add)
     other.start()
     waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")

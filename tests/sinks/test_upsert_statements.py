@@ -18,6 +18,7 @@ from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS, row_columns
 from airflow_kafka_offsets.sinks.sql.column_types import created_table
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.sql.target import SqlTarget
 from airflow_kafka_offsets.sinks.sql.upsert import check_key
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -60,19 +61,19 @@ def held(conn: Connection) -> list[tuple[Any, ...]]:
 def test_of_rows_that_a_transform_made_of_one_record_the_last_wins(conn: Connection, tmp_path: Path) -> None:
     files = [[row(1, "c", 5), row(1, "a", 5), row(2, "x", 5)], [row(1, "b", 5), row(1, "older", 4)]]
 
-    assert SINK.write(conn, staged(tmp_path, *files)) == 2
+    assert SqlTarget(conn, SINK).write(staged(tmp_path, *files)) == 2
 
     assert held(conn) == [(1, "b", 5), (2, "x", 5)]
 
 
 def test_the_order_of_the_files_decides_nothing_else(conn: Connection, tmp_path: Path) -> None:
-    assert SINK.write(conn, staged(tmp_path, [row(1, "new", 7)], [row(1, "old", 6)])) == 1
+    assert SqlTarget(conn, SINK).write(staged(tmp_path, [row(1, "new", 7)], [row(1, "old", 6)])) == 1
 
     assert held(conn) == [(1, "new", 7)]
 
 
 def test_a_batch_without_rows_writes_none(conn: Connection, tmp_path: Path) -> None:
-    assert SINK.write(conn, staged(tmp_path)) == 0
+    assert SqlTarget(conn, SINK).write(staged(tmp_path)) == 0
 
 
 @pytest.mark.parametrize("lost", [row(1, "a", None), row(1, "a", 3, partition=None)], ids=["offset", "partition"])
@@ -80,12 +81,12 @@ def test_a_transform_that_loses_where_a_row_is_from_is_refused(
     conn: Connection, tmp_path: Path, lost: dict[str, Any]
 ) -> None:
     with pytest.raises(TargetError, match=r"returns a row whose '_kafka_(offset|partition)' is null.*into 'target'"):
-        SINK.write(conn, staged(tmp_path, [row(1, "b", 1), lost]))
+        SqlTarget(conn, SINK).write(staged(tmp_path, [row(1, "b", 1), lost]))
 
 
 def test_the_first_record_with_a_null_key_is_named(conn: Connection, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"'orders' partition 0 offset 3 .*'id' is null"):
-        SINK.write(conn, staged(tmp_path, [row(None, "b", 8), row(1, "a", 1)], [row(None, None, 3)]))
+        SqlTarget(conn, SINK).write(staged(tmp_path, [row(None, "b", 8), row(1, "a", 1)], [row(None, None, 3)]))
 
 
 @pytest.mark.parametrize("kind", [mysql.dialect, mssql.dialect], ids=["mysql", "mssql"])

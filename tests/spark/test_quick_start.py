@@ -9,7 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_kafka_offsets.spark.tasks import write_rows
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
 
 IMPORTED = "; import sys; print('pandas' in sys.modules)"
 
@@ -47,7 +48,7 @@ def test_a_session_for_a_transform_starts_without_it_and_the_transform_may_have_
 
 def test_staged_rows_are_read_without_it(tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_pydict({"id": pa.array([1, 2, 3], pa.int64())})
-    (file,) = write_rows(str(tmp_path), [rows])
+    (file,) = ArrowWriter().write([rows], StagingDirectory(str(tmp_path)), {})
     code = (
         "import pyarrow as pa; "
         "from airflow_kafka_offsets.staging.rows import StagedRows; "

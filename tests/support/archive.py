@@ -6,6 +6,7 @@ import json
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,8 +19,17 @@ from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, TIMESTAMP
 from airflow_kafka_offsets.exceptions import OlderLedgerError
-from airflow_kafka_offsets.sinks.sink import Batches, Detail, DuplicatedOffsets, Removed, ReplacedOffsets, RowCount
+from airflow_kafka_offsets.sinks.sink import (
+    Batches,
+    Detail,
+    DuplicatedOffsets,
+    Output,
+    Removed,
+    ReplacedOffsets,
+    RowCount,
+)
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
+from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
 
 Record = dict[str, Any]
 
@@ -57,10 +67,38 @@ class Archive:
                 f"{self.name} holds rows of batch {min(unknown)}, which the state tables do not know"
             )
 
-    def add_columns(self, conn: Connection, columns: pa.Schema) -> list[str]:
+    def writer(self, engine: Engine, columns: pa.Schema | None, output: Output) -> ArrowWriter:
+        return ArrowWriter()
+
+    def open(self, conn: Connection, output: Output) -> AbstractContextManager[OpenArchive]:
+        return nullcontext(OpenArchive(self, conn))
+
+    def rows(self, conn: Connection) -> ArchivedRows:
+        return ArchivedRows(self, conn)
+
+    def put(self, conn: Connection, batch: int, records: list[Record]) -> None:
+        lines = "\n".join(json.dumps(record, default=str) for record in records)
+        blobs = self.blobs
+        conn.execute(blobs.delete().where(blobs.c.batch == batch))
+        if records:
+            conn.execute(blobs.insert(), {"batch": batch, "lines": zlib.compress(lines.encode())})
+
+    def read(self, conn: Connection) -> Iterator[tuple[int, list[Record]]]:
+        for batch, lines in conn.execute(sa.select(self.blobs).order_by("batch")).all():
+            yield batch, [json.loads(line) for line in zlib.decompress(lines).splitlines()]
+
+
+@dataclass(frozen=True)
+class OpenArchive:
+    """An archive in a transaction."""
+
+    sink: Archive
+    conn: Connection
+
+    def add_columns(self, columns: pa.Schema) -> list[str]:
         return []  # its lines have any columns
 
-    def write(self, conn: Connection, rows: StagedRows) -> int:
+    def write(self, rows: StagedRows) -> int:
         schema = rows.schema()
         if schema is None:
             return 0
@@ -68,20 +106,20 @@ class Archive:
         records = []
         for chunk in rows.chunks(columns):
             for number, record in enumerate(chunk.rows.to_pylist()):
-                if record["name"] == self.refused:
+                if record["name"] == self.sink.refused:
                     chunk.refuse(number, "the archive takes no such name")
                 else:
                     records.append(record)
         if records:
-            self.put(conn, records[0][BATCH_ID], records)
+            self.sink.put(self.conn, records[0][BATCH_ID], records)
         return len(records)
 
-    def remove(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
-        ranges = conn.execute(replaced.ranges).all()
-        wanted = replaced.batches.read_ids(conn)
+    def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
+        ranges = self.conn.execute(replaced.ranges).all()
+        wanted = replaced.batches.read_ids(self.conn)
         assert {row.batch_id for row in ranges} >= wanted
         removed = []
-        for batch, records in list(self.read(conn)):
+        for batch, records in list(self.sink.read(self.conn)):
             kept, counts = [], Counter[TopicPartition]()
             for record in records:
                 topic, partition, offset = (record[name] for name in RECORD)
@@ -98,23 +136,9 @@ class Archive:
                 else:
                     kept.append(record)
             if counts:
-                self.put(conn, batch, kept)
+                self.sink.put(self.conn, batch, kept)
             removed += [Removed(batch, tp, count) for tp, count in counts.items()]
         return removed
-
-    def rows(self, conn: Connection) -> ArchivedRows:
-        return ArchivedRows(self, conn)
-
-    def put(self, conn: Connection, batch: int, records: list[Record]) -> None:
-        lines = "\n".join(json.dumps(record, default=str) for record in records)
-        blobs = self.blobs
-        conn.execute(blobs.delete().where(blobs.c.batch == batch))
-        if records:
-            conn.execute(blobs.insert(), {"batch": batch, "lines": zlib.compress(lines.encode())})
-
-    def read(self, conn: Connection) -> Iterator[tuple[int, list[Record]]]:
-        for batch, lines in conn.execute(sa.select(self.blobs).order_by("batch")).all():
-            yield batch, [json.loads(line) for line in zlib.decompress(lines).splitlines()]
 
 
 def _within(span: TimeSpan | None, timestamp: str) -> bool:

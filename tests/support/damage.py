@@ -42,7 +42,7 @@ KINDS = ("rows", "dead letters")
 def staged_files(directory: Path, kind: str) -> Sequence[StagedFile]:
     """Return the files that the manifest names, in the order in which they are committed."""
     manifest = Manifest.from_json((directory / MANIFEST).read_text())
-    return manifest.files if kind == "rows" else tuple(manifest.all_files())[len(manifest.files) :]
+    return manifest.files if kind == "rows" else tuple(manifest.staged_files())[len(manifest.files) :]
 
 
 def damage_last(directory: Path, kind: str, damage: Damage) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -11,7 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.sinks.sink import Output
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.sql.target import SqlTarget
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 from tests.support.loads import CountingLauncher, Loader, assert_exactly_once, positions, rows
@@ -39,10 +41,18 @@ class Meddled(SqlTable):
         self.after_check()
         return checked
 
-    def write(self, conn: Connection, rows: StagedRows) -> int:
-        self.before_write(conn)
-        count = super().write(conn, rows)
-        self.after_write()
+    def open(self, conn: Connection, output: Output) -> AbstractContextManager[MeddledTarget]:
+        return nullcontext(MeddledTarget(conn, self))
+
+
+class MeddledTarget(SqlTarget):
+    """The target of `Meddled` in a transaction."""
+
+    def write(self, rows: StagedRows) -> int:
+        assert isinstance(self.sink, Meddled)
+        self.sink.before_write(self.conn)
+        count = super().write(rows)
+        self.sink.after_write()
         return count
 
 

@@ -6,10 +6,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe
+from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.stage import StagedBatch, launch_application, make_job
@@ -47,8 +50,9 @@ def read(start: int, end: int, records: int | None = 5, **fields: Any) -> SliceR
 def job(planned: Batch, directory: StagingDirectory, pipeline: Pipeline = PIPELINE) -> StageJob:
     values: dict[str, Any] = dict.fromkeys(field.name for field in fields(LoadContext))
     values |= {"pipeline": pipeline, "kafka_config": {}, "columns": COLUMNS}
+    values |= {"ledger": Ledger(sa.create_engine("sqlite://"))}
     values |= {"target": TargetColumns("target", None), "recipe": Recipe("target", None, WANTED)}
-    return make_job(LoadContext(**values), planned, directory)
+    return make_job(LoadContext(**values), "load", planned, directory)
 
 
 def launched(tmp_path: Path, planned: Batch, *reads: SliceRead) -> StagedBatch:

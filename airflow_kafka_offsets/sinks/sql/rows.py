@@ -106,7 +106,7 @@ class SqlRows(NamedTuple):
             yield int(offset)
 
     def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
-        """Delete the rows of replaced offsets; see `Sink.remove`."""
+        """Delete the rows of replaced offsets; see `Target.remove`."""
         if self.table is None:  # a table that was dropped holds no duplicates
             return []
         if missing := self._missing():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import logging
-from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,14 +14,11 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from sqlalchemy.engine import Connection, Engine
 
-    from airflow_kafka_offsets.sinks.sink import Removed, ReplacedOffsets
+    from airflow_kafka_offsets.sinks.sink import Output
     from airflow_kafka_offsets.sinks.sql.rows import SqlRows
-    from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
-
-    Writer = Callable[[Connection, sa.Table, pa.Schema, StagedRows], int]
-
-
-log = logging.getLogger(__name__)
+    from airflow_kafka_offsets.sinks.sql.target import SqlTarget
+    from airflow_kafka_offsets.staging.rows import TargetColumns
+    from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +92,7 @@ class SqlTable:
                 conn.dialect,
                 {"schema": [self.schema or ""], "table": [self.table], "column": columns.names if columns else []},
             )
-            table = self._reflect(conn)
+            table = self.reflect(conn)
             if table is not None:
                 self._refuse_view(conn)
                 check_rights(conn, table, ("INSERT",), "insert into table {table!r}")
@@ -118,49 +113,17 @@ class SqlTable:
             needed += [name for name in dict.fromkeys((*self.upsert_key, *RECORD)) if name not in needed]
         return TargetColumns(self.name, tuple(column.name for column in table.columns), tuple(needed), may_grow)
 
-    def add_columns(self, conn: Connection, columns: pa.Schema) -> list[str]:
-        """Add the columns that the table lacks; see `Sink.add_columns`."""
-        from airflow_kafka_offsets.sinks.sql.new_columns import add_columns, lacking, lock_table
+    def writer(self, engine: Engine, columns: pa.Schema | None, output: Output) -> ArrowWriter:
+        """Return the writer of files that the commit reads."""
+        from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
 
-        table = self._reflect(conn)
-        if table is None or not lacking(table, columns):
-            return []
-        lock_table(conn, table)
-        table = self._reflect(conn)
-        return [] if table is None else add_columns(conn, table, columns)
+        return ArrowWriter()
 
-    def write(self, conn: Connection, rows: StagedRows) -> int:
-        """Write rows over the connection of the commit's transaction.
+    def open(self, conn: Connection, output: Output) -> AbstractContextManager[SqlTarget]:
+        """Return the table as it is written to over the connection of a transaction."""
+        from airflow_kafka_offsets.sinks.sql.target import SqlTarget
 
-        :return: how many the database reports as appended; with `upsert_key`, how many as inserted or replaced
-        :raises TargetError: the table does not fit the rows
-        :raises RecordError: the database refuses a row, which is not to be a dead letter; names the record it came from
-        """
-        from airflow_kafka_offsets.sinks.sql import upsert
-        from airflow_kafka_offsets.sinks.sql.column_types import match
-
-        schema = rows.schema()
-        if schema is None:
-            return 0
-        table = self._reflect(conn)
-        if table is None:
-            raise TargetError(f"Table {self.name!r} disappeared between staging and commit; nothing was written")
-        columns, append = match(table, schema, conn.dialect), _writer(conn)
-        if not self.upsert_key:
-            count = append(conn, table, columns, rows)
-            sent = len(rows) - rows.left_out
-            if count != sent:
-                log.warning(
-                    "The database reports %s rows in table %r of the %s that were sent to it: a trigger or a rule of the table drops "
-                    "rows, or writes them elsewhere. The history has the number that the database reports",
-                    f"{count:,}",
-                    self.name,
-                    f"{sent:,}",
-                )
-            return count
-        upsert.check_key(conn.dialect, self.upsert_key, schema)
-        upsert.check_target(conn, table, self.upsert_key)
-        return upsert.upsert_rows(conn, table, columns, rows, self.upsert_key, append)
+        return nullcontext(SqlTarget(conn, self))
 
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
         """Raise if the state tables are older than the target, as after a restored backup.
@@ -176,7 +139,7 @@ class SqlTable:
         """
         import sqlalchemy as sa
 
-        table = self._reflect(conn)
+        table = self.reflect(conn)
         if table is None or not _leads_an_index(table, BATCH_ID):
             return
         column = table.columns[BATCH_ID]
@@ -191,17 +154,14 @@ class SqlTable:
                 f"{BATCH_ID} >= {batch_id}, which this load then brings back."
             )
 
-    def remove(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
-        """Delete the rows of replaced offsets; see `Sink.remove`."""
-        return self.rows(conn).remove(replaced)
-
     def rows(self, conn: Connection) -> SqlRows:
         """Return the rows as `verify` reads them: nothing is known of those that later batches replace by key."""
         from airflow_kafka_offsets.sinks.sql.rows import SqlRows
 
-        return SqlRows(conn, self.name, self._reflect(conn), self.replaces_rows)
+        return SqlRows(conn, self.name, self.reflect(conn), self.replaces_rows)
 
-    def _reflect(self, conn: Connection) -> sa.Table | None:
+    def reflect(self, conn: Connection) -> sa.Table | None:
+        """Return the table as the database has it; None where there is none."""
         import sqlalchemy as sa
 
         try:
@@ -239,7 +199,7 @@ class SqlTable:
             if is_outage(error):
                 raise
             with engine.connect() as conn:
-                created = self._reflect(conn)
+                created = self.reflect(conn)
             if created is not None:  # by another group, at the same moment
                 return created
             raise TargetError(
@@ -255,16 +215,3 @@ def _leads_an_index(table: sa.Table, name: str) -> bool:
 
     keys = [key for key in table.constraints if isinstance(key, (sa.PrimaryKeyConstraint, sa.UniqueConstraint))]
     return any(next((column.name for column in index.columns), None) == name for index in (*table.indexes, *keys))
-
-
-def _writer(conn: Connection) -> Writer:
-    """Return the fastest way into the database."""
-    from airflow_kafka_offsets.sinks.sql import insert
-
-    if conn.dialect.name == "sqlite":
-        return insert.insert_rows_sqlite
-    if conn.dialect.driver == "psycopg" and importlib.util.find_spec("pgpq") is not None:
-        from airflow_kafka_offsets.sinks.sql import postgres_copy
-
-        return postgres_copy.copy_rows
-    return insert.insert_rows

@@ -1,0 +1,140 @@
+"""What the state tables know of targets that commit elsewhere: which batches are being published, and what is owed to the target.
+
+Between the commit of the target and that of the state tables a process may die. `publishing_at` says that a batch got so far:
+
+* of an open batch, that the target may have its rows. The next attempt looks, and goes on from there;
+* of an abandoned one, that its rows have to be taken back, if it has any;
+* of a rewind, that rows which it replaced have to be removed.
+
+The last two are owed: whoever next has the sink at hand pays, before it plans anything new.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import IntegrityError
+
+from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS
+from airflow_kafka_offsets.database.transactions import database_now, transact
+from airflow_kafka_offsets.ledger.batch_rows import Batch, as_batch, change_open
+from airflow_kafka_offsets.ledger.claims import Claim
+from airflow_kafka_offsets.ledger.groups import lock
+from airflow_kafka_offsets.ledger.replaced_output import recorded_offsets
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output, Sink
+
+log = logging.getLogger(__name__)
+
+_ONLY_ROW = 1
+
+
+def installation_id(ledger: Ledger) -> str:
+    """Return the name of these state tables, which no other ones have: it is made when it is first asked for."""
+    table = ledger.tables.installation
+    query = sa.select(table.c.installation_id)
+
+    def work(conn: Connection) -> str:
+        found = conn.scalar(query)
+        if found is None:
+            found = uuid.uuid4().hex
+            conn.execute(table.insert().values(number=_ONLY_ROW, installation_id=found))
+        return str(found)
+
+    try:
+        return transact(ledger.engine, work)
+    except IntegrityError:  # by another process, at the same moment
+        return transact(ledger.engine, work)
+
+
+def output_of(ledger: Ledger, sink: Sink, batch: Batch, kind: str, attempt: str = "") -> Output:
+    """Return what a sink is told of a batch.
+
+    :param kind: of the batch: loads of a group follow each other, and everything else stands alone
+    :param attempt: the name of the attempt that staged it
+    """
+    series = ""
+    if isinstance(sink, ElsewhereSink):
+        series = f"{installation_id(ledger)}.{batch.group_id}"
+        if kind != "load":
+            series = f"{series}.{batch.batch_id}"
+    return Output(batch.batch_id, batch.group_id, batch.ranges, series, attempt)
+
+
+def begin_publishing(claim: Claim, batch: Batch) -> None:
+    """Write down that the target may have the rows of a batch from now on.
+
+    :raises FencedError: a later attempt took over
+    :raises BatchClosedError: the batch was abandoned meanwhile
+    """
+
+    def work(conn: Connection) -> None:
+        change_open(conn, claim.ledger.tables, batch, states=("staged",), publishing_at=database_now(conn))
+
+    claim.transact(work)
+
+
+class Owed(NamedTuple):
+    """What is owed to a target.
+
+    :param batch: an abandoned one, or a rewind
+    :param kind: of the batch
+    """
+
+    batch: Batch
+    kind: str
+
+
+def owed_to(conn: Connection, tables: Tables, group_id: str, target: str) -> list[Owed]:
+    """Return what a group owes to a target, in the order of the batches.
+
+    :param target: the name of the sink
+    """
+    batches = tables.offset_batches
+    rows = conn.execute(
+        sa.select(batches)
+        .where(
+            batches.c.publishing_at.is_not(None),
+            batches.c.consumer_group == group_id,
+            batches.c.state.not_in(OPEN_STATES),
+            batches.c.target_table == target,
+        )
+        .order_by(batches.c.batch_id)
+    ).all()
+    return [Owed(as_batch(conn, tables, row), row.kind) for row in rows]
+
+
+def pay_owed(ledger: Ledger, sink: Sink, group_id: str) -> None:
+    """Take back rows of abandoned batches, and remove those that rewinds replaced.
+
+    Safe to repeat, and in two processes at once. An interrupted call leaves the rest to the next one.
+
+    :raises TargetError: the target cannot do it now
+    """
+    if not isinstance(sink, ElsewhereSink):
+        return
+    tables, engine = ledger.tables, ledger.engine
+    batches = tables.offset_batches
+    with ledger.connect() as conn:
+        owed = owed_to(conn, tables, group_id, sink.name)
+    for batch, kind in owed:
+        output = output_of(ledger, sink, batch, kind)
+
+        def work(conn: Connection, batch: Batch = batch, kind: str = kind, output: Output = output) -> int:
+            lock(conn, tables, group_id)
+            if kind in REWIND_KINDS:
+                replaced = recorded_offsets(conn, tables, batch.batch_id)
+                with sink.open(conn, output) as target:
+                    removed = target.remove(replaced) if replaced is not None else []
+            else:
+                removed = sink.retire(engine, output)
+            conn.execute(batches.update().where(batches.c.batch_id == batch.batch_id).values(publishing_at=None))
+            return sum(part.rows for part in removed)
+
+        rows = transact(engine, work)
+        what = "replaced by rewind" if kind in REWIND_KINDS else "of abandoned batch"
+        log.info("Removed %s rows %s %d of group %r from %s", f"{rows:,}", what, batch.batch_id, group_id, sink.name)
