@@ -20,6 +20,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS
+from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.ledger.batch_rows import Batch, as_batch, change_open
 from airflow_kafka_offsets.ledger.claims import Claim
@@ -45,10 +46,11 @@ def installation_id(ledger: Ledger) -> str:
             conn.execute(table.insert().values(number=_ONLY_ROW, installation_id=found))
         return str(found)
 
-    try:
-        return transact(ledger.engine, work)
-    except IntegrityError:  # by another process, at the same moment
-        return transact(ledger.engine, work)
+    with translated_errors("The name of the state tables is not known"):
+        try:
+            return transact(ledger.engine, work)
+        except IntegrityError:  # by another process, at the same moment
+            return transact(ledger.engine, work)
 
 
 def output_of(ledger: Ledger, sink: Sink, batch: Batch, kind: str, attempt: str = "") -> Output:

@@ -18,6 +18,7 @@ from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.schema_registry import SchemaRegistry
 from airflow_kafka_offsets.ledger.groups import wait_for_group
 from airflow_kafka_offsets.ledger.install import initialize
+from airflow_kafka_offsets.ledger.publications import installation_id
 from airflow_kafka_offsets.ledger.rights import grants, of_loads, of_moves
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.letters.drop import drop_letters
@@ -87,6 +88,7 @@ def loader(owner: Engine, monkeypatch: pytest.MonkeyPatch, registry: FakeRegistr
     number = len(registry.schemas) + 1
     registry.register("orders", {"type": "record", "name": f"r{number}", "fields": [{"name": "id", "type": "long"}]})
     connections = {"registry": registry.config}
+    run(owner, "DELETE FROM state.offsets_installation")
     yield Loader(MemoryLog().install(monkeypatch), engine, InlineLauncher(), connections=connections)
     engine.dispose()
     run(owner, "REASSIGN OWNED BY loader TO CURRENT_USER", "DROP OWNED BY loader")
@@ -107,6 +109,7 @@ def load(loader: Loader) -> tuple[str, str]:
     """All that loads do: first positions, rows, a dead letter, a gap; a replay into another table; the proof; schemas of a registry. Return group and topic."""
     group, topic = (f"{name}_{next(numbers)}" for name in ("group", "orders"))
     options: dict[str, Any] = {"tables": TABLES, "group_id": group, "on_bad_record": "dead_letter"}
+    installation_id(Ledger(loader.engine, TABLES))
     create_topic(loader.kafka.bootstrap_servers, topic, 2)
     loader(topic, start="latest", **options)
     produce(loader.kafka, topic, [*names(0, 5), b"no JSON"])

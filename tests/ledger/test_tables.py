@@ -33,6 +33,7 @@ NAMES = [
     "dead_letters",
     "replaced_output",
     "schema_texts",
+    "offsets_installation",
     "batch_schemas",
 ]
 

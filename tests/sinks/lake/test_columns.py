@@ -1,0 +1,86 @@
+"""Columns of a table of files that keep every value of the rows, and those that would not."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.sinks.lake.columns import keeps, match
+
+DECIMAL = pa.decimal128(10, 2)
+
+
+@pytest.mark.parametrize(
+    ("column", "rows"),
+    [
+        (pa.int64(), pa.int32()),
+        (pa.float64(), pa.float32()),
+        (pa.decimal128(20, 2), DECIMAL),
+        (pa.large_string(), pa.string()),
+        (pa.string(), pa.string_view()),
+        (pa.binary(), pa.large_binary()),
+        (pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC")),
+        (pa.timestamp("us", "+00:00"), pa.timestamp("us", "UTC")),
+        (pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int32())])),
+        (pa.large_list(pa.int64()), pa.list_(pa.int32())),
+        (pa.map_(pa.string(), pa.float64()), pa.map_(pa.string(), pa.float32())),
+    ],
+    ids=str,
+)
+def test_a_column_keeps_the_same_values_and_narrower_ones(column: pa.DataType, rows: pa.DataType) -> None:
+    assert keeps(column, rows)
+    assert keeps(column, column)
+
+
+@pytest.mark.parametrize(
+    ("column", "rows"),
+    [
+        (pa.int32(), pa.int64()),
+        (pa.float32(), pa.float64()),
+        (pa.float64(), pa.int64()),
+        (DECIMAL, pa.decimal128(10, 3)),
+        (pa.decimal128(12, 4), DECIMAL),
+        (DECIMAL, pa.int32()),
+        (pa.string(), pa.int32()),
+        (pa.timestamp("us"), pa.timestamp("us", "UTC")),
+        (pa.timestamp("us", "UTC"), pa.timestamp("us")),
+        (pa.timestamp("us"), pa.timestamp("ns")),
+        (pa.struct([("a", pa.int64())]), pa.struct([("b", pa.int64())])),
+        (pa.struct([("a", pa.int32())]), pa.struct([("a", pa.int64())])),
+        (pa.list_(pa.int32()), pa.list_(pa.int64())),
+        (pa.list_(pa.int32()), pa.int32()),
+    ],
+    ids=str,
+)
+def test_a_column_that_would_lose_values_does_not_keep_them(column: pa.DataType, rows: pa.DataType) -> None:
+    assert not keeps(column, rows)
+
+
+TABLE = pa.schema([pa.field("id", pa.int32()), pa.field("name", pa.string()), pa.field("_batch_id", pa.int64())])
+
+
+def test_rows_that_fit_pass() -> None:
+    match("t", TABLE, ["_batch_id"], pa.schema([pa.field("id", pa.int32())]))
+    match("t", TABLE, ["id"], pa.schema([pa.field("id", pa.int32(), nullable=False)]))
+
+
+def test_every_fault_is_named() -> None:
+    rows = pa.schema([pa.field("id", pa.int64()), pa.field("color", pa.string())])
+    with pytest.raises(
+        TargetError,
+        match=(
+            "Table 't' does not fit the rows: column 'id' is int32, the rows hold int64; it has no column 'color'; "
+            "it needs a value for 'name', which the rows do not hold"
+        ),
+    ):
+        match("t", TABLE, ["name", "_batch_id"], rows)
+
+
+def test_a_value_that_may_be_null_is_refused_where_none_may_be() -> None:
+    with pytest.raises(TargetError, match="column 'id' is NOT NULL, and that of the rows may be null"):
+        match("t", TABLE, ["id"], pa.schema([pa.field("id", pa.int32())]))
+
+
+def test_a_table_that_grows_lacks_nothing() -> None:
+    match("t", TABLE, [], pa.schema([pa.field("color", pa.string())]), may_grow=True)
