@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support.archive import ARCHIVE, Archive, ArchivedRows
 from tests.support.clients import Kafka, produce
+from tests.support.elsewhere import ElsewhereArchive
 from tests.support.loads import Loader, TopicFactory, names, positions
 from tests.support.openings import KEPT, at, produce_at
 from tests.support.rewinds import Rewinder
@@ -37,23 +39,31 @@ def engine(tmp_path: Any) -> Iterator[Engine]:
     engine.dispose()
 
 
-def archived(engine: Engine) -> list[tuple[int, int]]:
+@pytest.fixture(params=["archive", "elsewhere"])
+def sink(request: pytest.FixtureRequest, tmp_path: Path) -> Archive:
+    """One that commits with the positions, and one that commits before them."""
+    if request.param == "archive":
+        return ARCHIVE
+    return ElsewhereArchive("orders_archive", path=str(tmp_path / "elsewhere.db"))
+
+
+def archived(loader: Loader, sink: Archive) -> list[tuple[int, int]]:
     """Return batch and offset of every row, in order."""
-    with engine.connect() as conn:
-        return [(batch, offset) for batch, _, offset in ArchivedRows(ARCHIVE, conn).places()]
+    with sink.connection(loader.engine) as conn:
+        return [(batch, offset) for batch, _, offset in ArchivedRows(sink, conn).places()]
 
 
-def proved(loader: Loader) -> tuple[int, int, int | None]:
-    coverage = verify("loader", sink=ARCHIVE, engine=loader.engine, kafka_config=loader.config)
+def proved(loader: Loader, sink: Archive) -> tuple[int, int, int | None]:
+    coverage = verify("loader", sink=sink, engine=loader.engine, kafka_config=loader.config)
     return coverage.rows, coverage.dead_letters, coverage.reread
 
 
 @pytest.fixture
-def loaded(inline_loader: Loader, kafka: Kafka, topic: TopicFactory) -> str:
+def loaded(inline_loader: Loader, kafka: Kafka, topic: TopicFactory, sink: Archive) -> str:
     """A topic of ten records, the fourth a dead letter, loaded in batches of four."""
     name = topic()
     produce(kafka, name, [*names(0, 3), b"{not json", *names(4, 6)])
-    inline_loader(name, sink=ARCHIVE, max_records=4, on_bad_record="dead_letter")
+    inline_loader(name, sink=sink, max_records=4, on_bad_record="dead_letter")
     return name
 
 
@@ -63,54 +73,54 @@ def test_it_is_a_sink() -> None:
     assert not isinstance(object(), Sink)
 
 
-def test_a_load_is_proved_and_carries_on(inline_loader: Loader, kafka: Kafka, loaded: str) -> None:
-    assert proved(inline_loader) == (9, 1, 10)
+def test_a_load_is_proved_and_carries_on(inline_loader: Loader, kafka: Kafka, loaded: str, sink: Archive) -> None:
+    assert proved(inline_loader, sink) == (9, 1, 10)
     produce(kafka, loaded, names(10, 2))
 
-    assert inline_loader(loaded, sink=ARCHIVE).rows == 2
+    assert inline_loader(loaded, sink=sink).rows == 2
 
-    assert archived(inline_loader.engine) == [
+    assert archived(inline_loader, sink) == [
         *((1, offset) for offset in (0, 1, 2)),
         *((2, offset) for offset in (4, 5, 6, 7)),
         *((3, offset) for offset in (8, 9)),
         *((4, offset) for offset in (10, 11)),
     ]
-    assert proved(inline_loader) == (11, 1, 12)
+    assert proved(inline_loader, sink) == (11, 1, 12)
 
 
 def test_a_refused_record_leaves_nothing_and_a_retry_loads_the_rest_once(
-    inline_loader: Loader, kafka: Kafka, topic: TopicFactory
+    inline_loader: Loader, kafka: Kafka, topic: TopicFactory, sink: Archive
 ) -> None:
     name, run = topic(), TaskRun("run")
     produce(kafka, name, [*names(0, 5), json.dumps({"id": 5, "name": "refused"}).encode()])
 
     with pytest.raises(RecordError, match="the archive takes no such name") as raised:
-        inline_loader(name, sink=ARCHIVE, max_records=3, run=run)
+        inline_loader(name, sink=sink, max_records=3, run=run)
     assert raised.value.offset == 5
-    assert archived(inline_loader.engine) == [(1, 0), (1, 1), (1, 2)]
+    assert archived(inline_loader, sink) == [(1, 0), (1, 1), (1, 2)]
     assert positions(inline_loader.engine) == {(name, 0): 3}
 
-    sink = replace(ARCHIVE, refused="")
-    assert inline_loader(name, sink=sink, max_records=3, run=run).rows == 3
-    assert archived(inline_loader.engine) == [(1, 0), (1, 1), (1, 2), (2, 3), (2, 4), (2, 5)]
-    assert proved(inline_loader) == (6, 0, 6)
+    lenient = replace(sink, refused="")
+    assert inline_loader(name, sink=lenient, max_records=3, run=run).rows == 3
+    assert archived(inline_loader, sink) == [(1, 0), (1, 1), (1, 2), (2, 3), (2, 4), (2, 5)]
+    assert proved(inline_loader, sink) == (6, 0, 6)
 
 
-def test_a_rewind_takes_back_rows_and_dead_letters(inline_loader: Loader, loaded: str) -> None:
-    done = Rewinder(inline_loader)("to-offset", 2, replace=ARCHIVE)
+def test_a_rewind_takes_back_rows_and_dead_letters(inline_loader: Loader, loaded: str, sink: Archive) -> None:
+    done = Rewinder(inline_loader)("to-offset", 2, replace=sink)
 
     assert (done.rows_removed, done.dead_letters_removed) == (7, 1)
-    assert archived(inline_loader.engine) == [(1, 0), (1, 1)]
-    assert proved(inline_loader) == (2, 0, 2)
-    inline_loader(loaded, sink=ARCHIVE, on_bad_record="dead_letter")
-    assert [offset for _, offset in archived(inline_loader.engine)] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
-    assert proved(inline_loader) == (9, 1, 10)
+    assert archived(inline_loader, sink) == [(1, 0), (1, 1)]
+    assert proved(inline_loader, sink) == (2, 0, 2)
+    inline_loader(loaded, sink=sink, on_bad_record="dead_letter")
+    assert [offset for _, offset in archived(inline_loader, sink)] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert proved(inline_loader, sink) == (9, 1, 10)
 
 
-def test_a_replay_replaces_rows_in_one_transaction(inline_loader: Loader, loaded: str) -> None:
+def test_a_replay_replaces_rows_in_one_transaction(inline_loader: Loader, loaded: str, sink: Archive) -> None:
     def replay_range(**options: Any) -> int:
         return replay(
-            inline_loader.pipeline([loaded], sink=ARCHIVE, on_bad_record="dead_letter"),
+            inline_loader.pipeline([loaded], sink=sink, on_bad_record="dead_letter"),
             {loaded: {0: (2, 6)}},
             kafka_config=inline_loader.config,
             engine=inline_loader.engine,
@@ -122,18 +132,20 @@ def test_a_replay_replaces_rows_in_one_transaction(inline_loader: Loader, loaded
         replay_range()
 
     assert replay_range(replace=True) == 3
-    assert [offset for batch, offset in archived(inline_loader.engine) if batch > 3] == [2, 4, 5]
-    assert sorted(offset for _, offset in archived(inline_loader.engine)) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
-    assert proved(inline_loader) == (9, 1, 10)
+    assert [offset for batch, offset in archived(inline_loader, sink) if batch > 3] == [2, 4, 5]
+    assert sorted(offset for _, offset in archived(inline_loader, sink)) == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert proved(inline_loader, sink) == (9, 1, 10)
 
 
-def test_a_replay_replaces_the_rows_of_a_span_of_time(inline_loader: Loader, topic: TopicFactory) -> None:
+def test_a_replay_replaces_the_rows_of_a_span_of_time(
+    inline_loader: Loader, topic: TopicFactory, sink: Archive
+) -> None:
     name = topic(**KEPT)
     produce_at(inline_loader.kafka, name, [0, 5, 1, 2, 6, 3])
-    inline_loader(name, sink=ARCHIVE)
+    inline_loader(name, sink=sink)
 
     replay(
-        inline_loader.pipeline([name], sink=ARCHIVE),
+        inline_loader.pipeline([name], sink=sink),
         TimeBounds(at(1), at(4), all_records=True),
         kafka_config=inline_loader.config,
         engine=inline_loader.engine,
@@ -141,56 +153,59 @@ def test_a_replay_replaces_the_rows_of_a_span_of_time(inline_loader: Loader, top
         replace=True,
     )
 
-    assert sorted(archived(inline_loader.engine)) == [(1, 0), (1, 1), (1, 4), (2, 2), (2, 3), (2, 5)]
-    assert proved(inline_loader) == (6, 0, 6)
+    assert sorted(archived(inline_loader, sink)) == [(1, 0), (1, 1), (1, 4), (2, 2), (2, 3), (2, 5)]
+    assert proved(inline_loader, sink) == (6, 0, 6)
 
 
-def test_what_is_missing_duplicated_or_unknown_is_found(inline_loader: Loader, loaded: str) -> None:
-    with inline_loader.engine.begin() as conn:
-        batches = dict(ARCHIVE.read(conn))
-        ARCHIVE.put(conn, 1, batches[1][:2])
-        ARCHIVE.put(conn, 2, [*batches[2][:3], batches[2][0]])
-        ARCHIVE.put(conn, 7, [batches[3][0] | {"_batch_id": 7}])
+def test_what_is_missing_duplicated_or_unknown_is_found(inline_loader: Loader, loaded: str, sink: Archive) -> None:
+    with sink.connection(inline_loader.engine) as conn:
+        batches = dict(sink.read(conn))
+        sink.put(conn, 1, batches[1][:2])
+        sink.put(conn, 2, [*batches[2][:3], batches[2][0]])
+        sink.put(conn, 7, [batches[3][0] | {"_batch_id": 7}])
 
     with pytest.raises(VerificationError) as raised:
-        proved(inline_loader)
+        proved(inline_loader, sink)
 
     places = [(violation.batch_id, violation.offset) for violation in raised.value.violations]
     assert places == [(1, 0), (2, 4), (7, 8)]
     produce(inline_loader.kafka, loaded, names(10, 1))
     with pytest.raises(OlderLedgerError, match="rows of batch 7"):
-        inline_loader(loaded, sink=ARCHIVE)
+        inline_loader(loaded, sink=sink)
 
 
-def test_a_row_of_a_dead_letter_is_found(inline_loader: Loader, loaded: str) -> None:
-    with inline_loader.engine.begin() as conn:
-        records = dict(ARCHIVE.read(conn))[1]
-        ARCHIVE.put(conn, 1, [*records[:2], records[2] | {"_kafka_offset": 3}])
+def test_a_row_of_a_dead_letter_is_found(inline_loader: Loader, loaded: str, sink: Archive) -> None:
+    with sink.connection(inline_loader.engine) as conn:
+        records = dict(sink.read(conn))[1]
+        sink.put(conn, 1, [*records[:2], records[2] | {"_kafka_offset": 3}])
 
     with pytest.raises(VerificationError, match="offset 3 was loaded twice"):
-        proved(inline_loader)
+        proved(inline_loader, sink)
 
 
-def test_what_only_kafka_shows_is_found(inline_loader: Loader, loaded: str) -> None:
+def test_what_only_kafka_shows_is_found(inline_loader: Loader, loaded: str, sink: Archive) -> None:
+    with sink.connection(inline_loader.engine) as conn:
+        sink.put(conn, 3, dict(sink.read(conn))[3][:1])
     with inline_loader.engine.begin() as conn:
-        ARCHIVE.put(conn, 3, dict(ARCHIVE.read(conn))[3][:1])
         conn.execute(sa.text("UPDATE offset_ranges SET records = 1 WHERE batch_id = 3"))
         conn.execute(sa.text("UPDATE offset_batches SET records = 1, row_count = 1 WHERE batch_id = 3"))
 
     with pytest.raises(VerificationError, match="the record at offset 9, which was loaded by batch 3, is neither"):
-        proved(inline_loader)
+        proved(inline_loader, sink)
 
 
 @pytest.mark.parametrize("other", [SqlTable("target"), Archive("elsewhere")], ids=lambda sink: sink.name)
-def test_another_target_is_never_taken_for_the_renamed_archive(inline_loader: Loader, loaded: str, other: Sink) -> None:
+def test_another_target_is_never_taken_for_the_renamed_archive(
+    inline_loader: Loader, loaded: str, other: Sink, sink: Archive
+) -> None:
     produce(inline_loader.kafka, loaded, names(10, 1))
 
-    with pytest.raises(ForeignBatchError, match="loads into table 'archive://orders_archive'"):
+    with pytest.raises(ForeignBatchError, match=r"loads into table '(archive|elsewhere)://orders_archive'"):
         inline_loader(loaded, sink=other)
 
 
 def test_an_archive_is_never_taken_for_a_renamed_table(
-    inline_loader: Loader, kafka: Kafka, topic: TopicFactory
+    inline_loader: Loader, kafka: Kafka, topic: TopicFactory, sink: Archive
 ) -> None:
     name = topic()
     produce(kafka, name, names(0, 2))
@@ -200,12 +215,12 @@ def test_an_archive_is_never_taken_for_a_renamed_table(
 
     produce(kafka, name, names(2, 1))
     with pytest.raises(ForeignBatchError, match="loads into table 'target'"):
-        inline_loader(name, sink=ARCHIVE)
+        inline_loader(name, sink=sink)
 
 
-def test_an_archive_that_is_gone_is_named(inline_loader: Loader, loaded: str) -> None:
-    with inline_loader.engine.begin() as conn:
-        ARCHIVE.blobs.drop(conn)
+def test_an_archive_that_is_gone_is_named(inline_loader: Loader, loaded: str, sink: Archive) -> None:
+    with sink.connection(inline_loader.engine) as conn:
+        sink.blobs.drop(conn)
 
-    with pytest.raises(VerificationError, match="has no table 'archive://orders_archive'"):
-        verify("loader", sink=ARCHIVE, engine=inline_loader.engine)
+    with pytest.raises(VerificationError, match=r"has no table '(archive|elsewhere)://orders_archive'"):
+        verify("loader", sink=sink, engine=inline_loader.engine)

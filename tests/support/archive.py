@@ -76,6 +76,10 @@ class Archive:
     def rows(self, conn: Connection) -> ArchivedRows:
         return ArchivedRows(self, conn)
 
+    def connection(self, engine: Engine) -> AbstractContextManager[Connection]:
+        """Open the database that the archive is in."""
+        return engine.begin()
+
     def put(self, conn: Connection, batch: int, records: list[Record]) -> None:
         lines = "\n".join(json.dumps(record, default=str) for record in records)
         blobs = self.blobs
@@ -90,10 +94,14 @@ class Archive:
 
 @dataclass(frozen=True)
 class OpenArchive:
-    """An archive in a transaction."""
+    """An archive in a transaction.
+
+    :param ledger: a connection to the state tables, if it is another one
+    """
 
     sink: Archive
     conn: Connection
+    ledger: Connection | None = None
 
     def add_columns(self, columns: pa.Schema) -> list[str]:
         return []  # its lines have any columns
@@ -111,12 +119,14 @@ class OpenArchive:
                 else:
                     records.append(record)
         if records:
-            self.sink.put(self.conn, records[0][BATCH_ID], records)
+            batch = records[0][BATCH_ID]
+            self.sink.put(self.conn, batch, [*dict(self.sink.read(self.conn)).get(batch, []), *records])
         return len(records)
 
     def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
-        ranges = self.conn.execute(replaced.ranges).all()
-        wanted = replaced.batches.read_ids(self.conn)
+        ledger = self.ledger or self.conn
+        ranges = ledger.execute(replaced.ranges).all()
+        wanted = replaced.batches.read_ids(ledger)
         assert {row.batch_id for row in ranges} >= wanted
         removed = []
         for batch, records in list(self.sink.read(self.conn)):
@@ -148,10 +158,14 @@ def _within(span: TimeSpan | None, timestamp: str) -> bool:
 
 @dataclass(frozen=True)
 class ArchivedRows:
-    """The rows of an archive, read by unpacking it."""
+    """The rows of an archive, read by unpacking it.
+
+    :param ledger: a connection to the state tables, if it is another one
+    """
 
     sink: Archive
     conn: Connection
+    ledger: Connection | None = None
 
     @property
     def exists(self) -> bool:
@@ -171,7 +185,7 @@ class ArchivedRows:
                 yield batch, TopicPartition(record["_kafka_topic"], record["_kafka_partition"]), record["_kafka_offset"]
 
     def counts(self, other_groups: sa.Select[int]) -> Iterator[tuple[int, RowCount]]:
-        others = set(self.conn.scalars(other_groups))
+        others = set((self.ledger or self.conn).scalars(other_groups))
         offsets: dict[tuple[int, TopicPartition], list[int]] = defaultdict(list)
         for batch, tp, offset in self.places():
             if batch not in others:
@@ -181,12 +195,12 @@ class ArchivedRows:
 
     def duplicates(self, dead_letters: sa.Select[int, str, int, int]) -> Iterator[DuplicatedOffsets]:
         rows = set(self.places())
-        for batch, topic, partition, offset in self.conn.execute(dead_letters):
+        for batch, topic, partition, offset in (self.ledger or self.conn).execute(dead_letters):
             if (batch, TopicPartition(topic, partition), offset) in rows:
                 yield DuplicatedOffsets(topic, partition, batch, offset, 1)
 
     def offsets(self, of_batches: Batches, within: Slice) -> Iterator[int]:
-        ids, wanted = of_batches.read_ids(self.conn), TopicPartition(within.topic, within.partition)
+        ids, wanted = of_batches.read_ids(self.ledger or self.conn), TopicPartition(within.topic, within.partition)
         yield from sorted(
             offset
             for batch, tp, offset in self.places()

@@ -1,0 +1,219 @@
+"""A target that commits before the state tables do: whatever dies between the two commits, every row is there once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets import Sql, replay
+from airflow_kafka_offsets.exceptions import OlderLedgerError
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.ledger.publications import installation_id
+from airflow_kafka_offsets.ledger.tables import Ledger
+from airflow_kafka_offsets.letters.replay import replay_letters
+from airflow_kafka_offsets.letters.selection import Letters
+from airflow_kafka_offsets.loading.context import LoadResult
+from airflow_kafka_offsets.rewinding.execution import abandon_batch
+from airflow_kafka_offsets.verification.verify import verify
+from tests.support.archive import ArchivedRows
+from tests.support.clients import Kafka, produce
+from tests.support.elsewhere import ElsewhereArchive, ProcessDiedError
+from tests.support.loads import Loader, TopicFactory, names, positions, rows
+from tests.support.rewinds import Rewinder
+
+RUN = TaskRun("run", "dag", "task", -1, 1)
+AGAIN = replace(RUN, try_number=2)
+DEATHS = ["before", "after"]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> ElsewhereArchive:
+    return ElsewhereArchive("orders", path=str(tmp_path / "elsewhere.db"))
+
+
+@pytest.fixture
+def orders(kafka: Kafka, topic: TopicFactory) -> str:
+    """A topic of six records, the third a dead letter."""
+    name = topic()
+    produce(kafka, name, [*names(0, 2), b"{not json", *names(3, 3)])
+    return name
+
+
+class Group:
+    """Loads of a topic into a sink, and what is there afterwards."""
+
+    def __init__(self, loader: Loader, orders: str, sink: ElsewhereArchive) -> None:
+        self.loader, self.orders, self.sink = loader, orders, sink
+
+    def load(self, *, dies: str | None = None, run: TaskRun = AGAIN, **options: Any) -> LoadResult:
+        sink = replace(self.sink, dies=dies)
+        return self.loader(self.orders, sink=sink, run=run, on_bad_record="dead_letter", **options)
+
+    def dying_load(self, dies: str, **options: Any) -> None:
+        with pytest.raises(ProcessDiedError):
+            self.load(dies=dies, run=RUN, **options)
+
+    def replay(self, *, dies: str | None = None, run: TaskRun = AGAIN) -> LoadResult:
+        return replay(
+            self.loader.pipeline([self.orders], sink=replace(self.sink, dies=dies), on_bad_record="dead_letter"),
+            {self.orders: {0: (1, 5)}},
+            kafka_config=self.loader.config,
+            engine=self.loader.engine,
+            launcher=self.loader.launcher,
+            replace=True,
+            run=run,
+        )
+
+    def archived(self) -> list[tuple[int, int]]:
+        """Batch and offset of every row."""
+        with self.sink.database().connect() as conn:
+            return sorted((batch, offset) for batch, _, offset in ArchivedRows(self.sink, conn).places())
+
+    def proved(self) -> tuple[int, int]:
+        coverage = verify("loader", sink=self.sink, engine=self.loader.engine, kafka_config=self.loader.config)
+        assert rows(self.loader.engine, "SELECT count(*) FROM offset_batches WHERE publishing_at IS NOT NULL") == [(0,)]
+        return coverage.rows, coverage.dead_letters
+
+    def position(self) -> int | None:
+        return positions(self.loader.engine).get((self.orders, 0))
+
+
+@pytest.fixture
+def group(inline_loader: Loader, orders: str, sink: ElsewhereArchive) -> Group:
+    return Group(inline_loader, orders, sink)
+
+
+ALL = [(1, offset) for offset in (0, 1, 3, 4, 5)]
+
+
+@pytest.mark.parametrize("dies", DEATHS)
+def test_a_load_that_dies_between_the_commits_is_finished_by_the_next_try(group: Group, dies: str) -> None:
+    group.dying_load(dies)
+    assert (group.archived(), group.position()) == (ALL if dies == "after" else [], None)
+
+    done = group.load()
+
+    assert (done.rows, done.dead_letters) == (5, 1)
+    assert (group.archived(), group.position()) == (ALL, 6)
+    assert group.proved() == (5, 1)
+
+
+def test_what_is_published_is_committed_as_it_is_though_the_pipeline_changed(group: Group) -> None:
+    group.dying_load("after")
+
+    done = group.load(transform=Sql("SELECT * FROM records WHERE id < 3"))
+
+    assert (done.rows, len(group.loader.launcher.jobs)) == (5, 1)
+    assert group.proved() == (5, 1)
+
+
+def test_what_is_published_is_staged_again_where_its_files_are_lost(group: Group, tmp_path: Path) -> None:
+    staging = tmp_path / "staging"
+    group.dying_load("after", staging_dir=str(staging))
+    (manifest,) = staging.glob("*/manifest.json")
+    manifest.unlink()
+
+    assert group.load(staging_dir=str(staging)).rows == 5
+    assert group.proved() == (5, 1)
+
+
+@pytest.mark.parametrize("dies", DEATHS)
+def test_an_abandoned_batch_is_taken_back_by_the_next_load(group: Group, dies: str) -> None:
+    group.dying_load(dies)
+    abandon_batch("loader", 1, engine=group.loader.engine)
+    assert group.archived() == (ALL if dies == "after" else [])
+
+    group.load()
+
+    # Batch 2 keeps the position where the first one began.
+    assert group.archived() == [(3, offset) for _, offset in ALL]
+    assert group.proved() == (5, 1)
+
+
+@pytest.mark.parametrize("dies", DEATHS)
+def test_a_replay_that_dies_between_the_commits_replaces_once(group: Group, dies: str) -> None:
+    group.load()
+    with pytest.raises(ProcessDiedError):
+        group.replay(dies=dies, run=RUN)
+
+    done = group.replay()
+
+    assert (done.rows, done.dead_letters) == (3, 1)
+    assert group.archived() == [(1, 0), (1, 5), (2, 1), (2, 3), (2, 4)]
+    assert rows(group.loader.engine, "SELECT sum(row_count) FROM replaced_output") == [(3,)]
+    assert group.proved() == (5, 1)
+
+
+def test_rows_that_a_rewind_replaces_go_after_its_commit_or_with_the_next_load(group: Group) -> None:
+    group.load()
+    with pytest.raises(ProcessDiedError):
+        Rewinder(group.loader)("to-offset", 2, replace=replace(group.sink, dies="before"))
+    assert (group.position(), len(group.archived())) == (2, 5)
+    assert rows(group.loader.engine, "SELECT row_count FROM replaced_output") == [(3,)]
+
+    group.load()
+
+    assert group.archived() == [(1, 0), (1, 1), (3, 3), (3, 4), (3, 5)]
+    assert group.proved() == (5, 1)
+
+
+@pytest.mark.parametrize("dies", DEATHS)
+def test_a_dead_letter_whose_replay_dies_between_the_commits_is_one_row(group: Group, dies: str) -> None:
+    group.load()
+
+    def replayed(dies: str | None) -> list[int]:
+        pipeline = group.loader.pipeline([group.orders], sink=replace(group.sink, dies=dies))
+        letters = replay_letters(
+            Letters("loader"),
+            pipeline,
+            engine=group.loader.engine,
+            corrected={record(group): b'{"id": 2, "name": "corrected"}'},
+        )
+        return [letter.rows for letter in letters]
+
+    with pytest.raises(ProcessDiedError):
+        replayed(dies)
+    assert replayed(None) == [1]
+
+    assert group.archived() == sorted([*ALL, (1, 2)])
+    assert group.proved() == (6, 0)
+
+
+def record(group: Group) -> Any:
+    from airflow_kafka_offsets.staging.refused import Record
+
+    return Record(group.orders, 0, 2)
+
+
+def test_state_tables_that_are_older_than_the_target_are_refused(group: Group) -> None:
+    group.load()
+    ledger = Ledger(group.loader.engine)
+    ledger.tables.metadata.drop_all(group.loader.engine)
+
+    with pytest.raises(OlderLedgerError):
+        group.load()
+
+
+def test_state_tables_have_one_name_each(tmp_path: Path) -> None:
+    from airflow_kafka_offsets.ledger.install import create_missing
+
+    found = set()
+    for number in range(2):
+        ledger = Ledger(sa.create_engine(f"sqlite:///{tmp_path}/{number}.db"))
+        create_missing(ledger)
+        found.add(installation_id(ledger))
+        assert installation_id(ledger) in found
+    assert len(found) == 2
