@@ -63,6 +63,12 @@ _CHECKS = (
         "GRANT what is missing, create the table, or name another one with --table and --table-schema",
         _DATABASE,
     ),
+    _Check(
+        "between commits",
+        Machine.between_commits,
+        "if no task works on it right now, run the load once more: it looks what the target has, and does the rest",
+        {"state tables": ""},
+    ),
     _Check("binary COPY", Machine.binary_copy, "pip install 'airflow-kafka-offsets[postgres]'", {"database": ""}),
     _Check(
         "Kafka connection",

@@ -27,6 +27,7 @@ from airflow_kafka_offsets.hooks.connections import database_weakness, kafka_con
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.config import weaknesses
 from airflow_kafka_offsets.ledger.group_table import tables_of_groups
+from airflow_kafka_offsets.ledger.overview import between_commits
 from airflow_kafka_offsets.ledger.rights import of_loads, of_moves
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
@@ -116,6 +117,22 @@ class Machine:
             if not targets:
                 raise CheckSkipped("no load is known; name a table with --table")
             return "; ".join(look_at_target(ledger.engine, target) for target in targets)
+
+    def between_commits(self) -> str:
+        with database(self._args) as ledger:
+            if not self._is_installed:
+                raise CheckSkipped("there are no state tables to check")
+            with ledger.connect() as conn:
+                found = between_commits(conn, ledger.tables)
+        if found:
+            batches = [
+                f"batch {batch.batch_id} of group {group_id!r} ({batch.state}) and {batch.target}, since "
+                f"{batch.since:%Y-%m-%d %H:%M:%S} UTC"
+                for group_id, of_group in found.items()
+                for batch in of_group
+            ]
+            raise CheckWarning(first_few(batches, between="; "))
+        return "no target is ahead of the state tables, or behind"
 
     def binary_copy(self) -> str:
         with database(self._args) as ledger:

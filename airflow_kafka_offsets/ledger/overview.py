@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import defaultdict
+from datetime import datetime
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.history import OPEN_STATES
+from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS
+from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.groups import cluster_of
@@ -21,6 +24,7 @@ _BATCH_COLUMNS = (
     "batch_id", "kind", "state", "scenario", "records", "row_count", "dead_letters", "generation", "attempt", "target_table",
     "transform", "who", "triggered_by", "os_user", "database_user", "dag_id", "task_id", "run_id", "map_index", "try_number", "planned_at", "staged_at", "committed_at",
     "reason", "records_since_ms", "records_until_ms", "added_columns", "letters_topic", "letters_sent_at",
+    "publishing_at",
 )  # fmt: skip
 _RANGE_COLUMNS = (
     "topic", "partition", "start_offset", "end_offset", "target_offset", "records", "dead_letters", "bytes", "first_timestamp",
@@ -32,7 +36,8 @@ _SCHEMA_COLUMNS = ("of", "schema_id", "type", "schema")
 
 
 def groups(conn: Connection, tables: Tables) -> list[Row]:
-    """Return every group: its cluster and generation, its last commit, its open batch, and the holder of its lease.
+    """Return every group: its cluster and generation, its last commit, its open batch, what is between two commits, and the holder
+    of its lease.
 
     A lease that has expired by the database's clock is left out.
 
@@ -74,7 +79,36 @@ def groups(conn: Connection, tables: Tables) -> list[Row]:
         .outerjoin(open_load, still_open)
         .order_by(groups.group_id)
     )
-    return _rows(conn, query)
+    between = between_commits(conn, tables)
+    return [
+        row
+        | {"between_commits": first_few(f"{batch.state} {batch.batch_id}" for batch in between[row["group"]]) or None}
+        for row in _rows(conn, query)
+    ]
+
+
+class BetweenCommits(NamedTuple):
+    """A batch whose target, which commits elsewhere, may be ahead of the state tables, or behind; see `ledger.publications`.
+
+    :param state: `staged` (or `planned` again), `abandoned`, or the kind of a rewind
+    :param since: when it began to be published, or was executed
+    """
+
+    batch_id: int
+    state: str
+    target: str
+    since: datetime
+
+
+def between_commits(conn: Connection, tables: Tables) -> dict[str, list[BetweenCommits]]:
+    """Return what is between two commits, by group, in the order of the batches."""
+    batches = tables.offset_batches.c
+    state = sa.case((batches.kind.in_(REWIND_KINDS), batches.kind), else_=batches.state)
+    found: dict[str, list[BetweenCommits]] = defaultdict(list)
+    query = sa.select(batches.consumer_group, batches.batch_id, state, batches.target_table, batches.publishing_at)
+    for group_id, *batch in conn.execute(query.where(batches.publishing_at.is_not(None)).order_by(batches.batch_id)):
+        found[group_id].append(BetweenCommits(*batch))
+    return found
 
 
 def batches(conn: Connection, tables: Tables, group_id: str, limit: int) -> list[Row]:

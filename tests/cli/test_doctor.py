@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ def test_a_machine_that_can_load(cli: CommandLine, inline_loader: Loader, topic:
         "state tables": "ok",
         "rights": "ok",
         "target": "ok",
+        "between commits": "ok",
         "binary COPY": "ok" if is_postgres else "skipped",
         "Kafka connection": "ok",
         "Kafka security": "ok",
@@ -71,6 +73,33 @@ def test_a_machine_that_can_load(cli: CommandLine, inline_loader: Loader, topic:
     assert done.status == 0
     assert found["Kafka topics"]["found"] == "2 topics, 4 partitions"
     assert importlib.metadata.version("confluent-kafka") in found["versions"]["found"]
+
+
+def test_a_batch_between_two_commits_is_a_warning(cli: CommandLine, engine: Engine) -> None:
+    ledger = Ledger(engine)
+    initialize(ledger)
+    since = datetime(2026, 5, 4, 3, 2, 1, tzinfo=UTC)
+    values = {
+        "batch_id": 7,
+        "consumer_group": "loader",
+        "generation": 0,
+        "kind": "load",
+        "state": "staged",
+        "attempt": 1,
+    }
+    values |= {"target_table": "iceberg://lake/orders", "planned_at": since, "publishing_at": since}
+    with engine.begin() as conn:
+        conn.execute(ledger.tables.offset_batches.insert(), values)
+
+    done = cli("doctor", *DB, "--output", "json")
+
+    row = findings(done)["between commits"]
+    assert (done.status, row["result"], row["found"]) == (
+        0,
+        "warning",
+        "batch 7 of group 'loader' (staged) and iceberg://lake/orders, since 2026-05-04 03:02:01 UTC",
+    )
+    assert "run the load once more" in row["fix"]
 
 
 def test_nothing_is_created_where_tables_could_be(cli: CommandLine, engine: Engine) -> None:

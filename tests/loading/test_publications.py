@@ -14,8 +14,9 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets import Sql, replay
 from airflow_kafka_offsets.exceptions import OlderLedgerError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.ledger.overview import between_commits, groups
 from airflow_kafka_offsets.ledger.publications import installation_id
-from airflow_kafka_offsets.ledger.tables import Ledger
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.letters.replay import replay_letters
 from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.loading.context import LoadResult
@@ -155,6 +156,39 @@ def test_a_replay_that_dies_between_the_commits_replaces_once(group: Group, dies
     assert group.archived() == [(1, 0), (1, 5), (2, 1), (2, 3), (2, 4)]
     assert rows(group.loader.engine, "SELECT sum(row_count) FROM replaced_output") == [(3,)]
     assert group.proved() == (5, 1)
+
+
+def test_a_replay_is_not_taken_for_published_because_a_later_load_is(group: Group) -> None:
+    group.load()
+    with pytest.raises(ProcessDiedError):
+        group.replay(dies="before", run=RUN)
+    produce(group.loader.kafka, group.orders, names(6, 1))
+    group.load(run=TaskRun("next"))
+
+    assert group.replay().rows == 3
+
+    assert group.archived() == [(1, 0), (1, 5), (2, 1), (2, 3), (2, 4), (3, 6)]
+    assert group.proved() == (6, 1)
+
+
+def test_what_is_between_two_commits_is_shown(group: Group) -> None:
+    group.dying_load("after")
+    with group.loader.engine.connect() as conn:
+        (row,) = groups(conn, Tables.of())
+        (batch,) = between_commits(conn, Tables.of())["loader"]
+    assert (row["between_commits"], row["open_batch"]) == ("staged 1", 1)
+    assert batch[:3] == (1, "staged", "elsewhere://orders")
+
+    abandon_batch("loader", 1, engine=group.loader.engine)
+    with group.loader.engine.connect() as conn:
+        (row,) = groups(conn, Tables.of())
+    assert row["between_commits"] == "abandoned 1"
+
+    group.load()
+    with group.loader.engine.connect() as conn:
+        (row,) = groups(conn, Tables.of())
+        assert between_commits(conn, Tables.of()) == {}
+    assert row["between_commits"] is None
 
 
 def test_rows_that_a_rewind_replaces_go_after_its_commit_or_with_the_next_load(group: Group) -> None:
