@@ -187,6 +187,12 @@ POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "during clean-up": _in_the_middle_of_removing,
 }
 
+PUBLISHING_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
+    "before it begins to be published": _before(commit_module, "begin_publishing"),
+    "after it began to be published": _after(commit_module, "begin_publishing"),
+}
+"""Points of loads into a target that commits elsewhere; `inside the transaction` is between the two commits there."""
+
 REPLAY_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "before planning a replay": _before(replay_module, "plan_parts"),
     "after the ranges of a replay are stored": _after(replay_module, "_plan"),
@@ -204,7 +210,7 @@ REPLAY_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
 
 def _main(load: Load, points: tuple[str, ...], pipe: Connection) -> None:
     for point in points:
-        (POINTS | REPLAY_POINTS)[point](partial(_stop, pipe, point))
+        (POINTS | PUBLISHING_POINTS | REPLAY_POINTS)[point](partial(_stop, pipe, point))
     try:
         pipe.send(load())
     except Exception as error:  # told to whoever waits at the other end
@@ -271,7 +277,7 @@ def _stop(pipe: Connection, point: str) -> None:
 class DyingLoad:
     """A load in a child process, as a context manager that leaves no process behind.
 
-    :param points: of `POINTS`: where it stops, each time it comes by, until it is told to go on
+    :param points: of `POINTS`, for example: where it stops, each time it comes by, until it is told to go on
     """
 
     def __init__(self, load: Load, *points: str) -> None:

@@ -1,0 +1,108 @@
+"""The kinds of targets that are killed, raced and soaked alike, each with a reader that is not the package's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Sink
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from tests.support.elsewhere import ElsewhereArchive
+from tests.support.loads import positions, rows
+
+
+class Place(NamedTuple):
+    """Where a row is from, and its id."""
+
+    topic: str
+    partition: int
+    offset: int
+    batch_id: int
+    id: int
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of target.
+
+    :param commits_elsewhere: whether it is an `ElsewhereSink`
+    :param sink: makes one, with a name, in a directory
+    :param read: every row of it
+    """
+
+    name: str
+    commits_elsewhere: bool
+    sink: Callable[[str, Path], Sink]
+    read: Callable[[Sink, Engine], list[Place]]
+
+
+def _read_table(sink: Sink, engine: Engine) -> list[Place]:
+    if not sa.inspect(engine).has_table(sink.name):
+        return []
+    query = f'SELECT _kafka_topic, _kafka_partition, _kafka_offset, _batch_id, id FROM "{sink.name}"'
+    return [Place(*row) for row in rows(engine, query)]
+
+
+def _read_archive(sink: Sink, engine: Engine) -> list[Place]:
+    assert isinstance(sink, ElsewhereArchive)
+    with sink.database().connect() as conn:
+        if not sa.inspect(conn).has_table(sink.archive):
+            return []
+        return as_places(record for _, records in sink.read(conn) for record in records)
+
+
+def as_places(records: object) -> list[Place]:
+    """Return rows that are dictionaries."""
+    names = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_batch_id", "id")
+    return [Place(*(record[name] for name in names)) for record in records]  # type: ignore[attr-defined]
+
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind("table", False, lambda name, _: SqlTable(name), _read_table),
+        Kind("elsewhere", True, lambda name, at: ElsewhereArchive(name, path=f"{at}/elsewhere.db"), _read_archive),
+    )
+}
+"""The kinds by name."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target in a test.
+
+    :param sink: of the kind
+    """
+
+    kind: Kind
+    sink: Sink
+    engine: Engine
+
+    @classmethod
+    def make(cls, kind: str, engine: Engine, directory: Path, name: str = "target") -> Target:
+        sink = KINDS[kind].sink(name, directory)
+        assert isinstance(sink, ElsewhereSink) is KINDS[kind].commits_elsewhere
+        return cls(KINDS[kind], sink, engine)
+
+    def places(self) -> list[Place]:
+        """Every row, by a reader that is not the package's."""
+        return self.kind.read(self.sink, self.engine)
+
+    def assert_exactly_once(self, topics: Sequence[str] | None = None) -> None:
+        """Below each position every offset is there once, and nothing above it; all of committed batches.
+
+        For topics whose every offset holds a record.
+        """
+        stored = {tp: end for tp, end in positions(self.engine).items() if topics is None or tp[0] in topics}
+        found = self.places()
+        assert sorted(place[:3] for place in found) == sorted(
+            (*tp, offset) for tp, end in stored.items() for offset in range(end)
+        )
+        committed = rows(self.engine, "SELECT batch_id FROM offset_batches WHERE state = 'committed'")
+        assert {(place.batch_id,) for place in found} <= set(committed)
+        assert rows(self.engine, "SELECT batch_id FROM offset_batches WHERE publishing_at IS NOT NULL") == []
