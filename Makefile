@@ -46,7 +46,7 @@ soak: quick-java ## a thousand random loads, faults and kills, with the proof af
 	HYPOTHESIS_PROFILE=soak $(PYTEST) tests -m long $(PARALLEL)
 	HYPOTHESIS_PROFILE=soak $(PYTEST) tests -m "hypothesis and not server"
 	RACES=100 SOAK_STEPS=$(or $(STEPS),1000) SOAK_SEED=$(or $(SEED),1) \
-		$(PYTEST) tests/system/test_soak.py tests/loading/test_races.py -s
+		$(PYTEST) tests/system/test_soak.py tests/loading/test_races.py -s -m "long or not long"
 
 bench: setup ## compare loads of up to 5,000,000 records with other ways to load; half an hour (ARGS="--datasets orders:N --write")
 	$(PYTHON) -m benchmarks.compare $(ARGS)

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from airflow_kafka_offsets.exceptions import FencedError, GroupBusyError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.context import LoadResult
+from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.driver import write_manifest
 from airflow_kafka_offsets.spark.job import StageJob
@@ -27,6 +28,7 @@ from tests.support.clients import produce
 from tests.support.dying_load import POINTS, DyingLoad, Load, Worker
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, positions, rows
+from tests.support.targets import KINDS, Target
 
 pytestmark = pytest.mark.server
 
@@ -34,6 +36,7 @@ RUN = TaskRun("run-1", "dag", "task", -1, 1)
 # Of each kind; `make soak` runs more.
 RACES = int(os.environ.get("RACES", "30"))
 SEED = 20261121
+TABLE = SqlTable("target")
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +50,15 @@ def url(loader: Loader) -> str:
     return loader.engine.url.render_as_string(hide_password=False)
 
 
-def proved(loader: Loader, group: str = "loader") -> None:
-    verify(group, sink=SqlTable("target"), engine=loader.engine, kafka_config=loader.config)
+def proved(loader: Loader, group: str = "loader", sink: Sink = TABLE) -> None:
+    verify(group, sink=sink, engine=loader.engine, kafka_config=loader.config)
 
 
+@pytest.mark.parametrize(
+    "kind", ["table", *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS if kind != "table")]
+)
 def test_of_two_processes_each_offset_is_loaded_once(
-    inline_loader: Loader, workers: tuple[Worker, Worker], topic: TopicFactory, tmp_path: Path
+    inline_loader: Loader, workers: tuple[Worker, Worker], topic: TopicFactory, tmp_path: Path, kind: str
 ) -> None:
     """Two runs, two tries of one task instance, two groups with one target; from the same moment on, with pauses here and there.
 
@@ -62,31 +68,32 @@ def test_of_two_processes_each_offset_is_loaded_once(
     chance = random.Random(SEED)
     ends = {0: 0, 1: 0}
     fenced = 0
+    target = Target.make(kind, inline_loader.engine, tmp_path)
     for race in range(RACES):
         for partition in ends:
             count = chance.randrange(6)
             produce(inline_loader.kafka, name, names(1000 * race + 100 * partition, count), partition)
             ends[partition] += count
-        kind = chance.choice(["runs", "tries", "groups"])
+        race_of = chance.choice(["runs", "tries", "groups"])
         one = TaskRun(f"run-{race}", "dag", "task", -1, 1)
-        other = replace(one, try_number=2) if kind == "tries" else replace(one, run_id=f"other-{race}")
+        other = replace(one, try_number=2) if race_of == "tries" else replace(one, run_id=f"other-{race}")
         loads = [
             Load(
                 url(inline_loader),
                 inline_loader.kafka.bootstrap_servers,
                 (name,),
                 run,
-                options(chance, tmp_path, group),
+                options(chance, tmp_path, group) | {"sink": target.sink},
             )
-            for run, group in ((one, "loader"), (other, "other" if kind == "groups" else "loader"))
+            for run, group in ((one, "loader"), (other, "other" if race_of == "groups" else "loader"))
         ]
         for worker, load in zip(workers, loads, strict=True):
             worker.begin(load, pauses=pauses(chance))
         results = [worker.result() for worker in workers]
 
-        told = f"race {race} of kind {kind}, seed {SEED}: {results}"
+        told = f"race {race} of {race_of}, seed {SEED}: {results}"
         for result in results:
-            assert isinstance(result, LoadResult) or (kind == "tries" and isinstance(result, FencedError)), told
+            assert isinstance(result, LoadResult) or (race_of == "tries" and isinstance(result, FencedError)), told
         fenced += sum(isinstance(result, FencedError) for result in results)
         found = rows(
             inline_loader.engine,
@@ -94,8 +101,8 @@ def test_of_two_processes_each_offset_is_loaded_once(
             topic=name,
         )
         assert dict(found) == ends, told
-    proved(inline_loader)
-    proved(inline_loader, "other")
+    proved(inline_loader, sink=target.sink)
+    proved(inline_loader, "other", target.sink)
     assert fenced > 0, "no try was ever overtaken: the races are none"
 
 

@@ -42,7 +42,8 @@ KINDS = ("rows", "dead letters")
 def staged_files(directory: Path, kind: str) -> Sequence[StagedFile]:
     """Return the files that the manifest names, in the order in which they are committed."""
     manifest = Manifest.from_json((directory / MANIFEST).read_text())
-    return manifest.files if kind == "rows" else tuple(manifest.staged_files())[len(manifest.files) :]
+    rows = tuple(file for file in manifest.files if not file.is_final)
+    return rows if kind == "rows" else tuple(manifest.staged_files())[len(rows) :]
 
 
 def damage_last(directory: Path, kind: str, damage: Damage) -> str:

@@ -30,26 +30,29 @@ from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.load import load
 from airflow_kafka_offsets.sinks.sql.column_types import created_table
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.staging.manifest import MANIFEST
 from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from tests.support import clients
 from tests.support.damage import DAMAGES, KINDS, Damage, staged_files
-from tests.support.dying_load import POINTS, DyingLoad, Load
+from tests.support.dying_load import POINTS, PUBLISHING_POINTS, DyingLoad, Load
 from tests.support.inline import InlineLauncher
 from tests.support.loads import COLUMNS, rows
 from tests.support.pipelines import pipeline_and_options
 from tests.support.random_topics import NOON, RandomTopic, event
+from tests.support.targets import Target
 
 
 @dataclass
 class World:
-    """What a run of the machine works with; made anew for each."""
+    """What a run of the machine works with; made anew for each.
+
+    :param kind: of the target, of `targets.KINDS`
+    """
 
     kafka: KafkaBroker
-    url: str
+    kind: str
     spark_launcher: Any
     make_database: Any
 
@@ -77,7 +80,8 @@ class Machine(RandomTopic):
         self.runs_of_this_topic = 0
         self.interrupted: TaskRun | None = None
         self.make_topic(partitions)
-        self.make_table()
+        self.make_target()
+        self.refuses = self.target.kind.refuses
 
     def teardown(self) -> None:
         if hasattr(self, "engine"):
@@ -97,16 +101,21 @@ class Machine(RandomTopic):
                 self.load_here(TaskRun("after", "dag", "task", -1, 1), on_data_loss="skip")
         # The way out that the error names: a group of its own for the new topic, and here a target of its own.
         self.group += 1
-        self.make_table()
+        self.make_target()
         # An open batch of the old topic keeps its files, until somebody abandons it.
         self.staging = Path(tempfile.mkdtemp(dir=self.directory))
         self.interrupted = None
         self.runs_of_this_topic = 0
         event("the topic was made anew")
 
-    def make_table(self) -> None:
-        """As a load would create it, with a check of the values."""
-        table = created_table(self.table, None, row_columns(COLUMNS))
+    def make_target(self) -> None:
+        """One for the group. A table is as a load would create it, with a check of the values."""
+        assert WORLD is not None
+        name = f"target_{self.group}"
+        self.target = Target.make(WORLD.kind, self.engine, self.directory, name)
+        if WORLD.kind != "table":
+            return
+        table = created_table(name, None, row_columns(COLUMNS))
         table.append_constraint(sa.CheckConstraint("name <> 'refused'"))
         table.create(self.engine)
 
@@ -139,7 +148,10 @@ class Machine(RandomTopic):
         self.interrupted = None
         event("loaded")
 
-    @rule(point=st.sampled_from(sorted(set(POINTS) - {"after COMMIT, its answer lost"})), retried=st.booleans())
+    @rule(
+        point=st.sampled_from(sorted({*POINTS, *PUBLISHING_POINTS} - {"after COMMIT, its answer lost"})),
+        retried=st.booleans(),
+    )
     def load_and_be_killed(self, point: str, retried: bool) -> None:
         self.be_killed(point, retried)
 
@@ -163,7 +175,7 @@ class Machine(RandomTopic):
             run,
             {
                 "group_id": self.group_id,
-                "sink": SqlTable(self.table),
+                "sink": self.target.sink,
                 "staging_dir": str(self.staging),
                 "on_bad_record": "dead_letter",
                 "on_data_loss": "skip",
@@ -186,7 +198,7 @@ class Machine(RandomTopic):
             "group_id": self.group_id,
             "topics": (self.topic,),
             "value_format": COLUMNS,
-            "sink": SqlTable(self.table),
+            "sink": self.target.sink,
             "staging_dir": str(self.staging),
             "on_bad_record": "dead_letter",
             "lease": timedelta(seconds=1),
@@ -206,7 +218,7 @@ class Machine(RandomTopic):
         if not hasattr(self, "engine") or not sa.inspect(self.engine).has_table("consumed_offsets"):
             return
         positions = self.positions()
-        if not positions or not sa.inspect(self.engine).has_table(self.table):
+        if not positions:
             return
         first = self.first_starts()
         gaps = self.gaps()
@@ -224,7 +236,7 @@ class Machine(RandomTopic):
         assert not expected - found, f"missing: {sorted(expected - found)[:5]}"
         verify(
             self.group_id,
-            sink=SqlTable(self.table),
+            sink=self.target.sink,
             engine=self.engine,
             kafka_config={"bootstrap.servers": self.kafka.bootstrap_servers},
         )
@@ -240,10 +252,6 @@ class Machine(RandomTopic):
     @property
     def group_id(self) -> str:
         return f"group-{self.group}"
-
-    @property
-    def table(self) -> str:
-        return f"target_{self.group}"
 
     def next_run(self) -> TaskRun:
         self.runs += 1
@@ -285,6 +293,6 @@ class Machine(RandomTopic):
 
     def output(self) -> list[tuple[int, int, int | None]]:
         return [
-            *self.rows(f"SELECT _kafka_partition, _kafka_offset, id FROM {self.table}"),
+            *((place.partition, place.offset, place.id) for place in self.target.places()),
             *self.rows("SELECT partition, offset_value, NULL FROM dead_letters WHERE consumer_group = :group"),
         ]

@@ -24,6 +24,7 @@ from tests.support.loads import names
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 # A record that does not decode, and one that the target refuses.
+REFUSED_ID = 1
 UNLOADABLE = {"bad": b"{not json", "refused": b'{"id": 1, "name": "refused"}'}
 
 
@@ -51,7 +52,8 @@ def event(what: str) -> None:
 class RandomTopic(RuleBasedStateMachine):
     """One topic of one or more partitions.
 
-    A subclass sets what is declared here before the first rule, and calls `new_producers` and `make_topic`.
+    A subclass sets what is declared here before the first rule, and calls `new_producers` and `make_topic`. `refuses` says whether the
+    target refuses some of the values.
     """
 
     kafka: KafkaBroker
@@ -59,6 +61,7 @@ class RandomTopic(RuleBasedStateMachine):
     topic: str
     logs: dict[int, Log]
     ids: int
+    refuses: bool
     runs_of_this_topic: int
 
     def new_producers(self) -> None:
@@ -88,6 +91,8 @@ class RandomTopic(RuleBasedStateMachine):
                 (value,) = names(number, 1)
             else:
                 value = UNLOADABLE[kind]
+                if kind == "refused" and not self.refuses:
+                    number = REFUSED_ID
 
             def keep(error: object, message: Any, number: int | None = number) -> None:
                 assert error is None, error

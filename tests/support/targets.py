@@ -31,12 +31,14 @@ class Kind:
     """A kind of target.
 
     :param commits_elsewhere: whether it is an `ElsewhereSink`
+    :param refuses: whether it refuses some of the values that `random_topics` writes
     :param sink: makes one, with a name, in a directory
     :param read: every row of it
     """
 
     name: str
     commits_elsewhere: bool
+    refuses: bool
     sink: Callable[[str, Path], Sink]
     read: Callable[[Sink, Engine], list[Place]]
 
@@ -65,8 +67,10 @@ def as_places(records: object) -> list[Place]:
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("table", False, lambda name, _: SqlTable(name), _read_table),
-        Kind("elsewhere", True, lambda name, at: ElsewhereArchive(name, path=f"{at}/elsewhere.db"), _read_archive),
+        Kind("table", False, True, lambda name, _: SqlTable(name), _read_table),
+        Kind(
+            "elsewhere", True, True, lambda name, at: ElsewhereArchive(name, path=f"{at}/elsewhere.db"), _read_archive
+        ),
     )
 }
 """The kinds by name."""

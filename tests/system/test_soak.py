@@ -22,6 +22,7 @@ from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 from tests.support import random_loads
 from tests.support.random_topics import DONE
+from tests.support.targets import KINDS
 
 pytestmark = pytest.mark.server
 
@@ -30,25 +31,37 @@ SEED = int(os.environ.get("SOAK_SEED", "1"))
 _STEPS_OF_ONE_WORLD, _WORLDS_OF_ONE_ROUND = 40, 6
 
 
-@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
+# What a table goes through every day, other targets go through in `make soak`, with a fifth of the steps.
+OTHERS = [name for name in KINDS if name != "table"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [
+        ("postgresql", "table"),
+        ("sqlite", "table"),
+        *(pytest.param("postgresql", name, marks=pytest.mark.long) for name in OTHERS),
+    ],
+)
 def test_nothing_is_lost_or_doubled_whatever_happens(
-    kind: str, request: pytest.FixtureRequest, kafka: KafkaBroker, launcher: Any, tmp_path: Path
+    kind: str, target: str, request: pytest.FixtureRequest, kafka: KafkaBroker, launcher: Any, tmp_path: Path
 ) -> None:
     made: list[str] = []
+    steps = STEPS // 2 if target == "table" else STEPS // 5
 
     def make_database() -> str:
-        name = f"soak_{kind}_{len(made)}"
+        name = f"soak_{target}_{kind}_{len(made)}".replace("-", "_")
         made.append(name)
         if kind == "sqlite":
             return f"sqlite:///{tmp_path}/{name}.db"
         return postgres.create_database(name)
 
     postgres: PostgresServer = request.getfixturevalue("postgres")
-    random_loads.WORLD = random_loads.World(kafka, "", launcher, make_database)
+    random_loads.WORLD = random_loads.World(kafka, target, launcher, make_database)
     world = settings(
         # The first one is always the simplest: nothing happens in it.
         max_examples=_WORLDS_OF_ONE_ROUND,
-        stateful_step_count=min(STEPS // 2, _STEPS_OF_ONE_WORLD),
+        stateful_step_count=min(steps, _STEPS_OF_ONE_WORLD),
         deadline=None,
         database=None,
         # A failing sequence takes long to be repeated; its seed and its steps say enough.
@@ -59,12 +72,12 @@ def test_nothing_is_lost_or_doubled_whatever_happens(
     try:
         for round_ in itertools.count():
             run_state_machine_as_test(seed(f"{SEED} {kind} {round_}")(random_loads.Machine), settings=world)
-            if DONE.total() >= STEPS // 2:
+            if DONE.total() >= steps:
                 break
     finally:
         random_loads.WORLD = None
         counted = ", ".join(f"{count} {what}" for what, count in sorted(DONE.items()))
-        print(f"seed {SEED}, {kind}: {DONE.total()} steps: {counted}")  # noqa: T201 - `make soak` shows it
+        print(f"seed {SEED}, {target} and {kind}: {DONE.total()} steps: {counted}")  # noqa: T201 - `make soak` shows it
         DONE.clear()
         if kind == "postgresql":
             for name in made:
