@@ -186,9 +186,12 @@ def abandon_locked(
         )
 
 
-def begin_staging(claim: Claim, batch: Batch, staging_uri: str, recipe: Recipe) -> str | None:
+def begin_staging(
+    claim: Claim, batch: Batch, staging_uri: str, recipe: Recipe, *, writes_target: bool = False
+) -> str | None:
     """Record where and how this attempt stages, before it does: a later attempt can remove the files that it leaves.
 
+    :param writes_target: whether it writes files of the target; see `ledger.left_files`
     :return: where the attempt before staged; None if there was none
     """
     tables = claim.ledger.tables
@@ -202,7 +205,8 @@ def begin_staging(claim: Claim, batch: Batch, staging_uri: str, recipe: Recipe) 
 
     def work(conn: Connection) -> str | None:
         earlier = _staging_uri(conn, tables, batch)
-        change_open(conn, tables, batch, **values)
+        since: dict[str, Any] = {"files_since": database_now(conn)} if writes_target else {}
+        change_open(conn, tables, batch, **values, **since)
         return earlier
 
     return claim.transact(work)

@@ -329,10 +329,14 @@ def _add_schemas(conn: Connection, tables: Tables) -> Iterator[Statement]:
 
 
 def _add_publications(conn: Connection, tables: Tables) -> Iterator[Statement]:
-    """Add what targets need that commit elsewhere: when a batch began to be published, and a name of these tables."""
+    """Add what targets need that commit elsewhere, or get files of Spark's tasks: when a batch began to be published, since when it may
+    have left files, and a name of these tables.
+    """
     dialect, batches = conn.dialect, tables.offset_batches
-    if "publishing_at" not in _column_names(conn, batches):
-        yield TableStatement(f"ALTER TABLE {{}} ADD publishing_at {UtcDateTime().compile(dialect=dialect)}", batches)
+    existing = _column_names(conn, batches)
+    for column in ("publishing_at", "files_since"):
+        if column not in existing:
+            yield TableStatement(f"ALTER TABLE {{}} ADD {column} {UtcDateTime().compile(dialect=dialect)}", batches)
     yield TableStatement(
         "CREATE TABLE IF NOT EXISTS {} (number INTEGER NOT NULL, installation_id VARCHAR(40) NOT NULL, PRIMARY KEY (number))",
         tables.installation,
@@ -342,6 +346,11 @@ def _add_publications(conn: Connection, tables: Tables) -> Iterator[Statement]:
             "CREATE INDEX IF NOT EXISTS {index} ON {} (consumer_group) WHERE publishing_at IS NOT NULL",
             batches,
             index=f"{tables.prefix}offset_batches_publishing",
+        )
+        yield TableStatement(
+            "CREATE INDEX IF NOT EXISTS {index} ON {} (consumer_group) WHERE files_since IS NOT NULL",
+            batches,
+            index=f"{tables.prefix}offset_batches_with_files",
         )
 
 

@@ -115,7 +115,7 @@ class Tables:
             *_optional(triggered_by=sa.Text, os_user=sa.Text, database_user=sa.Text),
             *_optional(records_since_ms=sa.BigInteger, records_until_ms=sa.BigInteger),
             *_optional(added_columns=sa.Text, letters_topic=topic, letters_sent_at=UtcDateTime),
-            *_optional(publishing_at=UtcDateTime),
+            *_optional(publishing_at=UtcDateTime, files_since=UtcDateTime),
         )
         batches = self.offset_batches.c
         self._index("offset_batches_by_run", batches.consumer_group, batches.run_id, batches.task_id)
@@ -125,6 +125,7 @@ class Tables:
         self.unsent = sa.and_(batches.letters_topic.is_not(None), batches.letters_sent_at.is_(None))
         self._partial_index("offset_batches_unsent", self.unsent, batches.consumer_group)
         self._partial_index("offset_batches_publishing", batches.publishing_at.is_not(None), batches.consumer_group)
+        self._partial_index("offset_batches_with_files", batches.files_since.is_not(None), batches.consumer_group)
         self.offset_ranges = self._table(
             "offset_ranges",
             *_keys(batch_id=sa.BigInteger, topic=topic, partition=sa.Integer),

@@ -21,6 +21,7 @@ from airflow_kafka_offsets.exceptions import CommitUnknownError, DataLossError, 
 from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.claims import Claim, GroupClaim, claim_group, heartbeat
+from airflow_kafka_offsets.ledger.left_files import remove_left_files
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
@@ -79,6 +80,7 @@ def load(
             connections=connections,
         )
         clean_up(context.ledger, pipeline)
+        remove_left_files(context.ledger, pipeline.sink, pipeline.group_id, pipeline.staging_retention)
         run = run or TaskRun.of_this_process()
         with hold_group(context.ledger, pipeline.group_id, options, run, context.cluster_id) as claim:
             return _load_batches(context, claim, options)

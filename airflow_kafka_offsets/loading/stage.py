@@ -36,7 +36,7 @@ from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt
-from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, Output
+from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, FileSink, Output
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from airflow_kafka_offsets.spark.main import failure
 from airflow_kafka_offsets.staging.dead_letters import most_of
@@ -97,7 +97,8 @@ def stage(context: LoadContext, claim: Claim, batch: Batch) -> StagedBatch:
         pipeline.sink.refuse_unknown_rows(conn, context.ledger.tables.offset_batches, batch.batch_id)
     directory = create_directory(batch.batch_id, pipeline.staging_dir)
     job = make_job(context, claim.kind, batch, directory)
-    earlier_uri = begin_staging(claim, batch, directory.uri, context.recipe)
+    writes_target = isinstance(pipeline.sink, FileSink)
+    earlier_uri = begin_staging(claim, batch, directory.uri, context.recipe, writes_target=writes_target)
     if earlier_uri is not None:
         # An earlier attempt was killed while it staged, or its files cannot be used.
         remove_attempt(batch.batch_id, earlier_uri, pipeline.staging_dir)

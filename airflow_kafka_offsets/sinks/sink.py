@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from airflow_kafka_offsets.core.instants import TimeSpan
@@ -162,6 +163,20 @@ class ElsewhereSink(Sink, Protocol):
 
     def removable(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
         """Return what `Target.remove` would delete now."""
+
+
+@runtime_checkable
+class FileSink(Sink, Protocol):
+    """A sink whose files Spark's tasks write. What they write and no commit names stays in the storage until it is removed."""
+
+    def remove_left_files(self, engine: Engine, batch_id: int, before: datetime) -> int:
+        """Remove what attempts to stage a batch left: files that are theirs by their names, and that no snapshot names.
+
+        :param batch_id: of a batch that is closed
+        :param before: only files that were last written before this are removed
+        :return: how many were removed
+        :raises OSError: the storage does not answer
+        """
 
 
 @runtime_checkable

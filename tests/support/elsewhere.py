@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.schema import CreateTable
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.transactions import transaction
@@ -49,12 +50,12 @@ class ElsewhereArchive(Archive):
         return f"elsewhere://{self.archive}"
 
     def database(self) -> Engine:
-        engine = sa.create_engine(f"sqlite:///{self.path}", poolclass=sa.NullPool)
-        _METADATA.create_all(engine)
-        return engine
+        return sa.create_engine(f"sqlite:///{self.path}", poolclass=sa.NullPool)
 
     def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
-        self.blobs.create(self.database(), checkfirst=True)
+        with transaction(self.database()) as other:
+            for table in (PUBLICATIONS, self.blobs):
+                other.execute(CreateTable(table, if_not_exists=True))
         return TargetColumns(self.name, None)
 
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:

@@ -1,0 +1,93 @@
+"""A load looks after the files that attempts of earlier batches left in the storage of the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from tests.support.archive import Archive
+from tests.support.clients import Kafka, produce
+from tests.support.loads import Loader, TopicFactory, names, rows
+
+ASKED: list[int] = []
+
+
+@dataclass(frozen=True)
+class FileArchive(Archive):
+    """An archive of which attempts leave files.
+
+    :param answers: whether the storage does
+    """
+
+    answers: bool = True
+
+    def remove_left_files(self, engine: Engine, batch_id: int, before: datetime) -> int:
+        ASKED.append(batch_id)
+        if not self.answers:
+            raise OSError("no route to host")
+        return 1
+
+
+@pytest.fixture
+def loader(inline_loader: Loader) -> Loader:
+    ASKED.clear()
+    return inline_loader
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Any:
+    made = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
+    yield made
+    made.dispose()
+
+
+def load(loader: Loader, name: str, **options: Any) -> None:
+    produce(loader.kafka, name, names(0, 1))
+    parameters: dict[str, Any] = {
+        "sink": FileArchive("orders"),
+        "staging_retention": timedelta(microseconds=1),
+    } | options
+    loader(name, **parameters)
+
+
+def unchecked(loader: Loader) -> list[tuple[Any, ...]]:
+    return rows(loader.engine, "SELECT batch_id FROM offset_batches WHERE files_since IS NOT NULL ORDER BY 1")
+
+
+def test_each_closed_batch_is_looked_after_once(loader: Loader, topic: TopicFactory) -> None:
+    name = topic()
+    load(loader, name)
+    assert (ASKED, unchecked(loader)) == ([], [(1,)])
+    load(loader, name)
+    assert (ASKED, unchecked(loader)) == ([1], [(2,)])
+    load(loader, name)
+    assert ASKED == [1, 2]
+
+
+def test_a_batch_that_was_closed_a_moment_ago_waits(loader: Loader, topic: TopicFactory) -> None:
+    name = topic()
+    for _ in range(2):
+        load(loader, name, staging_retention=timedelta(days=7))
+    assert (ASKED, unchecked(loader)) == ([], [(1,), (2,)])
+
+
+def test_a_storage_that_does_not_answer_fails_no_load(
+    loader: Loader, topic: TopicFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = topic()
+    for _ in range(2):
+        load(loader, name, sink=FileArchive("orders", answers=False))
+    assert unchecked(loader) == [(1,), (2,)]
+    assert "of batch 1 left in archive://orders could not be removed: no route to host" in caplog.text
+
+
+def test_a_target_without_files_is_not_asked(loader: Loader, kafka: Kafka, topic: TopicFactory) -> None:
+    name = topic()
+    load(loader, name, sink=Archive("orders"))
+    assert unchecked(loader) == []
