@@ -20,6 +20,7 @@ from airflow_kafka_offsets.staging.manifest import StagedFile
 WRITERS = {
     "arrow": "airflow_kafka_offsets.writers.arrow_writer:ArrowWriter",
     "iceberg": "airflow_kafka_offsets.writers.iceberg_writer:IcebergWriter",
+    "delta": "airflow_kafka_offsets.writers.delta_writer:DeltaWriter",
 }
 """The class of each writer, by its kind."""
 
