@@ -74,10 +74,10 @@ def test_a_column_that_rounds_timestamps_says_nothing_of_the_span(
 
 
 def test_other_databases_are_refused(replayer: Replayer) -> None:
-    mysql: Any = SimpleNamespace(dialect=SimpleNamespace(name="mysql"))
+    other: Any = SimpleNamespace(dialect=SimpleNamespace(name="mssql"))
 
-    with pytest.raises(ConfigurationError, match="on mysql may not keep the milliseconds"):
-        Replayer(replace(replayer.loader, engine=mysql))("orders", SPAN, **OWN)
+    with pytest.raises(ConfigurationError, match="on mssql may not keep the milliseconds"):
+        Replayer(replace(replayer.loader, engine=other))("orders", SPAN, **OWN)
 
 
 def execute(engine: Engine, statement: str) -> None:

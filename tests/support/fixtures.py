@@ -37,6 +37,9 @@ _SQLITE_IN_SOAK = {
     "rewinding/test_rewind_races": _ALL,
 }
 
+# All other cases of MariaDB are part of `make soak`, and so are most cases of these.
+_MARIADB_EVERY_DAY = ("loading/test_round_trips",)
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,6 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         module = f"{item.path.parent.name}/{item.path.stem}"
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         beginning = max(filter(module.startswith, _SQLITE_IN_SOAK), key=len, default=None)
+        if parameters.get("engine") == "mariadb" and not module.startswith(_MARIADB_EVERY_DAY):
+            item.add_marker(pytest.mark.long)
         if parameters.get("engine") != "sqlite" or beginning is None:
             continue
         if _SQLITE_IN_SOAK[beginning] is _ALL or not item.get_closest_marker("broker"):
@@ -87,11 +92,11 @@ def launcher(spark: SparkSession) -> CountingLauncher:
     return CountingLauncher(spark)
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+@pytest.fixture(params=["postgresql", "sqlite", "mariadb"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """An empty database of each kind."""
-    if request.param == "postgresql":
-        url = request.getfixturevalue("database")
+    if request.param != "sqlite":
+        url = request.getfixturevalue("database" if request.param == "postgresql" else "mariadb_database")
     else:
         url = f"sqlite:///{request.getfixturevalue('tmp_path')}/warehouse.db"
     made = sa.create_engine(url, hide_parameters=True)

@@ -77,6 +77,7 @@ class SqlTable:
             schema, or is that of a view; or a name is longer than the database keeps
         """
         from airflow_kafka_offsets.core.origin import RECORD
+        from airflow_kafka_offsets.database.mysql import check_driver, check_transactional
         from airflow_kafka_offsets.database.rights import check_rights
         from airflow_kafka_offsets.sinks.sql import upsert
         from airflow_kafka_offsets.sinks.sql.column_types import check_names, match, required
@@ -85,6 +86,7 @@ class SqlTable:
 
         if not isinstance(self.table, str) or not self.table.strip():
             raise ConfigurationError(f"SqlTable needs the name of a table; got table={self.table!r}")
+        check_driver(engine.dialect)
         if self.upsert_key:
             upsert.check_key(engine.dialect, self.upsert_key, columns)
         with engine.connect() as conn:
@@ -95,6 +97,7 @@ class SqlTable:
             table = self.reflect(conn)
             if table is not None:
                 self._refuse_view(conn)
+                check_transactional(conn, self.schema, [self.table])
                 check_rights(conn, table, ("INSERT",), "insert into table {table!r}")
                 if _leads_an_index(table, BATCH_ID):  # see refuse_unknown_rows
                     check_rights(conn, table, ("SELECT",), "look for rows of unknown batches in table {table!r}")

@@ -11,6 +11,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sink import Removed, ReplacedOffsets
 from airflow_kafka_offsets.sinks.sql import insert, upsert
@@ -80,6 +81,10 @@ def _writer(conn: Connection) -> Writer:
     """Return the fastest way into the database."""
     if conn.dialect.name == "sqlite":
         return insert.insert_rows_sqlite
+    if is_mysql(conn.dialect):
+        from airflow_kafka_offsets.sinks.sql import mysql_load
+
+        return mysql_load.load_rows
     if conn.dialect.driver == "psycopg" and importlib.util.find_spec("pgpq") is not None:
         from airflow_kafka_offsets.sinks.sql import postgres_copy
 

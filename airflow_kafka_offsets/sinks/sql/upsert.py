@@ -12,19 +12,26 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Dialect
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex
 
 from airflow_kafka_offsets.core.origin import RECORD, TIMESTAMP
 from airflow_kafka_offsets.database.errors import is_outage
 from airflow_kafka_offsets.database.identifiers import without_placeholders
 from airflow_kafka_offsets.database.messages import refusal
+from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.rights import check_rights
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.sql.column_types import add_column
-from airflow_kafka_offsets.sinks.sql.refused_rows import RowRefusedError, refused_row, savepoint, write_around
+from airflow_kafka_offsets.sinks.sql.refused_rows import (
+    RowRefusedError,
+    is_of_row,
+    refused_row,
+    savepoint,
+    write_around,
+)
 from airflow_kafka_offsets.staging.refused import Record, RefusedRecords
 from airflow_kafka_offsets.staging.rows import StagedRows
 
@@ -34,7 +41,6 @@ _RANK = "_kafka_rank"
 
 _INSERT: dict[str, Callable[[sa.Table], Any]] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
-# A row's place in a table that nothing was deleted from: in the order in which the rows came.
 _PLACE = {"postgresql": "ctid", "sqlite": "rowid"}
 
 
@@ -45,9 +51,9 @@ def check_key(dialect: Dialect, key: Sequence[str], columns: pa.Schema | None) -
     :raises ConfigurationError: the database is of another kind, or the key is no tuple of columns of the rows
     :raises TargetError: the transform drops the columns that say which row is newer
     """
-    if dialect.name not in _INSERT:
+    if dialect.name not in _INSERT and not is_mysql(dialect):
         raise ConfigurationError(
-            f"upsert_key works on PostgreSQL and SQLite, and the sink's connection leads to {dialect.name}. Append the rows, "
+            f"upsert_key works on PostgreSQL, SQLite, MySQL and MariaDB, and the sink's connection leads to {dialect.name}. Append the rows, "
             "without upsert_key, and choose the newest of each key in a view"
         )
     if isinstance(key, str) or len(set(key)) != len(key):
@@ -87,6 +93,10 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
             f"{_quoted(key)}: {statement}"
         )
     check_rights(conn, table, ("SELECT", "UPDATE"), "{lacking} in table {table!r}, as upsert_key needs")
+    if is_mysql(conn.dialect):
+        from airflow_kafka_offsets.sinks.sql.mysql_upsert import check_temporary
+
+        check_temporary(conn)
     if conn.dialect.name != "postgresql":
         return
     if not conn.scalar(sa.select(sa.func.has_database_privilege(sa.func.current_database(), "TEMPORARY"))):
@@ -112,23 +122,34 @@ def upsert_rows(
     :raises RecordError: a key is null, or the database refuses a row, which is not to be a dead letter; names the record
     :raises TargetError: the database refuses the statement
     """
-    upsert = _Upsert(conn, table, tuple(columns.names), tuple(key), rows.refused)
-    # The types of the target, without its constraints and defaults.
-    staged = upsert.temporary(sa.select(*upsert.of(table)).where(sa.false()))
-    append(conn, staged, columns, rows)
-    upsert.refuse_nulls(staged)
-    count = None
-    while count is None:
-        # Without the refused records, an older row of the same key may be the newest.
-        upsert.delete(staged, rows.refused.reasons)
-        count = upsert.try_to_merge(staged)
-    if conn.dialect.name == "sqlite":  # Postgres drops it at the end of the transaction
-        staged.drop(conn)
-    return count
+    upsert = _upsert(conn)(conn, table, tuple(columns.names), tuple(key), rows.refused)
+    try:
+        # The types of the target, without its constraints and defaults.
+        staged = upsert.temporary(sa.select(*upsert.of(table)).where(sa.false()))
+        append(conn, staged, columns, rows)
+        upsert.refuse_nulls(staged)
+        count = None
+        while count is None:
+            # Without the refused records, an older row of the same key may be the newest.
+            upsert.delete(staged, rows.refused.reasons)
+            count = upsert.try_to_merge(staged)
+        if conn.dialect.name != "postgresql":  # which drops it at the end of the transaction
+            upsert.drop(staged)
+        return count
+    finally:
+        upsert.clean_up()
+
+
+def _upsert(conn: Connection) -> type[Upsert]:
+    if not is_mysql(conn.dialect):
+        return Upsert
+    from airflow_kafka_offsets.sinks.sql.mysql_upsert import MySqlUpsert
+
+    return MySqlUpsert
 
 
 @dataclass(frozen=True, slots=True)
-class _Upsert:
+class Upsert:
     """The statements of one upsert.
 
     :param names: the columns to write
@@ -140,6 +161,28 @@ class _Upsert:
     names: tuple[str, ...]
     key: tuple[str, ...]
     refused: RefusedRecords
+
+    @property
+    def place(self) -> sa.ColumnElement[Any]:
+        """The place of a row in a table that nothing was deleted from: in the order in which the rows came."""
+        return sa.literal_column(_PLACE[self.conn.dialect.name])
+
+    @property
+    def written(self) -> Sequence[str]:
+        """The columns of a row that is replaced."""
+        return [name for name in self.names if name not in self.key] or self.key
+
+    def is_not_older(self, old: Any, new: Any) -> sa.ColumnElement[bool]:
+        """Return the condition that a row replaces the one with its key.
+
+        The later load wins over a row of another partition, and over one without an offset, which another program wrote.
+        """
+        return sa.or_(
+            old[_TOPIC].is_distinct_from(new[_TOPIC]),
+            old[_PARTITION].is_distinct_from(new[_PARTITION]),
+            old[_OFFSET].is_(None),
+            old[_OFFSET] <= new[_OFFSET],
+        )
 
     def of(self, table: sa.FromClause) -> list[sa.ColumnElement[Any]]:
         return [table.columns[name] for name in self.names]
@@ -156,6 +199,13 @@ class _Upsert:
         self.conn.exec_driver_sql(f"CREATE TEMPORARY TABLE {name} {dropped}AS {compiled}")
         return table
 
+    def drop(self, table: sa.Table) -> None:
+        """Drop a temporary table."""
+        table.drop(self.conn)
+
+    def clean_up(self) -> None:
+        """Drop the temporary tables that neither the end of the transaction nor its rollback drops."""
+
     def refuse_nulls(self, staged: sa.Table) -> None:
         """Refuse the records of rows that do not say their key.
 
@@ -163,7 +213,14 @@ class _Upsert:
         :raises TargetError: the transform dropped where a row is from
         """
         lacking = sa.or_(*(staged.c[name].is_(None) for name in (*self.key, *RECORD)))
-        query = sa.select(staged).where(lacking).order_by(*(staged.c[name].nulls_first() for name in RECORD))
+        query = (
+            sa.select(staged)
+            .where(lacking)
+            .order_by(
+                # Null before all others: databases have it at either end.
+                *(order for name in RECORD for order in (staged.c[name].is_not(None), staged.c[name]))
+            )
+        )
         for row in stream(self.conn, query):
             null = [name for name in (*self.key, *RECORD) if row._mapping[name] is None]
             if set(null) & set(RECORD):
@@ -183,15 +240,14 @@ class _Upsert:
         self.conn.execute(doomed.insert(), [dict(zip(RECORD, record, strict=True)) for record in records])
         same = [doomed.c[name] == staged.c[name] for name in RECORD]
         self.conn.execute(staged.delete().where(doomed.select().where(*same).exists()))
-        doomed.drop(self.conn)
+        self.drop(doomed)
 
     def newest(self, staged: sa.FromClause) -> sa.Select[Any]:
         """Return the query for the newest row of each key: that of the highest offset in each partition, and of these the newest by timestamp."""
-        place: sa.ColumnElement[Any] = sa.literal_column(_PLACE[self.conn.dialect.name])
         # Rows of one record, as a transform may make, have the same offset: of these the last one.
-        by_offset = [staged.c[_OFFSET].desc(), place.desc()]
+        by_offset = [staged.c[_OFFSET].desc(), self.place.desc()]
         last = self._first(staged, (*self.key, _TOPIC, _PARTITION), by_offset).subquery("by_offset")
-        timestamp = [last.c[TIMESTAMP].desc().nulls_last()] if TIMESTAMP in self.names else []
+        timestamp = [last.c[TIMESTAMP].is_(None), last.c[TIMESTAMP].desc()] if TIMESTAMP in self.names else []
         return self._first(last, self.key, [*timestamp, last.c[_TOPIC].desc(), last.c[_PARTITION].desc()])
 
     def _first(self, rows: sa.FromClause, key: Sequence[str], order: Sequence[Any]) -> sa.Select[Any]:
@@ -206,15 +262,8 @@ class _Upsert:
         old, new = self.table.columns, insert.excluded
         statement = insert.on_conflict_do_update(
             index_elements=[old[name] for name in self.key],
-            set_={name: new[name] for name in self.names if name not in self.key}
-            or {name: new[name] for name in self.key},
-            # The later load wins over a row of another partition, and over one without an offset, which another program wrote.
-            where=sa.or_(
-                old[_TOPIC].is_distinct_from(new[_TOPIC]),
-                old[_PARTITION].is_distinct_from(new[_PARTITION]),
-                old[_OFFSET].is_(None),
-                old[_OFFSET] <= new[_OFFSET],
-            ),
+            set_={name: new[name] for name in self.written},
+            where=self.is_not_older(old, new),
         )
         return int(self.conn.execute(statement, execution_options={"preserve_rowcount": True}).rowcount)
 
@@ -229,12 +278,12 @@ class _Upsert:
         try:
             with savepoint(self.conn):
                 return self.merge(newest)
-        except (DataError, IntegrityError) as error:
-            refused = error
         except DBAPIError as error:
             if is_outage(error):
                 raise
-            raise self._of_statement(error) from None
+            if not is_of_row(error):
+                raise self._of_statement(error) from None
+            refused = error
         known = len(self.refused.reasons)
         self._refuse(self.temporary(newest))
         if len(self.refused.reasons) == known:
@@ -256,7 +305,7 @@ class _Upsert:
             write = partial(self._merge_offsets, rows, offset)
             write_around(self.conn, first, last + 1, write, partial(self._refuse_offset, topic, partition))
         trial.rollback()
-        newest.drop(self.conn)
+        self.drop(newest)
 
     def _refuse_offset(self, topic: str, partition: int, offset: int, refused: RowRefusedError) -> None:
         record = Record(topic, partition, offset)
@@ -267,7 +316,9 @@ class _Upsert:
     def _merge_offsets(self, rows: sa.Select[Any], offset: sa.ColumnElement[int], first: int, end: int) -> int:
         try:
             return self.merge(rows.where(offset >= first, offset < end))
-        except (DataError, IntegrityError) as error:
+        except DBAPIError as error:
+            if not is_of_row(error):
+                raise
             raise refused_row(error, self.table) from None
 
     def _of_statement(self, error: DBAPIError) -> TargetError:
