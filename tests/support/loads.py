@@ -87,6 +87,15 @@ def rows(engine: Engine, query: str, **values: Any) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in conn.execute(sa.text(in_dialect(engine, query)), values)]
 
 
+def reflected(engine: Engine, name: str) -> sa.Table:
+    """Return a table whose numbers are read as they are: SQLAlchemy would round those of MySQL to ten digits."""
+    table = sa.Table(name, sa.MetaData(), autoload_with=engine)
+    for column in table.columns:
+        if isinstance(column.type, sa.Double):
+            column.type.asdecimal = False
+    return table
+
+
 def in_dialect(engine: Engine, query: str) -> str:
     """Return a query with names as MySQL quotes them, if it is to run there: "partition" is one of its keywords."""
     if engine.dialect.name != "mysql":
