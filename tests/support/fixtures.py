@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.database.session import unify_sessions
 from tests.support.clients import Kafka
 from tests.support.inline import InlineLauncher
 from tests.support.loads import CountingLauncher, Loader
@@ -58,17 +59,19 @@ _MARIADB = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in list(items):
+    everything = list(items)
+    items.clear()
+    for item in everything:
         module = f"{item.path.parent.name}/{item.path.stem}"
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         beginning = max(filter(module.startswith, _SQLITE_IN_SOAK), key=len, default=None)
         if parameters.get("engine") == "mariadb":
             listed = max(filter(module.startswith, _MARIADB), key=len, default=None)
             if listed is None:
-                items.remove(item)
-            elif _MARIADB[listed] is _IN_SOAK:
+                continue
+            if _MARIADB[listed] is _IN_SOAK:
                 item.add_marker(pytest.mark.long)
-            continue
+        items.append(item)
         if parameters.get("engine") != "sqlite" or beginning is None:
             continue
         if _SQLITE_IN_SOAK[beginning] is _ALL or not item.get_closest_marker("broker"):
@@ -127,6 +130,15 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 @pytest.fixture
 def postgres_engine(database: str) -> Iterator[Engine]:
     made = sa.create_engine(database, hide_parameters=True)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def mariadb_engine(mariadb_database: str) -> Iterator[Engine]:
+    """An empty database of MariaDB, with the sessions that every ledger has."""
+    made = sa.create_engine(mariadb_database, hide_parameters=True)
+    unify_sessions(made)
     yield made
     made.dispose()
 
