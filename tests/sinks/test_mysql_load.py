@@ -151,8 +151,10 @@ class TestFilesOfThisMachine:
         engine = sa.create_engine(f"{mariadb_database}?local_infile=1")
         unify_sessions(engine)
         TARGET.prepare(engine, columns(text=pa.string()))
-        with engine.connect() as conn, pytest.raises(RuntimeError, match="local_infile option is false"):
-            conn.exec_driver_sql(f"LOAD DATA LOCAL INFILE '{Path(__file__)}' INTO TABLE target (text)")
+        with engine.connect() as conn:
+            with pytest.raises(RuntimeError, match="local_infile option is false"):
+                conn.exec_driver_sql(f"LOAD DATA LOCAL INFILE '{Path(__file__)}' INTO TABLE target (text)")
+            conn.invalidate()
         engine.dispose()
 
     @pytest.mark.parametrize("asked", [b"/etc/passwd", b""])
