@@ -39,7 +39,8 @@ def refusal(error: BaseException, table: sa.Table | None = None) -> str:
     state = getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None)
     words = getattr(diag, "message_primary", None) or mysql.without_row(driver_message(driver))
     # SQLite's messages hold no values.
-    if state not in _ABOUT_ENCODINGS and not isinstance(driver, sqlite3.Error):
+    is_safe = isinstance(driver, sqlite3.Error) or mysql.quotes_names_only(mysql.error_number(driver))
+    if state not in _ABOUT_ENCODINGS and not is_safe:
         words = _without_values(words, _names(diag, table))
     column = getattr(diag, "column_name", None)
     if column is None and table is not None:

@@ -45,6 +45,9 @@ _OUTAGES = frozenset((
 # A null, a number out of range, a value of another type or too long, a CHECK, SIGNAL of a trigger, invalid JSON.
 _VALUE_ERRORS = (1048, 1263, 1264, 1265, 1292, 1300, 1366, 1367, 1406, 1411, 1416, 1644, 1690, 3140, 3156, 3819, 4025)
 
+# Messages that quote names of columns, tables and constraints, and no values.
+_NAMES_ONLY = (1048, 1263, 1452, 3819, 4025)
+
 _ROW = re.compile(r" at row (\d+)$")
 
 
@@ -72,6 +75,11 @@ def is_outage_number(number: int) -> bool:
 def is_value_number(number: int) -> bool:
     """Return whether an error, or a warning, is about the value of a row."""
     return number in _VALUE_ERRORS
+
+
+def quotes_names_only(number: int | None) -> bool:
+    """Return whether the message of an error is known to quote no value of a row."""
+    return number in _NAMES_ONLY
 
 
 def is_lock_timeout(number: int) -> bool:

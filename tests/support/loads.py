@@ -105,7 +105,7 @@ def in_dialect(engine: Engine, query: str) -> str:
         plain = name[1].replace('""', '"').replace("`", "``")
         return f"`{plain}`"
 
-    return re.sub(r"(?<![\w`])partition\b", "`partition`", re.sub(r'"((?:[^"]|"")*)"', quoted, query))
+    return re.sub(r"(?<![\w`:])partition\b", "`partition`", re.sub(r'"((?:[^"]|"")*)"', quoted, query))
 
 
 def positions(engine: Engine, tables: Tables | None = None) -> dict[tuple[str, int], int]:
