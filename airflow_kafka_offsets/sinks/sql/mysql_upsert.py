@@ -69,26 +69,32 @@ class MySqlUpsert(Upsert):
 
     def merge(self, newest: sa.Select[Any]) -> int:
         rows = self.temporary(newest)
-        try:
-            with savepoint(self.conn):
-                count = self._replace_and_insert(rows)
-        except IntegrityError as error:
-            if error_number(error.orig) != _DUPLICATE:
-                raise
-            # Of a key that another transaction has inserted meanwhile, and committed: now its row is there to be replaced.
-            count = self._replace_and_insert(rows)
+        for is_last in (False, False, True):
+            try:
+                with savepoint(self.conn):
+                    count = self._replace_and_insert(rows)
+                break
+            except IntegrityError as error:
+                # Perhaps of a key that another transaction has inserted meanwhile: its row is there to be replaced now.
+                if is_last or error_number(error.orig) != _DUPLICATE:
+                    raise
         self.drop(rows)
         return count
 
     def _replace_and_insert(self, rows: sa.Table) -> int:
+        """Write rows, those of known keys and those of new ones; fail where another transaction has just inserted one of the latter."""
         old, new = self.table.columns, rows.columns
         same = sa.and_(*(old[name] == new[name] for name in self.key))
+        # Locked: a row that is to be replaced stays until it is.
+        known = self.temporary(sa.select(*(new[name] for name in self.key)).join(self.table, same).with_for_update())
         replaced = self.table.update().values({old[name]: new[name] for name in self.written})
         count = self.conn.execute(replaced.where(same, self.is_not_older(old, new))).rowcount
-        missing = sa.select(*self.of(rows)).where(~self.table.select().where(same).exists())
+        is_known = known.select().where(*(known.c[name] == new[name] for name in self.key)).exists()
         inserted = self.conn.execute(
-            self.table.insert().from_select(self.names, missing), execution_options={"preserve_rowcount": True}
+            self.table.insert().from_select(self.names, sa.select(*self.of(rows)).where(~is_known)),
+            execution_options={"preserve_rowcount": True},
         )
+        self.drop(known)
         return int(count) + int(inserted.rowcount)
 
 
