@@ -14,7 +14,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sink import Removed, ReplacedOffsets
-from airflow_kafka_offsets.sinks.sql import insert, upsert
+from airflow_kafka_offsets.sinks.sql import insert, upsert, upsert_key
 from airflow_kafka_offsets.sinks.sql.column_types import match
 from airflow_kafka_offsets.sinks.sql.new_columns import add_columns, lacking, lock_table
 from airflow_kafka_offsets.staging.rows import StagedRows
@@ -72,8 +72,8 @@ class SqlTarget(NamedTuple):
                     f"{sent:,}",
                 )
             return count
-        upsert.check_key(conn.dialect, sink.upsert_key, schema)
-        upsert.check_target(conn, table, sink.upsert_key)
+        upsert_key.check_key(conn.dialect, sink.upsert_key, schema)
+        upsert_key.check_target(conn, table, sink.upsert_key)
         return upsert.upsert_rows(conn, table, columns, rows, sink.upsert_key, append)
 
 
