@@ -37,7 +37,7 @@ def refusal(error: BaseException, table: sa.Table | None = None) -> str:
     driver: Any = error.orig if isinstance(error, DBAPIError) else error
     diag = getattr(driver, "diag", None)
     state = getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None)
-    words = getattr(diag, "message_primary", None) or mysql.without_row(driver_message(driver))
+    words = getattr(diag, "message_primary", None) or driver_message(driver)
     # SQLite's messages hold no values.
     is_safe = isinstance(driver, sqlite3.Error) or mysql.quotes_names_only(mysql.error_number(driver))
     if state not in _ABOUT_ENCODINGS and not is_safe:

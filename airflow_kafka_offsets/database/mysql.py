@@ -6,6 +6,7 @@ committed before the lock that its transaction has waited for.
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -98,9 +99,11 @@ def row_of_message(message: str) -> int | None:
     return int(found[1]) - 1 if found is not None and found[1] != "0" else None
 
 
-def without_row(message: str) -> str:
-    """Return a message without the number of the statement's row, which says nothing to those who read it."""
-    return _ROW.sub("", message)
+def without_row(error: BaseException) -> BaseException:
+    """Return an error of the driver without the number of the statement's row, which says nothing to those who read of a record."""
+    named = copy.copy(error)
+    named.args = (error.args[0], *(_ROW.sub("", str(argument)) for argument in error.args[1:]))
+    return named
 
 
 def column_of_message(message: str, names: Sequence[str]) -> str | None:

@@ -59,6 +59,8 @@ def refused_row(
     :param driver_error: the driver's, with its details; None is that of the error
     """
     detailed = driver_error or error.orig
+    if detailed is not None and mysql.error_number(detailed) is not None:
+        detailed = mysql.without_row(detailed)
     reason = f"the database refuses its row: {refusal(detailed or error, table)}"
     return RowRefusedError(reason, row, _is_of_value(error, getattr(detailed, "diag", None)))
 
