@@ -1,5 +1,6 @@
 """A real MariaDB, as a child process that listens on a TCP port; its programs are those that `devstack.mariadb_programs` finds."""
 
+import contextlib
 import os
 import secrets
 import subprocess
@@ -113,7 +114,8 @@ class MariaDbServer(Server):
     def drop_database(self, name: str) -> None:
         """Drop a database, and end its sessions, whose transactions would keep it."""
         for (session,) in self.execute(f"SELECT id FROM information_schema.processlist WHERE db = '{name}'"):
-            self.execute(f"KILL CONNECTION {session}")
+            with contextlib.suppress(pymysql.OperationalError):  # it has ended
+                self.execute(f"KILL CONNECTION {session}")
         self.execute(f"DROP DATABASE IF EXISTS `{name}`")
 
     def url(self, database: str = "") -> str:
