@@ -5,6 +5,7 @@ import sys
 
 from devstack.java import find_java
 from devstack.kafka_jars import kafka_classpath
+from devstack.mariadb_programs import fetch_programs
 
 
 def main() -> int:
@@ -12,6 +13,7 @@ def main() -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("java", help="print the path of Java, or what to install")
     commands.add_parser("jars", help="fetch Kafka's jars if they are missing")
+    commands.add_parser("mariadb", help="fetch MariaDB if this machine has none, or print why it cannot be had")
     commands.add_parser("quick-java", help="make a JAVA_HOME whose JVMs start quickly, for tests")
     orders = commands.add_parser("orders", help="produce orders with the ids after those in the topic")
     orders.add_argument("bootstrap_servers")
@@ -23,6 +25,8 @@ def main() -> int:
             print(find_java())
         elif arguments.command == "jars":
             kafka_classpath()
+        elif arguments.command == "mariadb":
+            fetch_programs()
         elif arguments.command == "quick-java":
             from devstack.quick_java import make_quick_java
 

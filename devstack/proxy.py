@@ -1,5 +1,6 @@
-"""A TCP proxy in front of Postgres that breaks a connection before or after its COMMIT."""
+"""TCP proxies in front of Postgres and MariaDB that break a connection before or after its COMMIT."""
 
+import abc
 import contextlib
 import enum
 import re
@@ -21,20 +22,26 @@ _COMMIT = re.compile(rb"(?:^|;)\s*COMMIT(?:\s+(?:WORK|TRANSACTION))?\s*(?:;|$)",
 # The last message of an answer: its type and length. One byte of state follows.
 _READY_FOR_QUERY = b"Z" + struct.pack("!I", 5)
 
+# In MariaDB's protocol.
+_COM_QUERY = b"\x03"
+_LONGEST_COMMIT = 64
+
 
 class _Fault(enum.Enum):
     SWALLOW_ANSWER = enum.auto()
     CUT_BEFORE = enum.auto()
 
 
-class PostgresProxy:
-    """Forwards connections to 127.0.0.1:``port`` to a Postgres. It is a context manager.
+class DatabaseProxy:
+    """Forwards connections to 127.0.0.1:``port`` to a database. It is a context manager.
 
     A fault applies once, to the next COMMIT of any client. After that the proxy only forwards.
     Clients that pipeline statements are not supported.
 
-    :param server_port: where Postgres listens on 127.0.0.1
+    :param server_port: where the database listens on 127.0.0.1
     """
+
+    _session: "type[_Session]"
 
     def __init__(self, server_port: int) -> None:
         self.triggered = threading.Event()
@@ -98,7 +105,7 @@ class PostgresProxy:
             socket.create_connection(("127.0.0.1", self._server_port)) as server,
             BufferedReader(client.makefile("rb", 0), _CHUNK) as requests,
         ):
-            session = _Session(self, client, server, requests)
+            session = self._session(self, client, server, requests)
             with self._lock:
                 if self._refusing:
                     return
@@ -113,7 +120,7 @@ class PostgresProxy:
 class _Listener(socketserver.ThreadingTCPServer):
     """Accepts connections, with a thread for each. Closing the listener waits for the threads."""
 
-    def __init__(self, proxy: PostgresProxy) -> None:
+    def __init__(self, proxy: DatabaseProxy) -> None:
         self._proxy = proxy
         super().__init__(("127.0.0.1", 0), socketserver.BaseRequestHandler)
 
@@ -125,12 +132,12 @@ class _Listener(socketserver.ThreadingTCPServer):
         self._proxy._serve(request)
 
 
-class _Session:
+class _Session(abc.ABC):
     """A client's connection, and the connection to the server for it."""
 
     def __init__(
         self,
-        proxy: PostgresProxy,
+        proxy: DatabaseProxy,
         client: socket.socket,
         server: socket.socket,
         requests: BufferedIOBase,
@@ -160,32 +167,29 @@ class _Session:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
+    @abc.abstractmethod
     def _forward_startup(self) -> None:
-        """Forward the first messages, which have no type."""
-        while len(header := self._requests.read(8)) == 8:
-            length, code = struct.unpack("!II", header)
-            if code not in _ENCRYPTION_REQUESTS:
-                self._server.sendall(header + self._requests.read(length - 8))
-                return
-            self._client.sendall(b"N")
+        """Forward the first messages, where they have a form of their own."""
 
+    @abc.abstractmethod
     def _forward_requests(self) -> None:
-        while len(header := self._requests.read(5)) == 5:
-            kind, length = struct.unpack("!cI", header)
-            if kind not in (b"Q", b"P"):
-                self._forward_body(header, length - 4)
-                continue
-            body = self._requests.read(length - 4)
-            if len(body) < length - 4:
-                return
-            fault = self._proxy._take_fault() if _carries_commit(kind, body) else None
-            if fault is _Fault.CUT_BEFORE:
-                self._proxy.triggered.set()
-                return
-            if fault is _Fault.SWALLOW_ANSWER:
-                # Set before the server can answer.
-                self._swallowing = True
-            self._server.sendall(header + body)
+        """Forward the client's messages until it ends, or a fault ends the connection."""
+
+    @abc.abstractmethod
+    def _is_answered(self, answer: bytes) -> bool:
+        """Return whether bytes of the server end with the end of an answer."""
+
+    def _forward_statement(self, message: bytes, is_commit: bool) -> bool:
+        """Forward a message with a statement; return False where a fault ends the connection instead."""
+        fault = self._proxy._take_fault() if is_commit else None
+        if fault is _Fault.CUT_BEFORE:
+            self._proxy.triggered.set()
+            return False
+        if fault is _Fault.SWALLOW_ANSWER:
+            # Set before the server can answer.
+            self._swallowing = True
+        self._server.sendall(message)
+        return True
 
     def _forward_body(self, header: bytes, length: int) -> None:
         """Forward the bytes of a message as they arrive: rows of COPY come in large messages."""
@@ -208,11 +212,67 @@ class _Session:
                     self._client.sendall(answer)
                     continue
                 swallowed += answer
-                # The client had all earlier answers when it sent COMMIT, so this is the end of COMMIT's answer.
-                if swallowed[-6:-1] == _READY_FOR_QUERY:
+                # The client had all earlier answers when it sent COMMIT.
+                if self._is_answered(swallowed):
                     self._proxy.triggered.set()
                     break
         self.close()
+
+
+class _PostgresSession(_Session):
+    def _forward_startup(self) -> None:
+        """Forward the first messages, which have no type."""
+        while len(header := self._requests.read(8)) == 8:
+            length, code = struct.unpack("!II", header)
+            if code not in _ENCRYPTION_REQUESTS:
+                self._server.sendall(header + self._requests.read(length - 8))
+                return
+            self._client.sendall(b"N")
+
+    def _forward_requests(self) -> None:
+        while len(header := self._requests.read(5)) == 5:
+            kind, length = struct.unpack("!cI", header)
+            if kind not in (b"Q", b"P"):
+                self._forward_body(header, length - 4)
+                continue
+            body = self._requests.read(length - 4)
+            if len(body) < length - 4 or not self._forward_statement(header + body, _carries_commit(kind, body)):
+                return
+
+    def _is_answered(self, answer: bytes) -> bool:
+        return answer[-6:-1] == _READY_FOR_QUERY
+
+
+class _MariaDbSession(_Session):
+    def _forward_startup(self) -> None:
+        pass  # its messages have the form of all others
+
+    def _forward_requests(self) -> None:
+        while len(header := self._requests.read(4)) == 4:
+            length, number = int.from_bytes(header[:3], "little"), header[3]
+            if number or length > _LONGEST_COMMIT:  # rows, or a statement that is no COMMIT
+                self._forward_body(header, length)
+                continue
+            body = self._requests.read(length)
+            is_commit = body[:1] == _COM_QUERY and _COMMIT.search(body[1:]) is not None
+            if len(body) < length or not self._forward_statement(header + body, is_commit):
+                return
+
+    def _is_answered(self, answer: bytes) -> bool:
+        # The answer of COMMIT is one packet.
+        return len(answer) >= 4 + int.from_bytes(answer[:3], "little")
+
+
+class PostgresProxy(DatabaseProxy):
+    """A proxy in front of Postgres."""
+
+    _session = _PostgresSession
+
+
+class MariaDbProxy(DatabaseProxy):
+    """A proxy in front of MariaDB."""
+
+    _session = _MariaDbSession
 
 
 def _carries_commit(kind: bytes, body: bytes) -> bool:

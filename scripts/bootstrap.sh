@@ -25,7 +25,7 @@ step() {
 # What the environment was made from. The folder belongs to it: an environment cannot be moved.
 state() {
     pwd
-    cksum pyproject.toml constraints/* scripts/bootstrap.sh devstack/kafka_jars.py
+    cksum pyproject.toml constraints/* scripts/bootstrap.sh devstack/kafka_jars.py devstack/mariadb_programs.py
 }
 
 find_python() {
@@ -96,6 +96,9 @@ if ! .venv/bin/python -m devstack java >/dev/null 2>&1; then
     .venv/bin/python -m devstack java >/dev/null || exit 1
 fi
 step "fetching Kafka's jars" .venv/bin/python -m devstack jars
+
+echo "fetching MariaDB"
+.venv/bin/python -m devstack mariadb || echo "  without it: the tests that need it are skipped" >&2
 
 state >"$stamp"
 echo "ready: make help"

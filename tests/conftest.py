@@ -9,6 +9,7 @@ import pytest
 
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
+from devstack.mariadb import MariaDbServer
 from devstack.postgres import PostgresServer
 from devstack.quick_java import quick_java_home
 from devstack.secured_kafka import SecuredKafka
@@ -83,6 +84,17 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDbServer]:
+    """A MariaDB for the whole session. Tests that stop, kill or freeze a server start one of their own."""
+    try:
+        server = MariaDbServer()
+    except RuntimeError as missing:
+        pytest.skip(str(missing))
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
 def spark_cluster() -> Iterator[SparkStandalone]:
     """A standalone Spark master with one worker."""
     with SparkStandalone() as cluster:
@@ -130,3 +142,11 @@ def database(postgres: PostgresServer, _unique_name: Callable[[str], str]) -> It
     name = postgres.borrow_database(_unique_name("database"))
     yield postgres.url(name)
     postgres.give_back_database(name)
+
+
+@pytest.fixture
+def mariadb_database(mariadb: MariaDbServer, _unique_name: Callable[[str], str]) -> Iterator[str]:
+    """The SQLAlchemy URL of an empty database of the session's MariaDB."""
+    name = _unique_name("database")
+    yield mariadb.create_database(name)
+    mariadb.drop_database(name)

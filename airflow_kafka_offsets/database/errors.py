@@ -9,12 +9,15 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError, IntegrityError, InternalError, OperationalError
 
 from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.database import mysql
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
 
 # serialization_failure and deadlock_detected. Not all of class 40: after 40003 it is not known whether a statement was completed.
 _ROLLED_BACK_STATES = ("40001", "40P01")
 
 _MYSQL_DEADLOCK = 1213
+
+_INSUFFICIENT_PRIVILEGE, _LOCK_NOT_AVAILABLE = "42501", "55P03"
 
 # Connection, transaction state (read-only, idle for too long), rollback, resources, lock, operator intervention, system. The class
 # of the driver's error does not tell: it is the same for a value that is too long for an index.
@@ -38,15 +41,16 @@ _MYSQL_LOGIN_ERRORS = (1044, 1045, 1049, 1698)
 
 def is_refused_login(error: DBAPIError) -> bool:
     """Return whether the database refuses the user, the password or the name of the database: no retry helps."""
+    number = mysql.error_number(error.orig)
     state = sqlstate(error)
-    if state is not None:
+    if number is None and state is not None:
         return state.startswith(_LOGIN_STATES)
     if not isinstance(error, OperationalError) or error.connection_invalidated:
         return False
-    return getattr(error.orig, "args", ())[:1] in [(number,) for number in _MYSQL_LOGIN_ERRORS] or (
-        # Of a connection that fails, SQLAlchemy knows no statement.
-        error.statement is None and _LOGIN_REFUSED.search(str(error.orig)) is not None
-    )
+    if number is not None:
+        return number in _MYSQL_LOGIN_ERRORS
+    # Of a connection that fails, SQLAlchemy knows no statement.
+    return error.statement is None and _LOGIN_REFUSED.search(str(error.orig)) is not None
 
 
 def is_outage(error: DBAPIError) -> bool:
@@ -55,6 +59,9 @@ def is_outage(error: DBAPIError) -> bool:
         return True
     if is_refused_login(error):
         return False
+    number = mysql.error_number(error.orig)
+    if number is not None:
+        return isinstance(error, (OperationalError, InternalError)) and mysql.is_outage_number(number)
     state = sqlstate(error)
     if state is not None:
         return state.startswith(_OUTAGE_STATES)
@@ -95,11 +102,33 @@ def translated_errors(
 
 def database_message(error: DBAPIError) -> str:
     """Return the first line of the database's message, without the statement and its values."""
-    return shortened(str(error.orig).strip().split("\n", maxsplit=1)[0])
+    return shortened(driver_message(error.orig).split("\n", maxsplit=1)[0])
+
+
+def driver_message(driver: BaseException | None) -> str:
+    """Return the message of a driver's error; those of MySQL put a number before it."""
+    arguments: tuple[object, ...] = getattr(driver, "args", ())
+    return str(arguments[1] if len(arguments) > 1 and isinstance(arguments[0], int) else driver).strip()
+
+
+def is_lock_timeout(error: DBAPIError) -> bool:
+    """Return whether a statement did not get its lock: another transaction has it."""
+    number = mysql.error_number(error.orig)
+    if number is not None:
+        return mysql.is_lock_timeout(number)
+    return sqlstate(error) == _LOCK_NOT_AVAILABLE or "NOWAIT" in database_message(error)
+
+
+def lacks_rights(error: DBAPIError) -> bool:
+    """Return whether the user may not do what the statement does."""
+    number = mysql.error_number(error.orig)
+    if number is not None:
+        return mysql.lacks_rights(number)
+    return sqlstate(error) == _INSUFFICIENT_PRIVILEGE or "readonly database" in database_message(error)
 
 
 def sqlstate(error: DBAPIError) -> str | None:
-    """Return the SQLSTATE of an error; None where the driver does not pass it on (psycopg and psycopg2 do)."""
+    """Return the SQLSTATE of an error; None where the driver does not pass it on (psycopg, psycopg2 and newer PyMySQL do)."""
     return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy.engine import Dialect
 from sqlalchemy.engine.default import DefaultDialect
+
+from airflow_kafka_offsets.database.mysql import is_mariadb
 
 
 def is_too_long(name: str, dialect: Dialect) -> bool:
@@ -18,4 +22,6 @@ def without_placeholders(dialect: Dialect) -> Dialect:
     With the placeholders of some drivers, such as `%s`, every percent sign in a name is doubled.
     """
     plain: type[DefaultDialect] = type(dialect)  # type: ignore[assignment]  # as every dialect is
-    return plain(paramstyle="named")
+    # SQLAlchemy's dialect of MySQL is also that of MariaDB, once it has connected to one.
+    options: dict[str, Any] = {"is_mariadb": is_mariadb(dialect)} if dialect.name == "mysql" else {}
+    return plain(paramstyle="named", **options)

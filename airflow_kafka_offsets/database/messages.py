@@ -12,6 +12,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.types import NullType
 
 from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.database import mysql
+from airflow_kafka_offsets.database.errors import driver_message
 
 # character_not_in_repertoire and untranslatable_character: these messages quote the names of encodings.
 _ABOUT_ENCODINGS = ("22021", "22P05")
@@ -35,22 +37,21 @@ def refusal(error: BaseException, table: sa.Table | None = None) -> str:
     driver: Any = error.orig if isinstance(error, DBAPIError) else error
     diag = getattr(driver, "diag", None)
     state = getattr(driver, "sqlstate", None) or getattr(driver, "pgcode", None)
-    words = getattr(diag, "message_primary", None) or _message(driver)
+    words = getattr(diag, "message_primary", None) or driver_message(driver)
     # SQLite's messages hold no values.
-    if state not in _ABOUT_ENCODINGS and not isinstance(driver, sqlite3.Error):
+    is_safe = isinstance(driver, sqlite3.Error) or mysql.quotes_names_only(mysql.error_number(driver))
+    if state not in _ABOUT_ENCODINGS and not is_safe:
         words = _without_values(words, _names(diag, table))
-    column = getattr(diag, "column_name", None) or (table is not None and _copied_column(diag, table)) or None
+    column = getattr(diag, "column_name", None)
+    if column is None and table is not None:
+        column = _copied_column(diag, table)
+        if mysql.error_number(driver) is not None:
+            column = mysql.column_of_message(driver_message(driver), table.columns.keys())
     facts = [f"SQLSTATE {state}"] if state else []
     if column is not None:
         kind = None if table is None or column not in table.columns else table.columns[column].type
         facts.append(f"column {column!r}" + ("" if kind is None or isinstance(kind, NullType) else f" of type {kind}"))
     return shortened(words) + (f" ({', '.join(facts)})" if facts else "")
-
-
-def _message(driver: Any) -> str:
-    """Return the message of an error; drivers of MySQL put a number before it."""
-    arguments = driver.args
-    return str(arguments[1] if len(arguments) > 1 and isinstance(arguments[0], int) else driver).strip()
 
 
 def _without_values(words: str, names: Sequence[str]) -> str:

@@ -1,4 +1,6 @@
-"""The settings of Postgres sessions that decide what values mean: they are the same, whatever server, database, role and environment set.
+"""The settings of sessions that decide what values mean: they are the same, whatever server, database, role and environment set.
+
+Those of Postgres are here, those of MySQL in `database.mysql`.
 
 Others stay as they are. Drivers recognize both forms of bytes (`bytea_output`), and quote as `standard_conforming_strings` was when
 they connected. The `search_path` says which table a name without a schema means, and that is for the user to decide.
@@ -10,6 +12,8 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.database import mysql
 
 _SETTINGS = {
     # COPY sends UTF-8. Drivers read text as bytes where it is SQL_ASCII.
@@ -26,9 +30,11 @@ _SET = f"SELECT {', '.join(f'set_config({name!r}, {value!r}, false)' for name, v
 def unify_sessions(engine: Engine) -> None:
     """Have all sessions of an engine use the same settings, also those that its pool has open already.
 
-    They are set when a connection leaves the pool. The server reports each change of them to the client: where they are right, this
+    They are set when a connection leaves the pool. The server of Postgres reports each change of them to the client: where they are right, this
     takes no request, and where something reset them, they are set again.
     """
+    if mysql.is_mysql(engine.dialect):
+        mysql.unify_sessions(engine)
     if engine.dialect.name != "postgresql" or sa.event.contains(engine, "checkout", _set):
         return
     # Before SQLAlchemy's own first statements, which fail where text is read as bytes.

@@ -17,6 +17,7 @@ from airflow.sdk import BaseHook
 
 from airflow_kafka_offsets.core.hosts import is_this_machine
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.hooks.mysql import mysql_engine, mysql_weakness
 from airflow_kafka_offsets.kafka.config import check_config
 from airflow_kafka_offsets.sinks.sink import ConnectedSink, Sink, connect
 
@@ -33,24 +34,29 @@ LAUNCHERS = {"spark": "airflow_kafka_offsets.hooks.spark:SparkSubmitLauncher"}
 
 
 def database_engine(conn_id: str) -> Engine:
-    """Return the engine of the connection's own hook, which logs in as its provider does.
+    """Return the engine of the connection's own hook, which logs in as its provider does; for MySQL and MariaDB see `hooks.mysql`.
 
     :raises AirflowNotFoundException: there is no such connection
-    :raises ConfigurationError: its hook has no SQLAlchemy engine
+    :raises ConfigurationError: its hook has no SQLAlchemy engine, or its extra cannot be used
     """
     from airflow_kafka_offsets.database.session import unify_sessions
 
     connection = BaseHook.get_connection(conn_id)
-    hook = connection.get_hook()  # type: ignore[no-untyped-call]
+    engine = mysql_engine(connection) if connection.conn_type == "mysql" else _engine_of_hook(connection)
+    unify_sessions(engine)
+    _warn_once(engine, conn_id)
+    return engine
+
+
+def _engine_of_hook(connection: Any) -> Engine:
+    hook = connection.get_hook()
     if not hasattr(hook, "get_sqlalchemy_engine"):
         raise ConfigurationError(
-            f"Connection {conn_id!r} is of type {connection.conn_type!r}, which is no SQL database: the target and the "
+            f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}, which is no SQL database: the target and the "
             "positions must be in one"
         )
     # Error messages must not show the values of rows.
     engine: Engine = hook.get_sqlalchemy_engine(engine_kwargs={"hide_parameters": True})
-    unify_sessions(engine)
-    _warn_once(engine, conn_id)
     return engine
 
 
@@ -66,7 +72,9 @@ def _warn_once(engine: Engine, conn_id: str) -> None:
 
 
 def database_weakness(driver_connection: Any) -> str | None:
-    """Return why a connection of psycopg is not safe, as a sentence; None where it is, and for other drivers."""
+    """Return why a connection of psycopg or PyMySQL is not safe, as a sentence; None where it is, and for other drivers."""
+    if (problem := mysql_weakness(driver_connection)) is not None:
+        return problem
     pgconn = getattr(driver_connection, "pgconn", None)
     if pgconn is None or pgconn.ssl_in_use or is_this_machine(driver_connection.info.host):
         return None

@@ -21,7 +21,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from airflow_kafka_offsets.core.log_identity import check_cluster
-from airflow_kafka_offsets.database.errors import database_message, sqlstate, translated_errors
+from airflow_kafka_offsets.database.errors import database_message, is_lock_timeout, lacks_rights, translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import DatabaseBusyError, FencedError, GroupBusyError, LedgerError
 from airflow_kafka_offsets.ledger.batch_rows import Batch, TaskRun
@@ -32,8 +32,6 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-_INSUFFICIENT_PRIVILEGE, _LOCK_NOT_AVAILABLE = "42501", "55P03"
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +242,7 @@ def claim_group(ledger: Ledger, group_id: str, owner: TaskRun, *, cluster_id: st
     except DatabaseBusyError as error:
         raise GroupBusyError(f"Group {group_id!r} cannot be claimed: {error}") from error
     except DBAPIError as error:
-        if sqlstate(error) == _INSUFFICIENT_PRIVILEGE or "readonly database" in database_message(error):
+        if lacks_rights(error):
             raise LedgerError(
                 f"User {engine.url.username!r} of database {engine.url.database!r} may not write to the state tables: "
                 f"{database_message(error)}. GRANT SELECT, INSERT, UPDATE and DELETE on them, and USAGE on their sequence."
@@ -262,7 +260,7 @@ def _lock_at_once(conn: Connection, tables: Tables, group_id: str) -> sa.Row[tup
     try:
         row = conn.execute(select).one_or_none()
     except OperationalError as error:
-        if sqlstate(error) == _LOCK_NOT_AVAILABLE or "NOWAIT" in database_message(error):
+        if is_lock_timeout(error):
             raise GroupBusyError(f"Group {group_id!r} is being committed by another run right now") from error
         raise
     if row is None:  # Under REPEATABLE READ, a row that another run has just inserted is not visible yet.

@@ -6,7 +6,9 @@ the columns of the current version only.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect
@@ -17,6 +19,7 @@ from sqlalchemy.sql.compiler import DDLCompiler
 
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.database.errors import database_message, is_outage, sqlstate
+from airflow_kafka_offsets.database.mysql import check_transactional, is_mysql
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
 from airflow_kafka_offsets.ledger.tables import (
@@ -32,6 +35,8 @@ from airflow_kafka_offsets.ledger.tables import (
 _BEGIN = {"postgresql": "BEGIN", "sqlite": "BEGIN IMMEDIATE"}
 
 _NO_SUCH_SCHEMA = "3F000"
+
+_LOCK_SECONDS = 60
 
 
 def initialize(ledger: Ledger) -> bool:
@@ -57,12 +62,14 @@ def create_missing(ledger: Ledger) -> bool:
     Workers with the earlier version of this package may still use them: an administrator decides when to upgrade.
 
     :return: whether they were created
-    :raises LedgerError: the tables cannot be created, or are of another version
+    :raises LedgerError: the tables cannot be created, are of another version, or have no transactions
     :raises DatabaseUnavailableError: the database is unavailable, or out of space for example
     """
     tables = ledger.tables
     tables.check_names(ledger.engine.dialect)
     with ledger.connect() as conn:
+        names = [table.name for table in tables.metadata.sorted_tables]
+        check_transactional(conn, tables.metadata.schema, names, error=LedgerError)
         if installed_version(conn, tables) is not None:
             return False
     return _change(ledger, lambda conn: _create(conn, tables), "created", "Grant CREATE on the schema")
@@ -102,8 +109,13 @@ def _upgrade(ledger: Ledger) -> bool:
 def _change(ledger: Ledger, work: Callable[[Connection], bool], done: str, way_out: str) -> bool:
     """Run a transaction that changes the tables; return False where another process has changed them meanwhile."""
     engine, tables = ledger.engine, ledger.tables
+
+    def alone(conn: Connection) -> bool:
+        with _named_lock(conn, tables):
+            return work(conn)
+
     try:
-        return transact(engine, work)
+        return transact(engine, alone)
     except DBAPIError as error:
         # Where two processes create the tables at the same time, one of them gets an error.
         with ledger.connect() as conn:
@@ -122,6 +134,24 @@ def _change(ledger: Ledger, work: Callable[[Connection], bool], done: str, way_o
             f"{engine.url.username!r}: {database_message(error)}. {way_out}, or let an administrator apply the output of "
             "'airflow kafka-offsets init --show-sql'."
         ) from error
+
+
+@contextmanager
+def _named_lock(conn: Connection, tables: Tables) -> Iterator[None]:
+    """Keep other processes from changing the tables, where each DDL statement ends the transaction and its locks."""
+    if not is_mysql(conn.dialect):
+        yield
+        return
+    # Of the server: a name has 64 characters at most.
+    digest = hashlib.sha256(
+        f"{tables.metadata.schema or conn.engine.url.database}.{tables.prefix}".encode()
+    ).hexdigest()[:32]
+    name = f"airflow_kafka_offsets.{digest}"
+    conn.execute(sa.select(sa.func.get_lock(name, _LOCK_SECONDS))).all()
+    try:
+        yield
+    finally:
+        conn.execute(sa.select(sa.func.release_lock(name))).all()
 
 
 def _missing_schema(tables: Tables, dialect: Dialect) -> str:
@@ -303,8 +333,10 @@ def _add_schemas(conn: Connection, tables: Tables) -> Iterator[Statement]:
         for column, type_ in columns.items():
             if column not in existing:
                 yield TableStatement(f"ALTER TABLE {{}} ADD {column} {type_}", table)
+    # Elsewhere a TEXT has no limit.
+    text = "LONGTEXT" if is_mysql(dialect) else "TEXT"
     yield TableStatement(
-        "CREATE TABLE IF NOT EXISTS {} (digest VARCHAR(64) NOT NULL, type VARCHAR(20) NOT NULL, texts TEXT NOT NULL, "
+        f"CREATE TABLE IF NOT EXISTS {{}} (digest VARCHAR(64) NOT NULL, type VARCHAR(20) NOT NULL, texts {text} NOT NULL, "
         "PRIMARY KEY (digest))",
         tables.schema_texts,
     )

@@ -13,12 +13,16 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect, Engine
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.schema import Constraint, CreateIndex, CreateTable
 from sqlalchemy.sql import ClauseElement
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy.sql.compiler import DDLCompiler
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from airflow_kafka_offsets.core.history import OPEN_STATES
+from airflow_kafka_offsets.database.column_types import ExactString, ExactText, any_bytes, moment
 from airflow_kafka_offsets.database.identifiers import is_too_long, without_placeholders
+from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
@@ -37,6 +41,9 @@ class UtcDateTime(TypeDecorator[datetime]):
 
     impl = sa.DateTime(timezone=True)
     cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(moment(timezone=True))
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         if value is None or dialect.name == "postgresql":
@@ -65,6 +72,23 @@ def _optional(**types: Any) -> list[sa.Column[Any]]:
     return _columns(types, nullable=True)
 
 
+class _OneOpenLoad(Constraint):
+    """A group has one open load at most, in databases without partial indexes: a generated column is its name, or null."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name)
+        self.ddl_if(callable_=lambda *_, dialect, **__: is_mysql(dialect))
+
+
+@compiles(_OneOpenLoad)
+def _one_open_load(constraint: _OneOpenLoad, compiler: DDLCompiler, **_: object) -> str:
+    type_ = compiler.dialect.type_compiler_instance.process(ExactString(NAME_LENGTH))
+    states = ", ".join(f"'{state}'" for state in OPEN_STATES)
+    group = f"CASE WHEN kind = 'load' AND state IN ({states}) THEN consumer_group END"
+    name = compiler.preparer.quote(str(constraint.name))
+    return f"open_load {type_} GENERATED ALWAYS AS ({group}) STORED, UNIQUE KEY {name} (open_load)"
+
+
 class Tables:
     """The state tables, in a schema or with a prefix before their names.
 
@@ -77,44 +101,44 @@ class Tables:
         self.prefix = prefix
         self._partial: set[sa.Index] = set()
         # Kafka limits topic names to 249 characters; MySQL needs a length for text in a key.
-        topic = sa.String(249)
-        name = sa.String(NAME_LENGTH)
+        topic = ExactString(249)
+        name = ExactString(NAME_LENGTH)
         # SQLite generates numbers only for a primary key of type INTEGER.
         serial = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
         self.schema_version = self._table("offsets_schema_version", *_keys(version=sa.Integer))
         self.installation = self._table(
-            "offsets_installation", *_keys(number=sa.Integer), *_required(installation_id=sa.String(40))
+            "offsets_installation", *_keys(number=sa.Integer), *_required(installation_id=ExactString(40))
         )
         self.consumer_groups = self._table(
             "consumer_groups",
             *_keys(group_id=name),
             *_optional(cluster_id=name),
             *_required(generation=sa.BigInteger, epoch=sa.BigInteger),
-            *_optional(lease_owner=sa.Text, lease_expires_at=UtcDateTime),
+            *_optional(lease_owner=ExactText, lease_expires_at=UtcDateTime),
         )
         self.consumed_offsets = self._table(
             "consumed_offsets",
             *_keys(consumer_group=name, topic=topic, partition=sa.Integer),
             *_required(offset_value=sa.BigInteger),
-            *_optional(topic_id=sa.String(40), leader_epoch=sa.Integer, record_timestamp=UtcDateTime),
+            *_optional(topic_id=ExactString(40), leader_epoch=sa.Integer, record_timestamp=UtcDateTime),
             *_required(batch_id=sa.BigInteger, updated_at=UtcDateTime),
         )
         self.offset_batches = self._table(
             "offset_batches",
             sa.Column("batch_id", serial, primary_key=True, autoincrement=True),
             *_required(consumer_group=name, generation=sa.BigInteger),
-            *_required(kind=sa.String(20), state=sa.String(20), attempt=sa.Integer),
+            *_required(kind=ExactString(20), state=ExactString(20), attempt=sa.Integer),
             *_optional(epoch=sa.BigInteger),
             *_optional(dag_id=name, task_id=name, run_id=name, map_index=sa.Integer, try_number=sa.Integer),
-            *_optional(target_table=sa.Text, staging_uri=sa.Text, transform=sa.Text, fingerprint=sa.String(64)),
+            *_optional(target_table=ExactText, staging_uri=ExactText, transform=ExactText, fingerprint=ExactString(64)),
             *_optional(records=sa.BigInteger, row_count=sa.BigInteger, dead_letters=sa.BigInteger),
-            *_optional(scenario=sa.Text, reason=sa.Text, who=sa.Text),
+            *_optional(scenario=ExactText, reason=ExactText, who=ExactText),
             *_required(planned_at=UtcDateTime),
             *_optional(staged_at=UtcDateTime, committed_at=UtcDateTime),
-            *_optional(triggered_by=sa.Text, os_user=sa.Text, database_user=sa.Text),
+            *_optional(triggered_by=ExactText, os_user=ExactText, database_user=ExactText),
             *_optional(records_since_ms=sa.BigInteger, records_until_ms=sa.BigInteger),
-            *_optional(added_columns=sa.Text, letters_topic=topic, letters_sent_at=UtcDateTime),
+            *_optional(added_columns=ExactText, letters_topic=topic, letters_sent_at=UtcDateTime),
             *_optional(publishing_at=UtcDateTime, files_since=UtcDateTime),
         )
         batches = self.offset_batches.c
@@ -122,6 +146,7 @@ class Tables:
         self._index("offset_batches_by_group", batches.consumer_group, batches.batch_id)
         still_open = sa.and_(batches.kind == "load", batches.state.in_(OPEN_STATES))
         self._partial_index("offset_batches_one_open", still_open, batches.consumer_group, unique=True)
+        self.offset_batches.append_constraint(_OneOpenLoad(f"{prefix}offset_batches_one_open"))
         self.unsent = sa.and_(batches.letters_topic.is_not(None), batches.letters_sent_at.is_(None))
         self._partial_index("offset_batches_unsent", self.unsent, batches.consumer_group)
         self._partial_index("offset_batches_publishing", batches.publishing_at.is_not(None), batches.consumer_group)
@@ -129,18 +154,18 @@ class Tables:
         self.offset_ranges = self._table(
             "offset_ranges",
             *_keys(batch_id=sa.BigInteger, topic=topic, partition=sa.Integer),
-            *_optional(topic_id=sa.String(40)),
+            *_optional(topic_id=ExactString(40)),
             *_required(start_offset=sa.BigInteger, end_offset=sa.BigInteger, target_offset=sa.BigInteger),
             *_optional(leader_epoch=sa.Integer, end_epoch=sa.Integer),
             *_optional(replaced_from=sa.BigInteger, replaced_to=sa.BigInteger),
             *_optional(records=sa.BigInteger, dead_letters=sa.BigInteger, bytes=sa.BigInteger),
             *_optional(first_timestamp=UtcDateTime, last_timestamp=UtcDateTime),
-            *_required(how=sa.String(20)),
+            *_required(how=ExactString(20)),
         )
         self.offset_gaps = self._table(
             "offset_gaps",
             *_keys(batch_id=sa.BigInteger, topic=topic, partition=sa.Integer, start_offset=sa.BigInteger),
-            *_required(end_offset=sa.BigInteger, cause=sa.Text, decision=sa.Text),
+            *_required(end_offset=sa.BigInteger, cause=ExactText, decision=ExactText),
         )
         self.replaced_output = self._table(
             "replaced_output",
@@ -151,9 +176,9 @@ class Tables:
             "dead_letters",
             *_keys(batch_id=sa.BigInteger, topic=topic, partition=sa.Integer, offset_value=sa.BigInteger),
             *_required(consumer_group=name),
-            *_optional(key=sa.LargeBinary, value=sa.LargeBinary, headers=sa.Text, record_timestamp=UtcDateTime),
-            *_required(error=sa.Text),
-            *_optional(error_class=sa.String(20), schema_id=sa.BigInteger),
+            *_optional(key=any_bytes(), value=any_bytes(), headers=ExactText, record_timestamp=UtcDateTime),
+            *_required(error=ExactText),
+            *_optional(error_class=ExactString(20), schema_id=sa.BigInteger),
         )
         letters = self.dead_letters.c
         # As text, since a database that plans with bound values would not see that the index covers the condition.
@@ -161,13 +186,13 @@ class Tables:
         self._partial_index("dead_letters_with_contents", self.with_contents, letters.consumer_group, letters.batch_id)
         self.schema_texts = self._table(
             "schema_texts",
-            *_keys(digest=sa.String(64)),
-            *_required(type=sa.String(20), texts=sa.Text),
+            *_keys(digest=ExactString(64)),
+            *_required(type=ExactString(20), texts=ExactText),
         )
         self.batch_schemas = self._table(
             "batch_schemas",
-            *_keys(batch_id=sa.BigInteger, part=sa.String(20), schema_id=sa.BigInteger),
-            *_required(digest=sa.String(64)),
+            *_keys(batch_id=sa.BigInteger, part=ExactString(20), schema_id=sa.BigInteger),
+            *_required(digest=ExactString(64)),
         )
 
     @staticmethod
@@ -189,7 +214,9 @@ class Tables:
                     )
 
     def _table(self, name: str, *columns: sa.Column[object]) -> sa.Table:
-        return sa.Table(f"{self.prefix}{name}", self.metadata, *columns)
+        # Another engine may be the default of the server.
+        engine = "InnoDB"
+        return sa.Table(f"{self.prefix}{name}", self.metadata, *columns, mysql_engine=engine, mariadb_engine=engine)
 
     def _index(self, name: str, *columns: sa.ColumnElement[object], **options: object) -> sa.Index:
         return sa.Index(f"{self.prefix}{name}", *columns, **options)  # type: ignore[arg-type]

@@ -57,7 +57,7 @@ from airflow_kafka_offsets.spark.job import Launcher
 log = logging.getLogger(__name__)
 
 # The databases whose tables keep the milliseconds of timestamps, the state tables included.
-_EXACT_TIMES = ("postgresql", "sqlite")
+_EXACT_TIMES = ("postgresql", "sqlite", "mysql", "mariadb")
 
 
 def replay(

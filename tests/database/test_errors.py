@@ -66,7 +66,22 @@ class TestOutage:
         # The same text in a statement's error is something else.
         assert is_outage(OperationalError("INSERT", None, failed))
 
-    @pytest.mark.parametrize(("number", "expected"), [(1045, False), (1049, False), (2003, True)])
+    @pytest.mark.parametrize(
+        ("number", "expected"),
+        [
+            (1045, False),  # a wrong password
+            (1049, False),  # no such database
+            (2003, True),  # no connection
+            (1205, True),  # lock wait timeout
+            (1290, True),  # read-only, as after a failover
+            (1114, True),  # the table is full
+            (1927, True),  # the connection was killed
+            (1142, False),  # rights
+            (4025, False),  # a CHECK of MariaDB
+            (1644, False),  # a trigger's own exception
+            (1062, False),  # a duplicate
+        ],
+    )
     def test_mysql_has_numbers(self, number: int, expected: bool) -> None:
         assert is_outage(OperationalError(None, None, Exception(number, "…"))) is expected
 

@@ -1,4 +1,4 @@
-"""kill -9 at every point of a load, in the first try and in a retry, on Postgres and SQLite. Every offset exactly once.
+"""kill -9 at every point of a load, in the first try and in a retry, on Postgres, SQLite and MariaDB. Every offset exactly once.
 
 The killed processes do Spark's part themselves (see `inline.py`), the try that follows uses real Spark; kill -9 of a whole
 task with Spark is in `test_crash.py`.
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import sqlalchemy as sa
@@ -19,8 +20,7 @@ from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
-from devstack.postgres import PostgresServer
-from devstack.proxy import PostgresProxy
+from devstack.proxy import DatabaseProxy, MariaDbProxy, PostgresProxy
 from tests.support.clients import produce
 from tests.support.dying_load import POINTS, DyingLoad, Load
 from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, positions, rows
@@ -34,6 +34,13 @@ IN_THE_WIRE = "after COMMIT, its answer lost"
 
 DECIDED = {"after COMMIT", IN_THE_WIRE, "before clean-up", "during clean-up"}
 """Points at which the batch is committed, whatever becomes of the process."""
+
+
+class Server(NamedTuple):
+    """Loads into a database server, and a proxy in front of it."""
+
+    loader: Loader
+    proxy: DatabaseProxy
 
 
 @pytest.fixture
@@ -51,11 +58,21 @@ def load(loader: Loader, orders: str, tmp_path: Path) -> Load:
     return Load(url, loader.kafka.bootstrap_servers, (orders,), RUN, options)
 
 
+@pytest.fixture(params=["postgresql", "mariadb"])
+def server(request: pytest.FixtureRequest) -> Server:
+    """A database that is reached over a network."""
+    if request.param == "postgresql":
+        loader: Loader = request.getfixturevalue("postgres_loader")
+        return Server(loader, PostgresProxy(request.getfixturevalue("postgres").port))
+    engine, kafka, launcher = map(request.getfixturevalue, ("mariadb_engine", "kafka", "launcher"))
+    return Server(Loader(kafka, engine, launcher), MariaDbProxy(request.getfixturevalue("mariadb").port))
+
+
 @pytest.fixture
-def postgres_load(postgres_loader: Loader, orders: str, tmp_path: Path) -> Load:
-    url = postgres_loader.engine.url.render_as_string(hide_password=False)
+def server_load(server: Server, orders: str, tmp_path: Path) -> Load:
+    url = server.loader.engine.url.render_as_string(hide_password=False)
     options = {"staging_dir": str(tmp_path / "staging")}
-    return Load(url, postgres_loader.kafka.bootstrap_servers, (orders,), RUN, options)
+    return Load(url, server.loader.kafka.bootstrap_servers, (orders,), RUN, options)
 
 
 def killed(load: Load, point: str) -> None:
@@ -106,22 +123,20 @@ def test_a_load_that_is_killed_is_finished_by_the_next_run(loader: Loader, load:
 
 
 @contextmanager
-def through_a_proxy(postgres: PostgresServer, load: Load) -> Iterator[tuple[PostgresProxy, Load]]:
-    with PostgresProxy(postgres.port) as proxy:
+def through_a_proxy(server: Server, load: Load) -> Iterator[tuple[DatabaseProxy, Load]]:
+    with server.proxy as proxy:
         url = sa.make_url(load.url).set(port=proxy.port).render_as_string(hide_password=False)
         yield proxy, replace(load, url=url)
 
 
 @pytest.mark.parametrize("tries", [1, 2], ids=["first-try", "retry"])
-def test_a_load_that_is_killed_before_it_learns_of_its_commit(
-    postgres_loader: Loader, postgres: PostgresServer, postgres_load: Load, tries: int
-) -> None:
-    load = postgres_load
+def test_a_load_that_is_killed_before_it_learns_of_its_commit(server: Server, server_load: Load, tries: int) -> None:
+    load = server_load
     if tries == 2:
         killed(load, "while a slice is read")
         load = replace(load, run=replace(RUN, try_number=2))
     with (
-        through_a_proxy(postgres, load) as (proxy, proxied),
+        through_a_proxy(server, load) as (proxy, proxied),
         DyingLoad(proxied, "inside the transaction", IN_THE_WIRE) as dying,
     ):
         dying.reach("inside the transaction")
@@ -129,17 +144,15 @@ def test_a_load_that_is_killed_before_it_learns_of_its_commit(
         dying.go_on()
         dying.reach(IN_THE_WIRE)
         dying.kill()
-    assert visible_rows(postgres_loader.engine) == 2 * COUNT
+    assert visible_rows(server.loader.engine) == 2 * COUNT
 
-    finish(postgres_loader, load, replace(RUN, try_number=tries + 1))
+    finish(server.loader, load, replace(RUN, try_number=tries + 1))
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["committed", "not-committed"])
-def test_an_unknown_outcome_is_decided_from_the_ledger(
-    postgres_loader: Loader, postgres: PostgresServer, postgres_load: Load, committed: bool
-) -> None:
+def test_an_unknown_outcome_is_decided_from_the_ledger(server: Server, server_load: Load, committed: bool) -> None:
     with (
-        through_a_proxy(postgres, postgres_load) as (proxy, proxied),
+        through_a_proxy(server, server_load) as (proxy, proxied),
         DyingLoad(proxied, "inside the transaction") as one,
     ):
         one.reach("inside the transaction")
@@ -153,19 +166,17 @@ def test_an_unknown_outcome_is_decided_from_the_ledger(
 
     if committed:
         assert told.rows == 2 * COUNT, told
-        assert visible_rows(postgres_loader.engine) == 2 * COUNT
+        assert visible_rows(server.loader.engine) == 2 * COUNT
     else:
         assert type(told).__name__ == "DatabaseUnavailableError", told
         assert "was not committed, and nothing of it was written" in str(told)
-        assert visible_rows(postgres_loader.engine) == 0
-    finish(postgres_loader, postgres_load, replace(RUN, try_number=2))
+        assert visible_rows(server.loader.engine) == 0
+    finish(server.loader, server_load, replace(RUN, try_number=2))
 
 
-def test_the_ledger_that_cannot_be_asked_leaves_the_outcome_to_the_next_try(
-    postgres_loader: Loader, postgres: PostgresServer, postgres_load: Load
-) -> None:
+def test_the_ledger_that_cannot_be_asked_leaves_the_outcome_to_the_next_try(server: Server, server_load: Load) -> None:
     with (
-        through_a_proxy(postgres, postgres_load) as (proxy, proxied),
+        through_a_proxy(server, server_load) as (proxy, proxied),
         DyingLoad(proxied, "inside the transaction") as one,
     ):
         one.reach("inside the transaction")
@@ -177,4 +188,4 @@ def test_the_ledger_that_cannot_be_asked_leaves_the_outcome_to_the_next_try(
     assert type(told).__name__ == "CommitUnknownError", told
     assert told.retriable
 
-    finish(postgres_loader, postgres_load, replace(RUN, try_number=2))
+    finish(server.loader, server_load, replace(RUN, try_number=2))

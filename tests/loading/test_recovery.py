@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import DataLossError, ForeignBatchError, StagingError, TopicRecreatedError
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
@@ -88,7 +89,7 @@ def test_a_table_is_the_same_with_and_without_its_default_schema(
     inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
 ) -> None:
     name = topic()
-    default = inline_loader.engine.dialect.name.replace("postgresql", "public").replace("sqlite", "main")
+    default = sa.inspect(inline_loader.engine).default_schema_name
     for number, schema in enumerate([None, default, None]):
         produce(kafka, name, names(number, 1))
         # Of the same load are the batch that is left open, and the one that is committed.

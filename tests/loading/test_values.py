@@ -14,7 +14,7 @@ from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.raw import Raw
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
-from tests.support.loads import Loader, TopicFactory, rows
+from tests.support.loads import Loader, TopicFactory, reflected, rows
 
 pytestmark = pytest.mark.server
 
@@ -43,7 +43,7 @@ def test_every_type_survives(loader: Loader, kafka: KafkaBroker, topic: TopicFac
 
     loader(name, value_format=Json(ddl))
 
-    table = sa.Table("target", sa.MetaData(), autoload_with=loader.engine)
+    table = reflected(loader.engine, "target")
     with loader.engine.connect() as conn:
         loaded = conn.execute(sa.select(table).order_by(table.c._kafka_offset)).mappings().all()
     instant = loaded[0]["instant"]

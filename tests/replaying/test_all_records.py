@@ -23,7 +23,7 @@ from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.clients import Kafka, produce
 from tests.support.dying_load import DyingLoad, Replay
 from tests.support.inline import InlineLauncher
-from tests.support.loads import Loader, TopicFactory, rows
+from tests.support.loads import Loader, TopicFactory, in_dialect, rows
 from tests.support.openings import KEPT, at, one_record_transactions, produce_at
 from tests.support.replays import RUN, Interrupted, Replayer, die, offsets, proved, states, url
 from tests.support.rewinds import Rewinder
@@ -74,15 +74,15 @@ def test_a_column_that_rounds_timestamps_says_nothing_of_the_span(
 
 
 def test_other_databases_are_refused(replayer: Replayer) -> None:
-    mysql: Any = SimpleNamespace(dialect=SimpleNamespace(name="mysql"))
+    other: Any = SimpleNamespace(dialect=SimpleNamespace(name="mssql"))
 
-    with pytest.raises(ConfigurationError, match="on mysql may not keep the milliseconds"):
-        Replayer(replace(replayer.loader, engine=mysql))("orders", SPAN, **OWN)
+    with pytest.raises(ConfigurationError, match="on mssql may not keep the milliseconds"):
+        Replayer(replace(replayer.loader, engine=other))("orders", SPAN, **OWN)
 
 
 def execute(engine: Engine, statement: str) -> None:
     with engine.begin() as conn:
-        conn.exec_driver_sql(statement)
+        conn.exec_driver_sql(in_dialect(engine, statement))
 
 
 def batches(replayer: Replayer, table: str = "target") -> dict[tuple[int, int], int]:

@@ -15,7 +15,7 @@ from airflow_kafka_offsets.exceptions import (
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import produce
-from tests.support.loads import Loader, TopicFactory, names, positions, rows
+from tests.support.loads import Loader, TopicFactory, in_dialect, names, positions, rows
 from tests.support.replays import Interrupted, Replayer, offsets, proved, states
 from tests.support.rewinds import TARGET, Rewinder
 
@@ -229,7 +229,8 @@ class TestIntoTheGroupsTable:
 
         def rewind() -> None:
             with loader.engine.begin() as conn:
-                conn.execute(sa.text("UPDATE consumed_offsets SET offset_value = 4 WHERE partition = 0"))
+                moved = "UPDATE consumed_offsets SET offset_value = 4 WHERE partition = 0"
+                conn.execute(sa.text(in_dialect(conn.engine, moved)))
 
         with pytest.raises(DoubleLoadError, match=r"\[0\] 3..7: position 4 is stored"):
             replayer(orders, {orders: {0: (3, 7)}}, sink=SqlTable("target"), replace=True, launcher=Interrupted(rewind))

@@ -21,5 +21,7 @@ def kafka(log: Kafka) -> Kafka:
 def inline_loader(inline_loader: Loader) -> Iterator[Loader]:
     """Leaves no temporary table behind, in no connection."""
     yield inline_loader
+    if inline_loader.engine.dialect.name == "mysql":  # which does not list them
+        return
     with inline_loader.engine.connect() as conn:
         assert sa.inspect(conn).get_temp_table_names() == []

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.dialects import mssql, mysql, postgresql, sqlite
+from sqlalchemy.dialects import mssql, postgresql, sqlite
 from sqlalchemy.engine import Connection, Dialect
 
 from airflow_kafka_offsets.database.identifiers import without_placeholders
@@ -19,7 +19,7 @@ from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS, row_column
 from airflow_kafka_offsets.sinks.sql.column_types import created_table
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.sinks.sql.target import SqlTarget
-from airflow_kafka_offsets.sinks.sql.upsert import check_key
+from airflow_kafka_offsets.sinks.sql.upsert_key import check_key
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
@@ -89,9 +89,9 @@ def test_the_first_record_with_a_null_key_is_named(conn: Connection, tmp_path: P
         SqlTarget(conn, SINK).write(staged(tmp_path, [row(None, "b", 8), row(1, "a", 1)], [row(None, None, 3)]))
 
 
-@pytest.mark.parametrize("kind", [mysql.dialect, mssql.dialect], ids=["mysql", "mssql"])
-def test_another_database_is_refused_by_name(kind: type[Dialect]) -> None:
-    with pytest.raises(ConfigurationError, match=f"PostgreSQL and SQLite, and .* leads to {kind.name}"):
+def test_another_database_is_refused_by_name() -> None:
+    kind: type[Dialect] = mssql.dialect
+    with pytest.raises(ConfigurationError, match=r"PostgreSQL, SQLite, MySQL and MariaDB, and .* leads to mssql"):
         check_key(kind(), ("id",), COLUMNS)
 
 

@@ -44,11 +44,13 @@ for _name in (
     "pyarrow.json",
     "psycopg",
     "pgpq",
+    "pymysql",
+    "sqlalchemy.dialects.mysql",
     "sqlalchemy.dialects.postgresql",
     "airflow_kafka_offsets.kafka.reader",
 ):
     import_module(_name)
-for _name in ("insert", "postgres_copy", "column_types"):
+for _name in ("insert", "mysql_load", "postgres_copy", "column_types"):
     import_module(f"airflow_kafka_offsets.sinks.sql.{_name}")
 _COLUMNS = Json("id BIGINT NOT NULL, name STRING")
 _COLUMNS.columns()

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.database.session import unify_sessions
 from tests.support.clients import Kafka
 from tests.support.inline import InlineLauncher
 from tests.support.loads import CountingLauncher, Loader
@@ -37,13 +38,52 @@ _SQLITE_IN_SOAK = {
     "rewinding/test_rewind_races": _ALL,
 }
 
+# Modules whose matrices have MariaDB as well, by the beginning of their names: every day, or in `make soak`. The longest beginning
+# decides; in all others, tests of two databases say enough.
+_EVERY_DAY, _IN_SOAK = True, False
+_MARIADB = {
+    "loading/test_crash_sweep": _IN_SOAK,
+    "loading/test_load": _IN_SOAK,
+    "loading/test_races": _IN_SOAK,
+    "loading/test_recovery": _IN_SOAK,
+    "loading/test_refused_rows": _IN_SOAK,
+    "loading/test_refused_values": _IN_SOAK,
+    "loading/test_round_trips": _IN_SOAK,
+    "loading/test_values": _IN_SOAK,
+    "replaying/": _IN_SOAK,
+    "rewinding/": _IN_SOAK,
+    "sinks/test_upsert": _IN_SOAK,
+    "verification/": _IN_SOAK,
+}
+
+
+# Tests in these modules whose statements or messages are those of Postgres and SQLite.
+_NOT_ON_MARIADB = {
+    "test_a_key_may_be_the_origin_itself",
+    "test_a_row_that_another_refuses_is_an_error",
+    "test_a_row_that_the_database_refuses_is_traced_to_its_record",
+    "test_a_table_without_the_unique_key_is_refused_before_reading_with_the_statement_that_makes_it",
+    "test_an_index_of_some_rows_or_without_uniqueness_is_no_key",
+    "test_an_open_batch_can_be_abandoned_alone",
+    "test_it_is_known_by_every_name",
+}
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
+    everything = list(items)
+    items.clear()
+    for item in everything:
         module = f"{item.path.parent.name}/{item.path.stem}"
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         beginning = max(filter(module.startswith, _SQLITE_IN_SOAK), key=len, default=None)
+        if parameters.get("engine") == "mariadb":
+            listed = max(filter(module.startswith, _MARIADB), key=len, default=None)
+            if listed is None or item.originalname in _NOT_ON_MARIADB:  # type: ignore[attr-defined]
+                continue
+            if _MARIADB[listed] is _IN_SOAK:
+                item.add_marker(pytest.mark.long)
+        items.append(item)
         if parameters.get("engine") != "sqlite" or beginning is None:
             continue
         if _SQLITE_IN_SOAK[beginning] is _ALL or not item.get_closest_marker("broker"):
@@ -87,11 +127,11 @@ def launcher(spark: SparkSession) -> CountingLauncher:
     return CountingLauncher(spark)
 
 
-@pytest.fixture(params=["postgresql", "sqlite"])
+@pytest.fixture(params=["postgresql", "sqlite", "mariadb"])
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """An empty database of each kind."""
-    if request.param == "postgresql":
-        url = request.getfixturevalue("database")
+    if request.param != "sqlite":
+        url = request.getfixturevalue("database" if request.param == "postgresql" else "mariadb_database")
     else:
         url = f"sqlite:///{request.getfixturevalue('tmp_path')}/warehouse.db"
     made = sa.create_engine(url, hide_parameters=True)
@@ -102,6 +142,15 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 @pytest.fixture
 def postgres_engine(database: str) -> Iterator[Engine]:
     made = sa.create_engine(database, hide_parameters=True)
+    yield made
+    made.dispose()
+
+
+@pytest.fixture
+def mariadb_engine(mariadb_database: str) -> Iterator[Engine]:
+    """An empty database of MariaDB, with the sessions that every ledger has."""
+    made = sa.create_engine(mariadb_database, hide_parameters=True)
+    unify_sessions(made)
     yield made
     made.dispose()
 

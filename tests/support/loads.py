@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -83,7 +84,28 @@ def names(first: int, count: int) -> list[bytes]:
 
 def rows(engine: Engine, query: str, **values: Any) -> list[tuple[Any, ...]]:
     with engine.connect() as conn:
-        return [tuple(row) for row in conn.execute(sa.text(query), values)]
+        return [tuple(row) for row in conn.execute(sa.text(in_dialect(engine, query)), values)]
+
+
+def reflected(engine: Engine, name: str) -> sa.Table:
+    """Return a table whose numbers are read as they are: SQLAlchemy would round those of MySQL to ten digits."""
+    table = sa.Table(name, sa.MetaData(), autoload_with=engine)
+    for column in table.columns:
+        if isinstance(column.type, sa.Double):
+            column.type.asdecimal = False
+    return table
+
+
+def in_dialect(engine: Engine, query: str) -> str:
+    """Return a query with names as MySQL quotes them, if it is to run there: "partition" is one of its keywords."""
+    if engine.dialect.name != "mysql":
+        return query
+
+    def quoted(name: re.Match[str]) -> str:
+        plain = name[1].replace('""', '"').replace("`", "``")
+        return f"`{plain}`"
+
+    return re.sub(r"(?<![\w`:])partition\b", "`partition`", re.sub(r'"((?:[^"]|"")*)"', quoted, query))
 
 
 def positions(engine: Engine, tables: Tables | None = None) -> dict[tuple[str, int], int]:

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.facts import Coverage
 from airflow_kafka_offsets.verification.verify import verify
-from tests.support.loads import Loader
+from tests.support.loads import Loader, in_dialect
 
 ON_ONE = pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
 """For what the kind of database has no part in."""
@@ -32,7 +32,7 @@ def reread(loader: Loader, **options: Any) -> Coverage:
 def do(engine: Engine, *statements: str) -> None:
     with engine.begin() as conn:
         for statement in statements:
-            assert conn.execute(sa.text(statement)).rowcount, statement
+            assert conn.execute(sa.text(in_dialect(engine, statement))).rowcount, statement
 
 
 @contextmanager

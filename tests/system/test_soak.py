@@ -19,6 +19,7 @@ from hypothesis.stateful import (
 )
 
 from devstack.kafka import KafkaBroker
+from devstack.mariadb import MariaDbServer
 from devstack.postgres import PostgresServer
 from tests.support import random_loads
 from tests.support.random_topics import DONE
@@ -40,6 +41,7 @@ OTHERS = [name for name in KINDS if name != "table"]
     [
         ("postgresql", "table"),
         ("sqlite", "table"),
+        pytest.param("mariadb", "table", marks=pytest.mark.long),
         *(pytest.param("postgresql", name, marks=pytest.mark.long) for name in OTHERS),
     ],
 )
@@ -54,9 +56,9 @@ def test_nothing_is_lost_or_doubled_whatever_happens(
         made.append(name)
         if kind == "sqlite":
             return f"sqlite:///{tmp_path}/{name}.db"
-        return postgres.create_database(name)
+        return server.create_database(name)
 
-    postgres: PostgresServer = request.getfixturevalue("postgres")
+    server: PostgresServer | MariaDbServer = request.getfixturevalue("mariadb" if kind == "mariadb" else "postgres")
     random_loads.WORLD = random_loads.World(kafka, target, launcher, make_database)
     world = settings(
         # The first one is always the simplest: nothing happens in it.
@@ -79,6 +81,6 @@ def test_nothing_is_lost_or_doubled_whatever_happens(
         counted = ", ".join(f"{count} {what}" for what, count in sorted(DONE.items()))
         print(f"seed {SEED}, {target} and {kind}: {DONE.total()} steps: {counted}")  # noqa: T201 - `make soak` shows it
         DONE.clear()
-        if kind == "postgresql":
+        if kind != "sqlite":
             for name in made:
-                postgres.drop_database(name)
+                server.drop_database(name)

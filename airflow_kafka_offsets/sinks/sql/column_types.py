@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.schema import CreateColumn
 from sqlalchemy.types import TypeEngine
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RESERVED_PREFIX
 from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.database.column_types import ExactString, ExactText, any_bytes, moment
 from airflow_kafka_offsets.database.identifiers import is_too_long, without_placeholders
+from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 
 # What SQLite's binary fractions keep of a decimal, always.
 EXACT_DIGITS = 15
+
+# MySQL has no keys of texts of any length.
+_KEY_LENGTH = 250
+
+_BYTES = (sa.LargeBinary, sa.BINARY, sa.VARBINARY, mysql.TINYBLOB, mysql.MEDIUMBLOB, mysql.LONGBLOB)
 
 
 def is_added(name: str) -> bool:
@@ -33,7 +41,10 @@ def created_table(name: str, schema: str | None, columns: pa.Schema, key: Sequen
     # The rows hold the key: the database must not number it.
     of_rows = [
         sa.Column(
-            field.name, created_type(field), nullable=field.nullable and field.name not in key, autoincrement=False
+            field.name,
+            _key_type(field) if field.name in key else created_type(field),
+            nullable=field.nullable and field.name not in key,
+            autoincrement=False,
         )
         for field in columns
     ]
@@ -41,7 +52,17 @@ def created_table(name: str, schema: str | None, columns: pa.Schema, key: Sequen
     # Batches come in ascending order: Postgres' block ranges keep them apart at next to no cost.
     index = sa.Index(None, batch_id, postgresql_using="brin")
     primary = [sa.PrimaryKeyConstraint(*key)] if key else []
-    return sa.Table(name, sa.MetaData(schema=schema), *of_rows, batch_id, index, *primary)
+    engine = "InnoDB"
+    return sa.Table(
+        name,
+        sa.MetaData(schema=schema),
+        *of_rows,
+        batch_id,
+        index,
+        *primary,
+        mysql_engine=engine,
+        mariadb_engine=engine,
+    )
 
 
 def required(table: sa.Table) -> list[str]:
@@ -116,6 +137,8 @@ def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> p
             return rows
         if isinstance(column, (sa.Integer, sa.Float)):
             column = sa.BigInteger() if isinstance(column, sa.Integer) else sa.Double()
+    if is_mysql(dialect) and isinstance(column, mysql.TINYINT) and pa.types.is_boolean(rows):
+        return pa.int16()  # MySQL has no type of its own for it
     numbers = pa.types.is_integer(rows) or pa.types.is_decimal(rows)
     zone = "UTC" if getattr(column, "timezone", False) else None
     for kind, fits, wire in (
@@ -129,7 +152,7 @@ def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> p
         (sa.String, pa.types.is_string(rows) or pa.types.is_large_string(rows), pa.string()),
         (sa.Date, pa.types.is_date(rows), pa.date32()),
         (sa.DateTime, pa.types.is_timestamp(rows), pa.timestamp("us", zone)),
-        (sa.LargeBinary, pa.types.is_binary(rows) or pa.types.is_large_binary(rows), pa.binary()),
+        (_BYTES, pa.types.is_binary(rows) or pa.types.is_large_binary(rows), pa.binary()),
     ):
         if isinstance(column, kind):
             return wire if fits else None
@@ -152,6 +175,12 @@ def _decimal(rows: pa.DataType, column: TypeEngine[Any]) -> pa.DataType:
     return rows if pa.types.is_decimal(rows) else pa.decimal128(38, 0)
 
 
+def _key_type(field: pa.Field) -> TypeEngine[Any]:
+    """Return the type of a column of a key."""
+    kind = created_type(field)
+    return kind.with_variant(ExactString(_KEY_LENGTH), "mysql", "mariadb") if isinstance(kind, sa.Text) else kind
+
+
 def created_type(field: pa.Field) -> TypeEngine[Any]:
     """Return the type of a column that is created for a field of the rows.
 
@@ -163,17 +192,17 @@ def created_type(field: pa.Field) -> TypeEngine[Any]:
         number = sa.Numeric(kind.precision, kind.scale)
         return number if kind.precision <= EXACT_DIGITS else number.with_variant(sa.Text(), "sqlite")
     if pa.types.is_timestamp(kind):
-        return sa.DateTime(timezone=kind.tz is not None)
-    types: Sequence[tuple[bool, type[TypeEngine[Any]]]] = (
+        return moment(timezone=kind.tz is not None)
+    types: Sequence[tuple[bool, Callable[[], TypeEngine[Any]]]] = (
         (pa.types.is_boolean(kind), sa.Boolean),
         (pa.types.is_int8(kind) or pa.types.is_int16(kind), sa.SmallInteger),
         (pa.types.is_int32(kind), sa.Integer),
         (pa.types.is_int64(kind), sa.BigInteger),
         (pa.types.is_float32(kind), sa.REAL),
         (pa.types.is_float64(kind), sa.Double),
-        (pa.types.is_string(kind) or pa.types.is_large_string(kind), sa.Text),
+        (pa.types.is_string(kind) or pa.types.is_large_string(kind), ExactText),
         (pa.types.is_date(kind), sa.Date),
-        (pa.types.is_binary(kind) or pa.types.is_large_binary(kind), sa.LargeBinary),
+        (pa.types.is_binary(kind) or pa.types.is_large_binary(kind), any_bytes),
     )
     for fits, created in types:
         if fits:

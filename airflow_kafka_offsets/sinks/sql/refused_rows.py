@@ -12,8 +12,9 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DataError, DBAPIError
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
+from airflow_kafka_offsets.database import mysql
 from airflow_kafka_offsets.database.errors import sqlstate
 from airflow_kafka_offsets.database.messages import refusal
 from airflow_kafka_offsets.staging.rows import RowChunk
@@ -43,6 +44,12 @@ class RowRefusedError(Exception):
         self.has_bad_value = has_bad_value
 
 
+def is_of_row(error: DBAPIError) -> bool:
+    """Return whether the database refuses a row, for its values or for another reason, and not the statement."""
+    number = mysql.error_number(error.orig)
+    return isinstance(error, (DataError, IntegrityError)) or (number is not None and mysql.is_value_number(number))
+
+
 def refused_row(
     error: DBAPIError, table: sa.Table, row: int | None = None, driver_error: BaseException | None = None
 ) -> RowRefusedError:
@@ -52,12 +59,17 @@ def refused_row(
     :param driver_error: the driver's, with its details; None is that of the error
     """
     detailed = driver_error or error.orig
+    if detailed is not None and mysql.error_number(detailed) is not None:
+        detailed = mysql.without_row(detailed)
     reason = f"the database refuses its row: {refusal(detailed or error, table)}"
     return RowRefusedError(reason, row, _is_of_value(error, getattr(detailed, "diag", None)))
 
 
 def _is_of_value(error: DBAPIError, named: Any) -> bool:
     """Return whether the database refuses a row for one of its own values: its type, length or range, or a check."""
+    number = mysql.error_number(error.orig)
+    if number is not None:
+        return mysql.is_value_number(number)
     state = sqlstate(error)
     if state is None:
         name = getattr(error.orig, "sqlite_errorname", None)

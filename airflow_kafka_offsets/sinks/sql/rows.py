@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
@@ -154,13 +155,15 @@ class SqlRows(NamedTuple):
 
 
 def _keeps_milliseconds(type_: Any) -> bool:
-    """Return whether a column of Postgres or SQLite has the milliseconds of each instant."""
+    """Return whether a column has the milliseconds of each instant."""
+    if isinstance(type_, (mysql.DATETIME, mysql.TIMESTAMP)):
+        return (type_.fsp or 0) >= _MILLISECOND_DIGITS
     precision = getattr(type_, "precision", None)
     return isinstance(type_, sa.DateTime) and (precision is None or precision >= _MILLISECOND_DIGITS)
 
 
 def _instant(value: datetime, conn: Connection) -> sa.ColumnElement[datetime]:
-    # The sessions of Postgres have UTC for columns without a time zone; SQLite compares text without one.
+    # The sessions of Postgres have UTC for columns without a time zone; SQLite and MySQL compare without one.
     has_zones = conn.dialect.name == "postgresql"
     return sa.literal(value if has_zones else value.replace(tzinfo=None), sa.DateTime(timezone=has_zones))
 

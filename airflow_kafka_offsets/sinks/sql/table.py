@@ -31,7 +31,9 @@ class SqlTable:
     A created table on SQLite has text for decimals of more than 15 digits, which SQLite's own numbers would round; where a column
     would, a load refuses them.
 
-    With `upsert_key`, on Postgres and SQLite, a row is inserted, or replaces the one with the same key: the newest wins.
+    MariaDB and MySQL need PyMySQL and InnoDB tables. A created table has DATETIME(6) in UTC there, and its texts differ by case.
+
+    With `upsert_key`, on Postgres, SQLite, MariaDB and MySQL, a row is inserted, or replaces the one with the same key: the newest wins.
     Columns that the rows do not hold keep their values.
 
     * Of a partition, the highest offset is the newest: the row of a lower one never replaces it, whichever group loads it, and
@@ -77,16 +79,18 @@ class SqlTable:
             schema, or is that of a view; or a name is longer than the database keeps
         """
         from airflow_kafka_offsets.core.origin import RECORD
+        from airflow_kafka_offsets.database.mysql import check_driver, check_transactional
         from airflow_kafka_offsets.database.rights import check_rights
-        from airflow_kafka_offsets.sinks.sql import upsert
+        from airflow_kafka_offsets.sinks.sql import upsert_key
         from airflow_kafka_offsets.sinks.sql.column_types import check_names, match, required
         from airflow_kafka_offsets.sinks.sql.new_columns import check_growth, grown
         from airflow_kafka_offsets.staging.rows import TargetColumns
 
         if not isinstance(self.table, str) or not self.table.strip():
             raise ConfigurationError(f"SqlTable needs the name of a table; got table={self.table!r}")
+        check_driver(engine.dialect)
         if self.upsert_key:
-            upsert.check_key(engine.dialect, self.upsert_key, columns)
+            upsert_key.check_key(engine.dialect, self.upsert_key, columns)
         with engine.connect() as conn:
             check_names(
                 conn.dialect,
@@ -95,6 +99,7 @@ class SqlTable:
             table = self.reflect(conn)
             if table is not None:
                 self._refuse_view(conn)
+                check_transactional(conn, self.schema, [self.table])
                 check_rights(conn, table, ("INSERT",), "insert into table {table!r}")
                 if _leads_an_index(table, BATCH_ID):  # see refuse_unknown_rows
                     check_rights(conn, table, ("SELECT",), "look for rows of unknown batches in table {table!r}")
@@ -109,7 +114,7 @@ class SqlTable:
         needed = required(table)
         if self.upsert_key:
             with engine.connect() as conn:
-                upsert.check_target(conn, table, self.upsert_key)
+                upsert_key.check_target(conn, table, self.upsert_key)
             needed += [name for name in dict.fromkeys((*self.upsert_key, *RECORD)) if name not in needed]
         return TargetColumns(self.name, tuple(column.name for column in table.columns), tuple(needed), may_grow)
 

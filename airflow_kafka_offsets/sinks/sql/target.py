@@ -11,9 +11,10 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sink import Removed, ReplacedOffsets
-from airflow_kafka_offsets.sinks.sql import insert, upsert
+from airflow_kafka_offsets.sinks.sql import insert, upsert, upsert_key
 from airflow_kafka_offsets.sinks.sql.column_types import match
 from airflow_kafka_offsets.sinks.sql.new_columns import add_columns, lacking, lock_table
 from airflow_kafka_offsets.staging.rows import StagedRows
@@ -71,8 +72,8 @@ class SqlTarget(NamedTuple):
                     f"{sent:,}",
                 )
             return count
-        upsert.check_key(conn.dialect, sink.upsert_key, schema)
-        upsert.check_target(conn, table, sink.upsert_key)
+        upsert_key.check_key(conn.dialect, sink.upsert_key, schema)
+        upsert_key.check_target(conn, table, sink.upsert_key)
         return upsert.upsert_rows(conn, table, columns, rows, sink.upsert_key, append)
 
 
@@ -80,6 +81,10 @@ def _writer(conn: Connection) -> Writer:
     """Return the fastest way into the database."""
     if conn.dialect.name == "sqlite":
         return insert.insert_rows_sqlite
+    if is_mysql(conn.dialect):
+        from airflow_kafka_offsets.sinks.sql import mysql_load
+
+        return mysql_load.load_rows
     if conn.dialect.driver == "psycopg" and importlib.util.find_spec("pgpq") is not None:
         from airflow_kafka_offsets.sinks.sql import postgres_copy
 

@@ -11,20 +11,23 @@ from typing import Any
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.engine import Connection, Dialect
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
-from sqlalchemy.schema import CreateIndex
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
 
 from airflow_kafka_offsets.core.origin import RECORD, TIMESTAMP
 from airflow_kafka_offsets.database.errors import is_outage
-from airflow_kafka_offsets.database.identifiers import without_placeholders
 from airflow_kafka_offsets.database.messages import refusal
-from airflow_kafka_offsets.database.rights import check_rights
+from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.transactions import stream
-from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, TargetError
-from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
-from airflow_kafka_offsets.sinks.sql.column_types import add_column
-from airflow_kafka_offsets.sinks.sql.refused_rows import RowRefusedError, refused_row, savepoint, write_around
+from airflow_kafka_offsets.exceptions import RecordError, TargetError
+from airflow_kafka_offsets.sinks.sql.refused_rows import (
+    RowRefusedError,
+    is_of_row,
+    refused_row,
+    savepoint,
+    write_around,
+)
+from airflow_kafka_offsets.sinks.sql.upsert_key import quoted_names
 from airflow_kafka_offsets.staging.refused import Record, RefusedRecords
 from airflow_kafka_offsets.staging.rows import StagedRows
 
@@ -34,67 +37,7 @@ _RANK = "_kafka_rank"
 
 _INSERT: dict[str, Callable[[sa.Table], Any]] = {"postgresql": postgresql.insert, "sqlite": sqlite.insert}
 
-# A row's place in a table that nothing was deleted from: in the order in which the rows came.
 _PLACE = {"postgresql": "ctid", "sqlite": "rowid"}
-
-
-def check_key(dialect: Dialect, key: Sequence[str], columns: pa.Schema | None) -> None:
-    """Check that a key identifies rows, and that the rows say which of them is the newest.
-
-    :param columns: the columns of the rows, or None where a transform decides them
-    :raises ConfigurationError: the database is of another kind, or the key is no tuple of columns of the rows
-    :raises TargetError: the transform drops the columns that say which row is newer
-    """
-    if dialect.name not in _INSERT:
-        raise ConfigurationError(
-            f"upsert_key works on PostgreSQL and SQLite, and the sink's connection leads to {dialect.name}. Append the rows, "
-            "without upsert_key, and choose the newest of each key in a view"
-        )
-    if isinstance(key, str) or len(set(key)) != len(key):
-        raise ConfigurationError(f"upsert_key must be a tuple of different column names; got upsert_key={key!r}")
-    if columns is None:
-        return
-    if unknown := [name for name in key if name not in columns.names]:
-        raise ConfigurationError(
-            f"upsert_key names {_quoted(unknown)}, which the rows do not hold; they hold {_quoted(columns.names)}"
-        )
-    if dropped := [name for name in RECORD if name not in columns.names]:
-        raise TargetError(
-            f"The transform drops {_quoted(dropped)}: which row of a key is the newest could not be known. Keep these "
-            "columns, or append, without upsert_key"
-        )
-
-
-def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
-    """Check that rows of a table can be replaced by key.
-
-    :raises TargetError: it lacks the columns that say which row is newer, or the key is not unique in it, or the user may
-        not; names the statement that helps
-    """
-    if unknown := [name for name in key if name not in table.columns]:
-        raise TargetError(f"Table {table.fullname!r} has no column {_quoted(unknown)}, which upsert_key names: add it")
-    if lacking := [name for name in RECORD if name not in table.columns]:
-        raise TargetError(
-            f"Table {table.fullname!r} has no column {_quoted(lacking)}: whether a row of it is newer than one with the same "
-            f"key could not be known. {'; '.join(add_column(table, ORIGIN_COLUMNS.field(name), conn.dialect) for name in lacking)}; or append, "
-            "without upsert_key"
-        )
-    if not _is_unique(conn, table, key):
-        index = sa.Index(f"{table.name}_key", *(table.columns[name] for name in key), unique=True)
-        statement = CreateIndex(index).compile(dialect=without_placeholders(conn.dialect))
-        raise TargetError(
-            f"Table {table.fullname!r} has no primary key and no unique index of exactly the columns of upsert_key, "
-            f"{_quoted(key)}: {statement}"
-        )
-    check_rights(conn, table, ("SELECT", "UPDATE"), "{lacking} in table {table!r}, as upsert_key needs")
-    if conn.dialect.name != "postgresql":
-        return
-    if not conn.scalar(sa.select(sa.func.has_database_privilege(sa.func.current_database(), "TEMPORARY"))):
-        url, preparer = conn.engine.url, without_placeholders(conn.dialect).identifier_preparer
-        raise TargetError(
-            f"User {url.username!r} may not make temporary tables in database {url.database!r}, as upsert_key needs; "
-            f"GRANT TEMPORARY ON DATABASE {preparer.quote(url.database or '')} TO the user"
-        )
 
 
 def upsert_rows(
@@ -112,23 +55,34 @@ def upsert_rows(
     :raises RecordError: a key is null, or the database refuses a row, which is not to be a dead letter; names the record
     :raises TargetError: the database refuses the statement
     """
-    upsert = _Upsert(conn, table, tuple(columns.names), tuple(key), rows.refused)
-    # The types of the target, without its constraints and defaults.
-    staged = upsert.temporary(sa.select(*upsert.of(table)).where(sa.false()))
-    append(conn, staged, columns, rows)
-    upsert.refuse_nulls(staged)
-    count = None
-    while count is None:
-        # Without the refused records, an older row of the same key may be the newest.
-        upsert.delete(staged, rows.refused.reasons)
-        count = upsert.try_to_merge(staged)
-    if conn.dialect.name == "sqlite":  # Postgres drops it at the end of the transaction
-        staged.drop(conn)
-    return count
+    upsert = _upsert(conn)(conn, table, tuple(columns.names), tuple(key), rows.refused)
+    try:
+        # The types of the target, without its constraints and defaults.
+        staged = upsert.temporary(sa.select(*upsert.of(table)).where(sa.false()))
+        append(conn, staged, columns, rows)
+        upsert.refuse_nulls(staged)
+        count = None
+        while count is None:
+            # Without the refused records, an older row of the same key may be the newest.
+            upsert.delete(staged, rows.refused.reasons)
+            count = upsert.try_to_merge(staged)
+        if conn.dialect.name != "postgresql":  # which drops it at the end of the transaction
+            upsert.drop(staged)
+        return count
+    finally:
+        upsert.clean_up()
+
+
+def _upsert(conn: Connection) -> type[Upsert]:
+    if not is_mysql(conn.dialect):
+        return Upsert
+    from airflow_kafka_offsets.sinks.sql.mysql_upsert import MySqlUpsert
+
+    return MySqlUpsert
 
 
 @dataclass(frozen=True, slots=True)
-class _Upsert:
+class Upsert:
     """The statements of one upsert.
 
     :param names: the columns to write
@@ -140,6 +94,28 @@ class _Upsert:
     names: tuple[str, ...]
     key: tuple[str, ...]
     refused: RefusedRecords
+
+    @property
+    def place(self) -> sa.ColumnElement[Any]:
+        """The place of a row in a table that nothing was deleted from: in the order in which the rows came."""
+        return sa.literal_column(_PLACE[self.conn.dialect.name])
+
+    @property
+    def written(self) -> Sequence[str]:
+        """The columns of a row that is replaced."""
+        return [name for name in self.names if name not in self.key] or self.key
+
+    def is_not_older(self, old: Any, new: Any) -> sa.ColumnElement[bool]:
+        """Return the condition that a row replaces the one with its key.
+
+        The later load wins over a row of another partition, and over one without an offset, which another program wrote.
+        """
+        return sa.or_(
+            old[_TOPIC].is_distinct_from(new[_TOPIC]),
+            old[_PARTITION].is_distinct_from(new[_PARTITION]),
+            old[_OFFSET].is_(None),
+            old[_OFFSET] <= new[_OFFSET],
+        )
 
     def of(self, table: sa.FromClause) -> list[sa.ColumnElement[Any]]:
         return [table.columns[name] for name in self.names]
@@ -156,6 +132,13 @@ class _Upsert:
         self.conn.exec_driver_sql(f"CREATE TEMPORARY TABLE {name} {dropped}AS {compiled}")
         return table
 
+    def drop(self, table: sa.Table) -> None:
+        """Drop a temporary table."""
+        table.drop(self.conn)
+
+    def clean_up(self) -> None:
+        """Drop the temporary tables that neither the end of the transaction nor its rollback drops."""
+
     def refuse_nulls(self, staged: sa.Table) -> None:
         """Refuse the records of rows that do not say their key.
 
@@ -163,15 +146,22 @@ class _Upsert:
         :raises TargetError: the transform dropped where a row is from
         """
         lacking = sa.or_(*(staged.c[name].is_(None) for name in (*self.key, *RECORD)))
-        query = sa.select(staged).where(lacking).order_by(*(staged.c[name].nulls_first() for name in RECORD))
+        query = (
+            sa.select(staged)
+            .where(lacking)
+            .order_by(
+                # Null before all others: databases have it at either end.
+                *(order for name in RECORD for order in (staged.c[name].is_not(None), staged.c[name]))
+            )
+        )
         for row in stream(self.conn, query):
             null = [name for name in (*self.key, *RECORD) if row._mapping[name] is None]
             if set(null) & set(RECORD):
                 raise TargetError(
-                    f"The transform returns a row whose {_quoted(null)} is null: which row of its key is the newest cannot be "
+                    f"The transform returns a row whose {quoted_names(null)} is null: which row of its key is the newest cannot be "
                     f"known. Nothing was written into {self.table.fullname!r}"
                 )
-            reason = f"{_quoted(null)} is null, and a row without its key can replace no other (upsert_key)"
+            reason = f"{quoted_names(null)} is null, and a row without its key can replace no other (upsert_key)"
             self.refused.add(Record(*(row._mapping[name] for name in RECORD)), reason)
 
     def delete(self, staged: sa.Table, records: Collection[Record]) -> None:
@@ -183,15 +173,14 @@ class _Upsert:
         self.conn.execute(doomed.insert(), [dict(zip(RECORD, record, strict=True)) for record in records])
         same = [doomed.c[name] == staged.c[name] for name in RECORD]
         self.conn.execute(staged.delete().where(doomed.select().where(*same).exists()))
-        doomed.drop(self.conn)
+        self.drop(doomed)
 
     def newest(self, staged: sa.FromClause) -> sa.Select[Any]:
         """Return the query for the newest row of each key: that of the highest offset in each partition, and of these the newest by timestamp."""
-        place: sa.ColumnElement[Any] = sa.literal_column(_PLACE[self.conn.dialect.name])
         # Rows of one record, as a transform may make, have the same offset: of these the last one.
-        by_offset = [staged.c[_OFFSET].desc(), place.desc()]
+        by_offset = [staged.c[_OFFSET].desc(), self.place.desc()]
         last = self._first(staged, (*self.key, _TOPIC, _PARTITION), by_offset).subquery("by_offset")
-        timestamp = [last.c[TIMESTAMP].desc().nulls_last()] if TIMESTAMP in self.names else []
+        timestamp = [last.c[TIMESTAMP].is_(None), last.c[TIMESTAMP].desc()] if TIMESTAMP in self.names else []
         return self._first(last, self.key, [*timestamp, last.c[_TOPIC].desc(), last.c[_PARTITION].desc()])
 
     def _first(self, rows: sa.FromClause, key: Sequence[str], order: Sequence[Any]) -> sa.Select[Any]:
@@ -206,15 +195,8 @@ class _Upsert:
         old, new = self.table.columns, insert.excluded
         statement = insert.on_conflict_do_update(
             index_elements=[old[name] for name in self.key],
-            set_={name: new[name] for name in self.names if name not in self.key}
-            or {name: new[name] for name in self.key},
-            # The later load wins over a row of another partition, and over one without an offset, which another program wrote.
-            where=sa.or_(
-                old[_TOPIC].is_distinct_from(new[_TOPIC]),
-                old[_PARTITION].is_distinct_from(new[_PARTITION]),
-                old[_OFFSET].is_(None),
-                old[_OFFSET] <= new[_OFFSET],
-            ),
+            set_={name: new[name] for name in self.written},
+            where=self.is_not_older(old, new),
         )
         return int(self.conn.execute(statement, execution_options={"preserve_rowcount": True}).rowcount)
 
@@ -229,12 +211,12 @@ class _Upsert:
         try:
             with savepoint(self.conn):
                 return self.merge(newest)
-        except (DataError, IntegrityError) as error:
-            refused = error
         except DBAPIError as error:
             if is_outage(error):
                 raise
-            raise self._of_statement(error) from None
+            if not is_of_row(error):
+                raise self._of_statement(error) from None
+            refused = error
         known = len(self.refused.reasons)
         self._refuse(self.temporary(newest))
         if len(self.refused.reasons) == known:
@@ -256,7 +238,7 @@ class _Upsert:
             write = partial(self._merge_offsets, rows, offset)
             write_around(self.conn, first, last + 1, write, partial(self._refuse_offset, topic, partition))
         trial.rollback()
-        newest.drop(self.conn)
+        self.drop(newest)
 
     def _refuse_offset(self, topic: str, partition: int, offset: int, refused: RowRefusedError) -> None:
         record = Record(topic, partition, offset)
@@ -267,28 +249,10 @@ class _Upsert:
     def _merge_offsets(self, rows: sa.Select[Any], offset: sa.ColumnElement[int], first: int, end: int) -> int:
         try:
             return self.merge(rows.where(offset >= first, offset < end))
-        except (DataError, IntegrityError) as error:
+        except DBAPIError as error:
+            if not is_of_row(error):
+                raise
             raise refused_row(error, self.table) from None
 
     def _of_statement(self, error: DBAPIError) -> TargetError:
         return TargetError(f"Nothing was written into {self.table.fullname!r}: {refusal(error, self.table)}")
-
-
-def _is_unique(conn: Connection, table: sa.Table, key: Sequence[str]) -> bool:
-    """Return whether the database accepts the key as a target of ON CONFLICT."""
-    inspector = sa.inspect(conn)
-    # SQLite's indexes of constraints are left out unless asked for.
-    indexes = inspector.get_indexes(table.name, table.schema, include_auto_indexes=True)
-    unique: list[list[str | None]] = [
-        inspector.get_pk_constraint(table.name, table.schema)["constrained_columns"],  # type: ignore[list-item]
-        *(
-            index["column_names"]
-            for index in indexes
-            if index["unique"] and not any(option.endswith("_where") for option in index.get("dialect_options", {}))
-        ),
-    ]
-    return any(sorted(names, key=str) == sorted(key) for names in unique)
-
-
-def _quoted(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names))

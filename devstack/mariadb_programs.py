@@ -1,0 +1,122 @@
+"""MariaDB's programs: those of this machine, or of Debian's packages, which are unpacked and not installed.
+
+`apt-get` verifies what it downloads by the signatures of the distribution. Where neither is to be had, the tests that need MariaDB are
+skipped, and say why.
+"""
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from devstack.paths import BUILD
+
+_PACKAGE = "mariadb-server-core"
+
+_HOME = BUILD / "mariadb"
+
+# Debian's servers are not on the PATH of every user.
+_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/usr/libexec")
+
+# Of the folder in which the system's tables are described.
+_SHARE = ("share/mysql", "share/mariadb")
+_SYSTEM_TABLES = "mysql_system_tables.sql"
+
+
+class Programs(NamedTuple):
+    """Where MariaDB is.
+
+    :param server: the program `mariadbd`
+    :param share: the folder with its messages and the statements that create the system's tables
+    :param libraries: folders of shared libraries that the system lacks
+    """
+
+    server: Path
+    share: Path
+    libraries: tuple[Path, ...] = ()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which the server runs."""
+        folders = [*map(str, self.libraries), os.environ.get("LD_LIBRARY_PATH", "")]
+        return os.environ | {"LD_LIBRARY_PATH": os.pathsep.join(filter(None, folders))}
+
+
+def find_programs() -> Programs:
+    """Return MariaDB's programs, of the machine or as the set-up has fetched them.
+
+    :raises RuntimeError: there are none
+    """
+    found = shutil.which("mariadbd", path=os.pathsep.join([os.environ.get("PATH", os.defpath), *_FOLDERS]))
+    if found is not None:
+        server = Path(found).resolve()
+        if (share := _share(server.parent.parent)) is not None:
+            return Programs(server, share)
+    usr = _HOME / "usr"
+    if (share := _share(usr)) is not None:
+        return Programs(
+            usr / "sbin" / "mariadbd", share, (*usr.glob("lib/*-linux-gnu"), *_HOME.glob("lib/*-linux-gnu"))
+        )
+    raise RuntimeError(
+        f"there is no MariaDB: mariadbd is not on PATH, and the set-up could not fetch Debian's package {_PACKAGE}; install MariaDB's "
+        "server (Debian, Ubuntu: apt-get install mariadb-server-core; macOS: brew install mariadb), or run `make setup` again"
+    )
+
+
+def fetch_programs() -> Programs:
+    """Return MariaDB's programs; download and unpack Debian's packages where the machine has none.
+
+    :raises RuntimeError: they cannot be had here
+    """
+    try:
+        return find_programs()
+    except RuntimeError:
+        if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+            raise
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / "mariadb.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here, then finds them
+        if not _HOME.exists():
+            _fetch()
+    return find_programs()
+
+
+def _fetch() -> None:
+    partial = Path(tempfile.mkdtemp(prefix="mariadb-", dir=BUILD))
+    try:
+        packages = _missing_packages()
+        if not packages and os.geteuid() == 0:
+            _run("apt-get", "update")
+            packages = _missing_packages()
+        if not packages:
+            raise RuntimeError(f"apt-get knows no package {_PACKAGE}: MariaDB cannot be fetched")
+        archives, unpacked = partial / "archives", partial / "unpacked"
+        archives.mkdir()
+        _run("apt-get", "download", *packages, folder=archives)
+        for archive in sorted(archives.glob("*.deb")):
+            _run("dpkg", "--extract", str(archive), str(unpacked))
+        unpacked.chmod(0o755)
+        unpacked.rename(_HOME)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _missing_packages() -> list[str]:
+    """Return the package and those it needs that are not installed; empty where apt-get does not know it."""
+    command = ["apt-get", "install", "--simulate", "--no-install-recommends", _PACKAGE]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"LC_ALL": "C"})
+    return re.findall(r"^Inst (\S+)", done.stdout, re.MULTILINE)
+
+
+def _run(*command: str, folder: Path | None = None) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    if done.returncode != 0:
+        raise RuntimeError(f"`{' '.join(command)}` failed, and MariaDB cannot be fetched:\n{done.stdout}{done.stderr}")
+
+
+def _share(prefix: Path) -> Path | None:
+    return next((prefix / name for name in _SHARE if (prefix / name / _SYSTEM_TABLES).exists()), None)

@@ -1,0 +1,132 @@
+"""The state tables in MariaDB: what Postgres has by partial indexes and its own types, they have too."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import IntegrityError
+
+from airflow_kafka_offsets.exceptions import FencedError, GroupBusyError, LedgerError
+from airflow_kafka_offsets.ledger.batches import open_batch
+from airflow_kafka_offsets.ledger.claims import claim_group
+from airflow_kafka_offsets.ledger.install import create_missing, initialize, statements
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from tests.support.ledgers import CLUSTER, FIRST_LOAD, FIRST_TRY, MINUTE, OTHER_RUN, RECIPE, SECOND_TRY
+from tests.support.mariadb import do, select
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def ledger(mariadb_engine: Engine) -> Ledger:
+    made = Ledger(mariadb_engine)
+    assert initialize(made)
+    return made
+
+
+def planned(ledger: Ledger, group: str, state: str = "planned", kind: str = "load") -> None:
+    values = {"consumer_group": group, "kind": kind, "state": state, "generation": 0, "attempt": 0}
+    with ledger.engine.begin() as conn:
+        conn.execute(ledger.tables.offset_batches.insert().values(**values, planned_at=datetime.now(UTC)))
+
+
+def test_a_group_has_one_open_load(ledger: Ledger) -> None:
+    planned(ledger, "a")
+    for other in ("A", "a ", "b"):
+        planned(ledger, other)
+    planned(ledger, "a", "committed")
+    planned(ledger, "a", kind="replay")
+
+    with pytest.raises(IntegrityError, match="offset_batches_one_open"):
+        planned(ledger, "a", "staged")
+
+
+def test_names_differ_by_case_and_by_spaces_at_their_ends(ledger: Ledger) -> None:
+    from airflow_kafka_offsets.ledger.batches import record_plan
+
+    for group in ("orders", "Orders", "orders ", "ördérs"):
+        claim = claim_group(ledger, group, FIRST_TRY, cluster_id=CLUSTER, lease=MINUTE)
+        batch = record_plan(claim, FIRST_LOAD, RECIPE, 0)
+        assert batch is not None
+        assert open_batch(ledger, group) == batch
+
+
+def test_what_the_tables_hold_has_microseconds_and_any_size(ledger: Ledger) -> None:
+    texts, moment = ledger.tables.schema_texts, datetime(2026, 1, 2, 3, 4, 5, 678_901, UTC)
+    letters = ledger.tables.dead_letters
+    with ledger.engine.begin() as conn:
+        conn.execute(texts.insert().values(digest="d", type="AVRO", texts="ж" * 100_000))
+        values = {"batch_id": 1, "topic": "t", "partition": 0, "offset_value": 0, "consumer_group": "g", "error": "😀"}
+        conn.execute(letters.insert().values(**values, value=b"\xff" * 100_000, record_timestamp=moment))
+
+    with ledger.connect() as conn:
+        assert conn.scalar(sa.select(texts.c.texts)) == "ж" * 100_000
+        assert tuple(conn.execute(sa.select(letters.c.value, letters.c.record_timestamp, letters.c.error)).one()) == (
+            b"\xff" * 100_000,
+            moment,
+            "😀",
+        )
+
+
+def test_several_processes_create_them_at_once(mariadb_engine: Engine) -> None:
+    engines = [sa.create_engine(mariadb_engine.url) for _ in range(5)]
+    with ThreadPoolExecutor(5) as background:
+        for done in [background.submit(create_missing, Ledger(engine)) for engine in engines]:
+            done.result(60)
+    assert select(mariadb_engine, "SELECT count(*) FROM offsets_schema_version") == [(1,)]
+    for engine in engines:
+        engine.dispose()
+
+
+def test_the_printed_statements_create_them(mariadb_engine: Engine) -> None:
+    text = statements(Ledger(mariadb_engine))
+    with mariadb_engine.connect() as conn:
+        for statement in text.split(";\n"):
+            if statement.strip():
+                conn.connection.cursor().execute(statement)
+        conn.connection.commit()
+
+    assert create_missing(Ledger(mariadb_engine)) is False
+    planned(Ledger(mariadb_engine), "a")
+    with pytest.raises(IntegrityError):
+        planned(Ledger(mariadb_engine), "a")
+
+
+def test_tables_without_transactions_are_refused(ledger: Ledger) -> None:
+    do(ledger.engine, "ALTER TABLE schema_texts ENGINE = MyISAM")
+
+    with pytest.raises(LedgerError, match=r"engine of table 'schema_texts' is MyISAM.*ALTER TABLE `schema_texts`"):
+        create_missing(ledger)
+
+
+class TestClaims:
+    def test_a_group_whose_row_is_locked_is_busy_at_once(self, ledger: Ledger) -> None:
+        held = claim_group(ledger, "a", FIRST_TRY, cluster_id=CLUSTER, lease=MINUTE)
+        with ledger.engine.begin() as conn:
+            held.lock(conn)
+            with pytest.raises(GroupBusyError, match="is being committed by another run right now"):
+                claim_group(ledger, "a", OTHER_RUN, cluster_id=CLUSTER, lease=MINUTE)
+
+    def test_the_lock_that_changes_nothing_is_a_lock(self, ledger: Ledger) -> None:
+        from airflow_kafka_offsets.ledger.groups import lock
+
+        claim_group(ledger, "a", FIRST_TRY, cluster_id=CLUSTER, lease=MINUTE)
+        with ledger.engine.begin() as conn:
+            lock(conn, ledger.tables, "a")
+            with pytest.raises(GroupBusyError):
+                claim_group(ledger, "a", SECOND_TRY, cluster_id=CLUSTER, lease=MINUTE)
+
+    def test_what_was_committed_before_the_lock_is_read_after_it(self, ledger: Ledger) -> None:
+        """Under REPEATABLE READ, a transaction that has read before it waits sees the old epoch."""
+        held = claim_group(ledger, "a", FIRST_TRY, cluster_id=CLUSTER, lease=MINUTE)
+        groups = Tables().consumer_groups
+        with ledger.engine.begin() as conn:
+            assert conn.scalar(sa.select(groups.c.epoch)) == 1
+            claim_group(ledger, "a", SECOND_TRY, cluster_id=CLUSTER, lease=MINUTE)
+            assert conn.scalar(sa.select(groups.c.epoch)) == 2
+            with pytest.raises(FencedError):
+                held.lock(conn)

@@ -1,0 +1,63 @@
+"""Rows as Spark leaves them, for tests of what MariaDB makes of them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine
+
+from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.sql.target import SqlTarget
+from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest
+from airflow_kafka_offsets.staging.refused import RefusedRecords
+from airflow_kafka_offsets.staging.rows import StagedRows
+
+Row = dict[str, Any]
+
+
+def columns(**types: pa.DataType) -> pa.Schema:
+    return pa.schema([*(pa.field(name, type_) for name, type_ in types.items()), *ORIGIN_COLUMNS])
+
+
+def at(offset: int, **values: Any) -> Row:
+    """Return the row of a record."""
+    return values | {"_kafka_topic": "orders", "_kafka_partition": 0, "_kafka_offset": offset}
+
+
+def staged(tmp_path: Path, schema: pa.Schema, rows: Sequence[Row], *, letters: bool = False) -> StagedRows:
+    """
+    :param letters: whether refused records are dead letters
+    """
+    directory = StagingDirectory(tempfile.mkdtemp(dir=tmp_path))
+    with ArrowFileWriter(directory, "part-0.arrow", schema) as writer:
+        writer.write(pa.RecordBatch.from_pylist(rows, schema=schema))
+    return StagedRows(directory, Manifest(1, "", (writer.file,), ()), RefusedRecords(letters))
+
+
+def write(engine: Engine, sink: SqlTable, rows: StagedRows) -> int:
+    with engine.begin() as conn:
+        return SqlTarget(conn, sink).write(rows)
+
+
+def do(engine: Engine, *statements: str) -> None:
+    with engine.begin() as conn:
+        for statement in statements:
+            conn.exec_driver_sql(statement)
+
+
+def counted(conn: Connection, what: str) -> int:
+    """Return how many statements of a kind the session has executed."""
+    return int(conn.exec_driver_sql(f"SHOW SESSION STATUS LIKE 'Com_{what}'").one()[1])
+
+
+def select(engine: Engine, query: str) -> list[tuple[Any, ...]]:
+    with engine.connect() as conn:
+        return [tuple(row) for row in conn.execute(sa.text(query))]
