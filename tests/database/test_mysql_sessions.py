@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pymysql
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
@@ -79,6 +80,17 @@ class TestInterrupted:
         assert looked_up == ["looked up"]
         assert is_outage(broken.value)
         assert select(kept, "SELECT * FROM kept") == []
+
+    @pytest.mark.parametrize("number", [1053, 1317, 1927])
+    def test_a_commit_that_is_interrupted_is_looked_up(self, kept: Engine, number: int) -> None:
+        def interrupted() -> None:
+            raise pymysql.OperationalError(number, "interrupted")
+
+        def work(conn: Connection) -> str:
+            conn.connection.dbapi_connection.commit = interrupted  # type: ignore[union-attr, method-assign]
+            return "written"
+
+        assert transact(kept, work, outcome=lambda _: "looked up") == "looked up"
 
     @pytest.mark.parametrize("committed", [True, False], ids=["answer-lost", "cut-before"])
     def test_the_outcome_of_commit_is_looked_up(self, kept: Engine, mariadb: MariaDbServer, committed: bool) -> None:

@@ -94,7 +94,7 @@ class TestMatch:
             (UTC_MICROSECONDS, POSTGRES, '"S%h".orders ADD COLUMN "b%c" TIMESTAMP WITH TIME ZONE'),
             (pa.binary(), POSTGRES, '"S%h".orders ADD COLUMN "b%c" BYTEA'),
             (pa.binary(), SQLITE, '"S%h".orders ADD COLUMN "b%c" BLOB'),
-            (pa.timestamp("us"), mysql.dialect(), "`S%h`.orders ADD COLUMN `b%c` DATETIME"),
+            (pa.timestamp("us"), mysql.dialect(), "`S%h`.orders ADD COLUMN `b%c` DATETIME(6)"),
         ],
         ids=["postgresql-instant", "postgresql-bytes", "sqlite-bytes", "mysql-time"],
     )

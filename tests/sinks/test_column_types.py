@@ -6,6 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.types import TypeEngine
 
+from airflow_kafka_offsets.database.column_types import ExactText
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.row_columns import row_columns
@@ -120,8 +121,8 @@ class TestCreatedTable:
             (pa.int64(), sa.BigInteger),
             (pa.float32(), sa.REAL),
             (pa.float64(), sa.Double),
-            (pa.string(), sa.Text),
-            (pa.large_string(), sa.Text),
+            (pa.string(), ExactText),
+            (pa.large_string(), ExactText),
             (pa.date32(), sa.Date),
             (pa.binary(), sa.LargeBinary),
         ],

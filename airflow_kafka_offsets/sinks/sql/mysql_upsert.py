@@ -12,17 +12,15 @@ from secrets import token_hex
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from airflow_kafka_offsets.database.mysql import error_number
-from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.refused_rows import savepoint
 from airflow_kafka_offsets.sinks.sql.upsert import Upsert
 
 _PLACE = "_kafka_place"
 
-_DUPLICATE, _NO_RIGHT_TO_DATABASE = 1062, 1044
+_DUPLICATE = 1062
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,26 +94,6 @@ class MySqlUpsert(Upsert):
         )
         self.drop(known)
         return int(count) + int(inserted.rowcount)
-
-
-def check_temporary(conn: Connection) -> None:
-    """Check that the user may create temporary tables.
-
-    :raises TargetError: the user may not; names the statement that grants it
-    """
-    name = f"_upsert_{token_hex(8)}"
-    try:
-        conn.exec_driver_sql(f"CREATE TEMPORARY TABLE {name} (id INT) ENGINE = InnoDB")
-    except DBAPIError as error:
-        if error_number(error.orig) != _NO_RIGHT_TO_DATABASE:
-            raise
-        url = conn.engine.url
-        quoted = conn.dialect.identifier_preparer.quote(url.database or "")
-        raise TargetError(
-            f"User {url.username!r} may not make temporary tables in database {url.database!r}, as upsert_key needs; GRANT CREATE "
-            f"TEMPORARY TABLES ON {quoted}.* TO the user"
-        ) from None
-    conn.exec_driver_sql(f"DROP TEMPORARY TABLE {name}")
 
 
 def _empty(name: str, query: sa.Select[Any]) -> sa.Table:

@@ -74,7 +74,15 @@ class SqlTarget(NamedTuple):
             return count
         upsert_key.check_key(conn.dialect, sink.upsert_key, schema)
         upsert_key.check_target(conn, table, sink.upsert_key)
-        return upsert.upsert_rows(conn, table, columns, rows, sink.upsert_key, append)
+        return upsert.upsert_rows(conn, table, columns, rows, sink.upsert_key, append, _upsert_statements(conn))
+
+
+def _upsert_statements(conn: Connection) -> type[upsert.Upsert]:
+    if not is_mysql(conn.dialect):
+        return upsert.Upsert
+    from airflow_kafka_offsets.sinks.sql.mysql_upsert import MySqlUpsert
+
+    return MySqlUpsert
 
 
 def _writer(conn: Connection) -> Writer:

@@ -17,7 +17,6 @@ from sqlalchemy.exc import DBAPIError
 from airflow_kafka_offsets.core.origin import RECORD, TIMESTAMP
 from airflow_kafka_offsets.database.errors import is_outage
 from airflow_kafka_offsets.database.messages import refusal
-from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
 from airflow_kafka_offsets.sinks.sql.refused_rows import (
@@ -47,15 +46,17 @@ def upsert_rows(
     rows: StagedRows,
     key: Sequence[str],
     append: Callable[[Connection, sa.Table, pa.Schema, StagedRows], int],
+    statements: type[Upsert],
 ) -> int:
     """Insert the newest row of each key, or replace the row that is there by it, unless that is newer.
 
     :param append: the fastest way into a table; into the temporary one here
+    :param statements: those of the database
     :return: how many rows were inserted or replaced
     :raises RecordError: a key is null, or the database refuses a row, which is not to be a dead letter; names the record
     :raises TargetError: the database refuses the statement
     """
-    upsert = _upsert(conn)(conn, table, tuple(columns.names), tuple(key), rows.refused)
+    upsert = statements(conn, table, tuple(columns.names), tuple(key), rows.refused)
     try:
         # The types of the target, without its constraints and defaults.
         staged = upsert.temporary(sa.select(*upsert.of(table)).where(sa.false()))
@@ -71,14 +72,6 @@ def upsert_rows(
         return count
     finally:
         upsert.clean_up()
-
-
-def _upsert(conn: Connection) -> type[Upsert]:
-    if not is_mysql(conn.dialect):
-        return Upsert
-    from airflow_kafka_offsets.sinks.sql.mysql_upsert import MySqlUpsert
-
-    return MySqlUpsert
 
 
 @dataclass(frozen=True, slots=True)

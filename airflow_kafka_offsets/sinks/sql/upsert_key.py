@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from secrets import token_hex
 
 import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Dialect
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateIndex
 
 from airflow_kafka_offsets.core.origin import RECORD
 from airflow_kafka_offsets.database.identifiers import without_placeholders
-from airflow_kafka_offsets.database.mysql import is_mysql
+from airflow_kafka_offsets.database.mysql import error_number, is_mysql
 from airflow_kafka_offsets.database.rights import check_rights
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.sql.column_types import add_column
+
+# MySQL's error.
+_NO_RIGHT_TO_DATABASE = 1044
 
 
 def check_key(dialect: Dialect, key: Sequence[str], columns: pa.Schema | None) -> None:
@@ -70,9 +75,7 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
         )
     check_rights(conn, table, ("SELECT", "UPDATE"), "{lacking} in table {table!r}, as upsert_key needs")
     if is_mysql(conn.dialect):
-        from airflow_kafka_offsets.sinks.sql.mysql_upsert import check_temporary
-
-        check_temporary(conn)
+        _check_temporary(conn)
     if conn.dialect.name != "postgresql":
         return
     if not conn.scalar(sa.select(sa.func.has_database_privilege(sa.func.current_database(), "TEMPORARY"))):
@@ -81,6 +84,26 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
             f"User {url.username!r} may not make temporary tables in database {url.database!r}, as upsert_key needs; "
             f"GRANT TEMPORARY ON DATABASE {preparer.quote(url.database or '')} TO the user"
         )
+
+
+def _check_temporary(conn: Connection) -> None:
+    """Check that the user may create temporary tables.
+
+    :raises TargetError: the user may not; names the statement that grants it
+    """
+    name = f"_upsert_{token_hex(8)}"
+    try:
+        conn.exec_driver_sql(f"CREATE TEMPORARY TABLE {name} (id INT) ENGINE = InnoDB")
+    except DBAPIError as error:
+        if error_number(error.orig) != _NO_RIGHT_TO_DATABASE:
+            raise
+        url = conn.engine.url
+        quoted = conn.dialect.identifier_preparer.quote(url.database or "")
+        raise TargetError(
+            f"User {url.username!r} may not make temporary tables in database {url.database!r}, as upsert_key needs; GRANT CREATE "
+            f"TEMPORARY TABLES ON {quoted}.* TO the user"
+        ) from None
+    conn.exec_driver_sql(f"DROP TEMPORARY TABLE {name}")
 
 
 def _is_unique(conn: Connection, table: sa.Table, key: Sequence[str]) -> bool:
