@@ -329,10 +329,14 @@ def _add_schemas(conn: Connection, tables: Tables) -> Iterator[Statement]:
 
 
 def _add_publications(conn: Connection, tables: Tables) -> Iterator[Statement]:
-    """Add what targets need that commit elsewhere: when a batch began to be published, and a name of these tables."""
+    """Add what targets need that commit elsewhere, when a batch began to be published, and a name of these tables; and the number
+    of rows in each of several targets.
+    """
     dialect, batches = conn.dialect, tables.offset_batches
-    if "publishing_at" not in _column_names(conn, batches):
-        yield TableStatement(f"ALTER TABLE {{}} ADD publishing_at {UtcDateTime().compile(dialect=dialect)}", batches)
+    existing = _column_names(conn, batches)
+    for column, type_ in {"publishing_at": UtcDateTime().compile(dialect=dialect), "outputs": "TEXT"}.items():
+        if column not in existing:
+            yield TableStatement(f"ALTER TABLE {{}} ADD {column} {type_}", batches)
     yield TableStatement(
         "CREATE TABLE IF NOT EXISTS {} (number INTEGER NOT NULL, installation_id VARCHAR(40) NOT NULL, PRIMARY KEY (number))",
         tables.installation,
