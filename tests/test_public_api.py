@@ -31,6 +31,8 @@ def test_the_public_names_are_these() -> None:
         "ArrowTransform",
         "Avro",
         "BatchBounds",
+        "Branch",
+        "Callable",
         "CommittedBy",
         "DeltaTable",
         "Header",

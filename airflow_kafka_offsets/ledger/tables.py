@@ -139,7 +139,7 @@ class Tables:
             *_optional(triggered_by=ExactText, os_user=ExactText, database_user=ExactText),
             *_optional(records_since_ms=sa.BigInteger, records_until_ms=sa.BigInteger),
             *_optional(added_columns=ExactText, letters_topic=topic, letters_sent_at=UtcDateTime),
-            *_optional(publishing_at=UtcDateTime, files_since=UtcDateTime),
+            *_optional(publishing_at=UtcDateTime, files_since=UtcDateTime, outputs=ExactText),
         )
         batches = self.offset_batches.c
         self._index("offset_batches_by_run", batches.consumer_group, batches.run_id, batches.task_id)

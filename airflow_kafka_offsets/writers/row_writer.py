@@ -21,6 +21,7 @@ WRITERS = {
     "arrow": "airflow_kafka_offsets.writers.arrow_writer:ArrowWriter",
     "iceberg": "airflow_kafka_offsets.writers.iceberg_writer:IcebergWriter",
     "delta": "airflow_kafka_offsets.writers.delta_writer:DeltaWriter",
+    "fan_out": "airflow_kafka_offsets.writers.fan_out_writer:FanOutWriter",
 }
 """The class of each writer, by its kind."""
 
