@@ -15,7 +15,7 @@ import pytest
 import airflow_kafka_offsets
 from airflow_kafka_offsets.get_provider_info import get_provider_info
 
-HEAVY = {"airflow", "confluent_kafka", "pyarrow", "pyspark", "sqlalchemy", "sqlglot"}
+HEAVY = {"airflow", "confluent_kafka", "pyarrow", "pyiceberg", "pyspark", "sqlalchemy", "sqlglot"}
 
 
 def imported_by(code: str) -> set[str]:
@@ -33,6 +33,7 @@ def test_the_public_names_are_these() -> None:
         "BatchBounds",
         "CommittedBy",
         "Header",
+        "IcebergTable",
         "Json",
         "JsonSchema",
         "KafkaBatchOperator",
@@ -98,6 +99,7 @@ def test_another_name_is_an_attribute_error() -> None:
         "from airflow_kafka_offsets.get_provider_info import get_provider_info; get_provider_info()",
         "from airflow_kafka_offsets import Json, Raw; Json('id BIGINT'), Raw(headers=True)",
         "from airflow_kafka_offsets import SqlTable; SqlTable('orders').name",
+        "from airflow_kafka_offsets import IcebergTable; IcebergTable('shop.orders').name, IcebergTable('shop.orders', {'type': 'rest'}).name",
         "from airflow_kafka_offsets import CommittedBy, exceptions; from airflow_kafka_offsets.core import offsets, parameters, planning",
     ],
 )
@@ -111,6 +113,7 @@ OF_A_DAG_FILE = {name for name in airflow_kafka_offsets.__all__ if name.startswi
         "Avro",
         "BatchBounds",
         "CommittedBy",
+        "IcebergTable",
         "Json",
         "JsonSchema",
         "OffsetBounds",

@@ -1,0 +1,146 @@
+"""What a commit leaves in a table beside the rows: which batch was published last, and by which snapshot.
+
+It is a property of the table, one for each series of publications: properties outlive the expiry of snapshots, and a rollback.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+from pyiceberg.table import Table
+
+from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.sinks.lake.replaced import Key
+from airflow_kafka_offsets.sinks.sink import Output
+
+PREFIX = "kafka-offsets."
+
+# A summary is in the metadata of the table as long as its snapshot is.
+_RANGES = 50
+
+
+@dataclass(frozen=True)
+class Publication:
+    """The last publication of a series.
+
+    :param batch: its number
+    :param rows: that were written
+    :param added: the columns that were added
+    :param removed: the rows that were removed, by batch and partition
+    :param snapshot: the id of the snapshot; None where the table had none
+    :param sequence: the number of the snapshot among all of the table
+    """
+
+    group: str
+    batch: int
+    rows: int = 0
+    added: tuple[str, ...] = ()
+    removed: tuple[tuple[int, str, int, int], ...] = ()
+    snapshot: int | None = None
+    sequence: int = 0
+
+    def to_json(self) -> str:
+        """Return it as the value of a property."""
+        plain = asdict(self)
+        # Thousands of batches may be replaced at once, and the metadata of the table is read by everybody.
+        plain["removed"] = base64.b64encode(zlib.compress(json.dumps(plain["removed"]).encode())).decode()
+        return json.dumps(plain)
+
+    @classmethod
+    def from_json(cls, text: str) -> Publication:
+        """Return the publication of a value that `to_json` wrote.
+
+        :raises ValueError: it was altered, or is of another version of this package; also KeyError, TypeError
+        """
+        plain = json.loads(text)
+        removed = json.loads(zlib.decompress(base64.b64decode(plain["removed"])))
+        return cls(**{**plain, "added": tuple(plain["added"]), "removed": tuple(map(tuple, removed))})
+
+    def counts(self) -> dict[Key, int]:
+        """Return the rows that were removed."""
+        return {(batch, topic, partition): rows for batch, topic, partition, rows in self.removed}
+
+
+def series_of(output: Output) -> str:
+    """Return the name of the property of a series."""
+    return PREFIX + (output.series or output.group_id)
+
+
+def published(table: Table, output: Output) -> Publication | None:
+    """Return the last publication of a series."""
+    text = table.properties.get(series_of(output))
+    return None if text is None else _read(table, series_of(output), text)
+
+
+def publications(table: Table) -> Iterator[tuple[str, Publication]]:
+    """Yield the last publication of each series, with the name of its property."""
+    for name, text in table.properties.items():
+        if name.startswith(PREFIX):
+            yield name, _read(table, name, text)
+
+
+def _read(table: Table, name: str, text: str) -> Publication:
+    try:
+        return Publication.from_json(text)
+    except (ValueError, KeyError, TypeError, zlib.error) as error:
+        raise TargetError(
+            f"Property {name!r} of Iceberg table {'.'.join(table.name())!r} cannot be read: {type(error).__name__}. It says which batch "
+            "was loaded last, and is not to be changed"
+        ) from error
+
+
+def summary(output: Output) -> dict[str, str]:
+    """Return what the summary of a snapshot says of a batch."""
+    return {
+        f"{PREFIX}group": output.group_id,
+        f"{PREFIX}batch": str(output.batch_id),
+        f"{PREFIX}ranges": first_few(output.ranges, most=_RANGES),
+    }
+
+
+def refuse_rollback(table: Table, group_id: str) -> None:
+    """Raise if somebody set the table back behind the last snapshot of a group.
+
+    :raises TargetError: the last snapshot of the group is not in the history of the current one
+    """
+    ours = [(publication.sequence, name, publication) for name, publication in publications(table)]
+    ours = [found for found in ours if found[2].group == group_id and found[2].snapshot is not None]
+    if not ours:
+        return
+    _, name, last = max(ours, key=lambda found: found[0])
+    if _is_in_history(table, last):
+        return
+    current = table.current_snapshot()
+    raise TargetError(
+        f"Iceberg table {'.'.join(table.name())!r} was set back, or replaced: snapshot {last.snapshot}, by which group {group_id!r} "
+        f"published batch {last.batch}, is not in the history of the current snapshot {current.snapshot_id if current else None}. The "
+        "positions of the group are after rows that are gone. Nothing was written. Either set the table forward again (for example "
+        f"CALL system.set_current_snapshot), or, if the rows are to stay away, remove property {name!r} of the table, and rewind the "
+        "group without replacing to where its rows end."
+    )
+
+
+def _is_in_history(table: Table, last: Publication) -> bool:
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        if snapshot.snapshot_id == last.snapshot:
+            return True
+        if 0 < (snapshot.sequence_number or 0) <= last.sequence:
+            return False
+        if snapshot.parent_snapshot_id is None:
+            return False
+        parent = table.snapshot_by_id(snapshot.parent_snapshot_id)
+        if parent is None:
+            return True  # expired, and with it what would tell
+        snapshot = parent
+    return False
+
+
+def removed_rows(counts: Mapping[Key, int]) -> tuple[tuple[int, str, int, int], ...]:
+    """Return counted rows as a publication has them."""
+    return tuple((*key, rows) for key, rows in sorted(counts.items()))

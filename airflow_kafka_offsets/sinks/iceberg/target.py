@@ -1,0 +1,198 @@
+"""A table in one block of `open`: what is asked of it is collected, and committed at the end as one snapshot."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.update import AssertTableUUID
+from sqlalchemy.engine import Connection
+
+from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.exceptions import StagedFileError, TargetError
+from airflow_kafka_offsets.sinks.iceberg.publication import Publication, removed_rows, series_of, summary
+from airflow_kafka_offsets.sinks.iceberg.removal import Removal, RemovedRows
+from airflow_kafka_offsets.sinks.iceberg.shapes import add_columns, arrow_columns, lacking, shape_of
+from airflow_kafka_offsets.sinks.lake.replaced import ReplacedRows, as_removed
+from airflow_kafka_offsets.sinks.sink import Output, Removed, ReplacedOffsets
+from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.writers.iceberg_data_file import TableShape
+
+# An object store answers a request in tens of milliseconds, and many at once just as quickly.
+_LOOKED_AT_ONCE = 32
+
+
+@dataclass
+class Changes:
+    """What one commit does to a table.
+
+    :ivar columns: of rows, which are added where the table lacks them
+    :ivar removal: of rows
+    :ivar rows: whose files are added
+    :ivar kept: a later publication of the series, which stays the last one
+    """
+
+    output: Output
+    columns: pa.Schema | None = None
+    removal: Removal | None = None
+    rows: StagedRows | None = None
+    added: list[str] = field(default_factory=list)
+    number: int = 0
+    kept: Publication | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.added and (self.removal is None or self.removal.is_empty) and not self.number
+
+    def publication(self) -> Publication:
+        """Return what the table keeps of it."""
+        counts = self.removal.counts if self.removal is not None else {}
+        output = self.output
+        return Publication(output.group_id, output.batch_id, self.number, tuple(self.added), removed_rows(counts))
+
+    def find_removed(self, table: Table, rows: RemovedRows) -> Removal:
+        """Find rows that are to be removed."""
+        self.removal = Removal.find(table, rows)
+        return self.removal
+
+    def commit(self, table: Table, *, always: bool = False) -> int:
+        """Commit all of it, without the retries of pyiceberg: they would go past what was looked at before.
+
+        :param always: whether a commit without rows makes a snapshot, too: then no other commit can be based on what was before
+        :return: the id of the snapshot
+        :raises StagedFileError: the files do not fit the table any more
+        :raises CommitFailedException: somebody else committed meanwhile
+        """
+        transaction = table.transaction()
+        if self.columns is not None:
+            add_columns(transaction, self.columns)
+        shape = shape_of(table, self.columns)
+        files = self._files(table, shape)
+        snapshot_id = self._stage(transaction, shape, files, always)
+        metadata = transaction.table_metadata
+        # The first version of the format does not number snapshots.
+        sequence = getattr(metadata, "last_sequence_number", 0)
+        publication = replace(self.kept or self.publication(), snapshot=snapshot_id, sequence=sequence)
+        transaction.set_properties({series_of(self.output): publication.to_json()})
+        requirements = (*transaction._requirements, AssertTableUUID(uuid=metadata.table_uuid))
+        table._do_commit(transaction._updates, requirements)
+        return snapshot_id or 0
+
+    def _stage(self, transaction: Transaction, shape: TableShape, files: list[DataFile], always: bool) -> int | None:
+        update = transaction.update_snapshot(summary(self.output))
+        removal = self.removal
+        if removal is not None and not removal.is_empty:
+            with update.overwrite() as overwrite:
+                prefix = self.output.attempt or f"batch-{self.output.batch_id}"
+                removal.apply(transaction, overwrite, shape, prefix)
+                for file in files:
+                    overwrite.append_data_file(file)
+            return overwrite.snapshot_id
+        if files or always:
+            with update.fast_append() as append:
+                for file in files:
+                    append.append_data_file(file)
+            return append.snapshot_id
+        snapshot = transaction._table.current_snapshot()
+        return snapshot.snapshot_id if snapshot is not None else None
+
+    def _files(self, table: Table, shape: TableShape) -> list[DataFile]:
+        """Return the files of the rows, as the table now wants them."""
+        if self.rows is None:
+            return []
+        files = [(file, shape.from_json(file.data)) for file in self.rows.files]
+        if unfit := [file.name for file, entry in files if entry is None]:
+            raise StagedFileError(
+                f"{len(unfit)} files were written for other columns or partitions than Iceberg table {'.'.join(table.name())!r} has "
+                f"now: {first_few(unfit, most=3)}"
+            )
+        return [entry for _, entry in files if entry is not None]
+
+
+@dataclass
+class IcebergTarget:
+    """A table, and what is to be done to it; see `Target`.
+
+    :ivar table: None where there is none
+    """
+
+    conn: Connection
+    name: str
+    table: Table | None
+    changes: Changes
+
+    def add_columns(self, columns: pa.Schema) -> list[str]:
+        """Note the columns that the table lacks; see `Target.add_columns`."""
+        if self.table is None:
+            return []
+        self.changes.columns = columns
+        self.changes.added = [field.name for field in lacking(self.table.schema(), columns)]
+        return self.changes.added
+
+    def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
+        """Find the rows of replaced offsets; see `Target.remove`."""
+        if self.table is None:  # a table that was dropped holds no duplicates
+            return []
+        rows = replaced_rows(self.conn, self.name, self.table, replaced)
+        return as_removed(self.changes.find_removed(self.table, rows).counts)
+
+    def write(self, rows: StagedRows) -> int:
+        """Look at the files; see `Target.write`."""
+        if not rows.files:
+            return 0
+        if self.table is None:
+            raise TargetError(f"{self.name} disappeared between staging and commit; nothing was written")
+        prove_files(self.table.io, rows)
+        self.changes.rows, self.changes.number = rows, len(rows)
+        self.changes._files(self.table, shape_of(self.table, self.changes.columns))
+        return len(rows)
+
+
+@dataclass
+class PublishedTarget:
+    """A table that has a batch already: nothing is done again, and each method returns what it did then."""
+
+    publication: Publication
+
+    def add_columns(self, columns: pa.Schema) -> list[str]:
+        return list(self.publication.added)
+
+    def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
+        return as_removed(self.publication.counts())
+
+    def write(self, rows: StagedRows) -> int:
+        return self.publication.rows
+
+
+def replaced_rows(conn: Connection, name: str, table: Table, replaced: ReplacedOffsets) -> ReplacedRows:
+    """Return the rows of replaced offsets.
+
+    :raises ConfigurationError: the table does not say where its rows are from
+    """
+    rows = ReplacedRows.read(conn, name, replaced)
+    rows.check_columns(arrow_columns(table.schema()))
+    return rows
+
+
+def prove_files(io: FileIO, rows: StagedRows) -> None:
+    """Check that the files of a batch are there, with the sizes they were written with.
+
+    :raises StagedFileError: one is not
+    """
+
+    def look(file: Any) -> str | None:
+        found = io.new_input(file.name)
+        if not found.exists():
+            return f"{file.name} is missing"
+        size = len(found)
+        return None if size == file.bytes else f"{file.name} has {size:,} bytes, and was written with {file.bytes:,}"
+
+    with ThreadPoolExecutor(_LOOKED_AT_ONCE, thread_name_prefix="iceberg-files") as pool:
+        faults = [fault for fault in pool.map(look, rows.files) if fault is not None]
+    if faults:
+        raise StagedFileError(first_few(faults, most=3))

@@ -1,0 +1,46 @@
+"""Fixtures of the tests of Iceberg tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+from tests.support.clients import Kafka, produce
+from tests.support.iceberg import IcebergGroup, iceberg_sink
+from tests.support.loads import Loader, TopicFactory, names
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(params=["positions", "elsewhere"])
+def where(request: pytest.FixtureRequest) -> str:
+    """Where the catalog of the table is."""
+    return str(request.param)
+
+
+@pytest.fixture
+def sink(where: str, tmp_path: Path, engine: Engine) -> IcebergSink:
+    return iceberg_sink(where, tmp_path, engine)
+
+
+@pytest.fixture
+def orders(kafka: Kafka, topic: TopicFactory) -> str:
+    """A topic of ten records, the fourth a dead letter."""
+    name = topic()
+    produce(kafka, name, [*names(0, 3), b"{not json", *names(4, 6)])
+    return name
+
+
+@pytest.fixture
+def group(inline_loader: Loader, orders: str, sink: IcebergSink) -> IcebergGroup:
+    return IcebergGroup(inline_loader, orders, sink)

@@ -1,0 +1,91 @@
+"""Iceberg tables in tests: in the database of the positions, or in a catalog elsewhere; counted by readers of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyiceberg.catalog import load_catalog
+from pyiceberg.table import Table
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET
+from airflow_kafka_offsets.loading.context import LoadResult
+from airflow_kafka_offsets.replaying.replay import replay
+from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
+from airflow_kafka_offsets.verification.verify import verify
+from tests.support.loads import Loader
+
+NAME = "shop.orders"
+
+
+def iceberg_sink(where: str, directory: Path, engine: Engine, **options: Any) -> IcebergSink:
+    """Return a sink.
+
+    :param where: of its catalog: `positions`, or `elsewhere`
+    """
+    warehouse = f"file://{directory}/lake"
+    if where == "positions":
+        return IcebergTable(NAME, warehouse=warehouse, **options)
+    uri = f"sqlite:///{directory}/catalog.db"
+    return IcebergTable(NAME, {"type": "sql", "uri": uri, "warehouse": warehouse}, **options)
+
+
+def open_table(sink: IcebergSink, engine: Engine) -> Table:
+    """Open the table as any other program does."""
+    own = {"type": "sql", "uri": engine.url.render_as_string(hide_password=False), "warehouse": sink.warehouse or ""}
+    properties = sink.catalog if isinstance(sink.catalog, Mapping) else own
+    return load_catalog(sink.catalog_name, **properties).load_table(sink.identifier)
+
+
+def scanned(table: Table, *columns: str) -> list[tuple[Any, ...]]:
+    """Return the rows in order, by a scan of pyiceberg; and prove that the files themselves hold the same."""
+    names = columns or (BATCH_ID, OFFSET)
+    found = sorted(
+        zip(*(table.scan(selected_fields=names).to_arrow().column(name).to_pylist() for name in names), strict=True)
+    )
+    paths = [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
+    in_files = sum(pq.ParquetFile(path).metadata.num_rows for path in paths)
+    assert in_files == len(found)
+    assert len(paths) == len(set(paths))
+    return found
+
+
+@dataclass
+class IcebergGroup:
+    """Loads of a topic into an Iceberg table, and what is there afterwards."""
+
+    loader: Loader
+    orders: str
+    sink: IcebergSink
+
+    def load(self, **options: Any) -> LoadResult:
+        return self.loader(self.orders, **{"sink": self.sink, "on_bad_record": "dead_letter", **options})
+
+    def replay(self, bounds: Any, **options: Any) -> LoadResult:
+        return replay(
+            self.loader.pipeline([self.orders], sink=self.sink, on_bad_record="dead_letter"),
+            bounds,
+            kafka_config=self.loader.config,
+            engine=self.loader.engine,
+            launcher=self.loader.launcher,
+            **options,
+        )
+
+    @property
+    def table(self) -> Table:
+        return open_table(self.sink, self.loader.engine)
+
+    def rows(self, *columns: str) -> list[tuple[Any, ...]]:
+        return scanned(self.table, *columns)
+
+    def offsets(self) -> list[int]:
+        return sorted(offset for _, offset in self.rows())
+
+    def proved(self) -> tuple[int, int, int | None]:
+        coverage = verify("loader", sink=self.sink, engine=self.loader.engine, kafka_config=self.loader.config)
+        return coverage.rows, coverage.dead_letters, coverage.reread
