@@ -11,6 +11,7 @@ import logging
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -166,9 +167,8 @@ class DataFiles:
             return
         rows = partition.take().rename_columns(self._arrow.names).cast(self._arrow)
         if self._sort_by:
-            nulls = "at_start" if self._sort_by[0][1] == "asc" else "at_end"
             keys = [(name, "ascending" if order == "asc" else "descending") for name, order in self._sort_by]
-            rows = rows.take(pc.sort_indices(rows, sort_keys=keys, null_placement=nulls))
+            rows = rows.take(pc.sort_indices(rows, sort_keys=keys))
         if partition.file is None:
             opened = [other for other in self._partitions.values() if other.file is not None]
             if len(opened) >= _OPEN_FILES:
@@ -200,15 +200,13 @@ class DataFiles:
 
     def _remove(self) -> None:
         """Remove the files of a task that failed: nobody names them."""
-        for partition in self._partitions.values():
-            if partition.file is not None and partition.file.output.stream is not None:
-                partition.file.output.stream.close()
-        for path in self._paths:
+        opened = [partition.file for partition in self._partitions.values() if partition.file is not None]
+        for end in (*(file.writer.close for file in opened), *(partial(self._io.delete, path) for path in self._paths)):
             try:
-                self._io.delete(path)
+                end()
             except Exception:
                 # The error that is being raised says more; the file is an orphan.
-                log.warning("File %s of a failed attempt could not be removed", path, exc_info=True)
+                log.warning("A file of a failed attempt could not be removed", exc_info=True)
 
 
 def _joined(batches: Iterable[pa.Table]) -> Iterator[pa.Table]:

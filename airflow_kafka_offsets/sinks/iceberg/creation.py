@@ -62,6 +62,8 @@ def create_table(
     }
     try:
         spec, order = partition_spec(schema, partition_by), sort_order(schema, sort_by)
+        spec.check_compatible(schema)
+        order.check_compatible(schema)
         catalog.create_namespace_if_not_exists(identifier.rpartition(".")[0])
         return catalog.create_table(identifier, schema, location, spec, order, {**bounds, **properties})
     except TableAlreadyExistsError:  # created by another process, at the same moment
