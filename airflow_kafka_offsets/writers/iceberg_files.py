@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -201,7 +201,9 @@ class DataFiles:
     def _remove(self) -> None:
         """Remove the files of a task that failed: nobody names them."""
         opened = [partition.file for partition in self._partitions.values() if partition.file is not None]
-        for end in (*(file.writer.close for file in opened), *(partial(self._io.delete, path) for path in self._paths)):
+        ends: list[Callable[[], object]] = [file.writer.close for file in opened]
+        ends += [partial(self._io.delete, path) for path in self._paths]
+        for end in ends:
             try:
                 end()
             except Exception:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import sqlalchemy as sa
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from sqlalchemy.engine import Engine
 
@@ -39,7 +41,11 @@ def open_table(sink: IcebergSink, engine: Engine) -> Table:
     """Open the table as any other program does."""
     own = {"type": "sql", "uri": engine.url.render_as_string(hide_password=False), "warehouse": sink.warehouse or ""}
     properties = sink.catalog if isinstance(sink.catalog, Mapping) else own
-    return load_catalog(sink.catalog_name, **properties).load_table(sink.identifier)
+    catalog = load_catalog(sink.catalog_name, **properties)
+    assert isinstance(catalog, SqlCatalog)
+    catalog.engine.dispose()
+    catalog.engine = sa.create_engine(catalog.engine.url, poolclass=sa.NullPool)
+    return catalog.load_table(sink.identifier)
 
 
 def scanned(table: Table, *columns: str) -> list[tuple[Any, ...]]:

@@ -118,7 +118,7 @@ def test_a_created_table_needs_a_place(engine: Engine) -> None:
 def test_secrets_are_neither_shown_nor_in_the_writer(tmp_path: Path, engine: Engine) -> None:
     catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/lake"}
     secret = {"s3.secret-access-key": "hidden-1", "token": "hidden-2"}
-    connections = {
+    connections: dict[str, dict[str, Any]] = {
         "store": {"login": "key", "password": "hidden-3", "extra": {"endpoint_url": "http://127.0.0.1:9"}},
         "catalog": {"extra": {**catalog, **secret}},
     }

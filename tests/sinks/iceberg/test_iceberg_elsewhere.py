@@ -158,11 +158,12 @@ def test_another_writer_that_is_first_is_rebased_upon(
         foreign.schema
     )
     produce(kafka, group.orders, names(10, 1))
-    commit, appended = Changes.commit, []
+    commit, appended = Changes.commit, list[int]()
 
     def append_first(changes: Changes, table: Any, **options: Any) -> int:
         if len(appended) < 3:
-            appended.append(group.table.append(foreign))
+            group.table.append(foreign)
+            appended.append(1)
         return commit(changes, table, **options)
 
     monkeypatch.setattr(Changes, "commit", append_first)
@@ -180,11 +181,12 @@ def test_rows_that_another_writer_removes_at_the_same_moment_are_not_reported_as
     group: IcebergGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group.load(max_records=4)
-    commit, deleted = Changes.commit, []
+    commit, deleted = Changes.commit, list[int]()
 
     def delete_first(changes: Changes, table: Any, **options: Any) -> int:
         if not deleted:
-            deleted.append(group.table.delete("_kafka_offset = 5"))
+            group.table.delete("_kafka_offset = 5")
+            deleted.append(1)
         return commit(changes, table, **options)
 
     with monkeypatch.context() as patched:

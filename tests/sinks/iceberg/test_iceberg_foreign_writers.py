@@ -12,6 +12,7 @@ from pyiceberg.types import StringType
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.ledger.batches import mark_staged
 from airflow_kafka_offsets.loading import stage as stage_module
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
 from airflow_kafka_offsets.transforms.sql import Sql
@@ -117,13 +118,11 @@ def test_an_expired_snapshot_is_no_rollback(group: IcebergGroup, kafka: Kafka) -
 def staged_once(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is done to the table between staging and commit, once."""
     changes: list[Any] = []
-    mark = stage_module.mark_staged
 
-    def change_after(*args: Any) -> Any:
-        done = mark(*args)
+    def change_after(*args: Any) -> None:
+        mark_staged(*args)
         if changes:
             changes.pop()()
-        return done
 
     monkeypatch.setattr(stage_module, "mark_staged", change_after)
     return changes
