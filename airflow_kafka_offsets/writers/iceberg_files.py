@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -59,7 +59,7 @@ class _Partition:
 
 
 class _Path:
-    """The path of a partition, as a location provider asks for it."""
+    """The directory of a partition, as a location provider asks for it."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -94,11 +94,11 @@ class _OpenFile:
 class DataFiles:
     """Writes rows into data files.
 
-    :param prefix: what the names of the files begin with
+    :param directory: of the files, below that of the table's data: what a failed attempt leaves is found by its name
     """
 
-    def __init__(self, shape: TableShape, io: FileIO, prefix: str) -> None:
-        self._shape, self._io, self._prefix = shape, io, f"{prefix}-{uuid.uuid4().hex}"
+    def __init__(self, shape: TableShape, io: FileIO, directory: str) -> None:
+        self._shape, self._io, self._directory, self._prefix = shape, io, directory, uuid.uuid4().hex
         self._file_schema = sanitize_column_names(shape.iceberg_schema)
         self._arrow = schema_to_pyarrow(self._file_schema)
         self._locations = load_location_provider(shape.location, dict(shape.properties))
@@ -180,9 +180,9 @@ class DataFiles:
 
     def _open(self, record: Record) -> _OpenFile:
         shape = self._shape
-        path = None
-        if not shape.partition_spec.is_unpartitioned():
-            path = _Path(shape.partition_spec.partition_to_path(record, shape.iceberg_schema))
+        path = _Path(
+            f"{self._directory}/{shape.partition_spec.partition_to_path(record, shape.iceberg_schema)}".rstrip("/")
+        )
         name = f"{self._prefix}-{len(self._paths):05}.parquet"
         address = self._locations.new_data_location(name, path)  # type: ignore[arg-type]
         self._paths.append(address)
@@ -201,7 +201,9 @@ class DataFiles:
     def _remove(self) -> None:
         """Remove the files of a task that failed: nobody names them."""
         opened = [partition.file for partition in self._partitions.values() if partition.file is not None]
-        for end in (*(file.writer.close for file in opened), *(partial(self._io.delete, path) for path in self._paths)):
+        ends: list[Callable[[], object]] = [file.writer.close for file in opened]
+        ends += [partial(self._io.delete, path) for path in self._paths]
+        for end in ends:
             try:
                 end()
             except Exception:

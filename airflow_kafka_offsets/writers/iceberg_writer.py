@@ -25,7 +25,7 @@ class IcebergWriter:
     :param columns: of the rows; see `RowWriter.columns`
     :param shape: the fields of a `TableShape`
     :param batch_id: what the rows have as `_batch_id`
-    :param attempt: what the names of the files begin with
+    :param attempt: the directory of the files, below that of the table's data
     """
 
     kind: ClassVar[str] = "iceberg"

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import sqlalchemy as sa
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from sqlalchemy.engine import Engine
 
@@ -23,31 +25,43 @@ from tests.support.loads import Loader
 NAME = "shop.orders"
 
 
-def iceberg_sink(where: str, directory: Path, engine: Engine, **options: Any) -> IcebergSink:
+def iceberg_sink(where: str, directory: Path, *, name: str = NAME, **options: Any) -> IcebergSink:
     """Return a sink.
 
     :param where: of its catalog: `positions`, or `elsewhere`
     """
     warehouse = f"file://{directory}/lake"
     if where == "positions":
-        return IcebergTable(NAME, warehouse=warehouse, **options)
+        return IcebergTable(name, warehouse=warehouse, **options)
     uri = f"sqlite:///{directory}/catalog.db"
-    return IcebergTable(NAME, {"type": "sql", "uri": uri, "warehouse": warehouse}, **options)
+    return IcebergTable(name, {"type": "sql", "uri": uri, "warehouse": warehouse}, **options)
 
 
 def open_table(sink: IcebergSink, engine: Engine) -> Table:
     """Open the table as any other program does."""
+    found = find_table(sink, engine)
+    assert found is not None
+    return found
+
+
+def find_table(sink: IcebergSink, engine: Engine) -> Table | None:
+    """Open the table as any other program does; None where there is none."""
     own = {"type": "sql", "uri": engine.url.render_as_string(hide_password=False), "warehouse": sink.warehouse or ""}
     properties = sink.catalog if isinstance(sink.catalog, Mapping) else own
-    return load_catalog(sink.catalog_name, **properties).load_table(sink.identifier)
+    if properties is own and not sa.inspect(engine).has_table("iceberg_tables"):
+        return None  # pyiceberg would create it
+    catalog = load_catalog(sink.catalog_name, **properties)
+    assert isinstance(catalog, SqlCatalog)
+    catalog.engine.dispose()
+    catalog.engine = sa.create_engine(catalog.engine.url, poolclass=sa.NullPool)
+    return catalog.load_table(sink.identifier) if catalog.table_exists(sink.identifier) else None
 
 
 def scanned(table: Table, *columns: str) -> list[tuple[Any, ...]]:
     """Return the rows in order, by a scan of pyiceberg; and prove that the files themselves hold the same."""
     names = columns or (BATCH_ID, OFFSET)
-    found = sorted(
-        zip(*(table.scan(selected_fields=names).to_arrow().column(name).to_pylist() for name in names), strict=True)
-    )
+    rows = table.scan(selected_fields=names).to_arrow()
+    found = sorted(zip(*(rows.column(name).to_pylist() for name in names), strict=True))
     paths = [task.file.file_path.removeprefix("file://") for task in table.scan().plan_files()]
     in_files = sum(pq.ParquetFile(path).metadata.num_rows for path in paths)
     assert in_files == len(found)

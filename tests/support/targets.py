@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
 from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Sink
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from tests.support.elsewhere import ElsewhereArchive
+from tests.support.iceberg import find_table, iceberg_sink, scanned
 from tests.support.loads import positions, rows
 
 
@@ -58,10 +61,21 @@ def _read_archive(sink: Sink, engine: Engine) -> list[Place]:
         return as_places(record for _, records in sink.read(conn) for record in records)
 
 
+def _read_iceberg(sink: Sink, engine: Engine) -> list[Place]:
+    assert isinstance(sink, IcebergSink)
+    table = find_table(sink, engine)
+    names = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_batch_id", "id")
+    return [] if table is None else [Place(*row) for row in scanned(table, *names)]
+
+
 def as_places(records: object) -> list[Place]:
     """Return rows that are dictionaries."""
     names = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_batch_id", "id")
     return [Place(*(record[name] for name in names)) for record in records]  # type: ignore[attr-defined]
+
+
+def _iceberg(where: str, name: str, directory: Path) -> Sink:
+    return iceberg_sink(where, directory, name=f"shop.{name}")
 
 
 KINDS = {
@@ -70,6 +84,16 @@ KINDS = {
         Kind("table", False, True, lambda name, _: SqlTable(name), _read_table),
         Kind(
             "elsewhere", True, True, lambda name, at: ElsewhereArchive(name, path=f"{at}/elsewhere.db"), _read_archive
+        ),
+        *(
+            Kind(
+                f"iceberg-{where}",
+                where == "elsewhere",
+                False,
+                partial(_iceberg, where),
+                _read_iceberg,
+            )
+            for where in ("positions", "elsewhere")
         ),
     )
 }

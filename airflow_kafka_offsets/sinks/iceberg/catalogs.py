@@ -68,11 +68,17 @@ def open_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:
     :raises TargetError: it cannot be reached
     """
     try:
-        return load_catalog(name, **{key: str(value) for key, value in properties.items()})
+        catalog = load_catalog(name, **{key: str(value) for key, value in properties.items()})
     except (ValueError, NotImplementedError, KeyError, ModuleNotFoundError) as error:
         raise ConfigurationError(f"pyiceberg cannot open catalog {name!r}: {_text(error, properties)}") from None
     except Exception as error:
         raise TargetError(f"Catalog {name!r} cannot be reached: {_text(error, properties)}") from None
+    if isinstance(catalog, SqlCatalog):
+        # A task asks its catalog a few times in an hour.
+        pooled = catalog.engine
+        catalog.engine = sa.create_engine(pooled.url, poolclass=sa.NullPool, hide_parameters=True)
+        pooled.dispose()
+    return catalog
 
 
 def find_table(catalog: Catalog, identifier: str) -> Table | None:

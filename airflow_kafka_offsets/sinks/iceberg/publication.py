@@ -133,7 +133,8 @@ def _is_in_history(table: Table, last: Publication) -> bool:
         if 0 < (snapshot.sequence_number or 0) <= last.sequence:
             return False
         if snapshot.parent_snapshot_id is None:
-            return False
+            # A new history; or the parents are expired, and pyiceberg forgets which they were.
+            return table.snapshot_by_id(last.snapshot or 0) is None
         parent = table.snapshot_by_id(snapshot.parent_snapshot_id)
         if parent is None:
             return True  # expired, and with it what would tell

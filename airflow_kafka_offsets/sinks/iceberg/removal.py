@@ -94,7 +94,7 @@ class Removal:
     def apply(self, transaction: Transaction, snapshot: _OverwriteFiles, shape: TableShape, prefix: str) -> None:
         """Drop the files, and write anew those that hold other rows, too.
 
-        :param prefix: what the names of new files begin with
+        :param prefix: the directory of new files
         """
         # By this pyiceberg finds the manifests that name the files.
         snapshot.delete_by_predicate(of_batches(self.rows.batch_ids))

@@ -11,6 +11,8 @@ from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     import pyarrow as pa
     import sqlalchemy as sa
     from pyiceberg.catalog import Catalog
@@ -169,6 +171,13 @@ class IcebergSink:
 
         table = self.find_over(conn)
         return LakeRows(conn, self.name, None if table is None else IcebergSource(table))
+
+    def remove_left_files(self, engine: Engine, batch_id: int, before: datetime) -> int:
+        """Remove what attempts to stage a batch left; see `FileSink.remove_left_files`."""
+        from airflow_kafka_offsets.sinks.iceberg.left_files import remove_left_files
+
+        table = self.find(engine)
+        return 0 if table is None else remove_left_files(table, batch_id, before)
 
     def find(self, engine: Engine) -> Table | None:
         """Return the table as it is now; None where there is none."""

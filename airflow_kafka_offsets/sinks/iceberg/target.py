@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -88,7 +89,7 @@ class Changes:
         removal = self.removal
         if removal is not None and not removal.is_empty:
             with update.overwrite() as overwrite:
-                prefix = self.output.attempt or f"batch-{self.output.batch_id}"
+                prefix = self.output.attempt or f"batch-{self.output.batch_id}-{uuid.uuid4().hex}"
                 removal.apply(transaction, overwrite, shape, prefix)
                 for file in files:
                     overwrite.append_data_file(file)

@@ -29,8 +29,8 @@ def where(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def sink(where: str, tmp_path: Path, engine: Engine) -> IcebergSink:
-    return iceberg_sink(where, tmp_path, engine)
+def sink(where: str, tmp_path: Path) -> IcebergSink:
+    return iceberg_sink(where, tmp_path)
 
 
 @pytest.fixture

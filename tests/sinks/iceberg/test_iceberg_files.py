@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -65,8 +64,8 @@ def row(number: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def catalog(tmp_path: Path) -> Iterator[Catalog]:
-    yield load_catalog("lake", type="sql", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/lake")
+def catalog(tmp_path: Path) -> Catalog:
+    return load_catalog("lake", type="sql", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/lake")
 
 
 def make(
@@ -134,7 +133,7 @@ def test_rows_are_partitioned_and_read_back(
     assert repr(found.to_pylist()) == repr(expected.to_pylist())  # NaN is unlike itself
     assert partitions is None or len(files) == partitions
     assert sum(file.rows for file in files) == 50
-    assert all(file.name.rpartition("/")[2].startswith("batch-7-abc-") for file in files)
+    assert all(file.name.startswith(f"{table.location()}/data/batch-7-abc/") for file in files)
 
 
 def test_partitions_and_statistics_prune(catalog: Catalog) -> None:
@@ -219,7 +218,7 @@ def test_values_are_widened_and_never_changed(catalog: Catalog) -> None:
     ]
 
     for kind, value in ((pa.float64(), 0.5), (pa.string(), "x"), (pa.decimal128(9, 2), Decimal("0.25"))):
-        with pytest.raises(TargetError, match="column 'id'|Column 'id'"):
+        with pytest.raises(TargetError, match="olumn 'id'"):
             write(table, [{"id": value}], columns=pa.schema([("id", kind)]))
     with pytest.raises(TargetError, match="no column 'other'"):
         write(table, [{"other": 1}], columns=pa.schema([("other", pa.int64())]))

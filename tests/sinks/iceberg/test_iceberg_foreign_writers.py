@@ -1,0 +1,192 @@
+"""Other writers of the table: they append, compact, expire snapshots, change columns and partitions, and set the table back."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.table import Table
+from pyiceberg.types import StringType
+
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.ledger.batches import mark_staged
+from airflow_kafka_offsets.loading import stage as stage_module
+from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+from airflow_kafka_offsets.transforms.sql import Sql
+from tests.support.clients import Kafka, produce
+from tests.support.iceberg import IcebergGroup
+from tests.support.loads import names, positions
+from tests.support.rewinds import Rewinder
+
+OFFSETS = [0, 1, 2, 4, 5, 6, 7, 8, 9]
+
+
+def append(table: Table) -> None:
+    rows = table.scan(limit=1).to_arrow()
+    index = rows.schema.get_field_index("_batch_id")
+    table.append(rows.set_column(index, "_batch_id", [[None]]).cast(rows.schema))
+
+
+def compact(table: Table) -> None:
+    """Write all rows into one file, as a compaction does."""
+    table.overwrite(table.scan().to_arrow())
+
+
+def expire_all_but_the_current(table: Table) -> None:
+    current = table.current_snapshot()
+    assert current is not None
+    others = [each.snapshot_id for each in table.snapshots() if each.snapshot_id != current.snapshot_id]
+    if others:
+        table.maintenance.expire_snapshots().by_ids(others).commit()
+
+
+def test_what_others_append_compact_and_expire_between_batches_changes_nothing(
+    group: IcebergGroup, kafka: Kafka
+) -> None:
+    group.load(max_records=4)
+    for number, change in enumerate((append, compact, expire_all_but_the_current, compact, append)):
+        change(group.table)
+        produce(kafka, group.orders, names(10 + number, 1))
+        assert group.load().rows == 1
+
+    ours = group.table.scan("_batch_id is not null").to_arrow()["_kafka_offset"].to_pylist()
+    assert sorted(ours) == [*OFFSETS, *range(10, 15)]
+    assert group.table.scan("_batch_id is null").count() == 2
+    assert group.proved()[:2] == (14, 1)
+
+
+def test_rows_in_compacted_files_are_replaced_and_the_others_stay(group: IcebergGroup) -> None:
+    group.load(max_records=4)
+    append(group.table)
+    compact(group.table)
+
+    assert group.replay({group.orders: {0: (2, 6)}}, replace=True).rows == 3
+    compact(group.table)
+    done = Rewinder(group.loader)("to-offset", 5, replace=group.sink)
+
+    assert done.rows_removed == 5
+    ours = group.table.scan("_batch_id is not null").to_arrow()["_kafka_offset"].to_pylist()
+    assert sorted(ours) == [0, 1, 2, 4]
+    assert group.table.scan("_batch_id is null").count() == 1
+    assert group.proved() == (4, 1, 5)
+
+
+def test_a_table_that_was_set_back_is_named_before_anything_is_written(group: IcebergGroup, kafka: Kafka) -> None:
+    group.load(max_records=4)
+    table = group.table
+    first, last = table.snapshots()[0], table.current_snapshot()
+    assert last is not None
+    table.manage_snapshots().set_current_snapshot(first.snapshot_id).commit()
+    produce(kafka, group.orders, names(10, 1))
+
+    with pytest.raises(TargetError, match=re.escape(f"was set back, or replaced: snapshot {last.snapshot_id}")):
+        group.load()
+    assert len(group.rows()) == 3
+    assert positions(group.loader.engine) == {(group.orders, 0): 10}
+
+    group.table.manage_snapshots().set_current_snapshot(last.snapshot_id).commit()
+    assert group.load().rows == 1
+    assert group.proved()[:2] == (10, 1)
+
+
+def test_rows_that_are_to_stay_away_are_loaded_again_after_the_property_is_removed(group: IcebergGroup) -> None:
+    group.load(max_records=4)
+    table = group.table
+    table.manage_snapshots().set_current_snapshot(table.snapshots()[0].snapshot_id).commit()
+    with group.table.transaction() as transaction:
+        transaction.remove_properties(*(name for name in table.properties if name.startswith("kafka-offsets.")))
+
+    Rewinder(group.loader)("to-offset", 3)
+    group.load()
+
+    assert group.offsets() == OFFSETS
+
+
+def test_an_expired_snapshot_is_no_rollback(group: IcebergGroup, kafka: Kafka) -> None:
+    group.load()
+    append(group.table)
+    expire_all_but_the_current(group.table)
+    produce(kafka, group.orders, names(10, 1))
+
+    assert group.load().rows == 1
+
+
+@pytest.fixture
+def staged_once(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is done to the table between staging and commit, once."""
+    changes: list[Any] = []
+
+    def change_after(*args: Any) -> None:
+        mark_staged(*args)
+        if changes:
+            changes.pop()()
+
+    monkeypatch.setattr(stage_module, "mark_staged", change_after)
+    return changes
+
+
+def test_a_batch_is_staged_again_where_the_partitions_changed(group: IcebergGroup, staged_once: list[Any]) -> None:
+    group.load(max_records=4)
+    produce(group.loader.kafka, group.orders, names(10, 1))
+
+    def partition() -> None:
+        with group.table.update_spec() as update:
+            update.add_identity("name")
+
+    staged_once.append(partition)
+    assert group.load().rows == 1
+
+    assert len(group.loader.launcher.jobs) == 5
+    assert group.proved()[:2] == (10, 1)
+    Rewinder(group.loader)("to-offset", 9, replace=group.sink)
+    assert group.offsets() == OFFSETS[:-1]
+
+
+def test_a_batch_is_staged_again_where_the_columns_changed(group: IcebergGroup, staged_once: list[Any]) -> None:
+    group.load(max_records=4)
+    produce(group.loader.kafka, group.orders, names(10, 1))
+
+    def add_column() -> None:
+        with group.table.update_schema() as update:
+            update.add_column("comment", StringType())
+
+    staged_once.append(add_column)
+
+    assert group.load().rows == 1
+    assert len(group.loader.launcher.jobs) == 5
+    assert group.proved()[:2] == (10, 1)
+
+
+def test_a_batch_is_staged_again_where_a_file_is_missing(group: IcebergGroup, staged_once: list[Any]) -> None:
+    def remove() -> None:
+        for path in Path(group.table.location().removeprefix("file://")).rglob("*.parquet"):
+            path.unlink()
+
+    staged_once.append(remove)
+
+    assert group.load().rows == 9
+    assert len(group.loader.launcher.jobs) == 2
+    assert group.proved() == (9, 1, 10)
+
+
+def test_columns_that_do_not_fit_are_named_before_anything_is_read(group: IcebergGroup, sink: IcebergSink) -> None:
+    group.load()
+    produce(group.loader.kafka, group.orders, names(10, 1))
+
+    with pytest.raises(TargetError, match="column 'id' is int64, the rows hold string"):
+        group.load(value_format=Json("id STRING, name STRING"))
+    with pytest.raises(TargetError, match="it has no column 'twice'"):
+        group.load(transform=Sql("SELECT *, id * 2 AS twice FROM records"))
+    assert len(group.loader.launcher.jobs) == 1
+
+
+def test_what_cannot_be_removed_by_offset_is_said(group: IcebergGroup) -> None:
+    group.load()
+    with group.table.update_schema() as update:
+        update.delete_column("_kafka_offset")
+
+    with pytest.raises(ConfigurationError, match="has no column _kafka_offset"):
+        Rewinder(group.loader)("to-offset", 2, replace=group.sink)
