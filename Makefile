@@ -79,7 +79,7 @@ reference: setup ## write docs/commands.md anew, from what the commands say of t
 COMPILE := uv pip compile --quiet --generate-hashes --no-annotate -p 3.11 --custom-compile-command "make constraints"
 constraints: setup ## pin what pyproject.toml and constraints/*.in ask for, with hashes (ARGS=--upgrade: the newest of all)
 	@export PATH="$$PATH:.build/tools/bin"; \
-	$(COMPILE) $(ARGS) pyproject.toml --extra spark --extra postgres --extra sqlite --extra avro --extra protobuf --extra json-schema --extra sql --extra iceberg --extra delta --group dev -o constraints/dev.txt >/dev/null && \
+	$(COMPILE) $(ARGS) pyproject.toml --extra spark --extra postgres --extra sqlite --extra avro --extra protobuf --extra json-schema --extra sql --extra iceberg --extra delta --extra parquet --group dev -o constraints/dev.txt >/dev/null && \
 	$(COMPILE) $(ARGS) constraints/build.in -o constraints/build.txt >/dev/null && \
 	$(COMPILE) $(ARGS) constraints/uv.in -o constraints/uv.txt >/dev/null
 
