@@ -19,6 +19,7 @@ from airflow_kafka_offsets.staging.manifest import StagedFile
 
 WRITERS = {
     "arrow": "airflow_kafka_offsets.writers.arrow_writer:ArrowWriter",
+    "delta": "airflow_kafka_offsets.writers.delta_writer:DeltaWriter",
 }
 """The class of each writer, by its kind."""
 

@@ -1,0 +1,1 @@
+"""Tables of Delta Lake, written by Spark's tasks and committed by delta-rs."""

@@ -1,0 +1,130 @@
+"""The columns and features of a Delta table, and whether this package can write to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pyarrow as pa
+
+from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, TIMESTAMP
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.writers.table_rows import file_columns
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
+
+# What these features ask for is checked below, where the table uses them.
+_KNOWN = {
+    "appendOnly",
+    "changeDataFeed",
+    "checkConstraints",
+    "generatedColumns",
+    "identityColumns",
+    "invariants",
+    "timestampNtz",
+}
+
+_OF_COLUMNS = {
+    "delta.columnMapping.id": "maps columns to other names",
+    "delta.generationExpression": "has generated columns",
+    "delta.identity.start": "has identity columns",
+    "delta.invariants": "has columns with invariants",
+}
+
+# As many columns have statistics unless a property says otherwise.
+_MEASURED = 32
+
+
+def arrow_columns(schema: deltalake.Schema) -> pa.Schema:
+    """Return columns with Arrow's types."""
+    return file_columns(pa.schema(schema.to_arrow()))
+
+
+def delta_schema(columns: pa.Schema) -> deltalake.Schema:
+    """Return columns with Delta's types.
+
+    :raises ConfigurationError: Delta has no such type
+    """
+    try:
+        return deltalake.Schema.from_arrow(file_columns(columns))
+    except Exception as error:  # the library has no class of its own for it
+        raise ConfigurationError(f"A Delta table cannot have these columns: {error}") from error
+
+
+def unusable(table: deltalake.DeltaTable) -> list[str]:
+    """Return why this package cannot write to a table; nothing where it can."""
+    protocol, configuration = table.protocol(), table.metadata().configuration
+    features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    reasons = [f"it has the feature {feature!r}, which is not known here" for feature in sorted(features - _KNOWN)]
+    if configuration.get("delta.columnMapping.mode", "none") != "none":
+        reasons.append("it maps columns to other names")
+    if configuration.get("delta.enableDeletionVectors", "false").lower() == "true":
+        reasons.append("it has deletion vectors")
+    if any(name.startswith("delta.constraints.") for name in configuration):
+        reasons.append("it has constraints, which Spark's tasks would not check")
+    if "delta.setTransactionRetentionDuration" in configuration:
+        reasons.append("with delta.setTransactionRetentionDuration it forgets which batches it has")
+    keys = {key for column in json.loads(table.schema().to_json())["fields"] for key in _metadata(column)}
+    reasons += [f"it {reason}" for key, reason in _OF_COLUMNS.items() if key in keys]
+    return list(dict.fromkeys(reasons))
+
+
+def check_partitions(name: str, snapshot: DeltaSnapshot, partition_by: Sequence[str]) -> None:
+    """Check that a table has the partition columns that were asked for, and that this package can write them.
+
+    :raises TargetError: it has others
+    """
+    if partition_by and list(partition_by) != snapshot.partition_by:
+        raise TargetError(
+            f"Table {name!r} is partitioned by {', '.join(snapshot.partition_by) or 'nothing'}, and not by {', '.join(partition_by)}: "
+            "leave out partition_by, which is for a table that is created, or create another table"
+        )
+    if unfit := [column for column in snapshot.partition_by if not can_partition(snapshot.columns.field(column).type)]:
+        raise TargetError(f"Table {name!r} is partitioned by {', '.join(unfit)}, whose types cannot be written exactly")
+
+
+def can_partition(kind: pa.DataType) -> bool:
+    """Return whether values of a type are written exactly, as texts, and read by all."""
+    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_floating(kind))
+
+
+def measured(snapshot: DeltaSnapshot, columns: pa.Schema) -> list[str]:
+    """Return the columns of which statistics are kept: as many as the table says, and those that say where a row is from."""
+    configuration = snapshot.table.metadata().configuration
+    origin = [name for name in (BATCH_ID, *RECORD, TIMESTAMP) if name in columns.names]
+    if chosen := configuration.get("delta.dataSkippingStatsColumns"):
+        wanted = {name.strip().strip("`").partition(".")[0] for name in chosen.split(",")}
+        return [name for name in columns.names if name in wanted or name in origin]
+    most = int(configuration.get("delta.dataSkippingNumIndexedCols", _MEASURED))
+    first: list[str] = columns.names if most < 0 else columns.names[:most]
+    return [name for name in columns.names if name in first or name in origin]
+
+
+def skipping_columns(columns: pa.Schema) -> str | None:
+    """Return the columns whose statistics readers use, where they would leave out those that say where a row is from."""
+    if sum(map(_leaves, columns)) <= _MEASURED:
+        return None
+    origin = [column for column in columns if column.name in (BATCH_ID, *RECORD, TIMESTAMP)]
+    chosen, rest = list(origin), _MEASURED - len(origin)
+    for column in columns:
+        rest -= _leaves(column)
+        if rest < 0:
+            break
+        if column not in origin:
+            chosen.append(column)
+    return ",".join(f"`{column.name}`" for column in chosen)
+
+
+def _leaves(column: pa.Field) -> int:
+    kind = column.type
+    return sum(_leaves(kind.field(index)) for index in range(kind.num_fields)) if pa.types.is_struct(kind) else 1
+
+
+def _metadata(column: dict[str, Any]) -> Iterator[str]:
+    yield from column["metadata"]
+    kind = column["type"]
+    for nested in kind.get("fields", ()) if isinstance(kind, dict) else ():
+        yield from _metadata(nested)

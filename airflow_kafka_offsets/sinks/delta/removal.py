@@ -1,0 +1,138 @@
+"""Rows that are taken back: files without others are dropped, and files with both are written again."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.transaction import AddAction, RemoveAction
+
+from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, TOPIC
+from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.sinks.delta.columns import measured
+from airflow_kafka_offsets.sinks.delta.files import as_action
+from airflow_kafka_offsets.sinks.delta.snapshot import ActiveFile, DeltaSnapshot
+from airflow_kafka_offsets.sinks.lake.replaced import Key, ReplacedRows, count_rows
+from airflow_kafka_offsets.sinks.sink import Output
+from airflow_kafka_offsets.writers.data_files import FileLayout, write_data_files
+from airflow_kafka_offsets.writers.delta_writer import add_action, new_path
+from airflow_kafka_offsets.writers.statistics import delta_value
+
+
+class Goes(Protocol):
+    """Which rows are taken back; `ReplacedRows` is one."""
+
+    @property
+    def batch_ids(self) -> Sequence[int]: ...
+
+    @property
+    def columns(self) -> list[str]: ...
+
+    def mask(self, rows: pa.RecordBatch | pa.Table) -> pa.ChunkedArray | pa.Array: ...
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """All rows of a batch, whose table does not say which records they are of."""
+
+    batch_id: int
+
+    @property
+    def batch_ids(self) -> list[int]:
+        return [self.batch_id]
+
+    @property
+    def columns(self) -> list[str]:
+        return [BATCH_ID]
+
+    def mask(self, rows: pa.RecordBatch | pa.Table) -> pa.ChunkedArray | pa.Array:
+        return pc.fill_null(pc.equal(rows.column(BATCH_ID), self.batch_id), False)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What is removed from a table in one version.
+
+    :param counts: rows, by batch and partition
+    :param whole: files all of whose rows go
+    :param mixed: files some of whose rows stay
+    """
+
+    goes: Goes
+    counts: Counter[Key]
+    whole: tuple[ActiveFile, ...]
+    mixed: tuple[ActiveFile, ...]
+
+    @property
+    def paths(self) -> set[str]:
+        return {file.path for file in (*self.whole, *self.mixed)}
+
+    def actions(self) -> list[RemoveAction]:
+        """Return the actions that remove the files from the log."""
+        now = int(time.time() * 1000)
+        return [
+            RemoveAction(
+                file.path, True, now, file.bytes, {name: delta_value(value) for name, value in file.partition.items()}
+            )
+            for file in (*self.whole, *self.mixed)
+        ]
+
+
+def plan_removal(snapshot: DeltaSnapshot, goes: Goes) -> Removal:
+    """Find the files with rows that are taken back.
+
+    :raises ConfigurationError: rows do not say where they are from
+    :raises TargetError: nothing may be removed from the table
+    """
+    counts: Counter[Key] = Counter()
+    whole: list[ActiveFile] = []
+    mixed: list[ActiveFile] = []
+    for file in _candidates(snapshot, goes):
+        going = total = 0
+        for rows in snapshot.read_file(file, goes.columns):
+            gone = rows.filter(goes.mask(rows))
+            counts.update(count_rows(gone) if TOPIC in goes.columns else {(goes.batch_ids[0], "", 0): gone.num_rows})
+            going, total = going + gone.num_rows, total + rows.num_rows
+        if going:
+            (whole if going == total else mixed).append(file)
+    if counts and snapshot.table.metadata().configuration.get("delta.appendOnly", "false").lower() == "true":
+        raise TargetError(f"Rows of table {snapshot.name!r} cannot be removed: it has delta.appendOnly=true")
+    return Removal(goes, +counts, tuple(whole), tuple(mixed))
+
+
+def rewrite(snapshot: DeltaSnapshot, removal: Removal, directory: str, file_bytes: int) -> Iterator[AddAction]:
+    """Write the rows again that stay of the files with both."""
+    layout = FileLayout(
+        columns=pa.schema([column.with_nullable(True) for column in snapshot.columns]),
+        partition_by=snapshot.partition_by,
+        file_bytes=file_bytes,
+        measured=measured(snapshot, snapshot.columns),
+    )
+
+    def staying(file: ActiveFile) -> Iterator[pa.RecordBatch]:
+        for rows in snapshot.read_file(file, snapshot.columns.names):
+            yield rows.filter(pc.invert(removal.goes.mask(rows)))
+
+    for file in removal.mixed:
+        for written in write_data_files(snapshot.files, staying(file), layout, lambda _: new_path(directory)):
+            yield as_action(add_action(written))
+
+
+def of_output(snapshot: DeltaSnapshot, output: Output) -> Goes:
+    """Return which rows are of a batch: those of its ranges, where the table says it."""
+    if not set(RECORD) <= set(snapshot.columns.names):
+        return BatchRows(output.batch_id)
+    ranges: dict[Key, list[tuple[int, int]]] = {}
+    for read in output.ranges:
+        ranges.setdefault((output.batch_id, read.topic, read.partition), []).append((read.start, read.end))
+    return ReplacedRows(snapshot.name, ranges)
+
+
+def _candidates(snapshot: DeltaSnapshot, goes: Goes) -> Collection[ActiveFile]:
+    ids = goes.batch_ids
+    return snapshot.active({BATCH_ID: (ids[0], ids[-1])}) if ids and BATCH_ID in snapshot.columns.names else ()

@@ -1,0 +1,50 @@
+"""Whether a RESTORE took rows away: the positions and the application transactions of a table do not go back with it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.sinks.delta.commits import published_by
+from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
+
+
+def refuse_restored(snapshot: DeltaSnapshot, group_id: str) -> None:
+    """Raise if the table was restored to a version before the last publication of a group.
+
+    A later publication of the group, such as that of a rewind that removes rows, shows that somebody saw to it.
+
+    :raises TargetError: rows of the group may be gone
+    """
+    restores: list[dict[str, Any]] = []
+    for entry in snapshot.history():
+        published = published_by(entry)
+        if published is not None and published.group_id == group_id:
+            break
+        if entry["operation"] == "RESTORE":
+            restores.append(entry)
+    else:
+        return
+    version = snapshot.version
+    for restore in restores:
+        # Those between are of a state that an earlier one of the list has undone.
+        if restore["version"] <= version:
+            version = _restored_version(restore)
+    if version < published.version:
+        raise TargetError(
+            f"Table {snapshot.name!r} was restored to version {version} by its version {restores[0]['version']}, and batch "
+            f"{published.batch_id} of group {group_id!r} was committed to it as version {published.version}: its rows are gone, "
+            "and the positions say that they are there. Nothing was written. Restore the table to version "
+            f"{restores[-1]['version'] - 1}, or rewind the group with replacing to where the rows end, and load again"
+        )
+
+
+def _restored_version(restore: dict[str, Any]) -> int:
+    """Return the version to which a table was restored; -1 where the log has a time instead."""
+    parameters = restore.get("operationParameters", {})
+    version = parameters.get("version")
+    try:
+        return int(version if isinstance(version, int) else json.loads(version))
+    except (TypeError, ValueError):
+        return -1

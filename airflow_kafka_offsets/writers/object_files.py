@@ -1,0 +1,193 @@
+"""Files on a local file system or an object store: written as a stream, read anywhere, and created only where they are not there.
+
+Options have the names of the Rust library `object_store`, as delta-rs takes them too: `aws_access_key_id`, `aws_region`, …
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+
+import pyarrow as pa
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+# Options of the client for HTTP; obstore takes them apart.
+_CLIENT = {"allow_http", "allow_invalid_certificates", "connect_timeout", "proxy_url", "timeout", "user_agent"}
+
+# Options of delta-rs that say how a commit is made; this client decides it with each write.
+_COMMITS = {"conditional_put", "copy_if_not_exists", "s3_allow_unsafe_rename", "s3_locking_provider"}
+
+
+class FoundFile(NamedTuple):
+    """A file in a listing.
+
+    :param path: below the URI of the files
+    :param modified: seconds since 1970
+    """
+
+    path: str
+    bytes: int
+    modified: float
+
+
+class ObjectFiles:
+    """The files below a URI.
+
+    :param uri: an absolute path, or a URI such as `s3://bucket/path`
+    :param options: of the store; may hold secrets
+    :raises ConfigurationError: there is no such kind of store, or an option is wrong
+    """
+
+    def __init__(self, uri: str, options: Mapping[str, Any]) -> None:
+        self.store = _open(uri, options)
+
+    @contextmanager
+    def create(self, path: str) -> Iterator[BinaryIO]:
+        """Open a file for writing. It is there when the block ends; where the block raises, it never is, and its upload is aborted."""
+        import obstore
+
+        with obstore.open_writer(self.store, path) as writer:
+            yield cast("BinaryIO", _Sink(writer))
+
+    def open(self, path: str) -> pa.PythonFile:
+        """Open a file for reading.
+
+        :raises FileNotFoundError: there is no such file
+        """
+        import obstore
+
+        return pa.PythonFile(_Source(obstore.open_reader(self.store, path)), mode="r")
+
+    def put_new(self, path: str, content: bytes) -> bool:
+        """Write a file if it is not there yet: of several writers, one does.
+
+        :return: whether this call wrote it
+        """
+        import obstore
+
+        try:
+            obstore.put(self.store, path, content, mode="create")
+        except obstore.exceptions.AlreadyExistsError:
+            return False
+        return True
+
+    def put(self, path: str, content: bytes) -> None:
+        """Write a file, or write it again."""
+        import obstore
+
+        obstore.put(self.store, path, content)
+
+    def read(self, path: str) -> bytes:
+        """Return what a file holds.
+
+        :raises FileNotFoundError: there is no such file
+        """
+        import obstore
+
+        return bytes(obstore.get(self.store, path).bytes())
+
+    def size(self, path: str) -> int | None:
+        """Return the size of a file; None where there is none."""
+        import obstore
+
+        try:
+            return obstore.head(self.store, path)["size"]
+        except FileNotFoundError:
+            return None
+
+    def find(self, prefix: str) -> Iterator[FoundFile]:
+        """Yield the files of a directory and of those below it, in the order of their paths.
+
+        :param prefix: the path of the directory
+        """
+        import obstore
+
+        found = [file for chunk in obstore.list(self.store, prefix) for file in chunk]
+        for file in sorted(found, key=lambda file: file["path"]):
+            yield FoundFile(file["path"], file["size"], file["last_modified"].timestamp())
+
+
+class _Sink(io.RawIOBase):
+    """A writer in the form in which Arrow wants files. Whoever opened the writer closes it."""
+
+    def __init__(self, writer: Any) -> None:
+        super().__init__()
+        self._writer, self._written = writer, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any, /) -> int:
+        self._writer.write(content)
+        size = memoryview(content).nbytes
+        self._written += size
+        return size
+
+    def tell(self) -> int:
+        return self._written
+
+
+class _Source(io.RawIOBase):
+    """A reader in the form in which Arrow wants files."""
+
+    def __init__(self, reader: Any) -> None:
+        super().__init__()
+        self._reader = reader
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> Any:
+        return self._reader.read() if size < 0 else self._reader.read(size)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        return int(self._reader.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._reader.tell())
+
+
+def is_local(uri: str) -> bool:
+    """Return whether a URI is a path of this machine."""
+    return "://" not in uri or uri.startswith("file://")
+
+
+def local_path(uri: str) -> str:
+    """Return the path of a local URI."""
+    return uri.removeprefix("file://")
+
+
+def _open(uri: str, options: Mapping[str, Any]) -> ObjectStore:
+    from obstore.store import LocalStore, from_url
+
+    if is_local(uri):
+        return LocalStore(local_path(uri), mkdir=True)
+    plain = {name.lower(): value for name, value in options.items()}
+    client = {name: plain.pop(name) for name in list(plain) if name.removeprefix("aws_") in _CLIENT}
+    for name in list(plain):
+        if name.removeprefix("aws_") in _COMMITS:
+            del plain[name]
+    client = {name.removeprefix("aws_"): _as_bool(value) for name, value in client.items()}
+    try:
+        return from_url(uri, config=plain, client_options=client)  # type: ignore[call-overload, no-any-return]
+    except BaseException as error:
+        # The library panics at an option that it does not know; its message may quote others.
+        if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
+            raise
+        raise ConfigurationError(
+            f"{uri!r} cannot be opened with the options {', '.join(sorted([*plain, *client]))}: {type(error).__name__}. They are "
+            "those of the library object_store, such as aws_region"
+        ) from None
+
+
+def _as_bool(value: Any) -> Any:
+    return {"true": True, "false": False}.get(str(value).lower(), value)

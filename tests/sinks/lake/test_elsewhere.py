@@ -1,0 +1,174 @@
+"""Tables of files that commit before the positions do: loads, deaths between the commits, rewinds, replays and dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets import DeltaTable
+from airflow_kafka_offsets.exceptions import DoubleLoadError, OlderLedgerError
+from airflow_kafka_offsets.ledger.tables import Ledger
+from airflow_kafka_offsets.letters.replay import replay_letters
+from airflow_kafka_offsets.letters.selection import Letters
+from airflow_kafka_offsets.rewinding.execution import abandon_batch
+from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
+from airflow_kafka_offsets.staging.refused import Record
+from tests.support.clients import Kafka, produce
+from tests.support.lake import NEXT, RUN, LakeGroup, dying
+from tests.support.loads import Loader, TopicFactory, names, rows
+from tests.support.rewinds import Rewinder
+
+DEATHS = ["before", "after"]
+ALL = [(1, offset) for offset in (0, 1, 3, 4, 5)]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(params=["delta"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def target(kind: str) -> type:
+    """The class whose commit is the first of the two."""
+    return {"delta": DeltaTarget}[kind]
+
+
+@pytest.fixture
+def group(kind: str, inline_loader: Loader, kafka: Kafka, topic: TopicFactory, tmp_path: Path) -> LakeGroup:
+    """A topic of six records, the third a dead letter, and nothing loaded."""
+    name, uri = topic(), f"{tmp_path}/lake/orders"
+    produce(kafka, name, [*names(0, 2), b"{not json", *names(3, 3)])
+
+    def read() -> pa.Table:
+        return pa.table(deltalake.DeltaTable(uri).to_pyarrow_table())
+
+    return LakeGroup(inline_loader, name, DeltaTable(uri), read)
+
+
+def test_loads_are_proved_and_carry_on(group: LakeGroup) -> None:
+    assert group.load(max_records=4).rows == 5
+    assert group.places() == [(1, 0), (1, 1), (1, 3), (2, 4), (2, 5)]
+    produce(group.loader.kafka, group.topic, names(6, 2))
+
+    assert group.load(NEXT).rows == 2
+
+    assert group.proved() == (7, 1)
+    assert (group.offsets(), group.position()) == ([0, 1, 3, 4, 5, 6, 7], 8)
+
+
+@pytest.mark.parametrize("dies", DEATHS)
+def test_a_load_that_dies_between_the_commits_is_finished_by_the_next_try(
+    group: LakeGroup, target: type, dies: str
+) -> None:
+    with dying(target, dies):
+        group.load(RUN)
+    assert group.position() is None
+
+    done = group.load()
+
+    assert (done.rows, done.dead_letters, len(group.loader.launcher.jobs)) == (5, 1, 1)
+    assert (group.places(), group.position()) == (ALL, 6)
+    assert group.proved() == (5, 1)
+
+
+@pytest.mark.parametrize("dies", DEATHS)
+def test_an_abandoned_batch_is_taken_back_by_the_next_load(group: LakeGroup, target: type, dies: str) -> None:
+    with dying(target, dies):
+        group.load(RUN)
+    abandon_batch("loader", 1, engine=group.loader.engine)
+
+    group.load()
+
+    # Batch 2 keeps the position where the first one began.
+    assert group.places() == [(3, offset) for _, offset in ALL]
+    assert group.proved() == (5, 1)
+
+
+@pytest.mark.parametrize("dies", [None, *DEATHS])
+def test_a_rewind_takes_rows_back(group: LakeGroup, target: type, dies: str | None) -> None:
+    group.load(max_records=4)
+    rewind = Rewinder(group.loader)
+    if dies is None:
+        done = rewind("to-offset", 1, replace=group.sink)
+        assert (done.rows_removed, done.dead_letters_removed) == (4, 1)
+    else:
+        with dying(target, dies):
+            rewind("to-offset", 1, replace=group.sink)
+
+    # The file of the first batch held rows that stay, too, and is written again.
+    group.load(NEXT)
+
+    assert group.places() == [(1, 0), (4, 1), (4, 3), (4, 4), (4, 5)]
+    assert group.proved() == (5, 1)
+
+
+@pytest.mark.parametrize("dies", [None, *DEATHS])
+def test_a_replay_replaces_rows_in_one_commit(group: LakeGroup, target: type, dies: str | None) -> None:
+    group.load()
+    bounds = {group.topic: {0: (1, 5)}}
+    with pytest.raises(DoubleLoadError):
+        group.replay(bounds)
+    if dies is not None:
+        with dying(target, dies):
+            group.replay(bounds, RUN, replace=True)
+
+    done = group.replay(bounds, replace=True)
+
+    assert (done.rows, done.dead_letters) == (3, 1)
+    assert group.places() == [(1, 0), (1, 5), (2, 1), (2, 3), (2, 4)]
+    assert rows(group.loader.engine, "SELECT sum(row_count) FROM replaced_output") == [(3,)]
+    assert group.proved() == (5, 1)
+
+
+@pytest.mark.parametrize("dies", [None, *DEATHS])
+def test_a_dead_letter_that_is_replayed_is_one_row(group: LakeGroup, target: type, dies: str | None) -> None:
+    group.load()
+    corrected = {Record(group.topic, 0, 2): b'{"id": 2, "name": "corrected"}'}
+
+    def replayed() -> Any:
+        pipeline = group.loader.pipeline([group.topic], sink=group.sink)
+        return replay_letters(Letters("loader"), pipeline, engine=group.loader.engine, corrected=corrected)
+
+    if dies is not None:
+        with dying(target, dies):
+            list(replayed())
+    assert [letter.rows for letter in replayed()] == [1]
+
+    assert group.places() == sorted([*ALL, (1, 2)])
+    assert group.proved() == (6, 0)
+
+
+def test_what_is_published_is_staged_again_where_its_files_are_lost(
+    group: LakeGroup, target: type, tmp_path: Path
+) -> None:
+    staging = tmp_path / "staging"
+    with dying(target, "after"):
+        group.load(RUN, staging_dir=str(staging))
+    (manifest,) = staging.glob("*/manifest.json")
+    manifest.unlink()
+
+    assert group.load(staging_dir=str(staging)).rows == 5
+    assert (group.places(), group.proved()) == (ALL, (5, 1))
+
+
+def test_state_tables_that_are_older_than_the_table_are_refused(group: LakeGroup) -> None:
+    group.load()
+    Ledger(group.loader.engine).tables.metadata.drop_all(group.loader.engine)
+
+    with pytest.raises(OlderLedgerError, match="holds rows of batch 1"):
+        group.load()
+    assert group.places() == ALL
