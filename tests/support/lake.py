@@ -77,9 +77,10 @@ class LakeGroup:
         )
 
     def places(self) -> list[tuple[int, int]]:
-        """Return batch and offset of every row, in order."""
+        """Return batch and offset of every row that says them, in order."""
         table = self.read()
-        return sorted(zip(table[BATCH_ID].to_pylist(), table[OFFSET].to_pylist(), strict=True))
+        places = zip(table[BATCH_ID].to_pylist(), table[OFFSET].to_pylist(), strict=True)
+        return sorted(place for place in places if None not in place)
 
     def offsets(self) -> list[int]:
         return sorted(offset for _, offset in self.places())

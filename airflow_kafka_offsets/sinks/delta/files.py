@@ -60,7 +60,7 @@ def layout_digest(snapshot: DeltaSnapshot, rows: pa.Schema) -> str:
     """Return a digest of what a data file of these rows is like in the table as it is."""
     table = with_columns(snapshot.columns, rows)
     types = [(name, str(table.field(name).type)) for name in sorted({*rows.names, BATCH_ID} & set(table.names))]
-    return hashlib.sha256(repr((types, snapshot.required, snapshot.partition_by)).encode()).hexdigest()
+    return hashlib.sha256(repr((types, snapshot.partition_by)).encode()).hexdigest()
 
 
 def check_files(snapshot: DeltaSnapshot, staged: Iterable[StagedFile], rows: pa.Schema) -> list[AddAction]:

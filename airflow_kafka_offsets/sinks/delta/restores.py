@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 from airflow_kafka_offsets.exceptions import TargetError
@@ -10,11 +11,12 @@ from airflow_kafka_offsets.sinks.delta.commits import published_by
 from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
 
 
-def refuse_restored(snapshot: DeltaSnapshot, group_id: str) -> None:
+def refuse_restored(snapshot: DeltaSnapshot, group_id: str, last_rewind: datetime | None) -> None:
     """Raise if the table was restored to a version before the last publication of a group.
 
-    A later publication of the group, such as that of a rewind that removes rows, shows that somebody saw to it.
+    A later publication of the group, or a rewind, shows that somebody saw to it.
 
+    :param last_rewind: when the group was rewound last
     :raises TargetError: rows of the group may be gone
     """
     restores: list[dict[str, Any]] = []
@@ -31,12 +33,13 @@ def refuse_restored(snapshot: DeltaSnapshot, group_id: str) -> None:
         # Those between are of a state that an earlier one of the list has undone.
         if restore["version"] <= version:
             version = _restored_version(restore)
-    if version < published.version:
+    is_rewound = last_rewind is not None and restores and restores[0]["timestamp"] <= last_rewind.timestamp() * 1000
+    if version < published.version and not is_rewound:
         raise TargetError(
             f"Table {snapshot.name!r} was restored to version {version} by its version {restores[0]['version']}, and batch "
             f"{published.batch_id} of group {group_id!r} was committed to it as version {published.version}: its rows are gone, "
             "and the positions say that they are there. Nothing was written. Restore the table to version "
-            f"{restores[-1]['version'] - 1}, or rewind the group with replacing to where the rows end, and load again"
+            f"{restores[-1]['version'] - 1}, or rewind the group to where its rows end now and load again (abandon its open batch with the rewind)"
         )
 
 

@@ -119,6 +119,7 @@ class DeltaTable:
         """
         import sqlalchemy as sa
 
+        from airflow_kafka_offsets.core.history import REWIND_KINDS
         from airflow_kafka_offsets.sinks.delta.restores import refuse_restored
 
         snapshot = self.snapshot()
@@ -128,7 +129,9 @@ class DeltaTable:
             sa.select(batches.c.kind, batches.c.consumer_group).where(batches.c.batch_id == batch_id)
         ).one_or_none()
         if row is not None and row.kind == "load":
-            refuse_restored(snapshot, row.consumer_group)
+            rewinds = batches.c.kind.in_(REWIND_KINDS) & (batches.c.consumer_group == row.consumer_group)
+            last_rewind = conn.scalar(sa.select(sa.func.max(batches.c.committed_at)).where(rewinds))
+            refuse_restored(snapshot, row.consumer_group, last_rewind)
         later = snapshot.batch_ids(batch_id)
         # Rows of this batch may be its own, once it began to be published.
         is_other = sa.or_(batches.c.batch_id != batch_id, batches.c.publishing_at.is_not(None))

@@ -100,8 +100,7 @@ class DeltaTarget:
         :raises DatabaseBusyError: others commit all the time, or have changed what was to be removed
         """
         snapshot, output = self._snapshot, self._output
-        # A removal is committed though it found nothing: the table then has the number of the rewind.
-        if self._published is not None or snapshot is None or not (self._adds or self._removal or self._did.columns):
+        if self._published is not None or snapshot is None or self._did == Did():
             return
         for _ in range(_TRIES):
             try:

@@ -1,0 +1,206 @@
+"""Others append, compact, clean up and restore: between batches, and in the moment before a commit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from airflow_kafka_offsets.exceptions import DatabaseBusyError, StagedFileError, TargetError
+from airflow_kafka_offsets.sinks.delta import target
+from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
+from tests.support.clients import produce
+from tests.support.lake import NEXT, LakeGroup
+from tests.support.loads import names
+from tests.support.rewinds import Rewinder
+
+
+def append(uri: str) -> None:
+    row = pa.table({"id": pa.array([-1], pa.int64()), "name": ["foreign"]})
+    deltalake.write_deltalake(uri, row, mode="append", schema_mode="merge")
+
+
+def compact(uri: str) -> None:
+    deltalake.DeltaTable(uri).optimize.compact()
+
+
+def vacuum(uri: str) -> None:
+    compact(uri)
+    deltalake.DeltaTable(uri).vacuum(0, enforce_retention_duration=False, dry_run=False, full=True)
+
+
+def no_change(uri: str) -> None:
+    """Nothing, as a control."""
+
+
+FOREIGN = [append, compact, vacuum, no_change]
+
+
+def before_commits(monkeypatch: pytest.MonkeyPatch, do: Callable[[], None], times: int = 1) -> list[bool]:
+    """Have something happen right before each of the first commits.
+
+    :return: whether each commit succeeded
+    """
+    outcomes: list[bool] = []
+    commit = target.commit
+
+    def committed(*args: Any) -> bool:
+        if len(outcomes) < times:
+            do()
+        outcomes.append(commit(*args))
+        return outcomes[-1]
+
+    monkeypatch.setattr(target, "commit", committed)
+    return outcomes
+
+
+def own(group: LakeGroup) -> list[int]:
+    """The offsets of the rows that are not foreign."""
+    return sorted(offset for offset in group.read()["_kafka_offset"].to_pylist() if offset is not None)
+
+
+@pytest.mark.parametrize("foreign", FOREIGN)
+def test_between_batches(group: LakeGroup, uri: str, foreign: Callable[[str], None]) -> None:
+    group.load(max_records=2)
+    foreign(uri)
+    produce(group.loader.kafka, group.topic, names(6, 2))
+    group.load(NEXT)
+    foreign(uri)
+
+    assert own(group) == list(range(8))
+    assert group.proved() == (8, 0)
+
+
+@pytest.mark.parametrize("foreign", [append, compact, no_change])
+def test_in_the_moment_of_a_load(
+    group: LakeGroup, uri: str, foreign: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.load(max_records=2)
+    produce(group.loader.kafka, group.topic, names(6, 2))
+    outcomes = before_commits(monkeypatch, lambda: foreign(uri))
+
+    group.load(NEXT)
+
+    assert outcomes == ([True] if foreign is no_change else [False, True])
+    assert own(group) == list(range(8))
+    assert group.proved() == (8, 0)
+
+
+@pytest.mark.parametrize("foreign", FOREIGN)
+def test_in_the_moment_of_a_replay_that_replaces(
+    group: LakeGroup, uri: str, foreign: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """delta-rs alone would rebase the commit, and lose the removal of files that were compacted meanwhile."""
+    group.load(max_records=2)
+    if foreign is vacuum:
+        # It also takes away what was staged and is not committed.
+        before_commits(monkeypatch, lambda: vacuum(uri), times=2)
+        with pytest.raises(StagedFileError, match="damaged twice"):
+            group.replay({group.topic: {0: (1, 5)}}, replace=True)
+        assert own(group) == list(range(6))
+        return
+    before_commits(monkeypatch, lambda: foreign(uri))
+
+    assert group.replay({group.topic: {0: (1, 5)}}, replace=True).rows == 4
+
+    assert own(group) == list(range(6))
+    assert [place for place in group.places() if place[0] == 4] == [(4, offset) for offset in (1, 2, 3, 4)]
+    assert group.proved() == (6, 0)
+
+
+def test_rows_that_somebody_deletes_in_the_moment_of_their_removal(
+    group: LakeGroup, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.load()
+    before_commits(monkeypatch, lambda: deltalake.DeltaTable(uri).delete("_kafka_offset = 2") and None)
+
+    with pytest.raises(DatabaseBusyError, match="Somebody else changed rows"):
+        group.replay({group.topic: {0: (1, 5)}}, replace=True)
+    assert group.replay({group.topic: {0: (1, 5)}}, replace=True).rows == 4
+    assert own(group) == list(range(6))
+
+
+@pytest.mark.parametrize("way", ["rewind", "restore"])
+def test_a_restore_is_noticed_before_anything_is_written(group: LakeGroup, uri: str, way: str) -> None:
+    group.load(max_records=2)
+    table = deltalake.DeltaTable(uri)
+    last = table.version()
+    table.restore(last - 1)
+    produce(group.loader.kafka, group.topic, names(6, 2))
+    jobs = len(group.loader.launcher.jobs)
+
+    with pytest.raises(TargetError, match=re.escape(f"Restore the table to version {last}")):
+        group.load(NEXT)
+    assert len(group.loader.launcher.jobs) == jobs
+
+    if way == "rewind":
+        Rewinder(group.loader)("to-offset", 4, replace=group.sink, abandon=4)
+    else:
+        deltalake.DeltaTable(uri).restore(last)
+    group.load(NEXT)
+    assert own(group) == list(range(8))
+    assert group.proved() == (8, 0)
+
+
+def test_a_restore_to_what_is_after_the_last_load_is_no_matter(group: LakeGroup, uri: str) -> None:
+    group.load()
+    version = deltalake.DeltaTable(uri).version()
+    append(uri)
+    deltalake.DeltaTable(uri).restore(version)
+    produce(group.loader.kafka, group.topic, names(6, 2))
+
+    group.load(NEXT)
+
+    assert own(group) == list(range(8))
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_commit_whose_answer_is_lost_is_looked_up(
+    group: LakeGroup, monkeypatch: pytest.MonkeyPatch, is_committed: bool
+) -> None:
+    commit = target.commit
+
+    def unanswered(*args: Any) -> bool:
+        if is_committed:
+            commit(*args)
+        raise OSError("the connection broke")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target, "commit", unanswered)
+        if is_committed:
+            assert group.load().rows == 6
+        else:
+            with pytest.raises(OSError, match="the connection broke"):
+                group.load()
+    group.load()
+
+    assert own(group) == list(range(6))
+    assert group.proved() == (6, 0)
+
+
+def test_a_group_whose_table_others_fill_all_the_time_gives_up(
+    group: LakeGroup, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.load(max_records=3)
+    monkeypatch.setattr(target, "_TRIES", 3)
+    produce(group.loader.kafka, group.topic, names(6, 2))
+    with monkeypatch.context() as patch:
+        before_commits(patch, lambda: append(uri), times=3)
+        with pytest.raises(DatabaseBusyError, match="3 times in a row"):
+            group.load(NEXT)
+    group.load(NEXT)
+    assert own(group) == list(range(8))
+
+
+def test_a_target_commits_nothing_where_the_block_raises(group: LakeGroup, uri: str) -> None:
+    group.load()
+    version = deltalake.DeltaTable(uri).version()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DeltaTarget, "remove", lambda self, replaced: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            group.replay({group.topic: {0: (1, 5)}}, replace=True)
+    assert deltalake.DeltaTable(uri).version() == version
