@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import deltalake
@@ -91,9 +91,11 @@ def can_partition(kind: pa.DataType) -> bool:
     return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_floating(kind))
 
 
-def measured(snapshot: DeltaSnapshot, columns: pa.Schema) -> list[str]:
-    """Return the columns of which statistics are kept: as many as the table says, and those that say where a row is from."""
-    configuration = snapshot.table.metadata().configuration
+def measured(configuration: Mapping[str, str], columns: pa.Schema) -> list[str]:
+    """Return the columns of which statistics are kept: as many as the table says, and those that say where a row is from.
+
+    :param configuration: the properties of the table
+    """
     origin = [name for name in (BATCH_ID, *RECORD, TIMESTAMP) if name in columns.names]
     if chosen := configuration.get("delta.dataSkippingStatsColumns"):
         wanted = {name.strip().strip("`").partition(".")[0] for name in chosen.split(",")}

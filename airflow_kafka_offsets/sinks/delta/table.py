@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from sqlalchemy.engine import Connection, Engine
 
     from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
-    from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
     from airflow_kafka_offsets.sinks.lake.rows import LakeRows
+    from airflow_kafka_offsets.sinks.lake.target import LakeTarget
     from airflow_kafka_offsets.sinks.sink import Output, Removed, ReplacedOffsets
     from airflow_kafka_offsets.staging.rows import TargetColumns
     from airflow_kafka_offsets.writers.delta_writer import DeltaWriter
@@ -151,7 +151,8 @@ class DeltaTable:
 
         :raises ConfigurationError: there is no table, and the columns are not known
         """
-        from airflow_kafka_offsets.sinks.delta.files import delta_writer
+        from airflow_kafka_offsets.sinks.lake.staged import writer_fields
+        from airflow_kafka_offsets.writers.delta_writer import DeltaWriter
 
         snapshot = self.snapshot()
         if snapshot is None:
@@ -159,13 +160,13 @@ class DeltaTable:
                 f"There is no table {self.name!r}, and it cannot be created: what the transform returns is known only when it ran. "
                 'Declare the columns, as in DeltaTable(…, columns="id BIGINT, name STRING"), or create the table'
             )
-        return delta_writer(self, snapshot, columns, output)
+        return DeltaWriter(**writer_fields(self, snapshot, columns, output))
 
-    def open(self, conn: Connection, output: Output) -> AbstractContextManager[DeltaTarget]:
+    def open(self, conn: Connection, output: Output) -> AbstractContextManager[LakeTarget[DeltaSnapshot]]:
         """Open the table. Its commit is made at the end of the block."""
-        from airflow_kafka_offsets.sinks.delta.target import open_target
+        from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
 
-        return open_target(self, conn, output)
+        return DeltaTarget.opened(self, self.snapshot(), conn, output)
 
     def is_published(self, engine: Engine, output: Output) -> bool:
         """Return whether the table has the rows of a batch."""
@@ -174,13 +175,13 @@ class DeltaTable:
 
     def retire(self, engine: Engine, output: Output) -> list[Removed]:
         """Take the rows of an abandoned batch back, and its number, so that nobody else publishes it."""
-        from airflow_kafka_offsets.sinks.delta.target import retire
+        from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
 
-        return retire(self, output)
+        return DeltaTarget(self, self.snapshot(), None, output).retire()
 
     def removable(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
         """Return what `DeltaTarget.remove` would delete now."""
-        from airflow_kafka_offsets.sinks.delta.removal import plan_removal
+        from airflow_kafka_offsets.sinks.lake.removal import plan_removal
         from airflow_kafka_offsets.sinks.lake.replaced import ReplacedRows, as_removed
 
         snapshot = self.snapshot()
