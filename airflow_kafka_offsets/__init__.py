@@ -41,6 +41,8 @@ _MODULES = {
     "airflow_kafka_offsets.rewinding.scenarios": ("Scenario",),
     "airflow_kafka_offsets.sensors.lag": ("KafkaLagSensor",),
     "airflow_kafka_offsets.sinks.delta.table": ("DeltaTable",),
+    "airflow_kafka_offsets.sinks.parquet.dataset": ("ParquetDataset",),
+    "airflow_kafka_offsets.sinks.parquet.reader": ("committed_files", "read_committed"),
     "airflow_kafka_offsets.sinks.sql.table": ("SqlTable",),
     "airflow_kafka_offsets.spark.session_launcher": ("SessionLauncher",),
     "airflow_kafka_offsets.transforms.arrow": ("ArrowTransform",),
@@ -88,6 +90,9 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.rewinding.scenarios import Scenario as Scenario
     from airflow_kafka_offsets.sensors.lag import KafkaLagSensor as KafkaLagSensor
     from airflow_kafka_offsets.sinks.delta.table import DeltaTable as DeltaTable
+    from airflow_kafka_offsets.sinks.parquet.dataset import ParquetDataset as ParquetDataset
+    from airflow_kafka_offsets.sinks.parquet.reader import committed_files as committed_files
+    from airflow_kafka_offsets.sinks.parquet.reader import read_committed as read_committed
     from airflow_kafka_offsets.sinks.sql.table import SqlTable as SqlTable
     from airflow_kafka_offsets.spark.session_launcher import SessionLauncher as SessionLauncher
     from airflow_kafka_offsets.transforms.arrow import ArrowTransform as ArrowTransform

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
@@ -100,6 +100,13 @@ class ObjectFiles:
             return obstore.head(self.store, path)["size"]
         except FileNotFoundError:
             return None
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        import obstore
+
+        with suppress(FileNotFoundError):
+            obstore.delete(self.store, path)
 
     def find(self, prefix: str) -> Iterator[FoundFile]:
         """Yield the files of a directory and of those below it, in the order of their paths.

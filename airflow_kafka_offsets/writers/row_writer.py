@@ -20,6 +20,7 @@ from airflow_kafka_offsets.staging.manifest import StagedFile
 WRITERS = {
     "arrow": "airflow_kafka_offsets.writers.arrow_writer:ArrowWriter",
     "delta": "airflow_kafka_offsets.writers.delta_writer:DeltaWriter",
+    "parquet": "airflow_kafka_offsets.writers.parquet_writer:ParquetWriter",
 }
 """The class of each writer, by its kind."""
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -31,6 +31,8 @@ class TableWriter(ABC):
     :param directory: in the location, of this attempt
     :param layout: a digest of all that the files depend on, by which the commit finds that the table changed
     """
+
+    kind: ClassVar[str]
 
     name: str
     uri: str

@@ -79,6 +79,10 @@ class FileTable(ABC):
     def last_number(self, series: str) -> int:
         """Return the number of the last publication of a series; -1 where there is none."""
 
+    def is_taken(self, series: str, batch_id: int) -> bool:
+        """Return whether a batch is published, or can be published no more."""
+        return self.last_number(series) >= batch_id
+
     @abstractmethod
     def find_published(self, series: str, batch_id: int) -> Did | None:
         """Return what a publication did; None where the table does not know it any more."""

@@ -7,7 +7,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 from sqlalchemy.engine import Connection
@@ -41,7 +41,7 @@ class LakeTarget(ABC, Generic[Table]):
 
     def __init__(self, sink: LakeSink, snapshot: Table | None, conn: Connection | None, output: Output) -> None:
         self.sink, self.output = sink, output
-        self._snapshot, self._conn = snapshot, conn
+        self.snapshot, self._conn = snapshot, conn
         self._is_published = False
         self._columns: pa.Schema | None = None
         self._staged: tuple[tuple[StagedFile, ...], pa.Schema] | None = None
@@ -52,18 +52,14 @@ class LakeTarget(ABC, Generic[Table]):
         if snapshot is not None:
             snapshot.check()
 
-    @classmethod
     @contextmanager
-    def opened(
-        cls, sink: LakeSink, snapshot: Table | None, conn: Connection, output: Output
-    ) -> Iterator[LakeTarget[Table]]:
+    def opened(self) -> Iterator[Self]:
         """Open the table, and commit at the end of the block; see `Sink.open`."""
-        target = cls(sink, snapshot, conn, output)
-        published = target.look(snapshot) if snapshot is not None else None
+        published = self.look(self.snapshot) if self.snapshot is not None else None
         if published is not None:
-            target.did, target._is_published = published, True
-        yield target
-        target.commit()
+            self.did, self._is_published = published, True
+        yield self
+        self.commit()
 
     @abstractmethod
     def grow(self, snapshot: Table, lacking: Sequence[pa.Field]) -> Table | None:
@@ -99,11 +95,11 @@ class LakeTarget(ABC, Generic[Table]):
 
     def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
         """Take note of the rows of replaced offsets, and write those again that share a file with them; see `Target.remove`."""
-        if not self._is_published and self._snapshot is not None:
+        if not self._is_published and self.snapshot is not None:
             assert self._conn is not None
             rows = ReplacedRows.read(self._conn, self.sink.name, replaced)
-            rows.check_columns(self._snapshot.columns)
-            self._plan(self._snapshot, plan_removal(self._snapshot, rows))
+            rows.check_columns(self.snapshot.columns)
+            self._plan(self.snapshot, plan_removal(self.snapshot, rows))
         return as_removed(self.did)
 
     def write(self, rows: StagedRows) -> int:
@@ -122,7 +118,7 @@ class LakeTarget(ABC, Generic[Table]):
         :raises StagedFileError: the files do not fit any more; staging again helps
         :raises DatabaseBusyError: others commit all the time, or have changed what was to be removed
         """
-        snapshot = self._snapshot
+        snapshot = self.snapshot
         if self._is_published or snapshot is None or self.did == Did():
             return
         for _ in range(TRIES):
@@ -142,13 +138,13 @@ class LakeTarget(ABC, Generic[Table]):
 
     def retire(self) -> list[Removed]:
         """Remove the rows of the batch, if it was published, and take its number; see `ElsewhereSink.retire`."""
-        snapshot = self._snapshot
+        snapshot = self.snapshot
         for _ in range(TRIES):
             if snapshot is None:
                 return []
             last = snapshot.last_number(self.output.series)
             removal = plan_removal(snapshot, of_output(snapshot, self.output))
-            if not removal.counts and last >= self.output.batch_id:
+            if not removal.counts and snapshot.is_taken(self.output.series, self.output.batch_id):
                 return []
             self._plan(snapshot, removal)
             if self.publish(snapshot, max(last, self.output.batch_id)):
@@ -169,7 +165,7 @@ class LakeTarget(ABC, Generic[Table]):
                 f"{output.batch_id}: the state tables were restored from an older backup than the table. Nothing was written: restore "
                 "both to the same moment"
             )
-        if number < output.batch_id:
+        if not snapshot.is_taken(output.series, output.batch_id):
             return None
         did = snapshot.find_published(output.series, output.batch_id)
         if did is not None:
@@ -178,9 +174,9 @@ class LakeTarget(ABC, Generic[Table]):
         return Did(plan_removal(snapshot, of_output(snapshot, output)).counts.total())
 
     def _existing(self) -> Table:
-        if self._snapshot is None:
+        if self.snapshot is None:
             raise TargetError(f"Table {self.sink.name!r} disappeared between staging and commit; nothing was written")
-        return self._snapshot
+        return self.snapshot
 
     def _commit_once(self, snapshot: Table) -> bool:
         lacking = self._lacking(snapshot)
