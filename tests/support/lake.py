@@ -73,6 +73,7 @@ class LakeGroup:
             engine=self.loader.engine,
             launcher=self.loader.launcher,
             run=run,
+            connections=self.loader.connections,
             **options,
         )
 

@@ -70,6 +70,10 @@ class FileSink(ABC):
 
         if self.storage_conn_id is None:
             return self
+        if self.storage_conn_id not in connections:
+            raise ConfigurationError(
+                f"{self.name!r} needs the connection {self.storage_conn_id!r} of its object store, and got {', '.join(connections) or 'none'}"
+            )
         return replace(self, storage=storage_options(self.storage_conn_id, connections[self.storage_conn_id]))
 
     def storage_options(self) -> Mapping[str, Any]:
