@@ -108,6 +108,12 @@ class ObjectFiles:
         with suppress(FileNotFoundError):
             obstore.delete(self.store, path)
 
+    def directories(self) -> list[str]:
+        """Return the names of the directories on the first level."""
+        import obstore
+
+        return [path.rstrip("/") for path in obstore.list_with_delimiter(self.store)["common_prefixes"]]
+
     def find(self, prefix: str) -> Iterator[FoundFile]:
         """Yield the files of a directory and of those below it, in the order of their paths.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -105,6 +105,10 @@ class DeltaSnapshot(FileTable):
         """Check that rows may be removed; see `FileTable.check_removal`."""
         if self.configuration.get("delta.appendOnly", "false").lower() == "true":
             raise TargetError(f"Rows of table {self.name!r} cannot be removed: it has delta.appendOnly=true")
+
+    def unnamed(self, paths: Collection[str]) -> set[str]:
+        """Return which files VACUUM would remove: no version names them that the table's retention keeps."""
+        return set(self.table.vacuum(dry_run=True, full=True)).intersection(paths)
 
     def measured(self, columns: pa.Schema) -> list[str]:
         """Return as many columns as the table says, and those that say where a row is from."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_kafka_offsets.sinks.lake.file_sink import FileSink
+from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DeltaTable(FileSink):
+class DeltaTable(FileTableSink):
     """Append rows to a table of Delta Lake. Columns are matched by name; a missing table is created from the rows' columns.
 
     Spark's tasks write the data files. One commit of Delta adds them, with the number of the batch as an application transaction: the
@@ -32,7 +32,7 @@ class DeltaTable(FileSink):
     * Tables with deletion vectors, column mapping or another feature that is not known here are refused.
     * In a partition column, Delta has no empty text: it is null.
 
-    The other parameters are those of `FileSink`.
+    The other parameters are those of `FileTableSink`.
 
     :param properties: of a table that is created, such as `{"delta.logRetentionDuration": "interval 60 days"}`
     """
@@ -48,7 +48,7 @@ class DeltaTable(FileSink):
         return DeltaSnapshot.read(self.name, self.uri, self.storage)
 
     def create(self, columns: pa.Schema) -> DeltaSnapshot:
-        """Create the table; see `FileSink.create`."""
+        """Create the table; see `FileTableSink.create`."""
         from airflow_kafka_offsets.sinks.delta.creation import create
 
         return create(self, columns)

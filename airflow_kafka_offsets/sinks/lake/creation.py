@@ -16,10 +16,10 @@ from airflow_kafka_offsets.writers.object_files import is_local, local_path
 from airflow_kafka_offsets.writers.table_rows import file_columns
 
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.sinks.lake.file_sink import FileSink
+    from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
 
 
-def check_parameters(sink: FileSink) -> pa.Schema | None:
+def check_parameters(sink: FileTableSink) -> pa.Schema | None:
     """Check the parameters of a sink that need no table.
 
     :return: the declared columns
@@ -37,7 +37,7 @@ def check_parameters(sink: FileSink) -> pa.Schema | None:
     return None if sink.columns is None else parse_ddl(sink.columns, binary=True)
 
 
-def created_columns(sink: FileSink, columns: pa.Schema) -> pa.Schema:
+def created_columns(sink: FileTableSink, columns: pa.Schema) -> pa.Schema:
     """Return the columns of a table that is created.
 
     :param columns: of the rows, or as they were declared

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, TOPIC
+from airflow_kafka_offsets.sinks.lake.left_files import is_attempt
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 
 
@@ -97,6 +99,20 @@ class FileTable(ABC):
     @abstractmethod
     def measured(self, columns: pa.Schema) -> list[str]:
         """Return the columns of which files have statistics."""
+
+    @abstractmethod
+    def unnamed(self, paths: Collection[str]) -> set[str]:
+        """Return which of some files that are not active no version of the table names."""
+
+    def left_files(self, batch_id: int, before: datetime) -> list[str]:
+        """Return the paths of the files that attempts to stage a batch left.
+
+        :param before: only files that were last written before this
+        """
+        attempts = [name for name in self.files.directories() if is_attempt(name.removeprefix("attempt="), batch_id)]
+        found = [file.path for name in attempts for file in self.files.find(name) if file.modified < before.timestamp()]
+        unused = set(found).difference(file.name for file in self.active()) if found else set()
+        return sorted(self.unnamed(unused)) if unused else []
 
     def read_file(self, file: ActiveFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file, with the types of the table; columns that the file lacks are null."""

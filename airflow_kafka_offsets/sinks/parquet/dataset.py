@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_kafka_offsets.sinks.lake.file_sink import FileSink
+from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ParquetDataset(FileSink):
+class ParquetDataset(FileTableSink):
     """Append rows to a directory of Parquet files. Columns are matched by name; a missing directory is created.
 
     Spark's tasks write the data files of an attempt into a directory of its own, `attempt=<name>`, with a directory for each value of
@@ -31,7 +31,7 @@ class ParquetDataset(FileSink):
       files are committed has the marker `_SUCCESS`, soon after the commit; it is taken away when none of its files counts any more.
     * Only this package may write there: files that no manifest names are none of the dataset's.
 
-    The parameters are those of `FileSink`.
+    The parameters are those of `FileTableSink`.
     """
 
     scheme: ClassVar[str] = "parquet+"
@@ -43,7 +43,7 @@ class ParquetDataset(FileSink):
         return ParquetSnapshot.read(self.name, self.uri, self.storage)
 
     def create(self, columns: pa.Schema) -> ParquetSnapshot:
-        """Create the dataset; see `FileSink.create`."""
+        """Create the dataset; see `FileTableSink.create`."""
         from airflow_kafka_offsets.sinks.lake.creation import created_columns
         from airflow_kafka_offsets.sinks.parquet.snapshot import ParquetSnapshot
 

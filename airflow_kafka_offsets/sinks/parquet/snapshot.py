@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
@@ -24,6 +24,10 @@ from airflow_kafka_offsets.staging.rows import schema_of, schema_text
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 
 _MANIFESTS, _SCHEMAS = "_manifests", "_schemas"
+
+MARKER = "_SUCCESS"
+"""The file in a directory whose files are committed."""
+
 _READS_AT_ONCE = 32
 _NAME = re.compile(r"(?P<number>\d{20})(?P<retired>\.retired)?\.json")
 
@@ -75,6 +79,14 @@ class ParquetSnapshot(FileTable):
 
     def check_removal(self) -> None:
         """Rows may be removed from any dataset."""
+
+    def unnamed(self, paths: Collection[str]) -> set[str]:
+        """Return which files no manifest names; a file that was replaced may still be read by somebody who has the list."""
+        named = {add["path"] for path in self.manifests for add in self.manifest(path)["adds"]}
+        directories = {path.partition("/")[0] for path in named}
+        return {
+            path for path in set(paths) - named if path.partition("/")[::2] not in {(d, MARKER) for d in directories}
+        }
 
     def measured(self, columns: pa.Schema) -> list[str]:
         """Return the columns that say where a row is from."""

@@ -9,11 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
-from airflow_kafka_offsets.sinks.parquet.snapshot import ParquetSnapshot, manifest_path
+from airflow_kafka_offsets.sinks.parquet.snapshot import MARKER, ParquetSnapshot, manifest_path
 from airflow_kafka_offsets.writers.data_files import DataFile
 from airflow_kafka_offsets.writers.parquet_writer import described, new_path
-
-_MARKER = "_SUCCESS"
 
 
 class ParquetTarget(LakeTarget[ParquetSnapshot]):
@@ -57,9 +55,9 @@ class ParquetTarget(LakeTarget[ParquetSnapshot]):
         touched = {_attempt(add["path"]) for add in manifest["adds"]} | set(map(_attempt, manifest["replaces"]))
         for directory in sorted(touched):
             if directory in active:
-                snapshot.files.put(f"{directory}/{_MARKER}", b"")
+                snapshot.files.put(f"{directory}/{MARKER}", b"")
             else:
-                snapshot.files.remove(f"{directory}/{_MARKER}")
+                snapshot.files.remove(f"{directory}/{MARKER}")
 
     def path(self, directory: str, partition: Mapping[str, Any]) -> str:
         """Return the path of a new file."""

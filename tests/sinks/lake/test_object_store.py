@@ -15,8 +15,8 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import DeltaTable, ParquetDataset, read_committed
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.sinks.lake.file_sink import FileSink
 from airflow_kafka_offsets.sinks.lake.storage import storage_options
+from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from devstack.s3 import S3Server
 from tests.support.clients import Kafka, produce
@@ -48,14 +48,14 @@ def options(s3: S3Server) -> dict[str, str]:
 
 
 @pytest.fixture(params=[DeltaTable, ParquetDataset])
-def sink(request: pytest.FixtureRequest, tmp_path: Path) -> FileSink:
-    made: FileSink = request.param(f"s3://{BUCKET}/{tmp_path.name}", storage_conn_id="s3")
+def sink(request: pytest.FixtureRequest, tmp_path: Path) -> FileTableSink:
+    made: FileTableSink = request.param(f"s3://{BUCKET}/{tmp_path.name}", storage_conn_id="s3")
     return made
 
 
 @pytest.fixture
 def group(
-    inline_loader: Loader, kafka: Kafka, topic: TopicFactory, sink: FileSink, s3: S3Server, options: dict[str, str]
+    inline_loader: Loader, kafka: Kafka, topic: TopicFactory, sink: FileTableSink, s3: S3Server, options: dict[str, str]
 ) -> LakeGroup:
     name = topic()
     produce(kafka, name, names(0, 6))

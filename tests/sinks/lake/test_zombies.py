@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from airflow_kafka_offsets import DeltaTable, ParquetDataset
 from airflow_kafka_offsets.core.offsets import OffsetRange
 from airflow_kafka_offsets.exceptions import DatabaseBusyError, KafkaOffsetsError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
-from airflow_kafka_offsets.sinks.lake.file_sink import FileSink
+from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
 from airflow_kafka_offsets.sinks.sink import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
@@ -28,8 +29,8 @@ ROWS = 40
 
 
 @pytest.fixture(params=[DeltaTable, ParquetDataset])
-def sink(request: pytest.FixtureRequest, tmp_path: Path) -> FileSink:
-    made: FileSink = request.param(f"{tmp_path}/lake/orders")
+def sink(request: pytest.FixtureRequest, tmp_path: Path) -> FileTableSink:
+    made: FileTableSink = request.param(f"{tmp_path}/lake/orders")
     return made
 
 
@@ -46,7 +47,7 @@ def output(batch_id: int, attempt: str) -> Output:
     return Output(batch_id, "loader", ranges, "installation.loader", f"batch-{batch_id}-{attempt}")
 
 
-def staged(sink: FileSink, engine: Engine, of: Output, staging: Path) -> StagedRows:
+def staged(sink: FileTableSink, engine: Engine, of: Output, staging: Path) -> StagedRows:
     """Write the files of an attempt."""
     first = of.ranges[0].start
     numbers = pa.array(range(first, first + ROWS), pa.int64())
@@ -59,7 +60,9 @@ def staged(sink: FileSink, engine: Engine, of: Output, staging: Path) -> StagedR
     return StagedRows(directory, Manifest(of.batch_id, "", files, (), (), writer.columns))
 
 
-def publish(sink: FileSink, conn: Any, of: Output, rows: StagedRows, barrier: threading.Barrier | None = None) -> int:
+def publish(
+    sink: FileTableSink, conn: Any, of: Output, rows: StagedRows, barrier: threading.Barrier | None = None
+) -> int:
     with sink.open(conn, of) as target:
         count = target.write(rows)
         if barrier is not None:
@@ -67,7 +70,7 @@ def publish(sink: FileSink, conn: Any, of: Output, rows: StagedRows, barrier: th
     return count
 
 
-def race(sink: FileSink, engine: Engine, batch_id: int, staging: Path, *, retires: bool) -> None:
+def race(sink: FileTableSink, engine: Engine, batch_id: int, staging: Path, *, retires: bool) -> None:
     """Have a stale attempt commit while its successor commits, too, or takes the batch back."""
     stale, successor = (output(batch_id, attempt) for attempt in ("stale", "successor"))
     rows = {of: staged(sink, engine, of, staging) for of in (stale, successor)}
@@ -93,13 +96,13 @@ def race(sink: FileSink, engine: Engine, batch_id: int, staging: Path, *, retire
     assert errors == []
 
 
-def offsets(sink: FileSink) -> list[int]:
+def offsets(sink: FileTableSink) -> list[int]:
     snapshot = sink.snapshot()
     assert snapshot is not None
     return sorted(offset for rows in snapshot.scan(["_kafka_offset"]) for offset in rows.column(0).to_pylist())
 
 
-def races(sink: FileSink, engine: Engine, staging: Path, times: int) -> None:
+def races(sink: FileTableSink, engine: Engine, staging: Path, times: int) -> None:
     expected: list[int] = []
     for batch_id in range(times):
         retires = batch_id % 3 == 2
@@ -109,16 +112,16 @@ def races(sink: FileSink, engine: Engine, staging: Path, times: int) -> None:
     assert offsets(sink) == expected
 
 
-def test_each_row_is_there_once(sink: FileSink, engine: Engine, tmp_path: Path) -> None:
+def test_each_row_is_there_once(sink: FileTableSink, engine: Engine, tmp_path: Path) -> None:
     races(sink, engine, tmp_path, 6)
 
 
 @pytest.mark.long
-def test_each_row_is_there_once_two_hundred_times(sink: FileSink, engine: Engine, tmp_path: Path) -> None:
+def test_each_row_is_there_once_two_hundred_times(sink: FileTableSink, engine: Engine, tmp_path: Path) -> None:
     races(sink, engine, tmp_path, int(os.environ.get("RACES", "200")))
 
 
-def test_a_zombie_cannot_publish_what_was_retired(sink: FileSink, engine: Engine, tmp_path: Path) -> None:
+def test_a_zombie_cannot_publish_what_was_retired(sink: FileTableSink, engine: Engine, tmp_path: Path) -> None:
     zombie = output(1, "zombie")
     rows = staged(sink, engine, zombie, tmp_path)
     for _ in range(2):
@@ -130,7 +133,7 @@ def test_a_zombie_cannot_publish_what_was_retired(sink: FileSink, engine: Engine
     assert offsets(sink) == []
 
 
-def test_what_was_published_is_taken_back_once(sink: FileSink, engine: Engine, tmp_path: Path) -> None:
+def test_what_was_published_is_taken_back_once(sink: FileTableSink, engine: Engine, tmp_path: Path) -> None:
     for batch_id in (1, 2):
         of = output(batch_id, "a")
         publish(sink, None, of, staged(sink, engine, of, tmp_path))
@@ -141,7 +144,29 @@ def test_what_was_published_is_taken_back_once(sink: FileSink, engine: Engine, t
     assert offsets(sink) == list(range(ROWS, 2 * ROWS))
 
 
-def test_a_batch_of_an_earlier_number_is_refused(sink: FileSink, engine: Engine, tmp_path: Path) -> None:
+def test_files_of_failed_attempts_are_removed_and_no_others(
+    sink: FileTableSink, engine: Engine, tmp_path: Path
+) -> None:
+    taken, failed = (output(1, number * 32)._replace(attempt=f"batch-1-{number * 32}") for number in "ab")
+    publish(sink, None, taken, staged(sink, engine, taken, tmp_path))
+    staged(sink, engine, failed, tmp_path)
+    snapshot = sink.snapshot()
+    assert snapshot is not None
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    (left,) = [path for path in map(str, Path(sink.uri).rglob("*.parquet")) if "b" * 32 in path]
+
+    assert sink.remove_left_files(engine, 1, long_ago) == 0
+    os.utime(left, (long_ago.timestamp(), long_ago.timestamp()))
+    assert sink.remove_left_files(engine, 2, datetime.now(UTC)) == 0
+    assert sink.remove_left_files(engine, 1, datetime.now(UTC)) == 1
+
+    assert not Path(left).exists()
+    assert offsets(sink) == list(range(ROWS, 2 * ROWS))
+    sink.retire(engine, taken)
+    assert sink.remove_left_files(engine, 1, datetime.now(UTC)) == 0  # earlier versions, and other readers, have them
+
+
+def test_a_batch_of_an_earlier_number_is_refused(sink: FileTableSink, engine: Engine, tmp_path: Path) -> None:
     for batch_id in (2, 1):
         of = output(batch_id, "a")
         rows = staged(sink, engine, of, tmp_path)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FileSink(ABC):
-    """A sink whose files Spark's tasks write, and whose commit names them; an `ElsewhereSink`, and a `ConnectedSink`.
+class FileTableSink(ABC):
+    """A sink whose files Spark's tasks write, and whose commit names them; an `ElsewhereSink`, a `FileSink` and a `ConnectedSink`.
 
     :param uri: an absolute path that all machines share, or a URI such as `s3://bucket/path`
     :param conn_id: the Airflow connection of the database that holds the positions
@@ -180,6 +181,16 @@ class FileSink(ABC):
     def retire(self, engine: Engine, output: Output) -> list[Removed]:
         """Take the rows of an abandoned batch back, and its number, so that nobody else publishes it."""
         return self.target(None, output).retire()
+
+    def remove_left_files(self, engine: Engine, batch_id: int, before: datetime) -> int:
+        """Remove what attempts to stage a batch left, and no version of the table names; see `sinks.sink.FileSink`."""
+        snapshot = self.snapshot()
+        if snapshot is None:
+            return 0
+        paths = snapshot.left_files(batch_id, before)
+        for path in paths:
+            snapshot.files.remove(path)
+        return len(paths)
 
     def removable(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
         """Return what `LakeTarget.remove` would remove now."""
