@@ -17,8 +17,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.delta.columns import skipping_columns
 from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import Manifest
-from airflow_kafka_offsets.staging.rows import StagedRows
+from tests.support.lake import publish_rows
 
 AT = datetime(2024, 5, 6, 7, 8, 9, 123456, UTC)
 VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -40,20 +39,6 @@ ROWS = pa.RecordBatch.from_arrays(
 )
 
 
-def publish(sink: DeltaTable, rows: pa.RecordBatch, tmp_path: Path, batch_id: int = 1, **options: Any) -> None:
-    output = Output(batch_id, "g", (), "series", f"batch-{batch_id}-x")
-    engine: Any = None
-    sink.prepare(engine, rows.schema, **options)
-    writer = sink.writer(engine, rows.schema, output)
-    directory = StagingDirectory(str(tmp_path))
-    staged = StagedRows(
-        directory, Manifest(batch_id, "", tuple(writer.write([rows], directory, {})), (), (), writer.columns)
-    )
-    with sink.open(engine, output) as target:
-        target.add_columns(rows.schema)
-        target.write(staged)
-
-
 def test_it_is_a_sink_that_commits_elsewhere() -> None:
     sink = DeltaTable("/lake/orders")
     assert isinstance(sink, ElsewhereSink)
@@ -64,7 +49,7 @@ def test_it_is_a_sink_that_commits_elsewhere() -> None:
 
 @pytest.mark.parametrize("partition_by", [(), ("text",), ("day", "flag"), ("whole", "at", "local")])
 def test_values_are_read_back_as_they_were(uri: str, tmp_path: Path, partition_by: tuple[str, ...]) -> None:
-    publish(DeltaTable(uri, partition_by=partition_by), ROWS, tmp_path)
+    publish_rows(DeltaTable(uri, partition_by=partition_by), ROWS, tmp_path)
 
     table = deltalake.DeltaTable(uri)
     assert list(table.metadata().partition_columns) == list(partition_by)
@@ -77,7 +62,7 @@ def test_values_are_read_back_as_they_were(uri: str, tmp_path: Path, partition_b
 
 
 def test_statistics_are_those_of_the_protocol(uri: str, tmp_path: Path) -> None:
-    publish(DeltaTable(uri), ROWS, tmp_path)
+    publish_rows(DeltaTable(uri), ROWS, tmp_path)
 
     (line,) = [line for line in Path(uri, "_delta_log", f"{1:020}.json").read_text().splitlines() if '"add"' in line]
     stats = json.loads(json.loads(line)["add"]["stats"], parse_float=Decimal)
@@ -112,11 +97,11 @@ def test_statistics_are_those_of_the_protocol(uri: str, tmp_path: Path) -> None:
 
 def test_columns_are_added_and_named_in_the_commit(uri: str, tmp_path: Path) -> None:
     first = ROWS.select(["whole", "text"])
-    publish(DeltaTable(uri), first, tmp_path)
+    publish_rows(DeltaTable(uri), first, tmp_path)
     with pytest.raises(TargetError, match="no column 'local'"):
-        publish(DeltaTable(uri), ROWS.select(["whole", "local"]), tmp_path, 2)
+        publish_rows(DeltaTable(uri), ROWS.select(["whole", "local"]), tmp_path, 2)
 
-    publish(DeltaTable(uri), ROWS.select(["whole", "local"]), tmp_path, 2, may_grow=True)
+    publish_rows(DeltaTable(uri), ROWS.select(["whole", "local"]), tmp_path, 2, may_grow=True)
 
     table = deltalake.DeltaTable(uri)
     assert pa.schema(table.schema().to_arrow()).names == ["whole", "text", "_batch_id", "local"]
@@ -128,7 +113,7 @@ def test_columns_are_added_and_named_in_the_commit(uri: str, tmp_path: Path) -> 
 
 def test_files_are_split_by_size_and_sorted(uri: str, tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_pydict({"id": list(range(2000, 0, -1)), "text": ["x" * 50] * 2000})
-    publish(DeltaTable(uri, sort_by=("id",), file_bytes=20_000), rows.slice(0, 1000), tmp_path)
+    publish_rows(DeltaTable(uri, sort_by=("id",), file_bytes=20_000), rows.slice(0, 1000), tmp_path)
 
     snapshot = DeltaTable(uri).snapshot()
     assert snapshot is not None
