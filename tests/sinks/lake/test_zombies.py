@@ -121,6 +121,20 @@ def test_each_row_is_there_once_two_hundred_times(sink: FileTableSink, engine: E
     races(sink, engine, tmp_path, int(os.environ.get("RACES", "200")))
 
 
+def test_of_two_attempts_that_are_open_the_first_commit_counts(
+    sink: FileTableSink, engine: Engine, tmp_path: Path
+) -> None:
+    first, second = (output(1, attempt) for attempt in ("first", "second"))
+    rows = {of: staged(sink, engine, of, tmp_path) for of in (first, second)}
+    with sink.open(None, second) as target:  # type: ignore[arg-type]
+        target.write(rows[second])
+        publish(sink, None, first, rows[first])
+
+    snapshot = sink.snapshot()
+    assert snapshot is not None
+    assert [first.attempt in file.path for file in snapshot.active()] == [True]
+
+
 def test_a_zombie_cannot_publish_what_was_retired(sink: FileTableSink, engine: Engine, tmp_path: Path) -> None:
     zombie = output(1, "zombie")
     rows = staged(sink, engine, zombie, tmp_path)
