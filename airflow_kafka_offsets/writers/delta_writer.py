@@ -2,74 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any, ClassVar
 
-import pyarrow as pa
-
-from airflow_kafka_offsets.staging.directory import StagingDirectory
-from airflow_kafka_offsets.staging.manifest import StagedFile
-from airflow_kafka_offsets.staging.rows import schema_of
-from airflow_kafka_offsets.writers.data_files import DataFile, FileLayout, write_data_files
-from airflow_kafka_offsets.writers.object_files import ObjectFiles
+from airflow_kafka_offsets.writers.data_files import DataFile
 from airflow_kafka_offsets.writers.statistics import delta_statistics, delta_value
-from airflow_kafka_offsets.writers.table_rows import table_rows
+from airflow_kafka_offsets.writers.table_writer import TableWriter
 
 
 @dataclass(frozen=True)
-class DeltaWriter:
-    """Write the rows of a Spark partition into the location of a Delta table.
-
-    :param name: of the table, for messages
-    :param columns: of the rows, as a text
-    :param table: the columns of the table, with those that the commit adds, as a text
-    :param required: columns that may not be null
-    :param directory: in the location, of this attempt
-    :param measured: columns that statistics are kept of
-    :param layout: a digest of all that the files depend on, by which the commit finds that the table changed
-    """
+class DeltaWriter(TableWriter):
+    """Write the rows of a Spark partition into the location of a Delta table."""
 
     kind: ClassVar[str] = "delta"
 
-    name: str
-    uri: str
-    columns: str
-    table: str
-    required: list[str]
-    partition_by: list[str]
-    sort_by: list[str]
-    measured: list[str]
-    file_bytes: int
-    batch_id: int
-    directory: str
-    layout: str
+    def path(self, partition: Mapping[str, Any]) -> str:
+        """Return the path of a new file."""
+        return new_path(self.directory)
 
-    def write(
-        self, rows: Iterable[pa.RecordBatch], staging: StagingDirectory, storage: Mapping[str, Any]
-    ) -> Iterator[StagedFile]:
-        """Write rows; see `RowWriter.write`."""
-        files, table = ObjectFiles(self.uri, storage), schema_of(self.table)
-        fitting = table_rows(self.name, rows, table, self.required, self.batch_id)
-        # All record batches have the columns of the first.
-        first = next(fitting, None)
-        if first is None:
-            return
-        layout = FileLayout(
-            columns=first.schema,
-            partition_by=self.partition_by,
-            sort_by=self.sort_by,
-            file_bytes=self.file_bytes,
-            measured=self.measured,
-        )
-        for file in write_data_files(files, chain([first], fitting), layout, lambda _: new_path(self.directory)):
-            yield StagedFile(
-                file.path, file.rows, file.bytes, "", json.dumps({"layout": self.layout, "add": add_action(file)})
-            )
+    def plain(self, file: DataFile) -> dict[str, Any]:
+        """Return the fields of the action that adds a file."""
+        return add_action(file)
 
 
 def new_path(directory: str) -> str:

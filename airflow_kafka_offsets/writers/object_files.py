@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
@@ -100,6 +100,19 @@ class ObjectFiles:
             return obstore.head(self.store, path)["size"]
         except FileNotFoundError:
             return None
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        import obstore
+
+        with suppress(FileNotFoundError):
+            obstore.delete(self.store, path)
+
+    def directories(self) -> list[str]:
+        """Return the names of the directories on the first level."""
+        import obstore
+
+        return [path.rstrip("/") for path in obstore.list_with_delimiter(self.store)["common_prefixes"]]
 
     def find(self, prefix: str) -> Iterator[FoundFile]:
         """Yield the files of a directory and of those below it, in the order of their paths.

@@ -22,6 +22,7 @@ WRITERS = {
     "iceberg": "airflow_kafka_offsets.writers.iceberg_writer:IcebergWriter",
     "delta": "airflow_kafka_offsets.writers.delta_writer:DeltaWriter",
     "fan_out": "airflow_kafka_offsets.writers.fan_out_writer:FanOutWriter",
+    "parquet": "airflow_kafka_offsets.writers.parquet_writer:ParquetWriter",
 }
 """The class of each writer, by its kind."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,11 @@ from airflow_kafka_offsets import replay
 from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.loading.context import LoadResult
-from airflow_kafka_offsets.sinks.sink import Sink
+from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
+from airflow_kafka_offsets.sinks.sink import Output, Sink
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest
+from airflow_kafka_offsets.staging.rows import StagedRows
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support.loads import Loader, positions, rows
 
@@ -73,6 +78,7 @@ class LakeGroup:
             engine=self.loader.engine,
             launcher=self.loader.launcher,
             run=run,
+            connections=self.loader.connections,
             **options,
         )
 
@@ -94,3 +100,20 @@ class LakeGroup:
 
     def position(self) -> int | None:
         return positions(self.loader.engine).get((self.topic, 0))
+
+
+def publish_rows(sink: FileTableSink, rows: pa.RecordBatch, tmp_path: Path, batch_id: int = 1, **options: Any) -> None:
+    """Publish rows as a batch, without a load.
+
+    :param options: of `prepare`
+    """
+    engine: Any = None
+    output = Output(batch_id, "g", (), "series", f"batch-{batch_id}-x")
+    sink.prepare(engine, rows.schema, **options)
+    writer = sink.writer(engine, rows.schema, output)
+    directory = StagingDirectory(str(tmp_path))
+    files = tuple(writer.write([rows], directory, {}))
+    staged = StagedRows(directory, Manifest(batch_id, "", files, (), (), writer.columns))
+    with sink.open(engine, output) as target:
+        target.add_columns(rows.schema)
+        target.write(staged)

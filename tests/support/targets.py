@@ -8,9 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import deltalake
+import pyarrow as pa
 import sqlalchemy as sa
+from pyarrow.dataset import dataset
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets import DeltaTable, ParquetDataset, committed_files
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
 from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Sink
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -68,6 +72,20 @@ def _read_iceberg(sink: Sink, engine: Engine) -> list[Place]:
     return [] if table is None else [Place(*row) for row in scanned(table, *names)]
 
 
+def _read_delta(sink: Sink, engine: Engine) -> list[Place]:
+    assert isinstance(sink, DeltaTable)
+    if not deltalake.DeltaTable.is_deltatable(sink.uri):
+        return []
+    return as_places(pa.table(deltalake.DeltaTable(sink.uri).to_pyarrow_table()).to_pylist())
+
+
+def _read_parquet(sink: Sink, engine: Engine) -> list[Place]:
+    assert isinstance(sink, ParquetDataset)
+    if not Path(sink.uri, "_schemas").exists() or not (files := committed_files(sink.uri)):
+        return []
+    return as_places(pa.table(dataset(files, format="parquet").to_table()).to_pylist())
+
+
 def as_places(records: object) -> list[Place]:
     """Return rows that are dictionaries."""
     names = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_batch_id", "id")
@@ -95,6 +113,8 @@ KINDS = {
             )
             for where in ("positions", "elsewhere")
         ),
+        Kind("delta", True, False, lambda name, at: DeltaTable(f"{at}/delta/{name}"), _read_delta),
+        Kind("parquet", True, False, lambda name, at: ParquetDataset(f"{at}/parquet/{name}"), _read_parquet),
     )
 }
 """The kinds by name."""

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import deltalake
 import pyarrow as pa
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, TIMESTAMP
-from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.writers.table_rows import file_columns
-
-if TYPE_CHECKING:
-    from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
 
 # What these features ask for is checked below, where the table uses them.
 _KNOWN = {
@@ -72,28 +69,11 @@ def unusable(table: deltalake.DeltaTable) -> list[str]:
     return list(dict.fromkeys(reasons))
 
 
-def check_partitions(name: str, snapshot: DeltaSnapshot, partition_by: Sequence[str]) -> None:
-    """Check that a table has the partition columns that were asked for, and that this package can write them.
+def measured(configuration: Mapping[str, str], columns: pa.Schema) -> list[str]:
+    """Return the columns of which statistics are kept: as many as the table says, and those that say where a row is from.
 
-    :raises TargetError: it has others
+    :param configuration: the properties of the table
     """
-    if partition_by and list(partition_by) != snapshot.partition_by:
-        raise TargetError(
-            f"Table {name!r} is partitioned by {', '.join(snapshot.partition_by) or 'nothing'}, and not by {', '.join(partition_by)}: "
-            "leave out partition_by, which is for a table that is created, or create another table"
-        )
-    if unfit := [column for column in snapshot.partition_by if not can_partition(snapshot.columns.field(column).type)]:
-        raise TargetError(f"Table {name!r} is partitioned by {', '.join(unfit)}, whose types cannot be written exactly")
-
-
-def can_partition(kind: pa.DataType) -> bool:
-    """Return whether values of a type are written exactly, as texts, and read by all."""
-    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_floating(kind))
-
-
-def measured(snapshot: DeltaSnapshot, columns: pa.Schema) -> list[str]:
-    """Return the columns of which statistics are kept: as many as the table says, and those that say where a row is from."""
-    configuration = snapshot.table.metadata().configuration
     origin = [name for name in (BATCH_ID, *RECORD, TIMESTAMP) if name in columns.names]
     if chosen := configuration.get("delta.dataSkippingStatsColumns"):
         wanted = {name.strip().strip("`").partition(".")[0] for name in chosen.split(",")}

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.delta.commits import published_by
+from airflow_kafka_offsets.sinks.delta.published import published_by
 from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
 
 

@@ -2,47 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 from urllib.parse import unquote
 
 import deltalake
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from deltalake.exceptions import TableNotFoundError
 
-from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, TOPIC
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.delta.columns import arrow_columns, unusable
+from airflow_kafka_offsets.sinks.delta.columns import arrow_columns, measured, unusable
+from airflow_kafka_offsets.sinks.delta.published import published_by
+from airflow_kafka_offsets.sinks.lake.file_table import ActiveFile, Did, FileTable
 from airflow_kafka_offsets.writers.object_files import ObjectFiles, is_local, local_path
 
 _HISTORY_AT_ONCE = 16
 
 
-class ActiveFile(NamedTuple):
-    """A data file of the table.
-
-    :param path: as the log has it, in which some characters are encoded
-    :param partition: the value of each partition column
-    """
-
-    path: str
-    bytes: int
-    partition: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Its path below the location of the table."""
-        if "://" in self.path:
-            raise TargetError(
-                f"The table names the file {self.path!r}, which is outside its location, as a shallow clone does"
-            )
-        return unquote(self.path)
-
-
-class DeltaSnapshot:
+class DeltaSnapshot(FileTable):
     """A table in one version.
 
     :ivar columns: with Arrow's types
@@ -52,8 +30,8 @@ class DeltaSnapshot:
     def __init__(self, name: str, table: deltalake.DeltaTable, files: ObjectFiles) -> None:
         self.name, self.table, self.files = name, table, files
         self.columns = arrow_columns(table.schema())
-        self.required = [column.name for column in self.columns if not column.nullable]
         self.partition_by: list[str] = list(table.metadata().partition_columns)
+        self.configuration = dict(table.metadata().configuration)
 
     @classmethod
     def read(cls, name: str, uri: str, options: Mapping[str, Any]) -> DeltaSnapshot | None:
@@ -89,6 +67,11 @@ class DeltaSnapshot:
         number = self.table.transaction_version(series)
         return -1 if number is None else number
 
+    def find_published(self, series: str, batch_id: int) -> Did | None:
+        """Return what the commit of a batch did; None where the log is cleaned up."""
+        found = map(published_by, self.history())
+        return next((each.did for each in found if each and (each.series, each.batch_id) == (series, batch_id)), None)
+
     def history(self) -> Iterator[dict[str, Any]]:
         """Yield the commits, the last one first, as far as the log has them."""
         seen, limit = 0, _HISTORY_AT_ONCE
@@ -116,47 +99,26 @@ class DeltaSnapshot:
         found = actions.filter(chosen)
         partitions = found["partition"].to_pylist() if "partition" in found.schema.names else [{}] * found.num_rows
         rows = zip(found["path"].to_pylist(), found["size_bytes"].to_pylist(), partitions, strict=True)
-        return [ActiveFile(path, size, partition or {}) for path, size, partition in rows]
+        return [ActiveFile(path, _file_name(path), size, partition or {}) for path, size, partition in rows]
 
-    def read_file(self, file: ActiveFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a file, with the types of the table; columns that the file lacks are null."""
-        schema = pa.schema([self.columns.field(name) for name in columns])
-        with self.files.open(file.name) as opened, pq.ParquetFile(opened) as parquet:
-            held = [name for name in columns if name in parquet.schema_arrow.names and name not in file.partition]
-            # Without a column there are still rows.
-            for batch in parquet.iter_batches(columns=held or parquet.schema_arrow.names[:1]):
-                arrays = [
-                    batch.column(column.name).cast(column.type)
-                    if column.name in held
-                    else pa.repeat(pa.scalar(file.partition.get(column.name), column.type), batch.num_rows)
-                    for column in schema
-                ]
-                yield pa.RecordBatch.from_arrays(
-                    arrays, schema=pa.schema([field.with_nullable(True) for field in schema])
-                )
+    def check_removal(self) -> None:
+        """Check that rows may be removed; see `FileTable.check_removal`."""
+        if self.configuration.get("delta.appendOnly", "false").lower() == "true":
+            raise TargetError(f"Rows of table {self.name!r} cannot be removed: it has delta.appendOnly=true")
 
-    def scan(
-        self, columns: Sequence[str], batches: tuple[int, int] | None = None, within: Slice | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield rows; see `LakeSource.scan`."""
-        ranges: dict[str, tuple[Any, Any]] = {}
-        if batches is not None:
-            ranges[BATCH_ID] = batches
-        if within is not None:
-            ranges[TOPIC] = (within.topic, within.topic)
-            ranges[PARTITION] = (within.partition, within.partition)
-            ranges[OFFSET] = (within.start, within.end - 1)
-        for file in self.active(ranges):
-            yield from self.read_file(file, columns)
+    def unnamed(self, paths: Collection[str]) -> set[str]:
+        """Return which files VACUUM would remove: no version names them that the table's retention keeps."""
+        return set(self.table.vacuum(dry_run=True, full=True)).intersection(paths)
 
-    def batch_ids(self, at_least: int) -> set[int]:
-        """Return the numbers of the batches that have rows, from one on."""
-        if BATCH_ID not in self.columns.names:
-            return set()
-        found: set[int] = set()
-        for rows in self.scan([BATCH_ID], (at_least, (1 << 63) - 1)):
-            found.update(pc.unique(rows.column(0)).to_pylist())
-        return {batch_id for batch_id in found if batch_id is not None and batch_id >= at_least}
+    def measured(self, columns: pa.Schema) -> list[str]:
+        """Return as many columns as the table says, and those that say where a row is from."""
+        return measured(self.configuration, columns)
+
+
+def _file_name(path: str) -> str:
+    if "://" in path:
+        raise TargetError(f"The table names the file {path!r}, which is outside its location, as a shallow clone does")
+    return unquote(path)
 
 
 def _inner(actions: pa.Table, side: str, name: str) -> pa.ChunkedArray | None:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_kafka_offsets.exceptions import DatabaseBusyError, StagedFileError, TargetError
-from airflow_kafka_offsets.sinks.delta import target
 from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
+from airflow_kafka_offsets.sinks.lake import target
 from tests.support.clients import produce
 from tests.support.lake import NEXT, LakeGroup
 from tests.support.loads import names
@@ -40,21 +40,21 @@ def no_change(uri: str) -> None:
 FOREIGN = [append, compact, vacuum, no_change]
 
 
-def before_commits(monkeypatch: pytest.MonkeyPatch, do: Callable[[], None], times: int = 1) -> list[bool]:
+def before_commits(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object], times: int = 1) -> list[bool]:
     """Have something happen right before each of the first commits.
 
     :return: whether each commit succeeded
     """
     outcomes: list[bool] = []
-    commit = target.commit
+    publish = DeltaTarget.publish
 
-    def committed(*args: Any) -> bool:
+    def published(self: DeltaTarget, *args: Any) -> bool:
         if len(outcomes) < times:
             do()
-        outcomes.append(commit(*args))
+        outcomes.append(publish(self, *args))
         return outcomes[-1]
 
-    monkeypatch.setattr(target, "commit", committed)
+    monkeypatch.setattr(DeltaTarget, "publish", published)
     return outcomes
 
 
@@ -116,7 +116,7 @@ def test_rows_that_somebody_deletes_in_the_moment_of_their_removal(
     group: LakeGroup, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group.load()
-    before_commits(monkeypatch, lambda: deltalake.DeltaTable(uri).delete("_kafka_offset = 2") and None)
+    before_commits(monkeypatch, lambda: deltalake.DeltaTable(uri).delete("_kafka_offset = 2"))
 
     with pytest.raises(DatabaseBusyError, match="Somebody else changed rows"):
         group.replay({group.topic: {0: (1, 5)}}, replace=True)
@@ -162,15 +162,15 @@ def test_a_restore_to_what_is_after_the_last_load_is_no_matter(group: LakeGroup,
 def test_a_commit_whose_answer_is_lost_is_looked_up(
     group: LakeGroup, monkeypatch: pytest.MonkeyPatch, is_committed: bool
 ) -> None:
-    commit = target.commit
+    publish = DeltaTarget.publish
 
-    def unanswered(*args: Any) -> bool:
+    def unanswered(self: DeltaTarget, *args: Any) -> bool:
         if is_committed:
-            commit(*args)
+            publish(self, *args)
         raise OSError("the connection broke")
 
     with monkeypatch.context() as patch:
-        patch.setattr(target, "commit", unanswered)
+        patch.setattr(DeltaTarget, "publish", unanswered)
         if is_committed:
             assert group.load().rows == 6
         else:
@@ -186,7 +186,7 @@ def test_a_group_whose_table_others_fill_all_the_time_gives_up(
     group: LakeGroup, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group.load(max_records=3)
-    monkeypatch.setattr(target, "_TRIES", 3)
+    monkeypatch.setattr(target, "TRIES", 3)
     produce(group.loader.kafka, group.topic, names(6, 2))
     with monkeypatch.context() as patch:
         before_commits(patch, lambda: append(uri), times=3)

@@ -10,15 +10,17 @@ import deltalake
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from pyarrow.dataset import dataset
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets import DeltaTable
+from airflow_kafka_offsets import DeltaTable, ParquetDataset, committed_files
 from airflow_kafka_offsets.exceptions import DoubleLoadError, OlderLedgerError
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.letters.replay import replay_letters
 from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
+from airflow_kafka_offsets.sinks.parquet.target import ParquetTarget
 from airflow_kafka_offsets.staging.refused import Record
 from tests.support.clients import Kafka, produce
 from tests.support.lake import NEXT, RUN, LakeGroup, dying
@@ -36,7 +38,7 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     engine.dispose()
 
 
-@pytest.fixture(params=["delta"])
+@pytest.fixture(params=["delta", "parquet"])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -44,7 +46,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def target(kind: str) -> type:
     """The class whose commit is the first of the two."""
-    return {"delta": DeltaTarget}[kind]
+    return {"delta": DeltaTarget, "parquet": ParquetTarget}[kind]
 
 
 @pytest.fixture
@@ -54,9 +56,12 @@ def group(kind: str, inline_loader: Loader, kafka: Kafka, topic: TopicFactory, t
     produce(kafka, name, [*names(0, 2), b"{not json", *names(3, 3)])
 
     def read() -> pa.Table:
+        if kind == "parquet":
+            # Arrow's own reader, of the files by their names.
+            return pa.table(dataset(committed_files(uri), format="parquet").to_table())
         return pa.table(deltalake.DeltaTable(uri).to_pyarrow_table())
 
-    return LakeGroup(inline_loader, name, DeltaTable(uri), read)
+    return LakeGroup(inline_loader, name, {"delta": DeltaTable, "parquet": ParquetDataset}[kind](uri), read)
 
 
 def test_loads_are_proved_and_carry_on(group: LakeGroup) -> None:

@@ -1,53 +1,66 @@
-"""The files that Spark's tasks wrote for a batch, on their way into the log of a table."""
+"""The files that Spark's tasks wrote for a batch, on their way into a table."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pyarrow as pa
-from deltalake.transaction import AddAction
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import StagedFileError
-from airflow_kafka_offsets.sinks.delta.columns import measured
-from airflow_kafka_offsets.sinks.delta.snapshot import DeltaSnapshot
+from airflow_kafka_offsets.sinks.lake.file_table import FileTable
 from airflow_kafka_offsets.sinks.sink import Output
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import schema_text
-from airflow_kafka_offsets.writers.delta_writer import DeltaWriter
 from airflow_kafka_offsets.writers.table_rows import file_columns
-
-if TYPE_CHECKING:
-    from airflow_kafka_offsets.sinks.delta.table import DeltaTable
 
 _LOOKS_AT_ONCE = 32
 
 
-def delta_writer(sink: DeltaTable, snapshot: DeltaSnapshot, columns: pa.Schema | None, output: Output) -> DeltaWriter:
-    """Return what writes data files for a table as it is now.
+class LakeSink(Protocol):
+    """What the sinks of tables of files have."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def uri(self) -> str: ...
+
+    @property
+    def sort_by(self) -> Sequence[str]: ...
+
+    @property
+    def file_bytes(self) -> int: ...
+
+    def snapshot(self) -> FileTable | None:
+        """Return the table as it is now; None where there is none."""
+
+
+def writer_fields(sink: LakeSink, snapshot: FileTable, columns: pa.Schema | None, output: Output) -> dict[str, Any]:
+    """Return the fields of a `TableWriter` that writes data files for a table as it is now.
 
     :param columns: of the rows, or None where a transform decides them: then they are some of the table's
     """
     rows = columns if columns is not None else pa.schema([each for each in snapshot.columns if each.name != BATCH_ID])
     table = with_columns(snapshot.columns, rows)
-    return DeltaWriter(
-        name=sink.name,
-        uri=sink.uri,
-        columns=schema_text(rows),
-        table=schema_text(table),
-        required=snapshot.required,
-        partition_by=snapshot.partition_by,
-        sort_by=list(sink.sort_by),
-        measured=measured(snapshot, table),
-        file_bytes=sink.file_bytes,
-        batch_id=output.batch_id,
-        directory=output.attempt,
-        layout=layout_digest(snapshot, rows),
-    )
+    return {
+        "name": sink.name,
+        "uri": sink.uri,
+        "columns": schema_text(rows),
+        "table": schema_text(table),
+        "required": snapshot.required,
+        "partition_by": list(snapshot.partition_by),
+        "sort_by": list(sink.sort_by),
+        "measured": snapshot.measured(table),
+        "file_bytes": sink.file_bytes,
+        "batch_id": output.batch_id,
+        "directory": output.attempt,
+        "layout": layout_digest(snapshot, rows),
+    }
 
 
 def with_columns(table: pa.Schema, rows: pa.Schema) -> pa.Schema:
@@ -56,15 +69,15 @@ def with_columns(table: pa.Schema, rows: pa.Schema) -> pa.Schema:
     return pa.schema([*table, *new])
 
 
-def layout_digest(snapshot: DeltaSnapshot, rows: pa.Schema) -> str:
+def layout_digest(snapshot: FileTable, rows: pa.Schema) -> str:
     """Return a digest of what a data file of these rows is like in the table as it is."""
     table = with_columns(snapshot.columns, rows)
     types = [(name, str(table.field(name).type)) for name in sorted({*rows.names, BATCH_ID} & set(table.names))]
     return hashlib.sha256(repr((types, snapshot.partition_by)).encode()).hexdigest()
 
 
-def check_files(snapshot: DeltaSnapshot, staged: Iterable[StagedFile], rows: pa.Schema) -> list[AddAction]:
-    """Return the actions that add files, once they are proved to be there and to fit the table.
+def check_files(snapshot: FileTable, staged: Iterable[StagedFile], rows: pa.Schema) -> list[dict[str, Any]]:
+    """Return what the writer knows of files, once they are proved to be there and to fit the table.
 
     :raises StagedFileError: one is missing, or was written for the table as it was; staging again helps
     """
@@ -74,15 +87,10 @@ def check_files(snapshot: DeltaSnapshot, staged: Iterable[StagedFile], rows: pa.
         raise StagedFileError(
             f"Table {snapshot.name!r} has other columns or partitions than when the files of the batch were written"
         )
-    with ThreadPoolExecutor(_LOOKS_AT_ONCE, thread_name_prefix="delta-look") as pool:
+    with ThreadPoolExecutor(_LOOKS_AT_ONCE, thread_name_prefix="lake-look") as pool:
         sizes = pool.map(lambda file: snapshot.files.size(file.name), [file for file, _ in found])
         for (file, _), size in zip(found, sizes, strict=True):
             if size != file.bytes:
                 what = "is not there" if size is None else f"has {size:,} bytes, and had {file.bytes:,}"
                 raise StagedFileError(f"File {file.name} of table {snapshot.name!r} {what}")
-    return [as_action(data["add"]) for _, data in found]
-
-
-def as_action(add: dict[str, Any]) -> AddAction:
-    """Return what `writers.delta_writer.add_action` made plain."""
-    return AddAction(**add)
+    return [data["add"] for _, data in found]

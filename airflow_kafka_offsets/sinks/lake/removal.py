@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake.transaction import AddAction, RemoveAction
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, TOPIC
-from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.delta.columns import measured
-from airflow_kafka_offsets.sinks.delta.files import as_action
-from airflow_kafka_offsets.sinks.delta.snapshot import ActiveFile, DeltaSnapshot
+from airflow_kafka_offsets.sinks.lake.file_table import ActiveFile, FileTable
 from airflow_kafka_offsets.sinks.lake.replaced import Key, ReplacedRows, count_rows
 from airflow_kafka_offsets.sinks.sink import Output
-from airflow_kafka_offsets.writers.data_files import FileLayout, write_data_files
-from airflow_kafka_offsets.writers.delta_writer import add_action, new_path
-from airflow_kafka_offsets.writers.statistics import delta_value
+from airflow_kafka_offsets.writers.data_files import DataFile, FileLayout, write_data_files
 
 
 class Goes(Protocol):
@@ -72,18 +65,8 @@ class Removal:
     def paths(self) -> set[str]:
         return {file.path for file in (*self.whole, *self.mixed)}
 
-    def actions(self) -> list[RemoveAction]:
-        """Return the actions that remove the files from the log."""
-        now = int(time.time() * 1000)
-        return [
-            RemoveAction(
-                file.path, True, now, file.bytes, {name: delta_value(value) for name, value in file.partition.items()}
-            )
-            for file in (*self.whole, *self.mixed)
-        ]
 
-
-def plan_removal(snapshot: DeltaSnapshot, goes: Goes) -> Removal:
+def plan_removal(snapshot: FileTable, goes: Goes) -> Removal:
     """Find the files with rows that are taken back.
 
     :raises ConfigurationError: rows do not say where they are from
@@ -100,18 +83,23 @@ def plan_removal(snapshot: DeltaSnapshot, goes: Goes) -> Removal:
             going, total = going + gone.num_rows, total + rows.num_rows
         if going:
             (whole if going == total else mixed).append(file)
-    if counts and snapshot.table.metadata().configuration.get("delta.appendOnly", "false").lower() == "true":
-        raise TargetError(f"Rows of table {snapshot.name!r} cannot be removed: it has delta.appendOnly=true")
+    if counts:
+        snapshot.check_removal()
     return Removal(goes, +counts, tuple(whole), tuple(mixed))
 
 
-def rewrite(snapshot: DeltaSnapshot, removal: Removal, directory: str, file_bytes: int) -> Iterator[AddAction]:
-    """Write the rows again that stay of the files with both."""
+def rewrite(
+    snapshot: FileTable, removal: Removal, path: Callable[[Mapping[str, Any]], str], file_bytes: int
+) -> Iterator[DataFile]:
+    """Write the rows again that stay of the files with both.
+
+    :param path: returns a new path for a file of a partition
+    """
     layout = FileLayout(
         columns=pa.schema([column.with_nullable(True) for column in snapshot.columns]),
         partition_by=snapshot.partition_by,
         file_bytes=file_bytes,
-        measured=measured(snapshot, snapshot.columns),
+        measured=snapshot.measured(snapshot.columns),
     )
 
     def staying(file: ActiveFile) -> Iterator[pa.RecordBatch]:
@@ -119,11 +107,10 @@ def rewrite(snapshot: DeltaSnapshot, removal: Removal, directory: str, file_byte
             yield rows.filter(pc.invert(removal.goes.mask(rows)))
 
     for file in removal.mixed:
-        for written in write_data_files(snapshot.files, staying(file), layout, lambda _: new_path(directory)):
-            yield as_action(add_action(written))
+        yield from write_data_files(snapshot.files, staying(file), layout, path)
 
 
-def of_output(snapshot: DeltaSnapshot, output: Output) -> Goes:
+def of_output(snapshot: FileTable, output: Output) -> Goes:
     """Return which rows are of a batch: those of its ranges, where the table says it."""
     if not set(RECORD) <= set(snapshot.columns.names):
         return BatchRows(output.batch_id)
@@ -133,6 +120,6 @@ def of_output(snapshot: DeltaSnapshot, output: Output) -> Goes:
     return ReplacedRows(snapshot.name, ranges)
 
 
-def _candidates(snapshot: DeltaSnapshot, goes: Goes) -> Collection[ActiveFile]:
+def _candidates(snapshot: FileTable, goes: Goes) -> Collection[ActiveFile]:
     ids = goes.batch_ids
     return snapshot.active({BATCH_ID: (ids[0], ids[-1])}) if ids and BATCH_ID in snapshot.columns.names else ()

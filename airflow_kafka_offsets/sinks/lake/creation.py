@@ -1,0 +1,80 @@
+"""The parameters of a table of files, and the columns with which it is created."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from airflow_kafka_offsets.core.origin import BATCH_ID
+from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
+from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
+from airflow_kafka_offsets.formats.spark_ddl import parse_ddl
+from airflow_kafka_offsets.sinks.lake.file_table import FileTable
+from airflow_kafka_offsets.writers.object_files import is_local, local_path
+from airflow_kafka_offsets.writers.table_rows import file_columns
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
+
+
+def check_parameters(sink: FileTableSink) -> pa.Schema | None:
+    """Check the parameters of a sink that need no table.
+
+    :return: the declared columns
+    :raises ConfigurationError: one is wrong
+    """
+    if not sink.uri or (is_local(sink.uri) and not local_path(sink.uri).startswith("/")):
+        raise ConfigurationError(f"{type(sink).__name__} needs an absolute path or a URI; got uri={sink.uri!r}")
+    if not is_local(sink.uri) and "@" in sink.uri.partition("://")[2].partition("/")[0]:
+        raise ConfigurationError("uri must not hold credentials: it is stored in the history of batches")
+    if sink.file_bytes <= 0:
+        raise ConfigurationError(f"file_bytes must be positive; got file_bytes={sink.file_bytes!r}")
+    for parameter, names in (("partition_by", sink.partition_by), ("sort_by", sink.sort_by)):
+        if isinstance(names, str):
+            raise ConfigurationError(f"{parameter} is a sequence of columns; got {parameter}={names!r}")
+    return None if sink.columns is None else parse_ddl(sink.columns, binary=True)
+
+
+def created_columns(sink: FileTableSink, columns: pa.Schema) -> pa.Schema:
+    """Return the columns of a table that is created.
+
+    :param columns: of the rows, or as they were declared
+    :raises ConfigurationError: `partition_by` or `sort_by` names no column, or one that cannot be one
+    """
+    missing = [column for column in ORIGIN_COLUMNS if column.name not in columns.names] if sink.columns else []
+    schema = pa.schema([*columns, *missing, pa.field(BATCH_ID, pa.int64())])
+    for parameter, names in (("partition_by", sink.partition_by), ("sort_by", sink.sort_by)):
+        if unknown := [name for name in names if name not in schema.names]:
+            raise ConfigurationError(
+                f"{parameter} names {', '.join(unknown)}, which the rows do not hold: {', '.join(schema.names)}"
+            )
+    if unfit := [name for name in sink.partition_by if not can_partition(schema.field(name).type)]:
+        raise ConfigurationError(
+            f"partition_by names {', '.join(unfit)}: a floating, binary or nested column cannot be one that the table is partitioned by"
+        )
+    # In a partition column an empty text is null.
+    fields = [each.with_nullable(True) if each.name in sink.partition_by else each for each in schema]
+    return file_columns(pa.schema(fields))
+
+
+def check_partitions(snapshot: FileTable, partition_by: Sequence[str]) -> None:
+    """Check that a table has the partition columns that were asked for, and that this package can write them.
+
+    :raises TargetError: it has others
+    """
+    if partition_by and list(partition_by) != list(snapshot.partition_by):
+        raise TargetError(
+            f"Table {snapshot.name!r} is partitioned by {', '.join(snapshot.partition_by) or 'nothing'}, and not by "
+            f"{', '.join(partition_by)}: leave out partition_by, which is for a table that is created, or create another table"
+        )
+    if unfit := [column for column in snapshot.partition_by if not can_partition(snapshot.columns.field(column).type)]:
+        raise TargetError(
+            f"Table {snapshot.name!r} is partitioned by {', '.join(unfit)}, whose types cannot be written exactly"
+        )
+
+
+def can_partition(kind: pa.DataType) -> bool:
+    """Return whether values of a type are written exactly, as texts, and read by all."""
+    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_floating(kind))

@@ -1,0 +1,72 @@
+"""The commit of a batch to a directory of Parquet files: one manifest, which is written only if it is not there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from airflow_kafka_offsets.sinks.lake.target import LakeTarget
+from airflow_kafka_offsets.sinks.parquet.snapshot import MARKER, ParquetSnapshot, manifest_path
+from airflow_kafka_offsets.writers.data_files import DataFile
+from airflow_kafka_offsets.writers.parquet_writer import described, new_path
+
+
+class ParquetTarget(LakeTarget[ParquetSnapshot]):
+    """A directory of Parquet files, and what is done to it; see `Target`."""
+
+    def grow(self, snapshot: ParquetSnapshot, lacking: Sequence[pa.Field]) -> ParquetSnapshot | None:
+        """Add columns, before the commit: if nothing follows it, they are there and null."""
+        return snapshot.again() if snapshot.grow(lacking) else None
+
+    def publish(self, snapshot: ParquetSnapshot, number: int) -> bool:
+        """Write the manifest; see `LakeTarget.publish`. Each batch has one of its own, whatever number the series has."""
+        if self.removal is not None and not self.removal.paths <= {file.path for file in snapshot.again().active()}:
+            return False
+        output = self.output
+        # Only a batch that is retired can have one: the second one takes its rows back.
+        is_published = snapshot.is_taken(output.series, output.batch_id)
+        manifest = {
+            "series": output.series,
+            "batch": output.batch_id,
+            "group": output.group_id,
+            "ranges": [[read.topic, read.partition, read.start, read.end] for read in output.ranges],
+            **self.did._asdict(),
+            "adds": [*self.adds, *self.rewritten],
+            "replaces": sorted(self.removal.paths) if self.removal is not None else [],
+        }
+        path = manifest_path(output.series, output.batch_id, retired=is_published)
+        return snapshot.files.put_new(path, json.dumps(manifest, indent=1).encode())
+
+    def commit(self) -> None:
+        """Commit what was done; then set and remove the markers for those who list files."""
+        super().commit()
+        self._mark()
+
+    def _mark(self) -> None:
+        snapshot = self.snapshot.again() if self.snapshot is not None else None
+        if snapshot is None or not snapshot.is_taken(self.output.series, self.output.batch_id):
+            return
+        # Also of a batch that an earlier attempt published: it may have died before it came here.
+        manifest = snapshot.manifest(manifest_path(self.output.series, self.output.batch_id))
+        active = {_attempt(file.path) for file in snapshot.active()}
+        touched = {_attempt(add["path"]) for add in manifest["adds"]} | set(map(_attempt, manifest["replaces"]))
+        for directory in sorted(touched):
+            if directory in active:
+                snapshot.files.put(f"{directory}/{MARKER}", b"")
+            else:
+                snapshot.files.remove(f"{directory}/{MARKER}")
+
+    def path(self, directory: str, partition: Mapping[str, Any]) -> str:
+        """Return the path of a new file."""
+        return new_path(directory, partition)
+
+    def plain(self, file: DataFile) -> dict[str, Any]:
+        """Return what a manifest says of a new file."""
+        return described(file)
+
+
+def _attempt(path: str) -> str:
+    return path.partition("/")[0]

@@ -1,0 +1,152 @@
+"""Tables of files on a real S3 server: loads, deaths between the commits, replays, uploads that end, and secrets that nobody sees."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets import DeltaTable, ParquetDataset, read_committed
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.sinks.lake.storage import storage_options
+from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
+from airflow_kafka_offsets.writers.object_files import ObjectFiles
+from devstack.s3 import S3Server
+from tests.support.clients import Kafka, produce
+from tests.support.lake import RUN, LakeGroup, dying
+from tests.support.loads import Loader, TopicFactory, names
+
+pytestmark = pytest.mark.server
+
+BUCKET = "lake"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    with S3Server() as server:
+        server.create_bucket(BUCKET)
+        yield server
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def options(s3: S3Server) -> dict[str, str]:
+    return storage_options("s3", s3.connection)
+
+
+@pytest.fixture(params=[DeltaTable, ParquetDataset])
+def sink(request: pytest.FixtureRequest, tmp_path: Path) -> FileTableSink:
+    made: FileTableSink = request.param(f"s3://{BUCKET}/{tmp_path.name}", storage_conn_id="s3")
+    return made
+
+
+@pytest.fixture
+def group(
+    inline_loader: Loader, kafka: Kafka, topic: TopicFactory, sink: FileTableSink, s3: S3Server, options: dict[str, str]
+) -> LakeGroup:
+    name = topic()
+    produce(kafka, name, names(0, 6))
+
+    def read() -> pa.Table:
+        if isinstance(sink, ParquetDataset):
+            return pa.Table.from_batches(read_committed(sink.uri, storage_options=options))
+        return pa.table(deltalake.DeltaTable(sink.uri, storage_options=options).to_pyarrow_table())
+
+    inline_loader.connections = {"s3": s3.connection}
+    return LakeGroup(inline_loader, name, sink, read)
+
+
+@pytest.mark.parametrize("dies", ["before", "after"])
+def test_loads_and_replays(group: LakeGroup, dies: str) -> None:
+    target = type(group.sink.connected(group.loader.connections).target(None, _output()))  # type: ignore[attr-defined]
+    with dying(target, dies):
+        group.load(RUN, max_records=4)
+    group.load(max_records=4)
+    with dying(target, dies):
+        group.replay({group.topic: {0: (1, 5)}}, RUN, replace=True)
+
+    group.replay({group.topic: {0: (1, 5)}}, replace=True)
+
+    assert group.places() == [(1, 0), (2, 5), (3, 1), (3, 2), (3, 3), (3, 4)]
+
+
+def test_secrets_travel_to_the_tasks_alone(group: LakeGroup, s3: S3Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    group.load()
+    connected = group.sink.connected(group.loader.connections)  # type: ignore[attr-defined]
+    (job,) = group.loader.launcher.jobs
+
+    assert job.connections["sink"]["aws_secret_access_key"] == s3.secret
+    assert s3.secret not in repr([connected, job.writer, group.sink]) + caplog.text
+    assert s3.secret.encode() not in pickle.dumps(group.sink)
+
+
+def test_of_several_writers_of_a_file_the_first_writes_it(s3: S3Server, options: dict[str, str]) -> None:
+    files = ObjectFiles(f"s3://{BUCKET}/first", options)
+
+    assert [files.put_new("a/manifest.json", content) for content in (b"1", b"2")] == [True, False]
+    assert files.read("a/manifest.json") == b"1"
+
+
+def test_the_upload_of_a_task_that_raises_is_aborted(s3: S3Server, options: dict[str, str]) -> None:
+    files = ObjectFiles(f"s3://{BUCKET}/aborted", options)
+
+    def write(fails: bool) -> None:
+        with files.create("part.parquet") as sink:
+            for _ in range(3):
+                sink.write(bytes(11 << 20))
+            assert s3.client().list_multipart_uploads(Bucket=BUCKET)["Uploads"]
+            if fails:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        write(fails=True)
+    assert files.size("part.parquet") is None
+    assert "Uploads" not in s3.client().list_multipart_uploads(Bucket=BUCKET)
+    write(fails=False)
+    assert files.size("part.parquet") == 33 << 20
+
+
+@pytest.mark.parametrize(
+    ("connection", "message"),
+    [
+        ({"conn_type": "http", "extra": {}}, "is of type 'http'"),
+        (
+            {"conn_type": "aws", "login": None, "password": None, "extra": {"role_arn": "x"}},
+            "has role_arn in its extra",
+        ),
+    ],
+)
+def test_a_connection_that_cannot_be_passed_on_is_refused(connection: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        storage_options("s3", connection)
+
+
+def test_a_generic_connection_has_the_options_themselves() -> None:
+    connection = {"conn_type": "generic", "extra": {"google_service_account": "/key.json", "allow_http": True}}
+    assert storage_options("gs", connection) == {"google_service_account": "/key.json", "allow_http": "true"}
+
+
+def test_an_option_that_the_library_does_not_know_is_named(options: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="aws_nonsense") as raised:
+        ObjectFiles(f"s3://{BUCKET}/x", {**options, "aws_nonsense": "a-secret"})
+    assert "a-secret" not in str(raised.value)
+
+
+def _output() -> Any:
+    from airflow_kafka_offsets.sinks.sink import Output
+
+    return Output(1, "loader", (), "series")
