@@ -15,6 +15,7 @@ from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.iceberg import elsewhere
 from airflow_kafka_offsets.sinks.iceberg.target import Changes
+from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import IcebergGroup
 from tests.support.loads import names, positions, rows
@@ -243,3 +244,14 @@ def test_a_rewind_whose_removal_died_is_finished_by_the_next_load(
 
     assert group.offsets() == OFFSETS
     assert group.proved() == (9, 1, 10)
+
+
+def test_a_retired_batch_without_rows_moves_the_current_snapshot(group: IcebergGroup) -> None:
+    group.load()
+    zombie, engine = group.table, group.loader.engine
+    assert isinstance(group.sink, ElsewhereSink)
+
+    assert group.sink.retire(engine, Output(7, "loader", (), "series")) == []
+
+    assert zombie.metadata.current_snapshot_id != group.table.metadata.current_snapshot_id
+    assert group.sink.is_published(engine, Output(7, "loader", (), "series"))

@@ -17,6 +17,7 @@ from airflow_kafka_offsets.exceptions import DatabaseUnavailableError
 from airflow_kafka_offsets.ledger import commit_transaction
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+from airflow_kafka_offsets.sinks.sink import Output
 from tests.support.clients import Kafka, produce
 from tests.support.dying_load import DyingLoad, Load
 from tests.support.iceberg import IcebergGroup
@@ -158,3 +159,16 @@ def test_a_writer_that_was_first_is_waited_for(group: IcebergGroup, sink: Iceber
         stale.append(pa.Table.from_pylist([], schema=stale.scan().to_arrow().schema))
 
     assert group.proved()[:2] == (10, 1)
+
+
+def test_the_row_of_the_table_is_locked_from_the_beginning(group: IcebergGroup, engine: Engine) -> None:
+    group.load()
+    row = sa.text("SELECT 1 FROM iceberg_tables FOR UPDATE NOWAIT")
+
+    with (
+        engine.begin() as conn,
+        group.sink.open(conn, Output(7, "loader", (), "")),
+        engine.connect() as other,
+        pytest.raises(sa.exc.OperationalError, match="could not obtain lock"),
+    ):
+        other.execute(row)
