@@ -77,10 +77,14 @@ class TestInTheWay:
         batch = db.plan(held)
         self.lose(db.engine, "INSERT INTO consumed_offsets", 1)
 
-        @sa.event.listens_for(db.engine, "after_cursor_execute")
-        def after(conn: object, cursor: object, statement: str, *_: object) -> None:
-            if statement == "ROLLBACK":
-                db.change("UPDATE consumer_groups SET epoch = epoch + 1")
+        begun: list[str] = []
+
+        @sa.event.listens_for(db.engine, "before_cursor_execute")
+        def before(conn: object, cursor: object, statement: str, *_: object) -> None:
+            if statement == "BEGIN IMMEDIATE":
+                begun.append(statement)
+                if len(begun) == 2:
+                    db.change("UPDATE consumer_groups SET epoch = epoch + 1")
 
         with pytest.raises(FencedError):
             db.commit(held, batch)
