@@ -1,0 +1,32 @@
+"""Load orders into Parquet files on S3, with a manifest for each batch."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from airflow.sdk import DAG
+
+from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaVerifyOperator, ParquetDataset
+
+with DAG(
+    dag_id="load_orders_into_parquet",
+    schedule=timedelta(hours=1),
+    start_date=datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,
+    tags=["kafka"],
+):
+    orders = ParquetDataset("s3://lake/parquet/orders", conn_id="warehouse", storage_conn_id="lake")
+    load = KafkaBatchOperator(
+        task_id="load_orders",
+        group_id="orders_into_parquet",
+        topics=["orders"],
+        value_format=Json("id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), created TIMESTAMP"),
+        sink=orders,
+        on_bad_record="dead_letter",
+        max_dead_letters=100,
+    )
+    verify = KafkaVerifyOperator(
+        task_id="verify", group_id="orders_into_parquet", sink=orders, kafka_conn_id="kafka_default"
+    )
+    load >> verify
