@@ -27,6 +27,7 @@
 
   * `DeadLetterError`: a batch has more bad or refused records than `max_dead_letters` allows
   * `TransformError`: the user's transform raised, or returned something that cannot be used
+  * `CallableError`: a function of `Callable` raised, ended its transaction, or returned something that cannot be used
   * `TargetError`: the target table does not fit the data
   * `LedgerError`: the state tables do not allow the change
 
@@ -181,6 +182,13 @@ class DeadLetterError(KafkaOffsetsError):
 
 class TransformError(KafkaOffsetsError):
     """The user's transform raised, or returned something that cannot be used. The message has the user's own frames of the traceback."""
+
+
+class CallableError(KafkaOffsetsError):
+    """A function of `Callable` cannot be imported, raised, ended its transaction, or returned something that cannot be used.
+
+    The message has the user's own frames of the traceback.
+    """
 
 
 class TargetError(KafkaOffsetsError):

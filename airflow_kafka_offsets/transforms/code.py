@@ -16,32 +16,36 @@ from types import ModuleType
 from typing import Any
 
 from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.exceptions import ConfigurationError, TransformError
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, TransformError
 from airflow_kafka_offsets.transforms.sources import Source, install, read_sources
 
 _PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def import_function(path: str) -> Callable[..., Any]:
+def import_function(
+    path: str, what: str | None = None, raised_as: type[KafkaOffsetsError] = TransformError
+) -> Callable[..., Any]:
     """Import `package.module.function`.
 
-    :raises TransformError: the module or the function does not exist, or is not callable
+    :param what: names it, for messages; None is a transform
+    :raises KafkaOffsetsError: as `raised_as`: the module or the function does not exist, or is not callable
     """
+    what = what or f"transform={path!r}"
     module_name, _, name = path.rpartition(".")
     if not module_name:
-        raise TransformError(f"transform={path!r} is no import path; write 'package.module.function'")
-    function = getattr(_import(module_name, f"transform={path!r}"), name, None)
+        raise raised_as(f"{what} is no import path; write 'package.module.function'")
+    function = getattr(_import(module_name, what, raised_as), name, None)
     if not callable(function):
-        raise TransformError(f"transform={path!r}: module {module_name!r} has no function {name!r}")
+        raise raised_as(f"{what}: module {module_name!r} has no function {name!r}")
     found: Callable[..., Any] = function
     return found
 
 
-def _import(module_name: str, what: str) -> ModuleType:
+def _import(module_name: str, what: str, raised_as: type[KafkaOffsetsError] = TransformError) -> ModuleType:
     try:
         return import_module(module_name)
     except ImportError as error:
-        raise TransformError(
+        raise raised_as(
             f"{what}: module {module_name!r} cannot be imported: {error}. It has to be importable where "
             "the Airflow worker runs, for example from the DAG bundle or from an installed package."
         ) from error

@@ -12,9 +12,9 @@ from airflow_kafka_offsets.exceptions import TransformError
 
 _THIS_PACKAGE = str(Path(__file__).resolve().parent.parent)
 
-# What calls the user's code: this package, as it is installed or in the archive that travels, and Spark.
+# What calls the user's code: this package, as it is installed or in the archive that travels, Spark, and what calls it back.
 _FOREIGN = re.compile(
-    r"airflow_kafka_offsets\.zip|[/\\](pyspark|py4j|pyarrow)[/\\]|[/\\]py(spark|4j)[^/\\]*\.zip|^<frozen"
+    r"airflow_kafka_offsets\.zip|[/\\](pyspark|py4j|pyarrow|sqlalchemy)[/\\]|[/\\]py(spark|4j)[^/\\]*\.zip|^<frozen"
 )
 
 _FRAME = re.compile(r'^ *File "(?P<file>[^"]+)", line [0-9]+, in .+$')
@@ -23,13 +23,22 @@ _EXCEPTION = re.compile(r"^(?:[\w<>]+\.)*(?P<type>\w+)(?:: (?P<message>.*))?$")
 
 
 def user_error(what: str, error: Exception) -> TransformError:
-    """Return the error for an exception that the user's code raised.
+    """Return the error for an exception that the code of a transform raised.
 
     :param what: which code, and of what
     """
+    return TransformError(described(what, error))
+
+
+def described(what: str, error: Exception, message: str | None = None) -> str:
+    """Return what the user's code raised, and where.
+
+    :param what: which code, and of what
+    :param message: instead of the exception's own
+    """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
     lines = [line.rstrip("\n") for line in traceback.format_list(frames)]
-    return _error(what, type(error).__name__, str(error), lines)
+    return _text(what, type(error).__name__, str(error) if message is None else message, lines)
 
 
 def from_text(what: str, text: str) -> TransformError | None:
@@ -50,9 +59,8 @@ def from_text(what: str, text: str) -> TransformError | None:
             raised = _EXCEPTION.match(line)
             if raised is None or not frames:
                 return None
-            return _error(
-                what, raised["type"], "\n".join([raised["message"] or "", *_until_blank(lines)]).strip(), frames
-            )
+            message = "\n".join([raised["message"] or "", *_until_blank(lines)]).strip()
+            return TransformError(_text(what, raised["type"], message, frames))
         if is_users:
             frames.append(line)
     return None
@@ -65,9 +73,9 @@ def _until_blank(lines: Iterable[str]) -> Iterable[str]:
         yield line
 
 
-def _error(what: str, kind: str, message: str, frames: list[str]) -> TransformError:
+def _text(what: str, kind: str, message: str, frames: list[str]) -> str:
     reason = f"{kind}: {shortened(message)}" if message else kind
-    return TransformError("\n".join([f"{what} raised {reason}", *frames]))
+    return "\n".join([f"{what} raised {reason}", *frames])
 
 
 def _is_users(file: str) -> bool:

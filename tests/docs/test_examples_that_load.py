@@ -87,3 +87,15 @@ def test_the_example_loads(
     assert run.returncode == 0, output[-8000:]
     assert "is proved" in output
     assert rows(warehouse, query) == [expected]
+
+
+@pytest.mark.long  # tests/sinks/test_callable.py is its short sibling
+def test_the_function_of_the_example_adds_each_order_once(home: WarmAirflowHome, warehouse: Engine) -> None:
+    for day in ("2026-01-01", "2026-01-02"):
+        run = home.run("dags", "test", "load_customer_totals", day)
+
+    output = run.stdout + run.stderr
+    assert run.returncode == 0, output[-8000:]
+    assert "history and positions are proved" in output
+    totals = "SELECT sum(orders) = (SELECT sum(row_count) FROM offset_batches), sum(amount) > 0 FROM customer_totals"
+    assert rows(warehouse, totals) == [(True, True)]
