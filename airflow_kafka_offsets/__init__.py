@@ -41,6 +41,7 @@ _MODULES = {
     "airflow_kafka_offsets.rewinding.scenarios": ("Scenario",),
     "airflow_kafka_offsets.sensors.lag": ("KafkaLagSensor",),
     "airflow_kafka_offsets.sinks.callable": ("Callable",),
+    "airflow_kafka_offsets.sinks.fan_out": ("Branch",),
     "airflow_kafka_offsets.sinks.sql.table": ("SqlTable",),
     "airflow_kafka_offsets.spark.session_launcher": ("SessionLauncher",),
     "airflow_kafka_offsets.transforms.arrow": ("ArrowTransform",),
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.rewinding.scenarios import Scenario as Scenario
     from airflow_kafka_offsets.sensors.lag import KafkaLagSensor as KafkaLagSensor
     from airflow_kafka_offsets.sinks.callable import Callable as Callable
+    from airflow_kafka_offsets.sinks.fan_out import Branch as Branch
     from airflow_kafka_offsets.sinks.sql.table import SqlTable as SqlTable
     from airflow_kafka_offsets.spark.session_launcher import SessionLauncher as SessionLauncher
     from airflow_kafka_offsets.transforms.arrow import ArrowTransform as ArrowTransform

@@ -330,13 +330,13 @@ def _add_schemas(conn: Connection, tables: Tables) -> Iterator[Statement]:
 
 def _add_publications(conn: Connection, tables: Tables) -> Iterator[Statement]:
     """Add what targets need that commit elsewhere, or get files of Spark's tasks: when a batch began to be published, since when it may
-    have left files, and a name of these tables.
+    have left files, and a name of these tables; and the number of rows in each of several targets.
     """
     dialect, batches = conn.dialect, tables.offset_batches
-    existing = _column_names(conn, batches)
-    for column in ("publishing_at", "files_since"):
+    existing, instant = _column_names(conn, batches), UtcDateTime().compile(dialect=dialect)
+    for column, type_ in {"publishing_at": instant, "files_since": instant, "outputs": "TEXT"}.items():
         if column not in existing:
-            yield TableStatement(f"ALTER TABLE {{}} ADD {column} {UtcDateTime().compile(dialect=dialect)}", batches)
+            yield TableStatement(f"ALTER TABLE {{}} ADD {column} {type_}", batches)
     yield TableStatement(
         "CREATE TABLE IF NOT EXISTS {} (number INTEGER NOT NULL, installation_id VARCHAR(40) NOT NULL, PRIMARY KEY (number))",
         tables.installation,

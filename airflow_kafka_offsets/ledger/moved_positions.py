@@ -16,6 +16,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, Position, Span, TopicPartition
 from airflow_kafka_offsets.database.transactions import database_now
+from airflow_kafka_offsets.ledger.batch_outputs import note_outputs
 from airflow_kafka_offsets.ledger.batch_rows import Batch, Recipe, TaskRun, as_batch, insert_batch
 from airflow_kafka_offsets.ledger.groups import stored_generation
 from airflow_kafka_offsets.ledger.positions import (
@@ -130,6 +131,7 @@ def move_positions(
     elif target is not None:
         with target.open(conn, Output(batch_id, group_id, batch.ranges, "")) as opened:
             replace_output(conn, tables, group_id, batch_id, target.name, opened.remove)
+            note_outputs(conn, tables, batch_id, opened)
     offsets, groups = tables.consumed_offsets, tables.consumer_groups
     stored = [bound_partition(move.topic_partition) for move in moves if move.how != "chosen"]
     if stored:

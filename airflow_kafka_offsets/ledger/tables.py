@@ -115,7 +115,7 @@ class Tables:
             *_optional(triggered_by=sa.Text, os_user=sa.Text, database_user=sa.Text),
             *_optional(records_since_ms=sa.BigInteger, records_until_ms=sa.BigInteger),
             *_optional(added_columns=sa.Text, letters_topic=topic, letters_sent_at=UtcDateTime),
-            *_optional(publishing_at=UtcDateTime, files_since=UtcDateTime),
+            *_optional(publishing_at=UtcDateTime, files_since=UtcDateTime, outputs=sa.Text),
         )
         batches = self.offset_batches.c
         self._index("offset_batches_by_run", batches.consumer_group, batches.run_id, batches.task_id)

@@ -19,6 +19,7 @@ from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError
 from airflow_kafka_offsets.formats.record_format import Connections
+from airflow_kafka_offsets.ledger.batch_outputs import note_outputs
 from airflow_kafka_offsets.ledger.batch_rows import Batch, current_user
 from airflow_kafka_offsets.ledger.batch_schemas import schemas_of_group, store_schemas
 from airflow_kafka_offsets.ledger.dead_letters import DROPPED
@@ -254,6 +255,7 @@ def _commit(
         with retried.sink.open(conn, output) as target:
             add_columns(conn, tables, batch_id, retried, target, staged)
             rows, staged_rows = write_rows(conn, retried, target, staged)
+            note_outputs(conn, tables, batch_id, target)
         errors = _errors(staged) | {record: ("target", why) for record, why in staged_rows.refused.reasons.items()}
         good = [record for record in records if record not in errors]
         if delete(conn, tables, batch_id, good) != len(good):

@@ -15,6 +15,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import StagedFileError
+from airflow_kafka_offsets.ledger.batch_outputs import note_outputs
 from airflow_kafka_offsets.ledger.batch_rows import Batch, note_added_columns
 from airflow_kafka_offsets.ledger.batch_schemas import store_schemas
 from airflow_kafka_offsets.ledger.claims import Claim
@@ -28,6 +29,7 @@ from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.refused import refused_letters, with_refused
 from airflow_kafka_offsets.loading.stage import StagedBatch, stage
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
+from airflow_kafka_offsets.sinks.fan_out_target import FanOutTarget
 from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Target
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, most_of, too_many
 from airflow_kafka_offsets.staging.refused import RefusedRecords
@@ -81,13 +83,13 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
     if schema is not None:
         # Again: only now a transform's columns are known, and the target may have changed since the batch was planned.
         pipeline.sink.prepare(context.ledger.engine, schema, may_grow=pipeline.adds_columns)
-    reads = staged.reads
+    reads, into = staged.reads, pipeline.sink.name
     output = context.output(batch, claim.kind, staged.directory.name)
     if isinstance(pipeline.sink, ElsewhereSink):
         begin_publishing(claim, batch)
 
     def write(conn: Connection) -> Written:
-        nonlocal reads
+        nonlocal reads, into
         # What a target commits elsewhere is committed at the end of the block.
         with pipeline.sink.open(conn, output) as target:
             # First, as it may lock the target: a lock that others of this transaction hold could not be made a stronger one.
@@ -102,6 +104,8 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
             write_dead_letters(conn, tables, batch, refused_letters(context, batch, rows))
             # At the end: a text that is new to the database is locked from here to COMMIT.
             store_schemas(conn, tables, batch.batch_id, staged.manifest.schemas)
+            note_outputs(conn, tables, batch.batch_id, target)
+            into = _described(pipeline, target)
             reads = with_refused(staged.reads, rows.refused.reasons)
             if pipeline.dead_letter_retention is not None:
                 drop_expired(conn, tables, batch.group_id, pipeline.dead_letter_retention)
@@ -116,7 +120,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
         batch.group_id,
         f"{staged.records:,}",
         f"{count:,}",
-        pipeline.sink.name,
+        into,
         f", {letters:,} dead letters" if letters else "",
         time.monotonic() - commit_began,
         first_few(batch.ranges),
@@ -135,6 +139,13 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
             # The batch is committed, and the load goes on.
             log.exception("on_commit failed for batch %d of group %r", batch.batch_id, batch.group_id)
     return LoadResult((batch.batch_id,), staged.records, count, letters)
+
+
+def _described(pipeline: Pipeline, target: Target) -> str:
+    """Return the name of the target for the log, and how many rows each of several ones got."""
+    written = target.written if isinstance(target, FanOutTarget) else {}
+    counts = ", ".join(f"{name} {output.rows:,}" for name, output in written.items())
+    return f"{pipeline.sink.name} ({counts})" if counts else pipeline.sink.name
 
 
 def add_columns(

@@ -32,7 +32,9 @@ from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.formats.whole_record import whole_record
 from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, Tables
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES, OnBadRecord, OnBusy
+from airflow_kafka_offsets.sinks.fan_out import FanOut, as_sink
 from airflow_kafka_offsets.sinks.sink import Sink, connect
+from airflow_kafka_offsets.transforms.fan_out import FanOutTransform
 from airflow_kafka_offsets.transforms.transform import BatchTransform, DataFrameTransform, Transform, as_transform
 
 
@@ -68,6 +70,11 @@ class Pipeline:
     staging_retention: timedelta = timedelta(days=7)
     idle_timeout: timedelta = timedelta(seconds=120)
     tables: Tables = field(default_factory=Tables.of)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sink", as_sink(self.sink))
+        if isinstance(self.sink, FanOut):
+            object.__setattr__(self, "transform", self.sink.transform(self.transform))
 
     @property
     def record_format(self) -> RecordFormat:
@@ -144,6 +151,8 @@ class Pipeline:
         transform = as_transform(self.transform)
         if transform is None:
             return columns
+        if isinstance(transform, FanOutTransform):
+            return transform.result_of(columns)
         return transform.result() if isinstance(transform, BatchTransform) else None
 
     def _with_fields(self, record_format: RecordFormat | None, engine: Engine) -> RecordFormat | None:

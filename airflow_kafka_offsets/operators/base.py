@@ -26,6 +26,7 @@ from airflow_kafka_offsets.core.parameters import (
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy
+from airflow_kafka_offsets.sinks.fan_out import FanOut
 from airflow_kafka_offsets.spark.properties import refuse_literal_secrets
 
 if TYPE_CHECKING:
@@ -140,6 +141,8 @@ class PipelineOperator(GroupOperator):
 
     def check_parameters(self, **rules: Rule) -> None:
         super().check_parameters(**rules)
+        if isinstance(self.sink, FanOut):
+            self.sink.refuse_transform(getattr(self, "transform", None))
         refuse_literal_secrets(self.spark_conf)
 
     def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:

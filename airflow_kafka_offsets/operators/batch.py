@@ -11,6 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES, from_attributes
 from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
 from airflow_kafka_offsets.operators.base import NO_INTERVAL, PipelineOperator
+from airflow_kafka_offsets.sinks.fan_out import as_sink
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.formats.header import MetadataColumns
     from airflow_kafka_offsets.formats.record_format import OnNewField, RecordFormat
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
-    from airflow_kafka_offsets.sinks.sink import Sink
+    from airflow_kafka_offsets.sinks.fan_out import Sinks
     from airflow_kafka_offsets.transforms.transform import Transform
 
 
@@ -87,7 +88,7 @@ class KafkaBatchOperator(PipelineOperator):
         group_id: str,
         topics: Sequence[str],
         value_format: RecordFormat,
-        sink: Sink,
+        sink: Sinks,
         key_format: RecordFormat | None = None,
         metadata_columns: MetadataColumns | None = None,
         transform: str | Transform | None = None,
@@ -122,7 +123,7 @@ class KafkaBatchOperator(PipelineOperator):
         self.group_id = group_id
         self.topics = topics
         self.value_format = value_format
-        self.sink = sink
+        self.sink = as_sink(sink)
         self.key_format = key_format
         self.metadata_columns = metadata_columns
         self.transform = transform

@@ -13,6 +13,7 @@ from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.operators.base import GroupOperator, PipelineOperator, topics_of
+from airflow_kafka_offsets.sinks.fan_out import as_sink
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.ledger.batch_rows import Batch
     from airflow_kafka_offsets.loading.parameters import OnBadRecord
     from airflow_kafka_offsets.replaying.bounds import Bounds
-    from airflow_kafka_offsets.sinks.sink import Sink
+    from airflow_kafka_offsets.sinks.fan_out import Sinks
     from airflow_kafka_offsets.transforms.transform import Transform
 
     OffsetsGiven = Mapping[str, Mapping[Any, Any]] | Sequence[Mapping[str, Any]] | str
@@ -80,7 +81,7 @@ class KafkaReplayOperator(PipelineOperator):
         group_id: str,
         topics: Sequence[str],
         value_format: RecordFormat,
-        sink: Sink,
+        sink: Sinks,
         offsets: OffsetsGiven | None = None,
         since: str | datetime | None = None,
         until: str | datetime | None = None,
@@ -115,7 +116,7 @@ class KafkaReplayOperator(PipelineOperator):
         self.group_id = group_id
         self.topics = topics
         self.value_format = value_format
-        self.sink = sink
+        self.sink = as_sink(sink)
         self.offsets = offsets
         self.since = since
         self.until = until

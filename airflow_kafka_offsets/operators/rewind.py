@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 from airflow_kafka_offsets.core.parameters import or_none
 from airflow_kafka_offsets.loading.parameters import SINK
 from airflow_kafka_offsets.operators.base import GroupOperator, task_run
+from airflow_kafka_offsets.sinks.fan_out import as_sink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kafka_offsets.sinks.sink import Sink
+    from airflow_kafka_offsets.sinks.fan_out import Sinks
 
 
 class KafkaRewindOperator(GroupOperator):
@@ -56,7 +57,7 @@ class KafkaRewindOperator(GroupOperator):
         offsets_conn_id: str,
         preview_only: bool | str = False,
         reason: str | None = None,
-        replace: Sink | None = None,
+        replace: Sinks | None = None,
         abandon_open_batch: bool = False,
         new_group: bool = False,
         new_cluster: bool = False,
@@ -74,7 +75,7 @@ class KafkaRewindOperator(GroupOperator):
         self.offsets_conn_id = offsets_conn_id
         self.preview_only = preview_only
         self.reason = reason
-        self.replace = replace
+        self.replace = as_sink(replace)
         self.abandon_open_batch = abandon_open_batch
         self.new_group = new_group
         self.new_cluster = new_cluster

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.core.parameters import NAME, or_none
 from airflow_kafka_offsets.operators.base import GroupOperator
+from airflow_kafka_offsets.sinks.fan_out import as_sink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_kafka_offsets.sinks.sink import Sink
+    from airflow_kafka_offsets.sinks.fan_out import Sinks
 
 
 class KafkaVerifyOperator(GroupOperator):
@@ -38,7 +39,7 @@ class KafkaVerifyOperator(GroupOperator):
         self,
         *,
         group_id: str,
-        sink: Sink,
+        sink: Sinks,
         kafka_conn_id: str | None = None,
         isolation_level: str = "read_committed",
         offsets_schema: str | None = None,
@@ -47,7 +48,7 @@ class KafkaVerifyOperator(GroupOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.group_id = group_id
-        self.sink = sink
+        self.sink = as_sink(sink)
         self.kafka_conn_id = kafka_conn_id
         self.isolation_level = isolation_level
         self.offsets_schema = offsets_schema

@@ -33,6 +33,7 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.rewinding.history import count_removed, executed_preview
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
+from airflow_kafka_offsets.sinks.fan_out import Sinks, as_sink
 from airflow_kafka_offsets.sinks.sink import Sink
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ def execute_rewind(
     who: str | None = None,
     reason: str | None = None,
     abandon: int | None = None,
-    replace: Sink | None = None,
+    replace: Sinks | None = None,
 ) -> RewindResult:
     """Do what a preview says, for all partitions in one transaction, or nothing.
 
@@ -81,6 +82,7 @@ def execute_rewind(
     :raises CommitUnknownError: the connection broke, and the database could not be asked whether the rewind was committed
     :raises LedgerError: see `exceptions`
     """
+    replace = as_sink(replace)
     ledger = Ledger(engine, tables or Tables.of())
     tables, who, group_id = ledger.tables, who or current_user(), preview.group_id
     by = f"{who}, triggered by {run.triggered_by}" if run is not None and run.triggered_by is not None else who

@@ -296,6 +296,17 @@ class Removed(NamedTuple):
     rows: int
 
 
+class BranchOutput(NamedTuple):
+    """The rows of a batch in one of several targets.
+
+    :param rows: how many
+    :param is_each: whether each record that is no dead letter is one row, as without a transform
+    """
+
+    rows: int
+    is_each: bool
+
+
 @dataclass(frozen=True, slots=True)
 class RowCount:
     """The rows, or the dead letters, of a batch in one partition.

@@ -33,6 +33,7 @@ _RESULT = pa.schema(
         ("byte_count", pa.int64()),
         ("sha256", pa.string()),
         ("data", pa.string()),
+        ("branch", pa.int64()),
     ]
 )
 
@@ -62,7 +63,7 @@ def write_arrow(job: StageJob, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
     :return: a row for each file, with the fields of `StagedFile` in their order
     """
     for file in write_rows(job, rows):
-        values = (file.name, file.rows, file.bytes, file.sha256, file.data)
+        values = (file.name, file.rows, file.bytes, file.sha256, file.data, file.branch)
         yield pa.RecordBatch.from_pylist([dict(zip(_RESULT.names, values, strict=True))], schema=_RESULT)
 
 

@@ -22,6 +22,7 @@ class StagedFile:
     :param sha256: of its bytes, as they were written; empty for a final file
     :param data: what a sink needs to know of a final file to commit it, as the sink's writer wrote it; empty for a file in the
         staging directory
+    :param branch: of a fan-out, the number of the branch whose rows it holds
     """
 
     name: str
@@ -29,6 +30,7 @@ class StagedFile:
     bytes: int
     sha256: str
     data: str = ""
+    branch: int | None = None
 
     @property
     def is_final(self) -> bool:

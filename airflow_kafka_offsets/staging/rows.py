@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from array import array
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, RECORD
 from airflow_kafka_offsets.exceptions import RecordError, TargetError
 from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
 from airflow_kafka_offsets.staging.arrow_files import record_batches
+from airflow_kafka_offsets.staging.branches import combined
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
 from airflow_kafka_offsets.staging.refused import Record, RefusedRecords
@@ -64,10 +66,18 @@ class StagedRows:
         return self._manifest.files
 
     def schema(self) -> pa.Schema | None:
-        """Return the columns, without the batch's id; None if there are no rows."""
+        """Return the columns, without the batch's id, of a fan-out those of all branches; None if there are no rows."""
+        branches = sorted({file.branch for file in self._manifest.files if file.branch is not None})
+        if branches:
+            return combined({number: self.of_branch(number).schema() for number in branches})
         if self._manifest.columns is not None:
             return schema_of(self._manifest.columns) if self._manifest.files else None
         return next((batch.schema for batch in self._batches()), None)
+
+    def of_branch(self, number: int) -> StagedRows:
+        """Return the rows of a branch of a fan-out."""
+        files = tuple(replace(file, branch=None) for file in self._manifest.files if file.branch == number)
+        return StagedRows(self._staging, replace(self._manifest, files=files), self.refused)
 
     def chunks(self, columns: pa.Schema, at_least: int = 1) -> Iterator[RowChunk]:
         """Yield the rows, cast to the types of the target. A value that cannot be cast is refused.
@@ -199,7 +209,15 @@ def record_of(rows: pa.RecordBatch | pa.Table, row: int, reason: str) -> Record:
 
 
 def _are_of(batch: pa.RecordBatch, records: Collection[Record]) -> pa.Array:
-    """Return for each row whether it is of one of some records."""
+    """Return for each row whether it is of one of some records.
+
+    :raises TargetError: the rows do not say which record they are of
+    """
+    if not set(RECORD) <= set(batch.schema.names):
+        raise TargetError(
+            "A record is refused, and rows that do not say which record they are of may be of it: have the transform keep the columns "
+            f"{', '.join(RECORD)}"
+        )
     offsets = pa.array(sorted({record.offset for record in records}), pa.int64())
     found = pc.is_in(batch.column(OFFSET).cast(pa.int64()), value_set=offsets)
     rows = set(pc.indices_nonzero(found).to_pylist())

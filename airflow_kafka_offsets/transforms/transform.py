@@ -24,6 +24,7 @@ TRANSFORMS = {
     "arrow": "airflow_kafka_offsets.transforms.arrow:ArrowTransform",
     "body": "airflow_kafka_offsets.transforms.body:TaskBody",
     "dataframe": "airflow_kafka_offsets.transforms.dataframe:DataFrameFunction",
+    "fan_out": "airflow_kafka_offsets.transforms.fan_out:FanOutTransform",
     "sql": "airflow_kafka_offsets.transforms.sql:Sql",
 }
 """The class of each kind of transform."""

@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.transactions import stream
+from airflow_kafka_offsets.ledger.batch_outputs import outputs_of
 from airflow_kafka_offsets.ledger.batch_rows import as_gap, as_range
 from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.replaced_output import same_topic
@@ -60,7 +61,13 @@ def batch_records(snapshot: Snapshot) -> Iterator[BatchRecord]:
     removed = (sa.func.sum(replaced.c.row_count), sa.func.sum(replaced.c.dead_letters))
     queries = {
         "batch": of_group.add_columns(
-            batches.kind, batches.state, name.label("target_table"), has_transform, batches.row_count, takes_span
+            batches.kind,
+            batches.state,
+            name.label("target_table"),
+            has_transform,
+            batches.row_count,
+            takes_span,
+            batches.outputs,
         ),
         "ranges": of_group.add_columns(*ranges.c).join(ranges, ranges.c.batch_id == batches.batch_id),
         "gaps": of_group.add_columns(*gaps.c).join(gaps, gaps.c.batch_id == batches.batch_id),
@@ -131,6 +138,7 @@ def _wholly_replaced(tables: Tables, of_group: sa.Select[Any]) -> sa.Select[Any]
 
 def _batch_record(batch_id: int, stored: Mapping[str, list[Any]]) -> BatchRecord:
     fields: dict[str, Any] = stored["batch"][0]._asdict() if stored["batch"] else {"batch_id": batch_id}
+    fields["outputs"] = outputs_of(fields.get("outputs"))
     wholly_replaced = set(map(_partition, stored["wholly_replaced"]))
     return BatchRecord(
         **fields,

@@ -9,7 +9,7 @@ from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.offsets import Gap, OffsetRange, OfPartition, Slice, TopicPartition, subtract
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import Violation
-from airflow_kafka_offsets.sinks.sink import RowCount
+from airflow_kafka_offsets.sinks.sink import BranchOutput, RowCount
 
 CONTINUED = frozenset({"stored", "skipped-gap", "rewind", "removed"})
 """How ranges start that continue from a stored position; the others choose where a partition begins."""
@@ -55,6 +55,7 @@ class BatchRecord:
     :param row_count: the number of rows that it wrote, by the history
     :param takes_span: whether it took, and replaced, only the records of a span of time, and not all of its ranges
     :param replaced: what was removed of its output since, by partition
+    :param outputs: of several targets, the rows that it has in each of them by now
     :param after: later batches whose output it removed: a replay may be committed after them
     """
 
@@ -71,6 +72,24 @@ class BatchRecord:
     dead_letters: tuple[RowCount, ...] = ()
     replaced: Mapping[TopicPartition, Replaced] = field(default_factory=dict)
     after: frozenset[int] = frozenset()
+    outputs: Mapping[str, BranchOutput] = field(default_factory=dict)
+
+    def of_branch(self, fan_out: str, branch: str) -> BatchRecord:
+        """Return it as a batch of one of several targets.
+
+        :param fan_out: the name of all of them
+        """
+        if self.target_table != fan_out:
+            return self
+        written = self.outputs.get(branch, BranchOutput(0, False))
+        return replace(
+            self,
+            target_table=branch,
+            row_count=None if self.row_count is None else written.rows,
+            # What was removed is known of each branch by batch, and by partition of all branches only.
+            has_transform=True,
+            replaced={tp: Replaced(0, removed.dead_letters) for tp, removed in self.replaced.items()},
+        )
 
     def replaced_of(self, tp: TopicPartition) -> Replaced:
         """Return what was removed of its output of a partition."""

@@ -17,8 +17,10 @@ from airflow_kafka_offsets.ledger.group_table import group_table, same_table_nam
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.sinks.sink import Sink
+from airflow_kafka_offsets.sinks.fan_out import Sinks, as_sink
+from airflow_kafka_offsets.sinks.fan_out_target import FanOutRows
 from airflow_kafka_offsets.verification.batch_records import Snapshot, batch_records
+from airflow_kafka_offsets.verification.branches import prove_branches
 from airflow_kafka_offsets.verification.facts import Coverage, Findings
 from airflow_kafka_offsets.verification.kafka_comparison import KafkaComparison, without_transform
 from airflow_kafka_offsets.verification.proof import prove
@@ -29,7 +31,7 @@ log = logging.getLogger(__name__)
 def verify(
     group_id: str,
     *,
-    sink: Sink,
+    sink: Sinks,
     engine: Engine,
     tables: Tables | None = None,
     kafka_config: Mapping[str, Any] | None = None,
@@ -53,6 +55,7 @@ def verify(
     :raises PlanningError: the positions belong to another cluster, or to an earlier topic of the same name
     :raises DatabaseUnavailableError: the database could not be read to the end
     """
+    sink = as_sink(sink)
     ledger = Ledger(engine, tables or Tables.of())
     tables = ledger.tables
     comparison = KafkaComparison(kafka_config, group_id, isolation_level) if kafka_config is not None else None
@@ -62,14 +65,17 @@ def verify(
         detail, limit = rows.detail, rows.limit
         shared = Snapshot(conn, tables, group_id, sink.name, rows)
         _check_target(shared)
-        if comparison is not None and rows.exists and limit:
+        if comparison is not None and rows.exists and limit and not isinstance(rows, FanOutRows):
             raise ConfigurationError(
                 f"{limit}: records of Kafka cannot be looked for in it. Verify without the Kafka connection."
             )
         positions = stored_positions(conn, tables, group_id)
-        findings = prove(
-            batch_records(shared), positions, target=sink.name, detail=detail, replaces_rows=sink.replaces_rows
-        )
+        if isinstance(rows, FanOutRows):
+            findings = prove_branches(shared, rows, positions, replaces_rows=sink.replaces_rows)
+        else:
+            findings = prove(
+                batch_records(shared), positions, target=sink.name, detail=detail, replaces_rows=sink.replaces_rows
+            )
         violations = [*findings.violations, *_loaded_dead_letters(shared, findings)]
         if findings.violations and not rows.exists:
             text = (

@@ -19,6 +19,7 @@ from airflow_kafka_offsets.staging.manifest import StagedFile
 
 WRITERS = {
     "arrow": "airflow_kafka_offsets.writers.arrow_writer:ArrowWriter",
+    "fan_out": "airflow_kafka_offsets.writers.fan_out_writer:FanOutWriter",
 }
 """The class of each writer, by its kind."""
 

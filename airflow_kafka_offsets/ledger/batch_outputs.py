@@ -1,0 +1,47 @@
+"""How many rows a batch has in each of several sinks: stored with the batch, as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.sinks.fan_out_target import FanOutTarget
+from airflow_kafka_offsets.sinks.sink import BranchOutput, Target
+
+
+def note_outputs(conn: Connection, tables: Tables, batch_id: int, target: Target) -> None:
+    """Store what a batch wrote into each branch of a fan-out, beside what it wrote before, and what it removed of other batches.
+
+    Called within the transaction, under the group's lock.
+
+    :param batch_id: of the batch; one that moves positions writes nothing
+    :param target: any other one needs no note
+    """
+    if not isinstance(target, FanOutTarget):
+        return
+    if target.written:
+        _change(conn, tables, batch_id, target.written)
+    for replaced, name in target.removed:
+        _change(conn, tables, replaced, {name: BranchOutput(-target.removed[replaced, name], True)})
+
+
+def outputs_of(text: str | None) -> dict[str, BranchOutput]:
+    """Return the rows of a batch by branch.
+
+    :param text: as it is stored
+    """
+    return {name: BranchOutput(*output) for name, output in json.loads(text or "{}").items()}
+
+
+def _change(conn: Connection, tables: Tables, batch_id: int, added: Mapping[str, BranchOutput]) -> None:
+    batches = tables.offset_batches
+    of_batch = batches.c.batch_id == batch_id
+    outputs = outputs_of(conn.scalar(sa.select(batches.c.outputs).where(of_batch)))
+    for name, output in added.items():
+        before = outputs.get(name, BranchOutput(0, True))
+        outputs[name] = BranchOutput(before.rows + output.rows, before.is_each and output.is_each)
+    conn.execute(batches.update().where(of_batch).values(outputs=json.dumps(outputs)))

@@ -1,0 +1,203 @@
+"""Several sinks of one database: a batch is read once, and written into all of them in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast, overload
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, Sink
+from airflow_kafka_offsets.transforms.transform import BatchTransform
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import sqlalchemy as sa
+    from sqlalchemy.engine import Connection, Engine
+
+    from airflow_kafka_offsets.sinks.fan_out_target import FanOutRows, FanOutTarget
+    from airflow_kafka_offsets.sinks.sink import Output
+    from airflow_kafka_offsets.staging.rows import TargetColumns
+    from airflow_kafka_offsets.transforms.fan_out import FanOutTransform
+    from airflow_kafka_offsets.writers.fan_out_writer import FanOutWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One of several sinks, with a transform of its own.
+
+    :param sink: the target, for example `SqlTable("customers", conn_id="warehouse")`
+    :param transform: `Sql(…)`, `ArrowTransform(…)`, or None for the rows as they are decoded
+    :raises ConfigurationError: a parameter is wrong; raised when the DAG is parsed
+    """
+
+    sink: Sink
+    transform: BatchTransform | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sink, Sink) or isinstance(self.sink, FanOut | type):
+            raise ConfigurationError(f"Branch needs a sink, such as SqlTable(…); got {self.sink!r}")
+        name = self.sink.name
+        if isinstance(self.sink, ElsewhereSink | ConnectedSink):
+            raise ConfigurationError(
+                f"{name!r} cannot be one of several sinks: these are committed in one transaction of the database that holds the "
+                "positions, and it needs a commit, or a connection, of another system. Load into it with a task and a group_id of its own"
+            )
+        if self.transform is not None and not (
+            isinstance(self.transform, BatchTransform) and not isinstance(self.transform, type)
+        ):
+            raise ConfigurationError(
+                f"The transform of the branch into {name!r} must be Sql(…), ArrowTransform(…) or None: records are read once for all branches, "
+                f"and a DataFrame transform reads them by itself; got {self.transform!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class FanOut:
+    """Several sinks, in the order of their names.
+
+    :param branches: what `as_sink` made of the list that a user wrote
+    """
+
+    branches: tuple[Branch, ...]
+
+    @classmethod
+    def of(cls, given: Sequence[Any]) -> FanOut:
+        """Return the sink for a list of sinks.
+
+        :param given: sinks, or branches
+        :raises ConfigurationError: they cannot be written to in one transaction
+        """
+        branches = [each if isinstance(each, Branch) else Branch(each) for each in given]
+        branches.sort(key=lambda branch: branch.sink.name)
+        names = [branch.sink.name for branch in branches]
+        if len(names) < 2:
+            raise ConfigurationError(
+                f"sink=[…] needs at least two sinks; got {names}. Name a single one without a list"
+            )
+        twice = [name for name, following in pairwise(names) if name == following]
+        if twice:
+            raise ConfigurationError(f"sink=[…] has {twice[0]!r} twice; a batch is written into each sink once")
+        conn_ids = {branch.sink.conn_id for branch in branches}
+        if len(conn_ids) > 1:
+            raise ConfigurationError(
+                "All sinks of sink=[…] have to be in the database that holds the positions, since they are committed in one transaction; got "
+                f"conn_id={', '.join(sorted(map(repr, conn_ids)))}"
+            )
+        return cls(tuple(branches))
+
+    @property
+    def name(self) -> str:
+        """The name for messages and the history: the same for the same targets."""
+        return f"fanout://{'+'.join(branch.sink.name for branch in self.branches)}"
+
+    @property
+    def conn_id(self) -> str | None:
+        """The Airflow connection of the database, which holds the positions too."""
+        return self.branches[0].sink.conn_id
+
+    @property
+    def replaces_rows(self) -> bool:
+        """Whether a record that is written again replaces its rows in all branches."""
+        return all(branch.sink.replaces_rows for branch in self.branches)
+
+    def transform(self, given: object) -> FanOutTransform:
+        """Return the transform of all branches.
+
+        :param given: as the transform of the load
+        :raises ConfigurationError: the load has a transform of its own
+        """
+        from airflow_kafka_offsets.transforms.fan_out import FanOutTransform
+
+        if isinstance(given, FanOutTransform):
+            return given
+        self.refuse_transform(given)
+        return FanOutTransform.of([branch.transform for branch in self.branches])
+
+    def refuse_transform(self, given: object) -> None:
+        """Raise if a load has a transform beside those of the branches.
+
+        :raises ConfigurationError: it has
+        """
+        if given is not None:
+            raise ConfigurationError(
+                f"With sink=[…], each branch has a transform of its own, as in Branch(SqlTable(…), transform=Sql(…)); got transform={given!r}"
+            )
+
+    def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
+        """Prepare each branch; see `Sink.prepare`.
+
+        :param columns: as `staging.branches.combined` returns them
+        """
+        from airflow_kafka_offsets.staging.branches import columns_of
+        from airflow_kafka_offsets.staging.rows import TargetColumns
+
+        prepared = [
+            branch.sink.prepare(engine, columns_of(columns, number), may_grow=may_grow)
+            for number, branch in enumerate(self.branches)
+        ]
+        # Of those that take rows as they are decoded: the columns of the records may be those of the target.
+        plain = [known for branch, known in zip(self.branches, prepared, strict=True) if branch.transform is None]
+        names = [target.known for target in plain]
+        known = (
+            None if not names or None in names else tuple(dict.fromkeys(name for each in names for name in each or ()))
+        )
+        return TargetColumns(self.name, known, may_grow=may_grow)
+
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
+        """Raise if a target holds rows of a batch that the state tables do not know."""
+        for branch in self.branches:
+            branch.sink.refuse_unknown_rows(conn, batches, batch_id)
+
+    def writer(self, engine: Engine, columns: pa.Schema | None, output: Output) -> FanOutWriter:
+        """Return the writer of files for each branch.
+
+        :raises ConfigurationError: a branch has other files written
+        """
+        from airflow_kafka_offsets.staging.branches import columns_of
+        from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
+        from airflow_kafka_offsets.writers.fan_out_writer import FanOutWriter
+
+        for number, branch in enumerate(self.branches):
+            if not isinstance(branch.sink.writer(engine, columns_of(columns, number), output), ArrowWriter):
+                raise ConfigurationError(
+                    f"{branch.sink.name!r} cannot be one of several sinks: Spark's tasks write its final files, and a record that another "
+                    "branch refuses could not be taken out of them. Load into it with a task and a group_id of its own"
+                )
+        return FanOutWriter()
+
+    @contextmanager
+    def open(self, conn: Connection, output: Output) -> Iterator[FanOutTarget]:
+        """Open all targets within the transaction."""
+        from airflow_kafka_offsets.sinks.fan_out_target import FanOutTarget
+
+        with ExitStack() as stack:
+            yield FanOutTarget(self, [stack.enter_context(branch.sink.open(conn, output)) for branch in self.branches])
+
+    def rows(self, conn: Connection) -> FanOutRows:
+        """Return the rows of all branches."""
+        from airflow_kafka_offsets.sinks.fan_out_target import FanOutRows
+
+        return FanOutRows({branch.sink.name: branch.sink.rows(conn) for branch in self.branches})
+
+
+Sinks = Sink | Sequence[Sink | Branch]
+"""What a user writes as the target: a sink, or several of one database."""
+
+
+@overload
+def as_sink(given: Sinks) -> Sink: ...
+
+
+@overload
+def as_sink(given: Sinks | None) -> Sink | None: ...
+
+
+def as_sink(given: Sinks | None) -> Sink | None:
+    """Return what a user wrote as a sink: a list is several of them. Anything else stays as it is, to be checked as a parameter.
+
+    :raises ConfigurationError: the sinks of the list cannot be written to in one transaction
+    """
+    return FanOut.of(given) if isinstance(given, list | tuple) else cast("Sink | None", given)

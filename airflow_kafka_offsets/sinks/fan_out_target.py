@@ -1,0 +1,112 @@
+"""The targets of a fan-out in one transaction, and their rows as `verify` reads them."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
+from airflow_kafka_offsets.sinks.sink import (
+    Batches,
+    BranchOutput,
+    Detail,
+    DuplicatedOffsets,
+    Removed,
+    ReplacedOffsets,
+    RowCount,
+    Target,
+    TargetRows,
+)
+from airflow_kafka_offsets.staging.branches import columns_of
+from airflow_kafka_offsets.staging.rows import StagedRows
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from airflow_kafka_offsets.sinks.fan_out import FanOut
+
+
+class FanOutTarget:
+    """The targets of a fan-out; see `Target`.
+
+    :ivar written: what `write` wrote last, by the names of the branches
+    :ivar removed: how many rows `remove` removed of each batch and branch
+    """
+
+    def __init__(self, sink: FanOut, targets: Sequence[Target]) -> None:
+        self.written: dict[str, BranchOutput] = {}
+        self.removed = Counter[tuple[int, str]]()
+        self._branches = list(zip(sink.branches, targets, strict=True))
+
+    def add_columns(self, columns: pa.Schema) -> list[str]:
+        """Add the columns that targets lack.
+
+        :return: their names, after those of the branches
+        """
+        added = []
+        for number, (branch, target) in enumerate(self._branches):
+            of_branch = columns_of(columns, number)
+            if of_branch is not None:
+                added += [f"{branch.sink.name}.{name}" for name in target.add_columns(of_branch)]
+        return added
+
+    def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
+        """Delete the rows of replaced offsets from all targets."""
+        rows = Counter[tuple[int, TopicPartition]]()
+        for branch, target in self._branches:
+            for removed in target.remove(replaced):
+                rows[removed.batch_id, removed.topic_partition] += removed.rows
+                self.removed[removed.batch_id, branch.sink.name] += removed.rows
+        return [Removed(batch_id, tp, count) for (batch_id, tp), count in rows.items()]
+
+    def write(self, rows: StagedRows) -> int:
+        """Write the rows of each branch into its target.
+
+        A record that one of them refuses may have rows in others by then: the caller writes everything again without it, in a savepoint.
+        """
+        self.written, rows.left_out = {}, 0
+        for number, (branch, target) in enumerate(self._branches):
+            of_branch = rows.of_branch(number)
+            count = target.write(of_branch)
+            rows.left_out += of_branch.left_out
+            self.written[branch.sink.name] = BranchOutput(count, branch.transform is None)
+        return sum(output.rows for output in self.written.values())
+
+
+class FanOutRows(NamedTuple):
+    """The rows of all branches: their number in each batch; see `TargetRows`. `verify` looks at each branch by itself.
+
+    :param branches: by their names
+    """
+
+    branches: Mapping[str, TargetRows]
+
+    @property
+    def exists(self) -> bool:
+        return all(rows.exists for rows in self.branches.values())
+
+    @property
+    def detail(self) -> Detail:
+        return "nothing" if any(rows.detail == "nothing" for rows in self.branches.values()) else "batches"
+
+    @property
+    def limit(self) -> str:
+        limits = (rows.limit for rows in self.branches.values())
+        return next(filter(None, limits), "Rows of several sinks are counted by branch")
+
+    def counts(self, other_groups: sa.Select[int]) -> Iterator[tuple[int, RowCount]]:
+        counted = heapq.merge(*(rows.counts(other_groups) for rows in self.branches.values()), key=itemgetter(0))
+        for batch_id, counts in groupby(counted, key=itemgetter(0)):
+            yield batch_id, RowCount(None, None, sum(count.count for _, count in counts))
+
+    def duplicates(self, dead_letters: sa.Select[int, str, int, int]) -> Iterable[DuplicatedOffsets]:
+        raise AssertionError("only a branch says offsets")
+
+    def offsets(self, of_batches: Batches, within: Slice) -> Iterator[int]:
+        raise AssertionError("only a branch says offsets")

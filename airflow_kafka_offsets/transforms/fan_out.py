@@ -1,0 +1,101 @@
+"""The transforms of the branches of a fan-out, over each batch of decoded records at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from airflow_kafka_offsets.transforms.transform import BatchTransform, from_plain, to_plain
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_kafka_offsets.formats.record_format import BadRecord
+    from airflow_kafka_offsets.transforms.transform import BatchFunction, Transformed
+
+
+@dataclass(frozen=True)
+class FanOutTransform:
+    """The transforms of branches. A record that one of them refuses has a row in no branch.
+
+    :param parts: of each branch what `to_plain` returned, or None for the rows as they are
+    """
+
+    kind: ClassVar[str] = "fan_out"
+    parts: Sequence[Mapping[str, Any] | None] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(self.parts))
+
+    @classmethod
+    def of(cls, transforms: Sequence[BatchTransform | None]) -> FanOutTransform:
+        """Return the transform that applies the transforms of branches."""
+        return cls([to_plain(each) for each in transforms])
+
+    @property
+    def transforms(self) -> list[BatchTransform | None]:
+        """The transform of each branch."""
+        return [cast("BatchTransform | None", from_plain(part)) for part in self.parts]
+
+    @property
+    def runs_python(self) -> bool:
+        """Whether one of them runs Python code of the user."""
+        return any(each is not None and each.runs_python for each in self.transforms)
+
+    @property
+    def name(self) -> str:
+        return " | ".join("rows as they are" if each is None else each.name for each in self.transforms)
+
+    def fingerprint(self) -> str:
+        return repr([None if each is None else [each.kind, each.fingerprint()] for each in self.transforms])
+
+    def prepared(self, columns: pa.Schema) -> FanOutTransform:
+        transforms = [None if each is None else each.prepared(columns) for each in self.transforms]
+        return FanOutTransform([to_plain(each) for each in [*transforms]])
+
+    def result_of(self, columns: pa.Schema) -> pa.Schema:
+        """Return the columns of all branches, as far as they are known.
+
+        :param columns: of a decoded row
+        """
+        from airflow_kafka_offsets.staging.branches import combined
+
+        return combined(
+            {number: columns if each is None else each.result() for number, each in enumerate(self.transforms)}
+        )
+
+    def result(self) -> pa.Schema | None:
+        """Return None: a branch without a transform has the columns of a decoded row."""
+        return None
+
+    def function(self, columns: pa.Schema) -> BatchFunction:
+        return _Function([None if each is None else each.function(columns) for each in self.transforms])
+
+
+class _Function:
+    """Calls the function of each branch."""
+
+    def __init__(self, functions: Sequence[BatchFunction | None]) -> None:
+        self._functions = functions
+
+    def __call__(self, rows: pa.RecordBatch) -> Transformed:
+        import pyarrow as pa
+
+        from airflow_kafka_offsets.staging.branches import join
+        from airflow_kafka_offsets.transforms.transform import Transformed
+
+        bad: list[BadRecord] = []
+        places = list(range(rows.num_rows))
+        while True:
+            results = [Transformed(rows) if function is None else function(rows) for function in self._functions]
+            found = {record.row: record for result in reversed(results) for record in result.bad}
+            if not found:
+                return Transformed(
+                    join([result.rows for result in results]), sorted(bad, key=lambda record: record.row)
+                )
+            # Once more without them: of a record that one branch refuses, no other one may have a row.
+            bad += [record._replace(row=places[row]) for row, record in found.items()]
+            good = [row for row in range(rows.num_rows) if row not in found]
+            places = [places[row] for row in good]
+            rows = rows.take(pa.array(good, pa.int64()))
