@@ -34,7 +34,7 @@ def outputs_of(text: str | None) -> dict[str, BranchOutput]:
 
     :param text: as it is stored
     """
-    return {name: BranchOutput(*output) for name, output in json.loads(text or "{}").items()}
+    return {name: BranchOutput(**output) for name, output in json.loads(text or "{}").items()}
 
 
 def _change(conn: Connection, tables: Tables, batch_id: int, added: Mapping[str, BranchOutput]) -> None:
@@ -44,4 +44,8 @@ def _change(conn: Connection, tables: Tables, batch_id: int, added: Mapping[str,
     for name, output in added.items():
         before = outputs.get(name, BranchOutput(0, True))
         outputs[name] = BranchOutput(before.rows + output.rows, before.is_each and output.is_each)
-    conn.execute(batches.update().where(of_batch).values(outputs=json.dumps(outputs)))
+    conn.execute(
+        batches.update()
+        .where(of_batch)
+        .values(outputs=json.dumps({name: output._asdict() for name, output in outputs.items()}))
+    )

@@ -23,7 +23,7 @@ Row = dict[str, Any]
 _BATCH_COLUMNS = (
     "batch_id", "kind", "state", "scenario", "records", "row_count", "dead_letters", "generation", "attempt", "target_table",
     "transform", "who", "triggered_by", "os_user", "database_user", "dag_id", "task_id", "run_id", "map_index", "try_number", "planned_at", "staged_at", "committed_at",
-    "reason", "records_since_ms", "records_until_ms", "added_columns", "letters_topic", "letters_sent_at",
+    "reason", "records_since_ms", "records_until_ms", "added_columns", "outputs", "letters_topic", "letters_sent_at",
     "publishing_at",
 )  # fmt: skip
 _RANGE_COLUMNS = (

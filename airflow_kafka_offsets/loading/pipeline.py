@@ -46,7 +46,7 @@ class Pipeline:
     `metadata_columns`, `sink`, `transform`, `on_new_field`, `on_bad_record`, `max_dead_letters`, `also_to_topic`,
     `dead_letter_retention`, `max_record_bytes`, `isolation_level`,
     `slice_offsets`, `staging_dir`, `staging_retention`, `idle_timeout`. The connection of the sink is not used: its database is
-    that of the engine.
+    that of the engine. A list of sinks becomes a `FanOut`, whose transforms are the transform.
 
     :param tables: where the state tables are
     """

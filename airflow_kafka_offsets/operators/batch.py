@@ -41,7 +41,8 @@ class KafkaBatchOperator(PipelineOperator):
     :param value_format: the columns of a decoded value: `Json("id BIGINT, …")`, `Avro(…)`, `Protobuf(…)`, `JsonSchema(…)`, `Text()` or `Raw()`
     :param key_format: the columns of a decoded key; None where the key is no column
     :param metadata_columns: columns of the record itself: the names, each with `"timestamp"` or a `Header`
-    :param sink: the target, for example `SqlTable("orders", conn_id="warehouse")`; its database holds the positions
+    :param sink: the target, for example `SqlTable("orders", conn_id="warehouse")`; its database holds the positions; or a list of several sinks of one
+        database, which may be `Branch(sink, transform=…)`
     :param transform: import path of a function from DataFrame to DataFrame, `ArrowTransform("package.module.function")`,
         `Sql("SELECT … FROM records")`, or None; of `@task.kafka_batch` it is the body of the function (templated)
     :param on_new_field: what to do with fields of records that are no columns, where the format knows their schemas: ignore them, fail, or

@@ -27,7 +27,7 @@ import runpy, sys
 from pathlib import Path
 files = sorted(Path({str(EXAMPLES)!r}).glob("*.py"))
 # The text of a Sql is checked when a DAG is parsed: these are parsed last here.
-with_sql = {{"load_raw_orders.py", "transform_orders_with_sql.py"}}
+with_sql = {{"load_orders_and_customers.py", "load_raw_orders.py", "transform_orders_with_sql.py"}}
 for path in files:
     if path.name not in {{"order_transforms.py", *with_sql}}:
         runpy.run_path(str(path))

@@ -99,3 +99,16 @@ def test_the_function_of_the_example_adds_each_order_once(home: WarmAirflowHome,
     assert "history and positions are proved" in output
     totals = "SELECT sum(orders) = (SELECT sum(row_count) FROM offset_batches), sum(amount) > 0 FROM customer_totals"
     assert rows(warehouse, totals) == [(True, True)]
+
+
+@pytest.mark.long  # tests/sinks/test_fan_out.py is its short sibling
+def test_the_example_with_two_sinks_loads_both(home: WarmAirflowHome, warehouse: Engine) -> None:
+    run = home.run("dags", "test", "load_orders_and_customers", "2026-01-01")
+
+    output = run.stdout + run.stderr
+    assert run.returncode == 0, output[-8000:]
+    assert "history and positions are proved" in output
+    last = "SELECT count(*) > 0, count(*) = count(DISTINCT customer), min(length(customer)) > 0 FROM customers"
+    assert rows(warehouse, last) == [(True, True, True)]
+    known = "SELECT count(DISTINCT customer) = (SELECT count(*) FROM customers) FROM customer_orders"
+    assert rows(warehouse, known) == [(True,)]

@@ -9,6 +9,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from airflow_kafka_offsets.exceptions import TransformError
+from airflow_kafka_offsets.sinks.fan_out import Branch
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.transforms.arrow import ArrowTransform
 from airflow_kafka_offsets.transforms.body import TaskBody
 from airflow_kafka_offsets.transforms.sql import Sql
@@ -67,6 +69,17 @@ def test_it_runs_where_records_are_decoded(
     produce(kafka, name, names(0, 10))
     assert postgres_loader(name, transform=transform, slice_offsets=3).rows == len(expected)
     assert rows(postgres_loader.engine, "SELECT id, x FROM target ORDER BY id") == expected
+
+
+def test_branches_of_several_sinks_run_there_too(
+    postgres_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 10))
+    sinks = [SqlTable("target"), Branch(SqlTable("tripled"), ArrowTransform(f"{__name__}.tripled"))]
+    assert postgres_loader(name, sink=sinks, slice_offsets=3).rows == 20
+    joined = "SELECT count(*), sum(x) - sum(3 * target.id) FROM target JOIN tripled USING (_kafka_offset)"
+    assert rows(postgres_loader.engine, joined) == [(10, 0)]
 
 
 @pytest.mark.parametrize(

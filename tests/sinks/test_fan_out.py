@@ -51,7 +51,7 @@ def letters(loader: Loader) -> dict[int, tuple[str, str]]:
 def outputs(loader: Loader) -> list[dict[str, int]]:
     """The number of rows of each batch, by target."""
     found = rows(loader.engine, "SELECT outputs FROM offset_batches WHERE outputs IS NOT NULL ORDER BY batch_id")
-    return [{target: count for target, (count, _) in json.loads(text).items()} for (text,) in found]
+    return [{target: output["rows"] for target, output in json.loads(text).items()} for (text,) in found]
 
 
 def records(*texts: str) -> list[bytes]:
