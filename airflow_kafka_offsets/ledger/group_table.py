@@ -18,6 +18,7 @@ from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import DoubleLoadError, ForeignBatchError
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.sinks.fan_out import targets_in
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,15 @@ def loads_into(conn: Connection, tables: Tables, group_id: str, target: str) -> 
     """Return whether a table is the one that a group loads into."""
     known = group_table(conn, tables, group_id)
     return known is not None and known.name in same_table_names(conn, target)
+
+
+def shared_target(conn: Connection, name: str, other: str) -> str | None:
+    """Return a target that two sinks have in common, of which one or both are several; None where there is none.
+
+    :param name: of one sink, as the history has it
+    """
+    others = {alike for target in targets_in(other) for alike in same_table_names(conn, target)}
+    return next((target for target in targets_in(name) if target in others), None)
 
 
 def same_table_names(bind: Connection | Engine, name: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from airflow_kafka_offsets.core.log_identity import is_other_topic
 from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, first_common, intersect
 from airflow_kafka_offsets.exceptions import ConfigurationError, DoubleLoadError
 from airflow_kafka_offsets.ledger.batch_rows import as_span, of_task
-from airflow_kafka_offsets.ledger.group_table import group_table, loads_into, same_table_names
+from airflow_kafka_offsets.ledger.group_table import group_table, loads_into, same_table_names, shared_target
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.tables import Tables
 
@@ -74,6 +74,13 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
         )
     if replay.upsert:
         return
+    known = group_table(conn, tables, replay.group_id)
+    shared = shared_target(conn, known.name, replay.target) if known is not None else None
+    if known is not None and shared is not None:
+        raise DoubleLoadError(
+            f"Group {replay.group_id!r} loads into {known.name!r}: a replay into {replay.target!r} would put records into {shared!r} a "
+            "second time. Nothing was written. Replay into all sinks of the group with replace=True, or into another table."
+        )
     batches, range_rows = tables.offset_batches.c, tables.offset_ranges.c
     topics = {range_.topic for range_ in ranges}
     others = conn.scalars(

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.writers.fan_out_writer import FanOutWriter
 
 
+_KIND, _AND = "fanout://", "+"
+
+
 @dataclass(frozen=True, slots=True)
 class Branch:
     """One of several sinks, with a transform of its own.
@@ -91,7 +94,7 @@ class FanOut:
     @property
     def name(self) -> str:
         """The name for messages and the history: the same for the same targets."""
-        return f"fanout://{'+'.join(branch.sink.name for branch in self.branches)}"
+        return _KIND + _AND.join(branch.sink.name for branch in self.branches)
 
     @property
     def conn_id(self) -> str | None:
@@ -181,6 +184,14 @@ class FanOut:
         from airflow_kafka_offsets.sinks.fan_out_target import FanOutRows
 
         return FanOutRows({branch.sink.name: branch.sink.rows(conn) for branch in self.branches})
+
+
+def targets_in(name: str) -> list[str]:
+    """Return the names of the targets of a sink: of several sinks, those of each.
+
+    :param name: of the sink, as the history has it
+    """
+    return name.removeprefix(_KIND).split(_AND) if name.startswith(_KIND) else [name]
 
 
 Sinks = Sink | Sequence[Sink | Branch]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable as Function
 from contextlib import suppress
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -18,84 +16,50 @@ from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DatabaseUnavailableError,
     KafkaOffsetsError,
-    RecordError,
 )
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.callable_values import WrittenBatch
-from airflow_kafka_offsets.transforms.arrow import ArrowTransform
 from tests.support import callables
-from tests.support.callables import LINES, sink
-from tests.support.clients import produce
-from tests.support.loads import Loader, TopicFactory, names, positions, rows
+from tests.support.callables import LINES, sink, written
+from tests.support.loads import Loader, positions, rows
 
 pytestmark = pytest.mark.server
 
 NOTHING = "Nothing was written"
 
 
-@pytest.fixture
-def loader(inline_loader: Loader) -> Loader:
-    callables.create(inline_loader.engine)
-    return inline_loader
-
-
-@pytest.fixture
-def topic(loader: Loader, topic: TopicFactory) -> str:
-    """A topic of four records."""
-    name = topic()
-    produce(loader.kafka, name, names(0, 4))
-    return name
-
-
-def written(loader: Loader) -> list[int]:
-    return [offset for (offset,) in rows(loader.engine, "SELECT _kafka_offset FROM lines ORDER BY _kafka_offset")]
-
-
-def letters(loader: Loader) -> dict[int, str]:
-    return dict(rows(loader.engine, "SELECT offset_value, error FROM dead_letters ORDER BY offset_value"))
-
-
-@pytest.fixture
-def function(monkeypatch: pytest.MonkeyPatch) -> Function[[Function[..., Any]], Callable]:
-    """Let a function of a test be imported, and return the sink that calls it."""
-
-    def as_sink(function: Function[..., Any]) -> Callable:
-        monkeypatch.setattr(callables, "of_test", function, raising=False)
-        return sink("of_test")
-
-    return as_sink
-
-
 AsSink = Function[[Function[..., Any]], Callable]
 
 
-def test_rows_and_positions_are_committed_together(loader: Loader, topic: str) -> None:
-    assert loader(topic, sink=sink("insert"), max_records=3).rows == 4
+def test_rows_and_positions_are_committed_together(callable_loader: Loader, four: str) -> None:
+    assert callable_loader(four, sink=sink("insert"), max_records=3).rows == 4
 
-    assert rows(loader.engine, "SELECT _batch_id, _kafka_offset, line FROM lines ORDER BY 2") == [
+    assert rows(callable_loader.engine, "SELECT _batch_id, _kafka_offset, line FROM lines ORDER BY 2") == [
         (1, 0, "0: name-0"),
         (1, 1, "1: name-1"),
         (1, 2, "2: name-2"),
         (2, 3, "3: name-3"),
     ]
-    assert rows(loader.engine, "SELECT * FROM totals") == [("loader", 4)]
-    assert positions(loader.engine) == {(topic, 0): 4}
+    assert rows(callable_loader.engine, "SELECT * FROM totals") == [("loader", 4)]
+    assert positions(callable_loader.engine) == {(four, 0): 4}
     history = "SELECT target_table, row_count FROM offset_batches ORDER BY batch_id"
-    assert rows(loader.engine, history) == [("callable://tests.support.callables.insert", count) for count in (3, 1)]
+    assert rows(callable_loader.engine, history) == [
+        ("callable://tests.support.callables.insert", count) for count in (3, 1)
+    ]
 
 
-def test_the_function_gets_rows_and_the_batch(loader: Loader, topic: str, function: AsSink) -> None:
+def test_the_function_gets_rows_and_the_batch(callable_loader: Loader, four: str, function: AsSink) -> None:
     got: list[Any] = []
 
     def write(conn: Connection, batches: Any, batch: WrittenBatch) -> int:
         got.extend([batch, *batches])
         return 17
 
-    assert loader(topic, sink=function(write)).rows == 17
+    assert callable_loader(four, sink=function(write)).rows == 17
 
     batch, given = got
     assert batch[:2] == (1, "loader")
-    assert [(each.topic, each.partition, each.start, each.end) for each in batch.ranges] == [(topic, 0, 0, 4)]
+    assert [(each.topic, each.partition, each.start, each.end) for each in batch.ranges] == [(four, 0, 0, 4)]
     origin = ["_kafka_topic", "_kafka_partition", "_kafka_offset", "_kafka_timestamp"]
     assert given.schema.names == ["id", "name", *origin, "_batch_id"]
     assert given["_batch_id"].to_pylist() == [1] * 4
@@ -131,7 +95,7 @@ def statement(text: str) -> Function[[Connection], None]:
     ids=["commit", "hidden", "rollback", "close", "statement", "rollback statement", "savepoint"],
 )
 def test_a_function_cannot_end_the_transaction(
-    loader: Loader, topic: str, function: AsSink, end: Function[[Connection], None], message: str
+    callable_loader: Loader, four: str, function: AsSink, end: Function[[Connection], None], message: str
 ) -> None:
     def write(conn: Connection, batches: Any, batch: WrittenBatch) -> None:
         callables.insert(conn, batches, batch)
@@ -139,90 +103,94 @@ def test_a_function_cannot_end_the_transaction(
 
     run = TaskRun("run")
     with pytest.raises(CallableError) as raised:
-        loader(topic, sink=function(write), run=run)
+        callable_loader(four, sink=function(write), run=run)
 
     assert message in str(raised.value)
     assert NOTHING in str(raised.value)
-    assert written(loader) == []
-    assert positions(loader.engine) == {}
+    assert written(callable_loader) == []
+    assert positions(callable_loader.engine) == {}
     # The connection is as good as new, and the next attempt carries on.
-    assert loader(topic, sink=function(callables.insert), run=run).rows == 4
-    assert written(loader) == [0, 1, 2, 3]
+    assert callable_loader(four, sink=function(callables.insert), run=run).rows == 4
+    assert written(callable_loader) == [0, 1, 2, 3]
 
 
-def test_a_commit_behind_the_connection_is_noticed(loader: Loader, topic: str, function: AsSink) -> None:
+def test_a_commit_behind_the_connection_is_noticed(callable_loader: Loader, four: str, function: AsSink) -> None:
     def write(conn: Connection, batches: Any, batch: WrittenBatch) -> None:
         callables.insert(conn, batches, batch)
         conn.connection.commit()
 
     with pytest.raises(CallableError, match="ended the transaction that it was given, behind the connection's back"):
-        loader(topic, sink=function(write))
+        callable_loader(four, sink=function(write))
 
-    assert positions(loader.engine) == {}
+    assert positions(callable_loader.engine) == {}
 
 
-def test_savepoints_of_the_function_are_its_own(loader: Loader, topic: str, function: AsSink) -> None:
+def test_savepoints_of_the_function_are_its_own(callable_loader: Loader, four: str, function: AsSink) -> None:
     def write(conn: Connection, batches: Any, batch: WrittenBatch) -> None:
         with suppress(sa.exc.DBAPIError), conn.begin_nested():
             conn.execute(LINES.insert(), {"line": "taken back"})
             conn.execute(sa.text("SELECT 1 FROM nowhere"))
         callables.insert(conn, batches, batch)
 
-    assert loader(topic, sink=function(write)).rows == 4
-    assert written(loader) == [0, 1, 2, 3]
+    assert callable_loader(four, sink=function(write)).rows == 4
+    assert written(callable_loader) == [0, 1, 2, 3]
 
 
-def test_an_exception_comes_out_with_the_frames_of_the_function(loader: Loader, topic: str, function: AsSink) -> None:
+def test_an_exception_comes_out_with_the_frames_of_the_function(
+    callable_loader: Loader, four: str, function: AsSink
+) -> None:
     def write(conn: Connection, batches: Any, batch: WrittenBatch) -> None:
         callables.insert(conn, batches, batch)
         raise ZeroDivisionError("by nothing")
 
     with pytest.raises(CallableError) as raised:
-        loader(topic, sink=function(write))
+        callable_loader(four, sink=function(write))
 
     first, frame, line = str(raised.value).splitlines()
     assert first == "Function 'tests.support.callables.of_test', of batch 1, raised ZeroDivisionError: by nothing"
     assert "test_callable.py" in frame
     assert "in write" in frame
     assert line.strip() == 'raise ZeroDivisionError("by nothing")'
-    assert written(loader) == []
-    assert positions(loader.engine) == {}
+    assert written(callable_loader) == []
+    assert positions(callable_loader.engine) == {}
 
 
-def test_what_the_database_refuses_is_named_without_values(loader: Loader, topic: str, function: AsSink) -> None:
+def test_what_the_database_refuses_is_named_without_values(
+    callable_loader: Loader, four: str, function: AsSink
+) -> None:
     def write(conn: Connection, batches: Any, batch: WrittenBatch) -> None:
         for number in (4711, 4711):
             conn.execute(callables.TOTALS.insert(), {"group_id": f"secret-{number}", "rows": 1})
 
     with pytest.raises(CallableError, match=r"raised IntegrityError: .*(?i:unique)") as raised:
-        loader(topic, sink=function(write))
+        callable_loader(four, sink=function(write))
 
     assert "test_callable.py" in str(raised.value)
     assert "4711" not in str(raised.value)
 
 
-def test_a_statement_that_failed_cannot_be_ignored(loader: Loader, topic: str, function: AsSink) -> None:
+def test_a_statement_that_failed_cannot_be_ignored(callable_loader: Loader, four: str, function: AsSink) -> None:
     def write(conn: Connection, batches: Any, batch: WrittenBatch) -> None:
         list(batches)
         with pytest.raises(sa.exc.DBAPIError):
             conn.execute(sa.text("SELECT 1 FROM nowhere"))
 
-    if loader.engine.dialect.name == "sqlite":  # whose transactions go on
-        assert loader(topic, sink=function(write)).rows == 4
+    if callable_loader.engine.dialect.name == "sqlite":  # whose transactions go on
+        assert callable_loader(four, sink=function(write)).rows == 4
         return
     with pytest.raises(CallableError, match="went on after the database had refused a statement"):
-        loader(topic, sink=function(write))
-    assert positions(loader.engine) == {}
+        callable_loader(four, sink=function(write))
+    assert positions(callable_loader.engine) == {}
 
 
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
-def test_an_outage_stays_one(loader: Loader, topic: str, function: AsSink) -> None:
+def test_an_outage_stays_one(callable_loader: Loader, four: str, function: AsSink) -> None:
     def write(conn: Connection, batches: Any, batch: WrittenBatch) -> None:
         cursor = conn.connection.cursor()
         cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
 
     with pytest.raises(DatabaseUnavailableError) as raised:
-        loader(topic, sink=function(write))
+        callable_loader(four, sink=function(write))
     assert raised.value.retriable
 
 
@@ -235,84 +203,25 @@ def test_an_outage_stays_one(loader: Loader, topic: str, function: AsSink) -> No
     ],
 )
 def test_a_number_of_rows_is_a_number(
-    loader: Loader, topic: str, function: AsSink, returned: Any, message: str
+    callable_loader: Loader, four: str, function: AsSink, returned: Any, message: str
 ) -> None:
     def write(conn: Connection, batches: Any, batch: WrittenBatch) -> Any:
         callables.insert(conn, batches, batch)
         return returned
 
     with pytest.raises(CallableError, match=message):
-        loader(topic, sink=function(write))
-    assert written(loader) == []
+        callable_loader(four, sink=function(write))
+    assert written(callable_loader) == []
 
 
-def test_rows_that_were_not_read_are_no_rows_that_were_written(loader: Loader, topic: str, function: AsSink) -> None:
+def test_rows_that_were_not_read_are_no_rows_that_were_written(
+    callable_loader: Loader, four: str, function: AsSink
+) -> None:
     def write(conn: Connection, batches: Any, batch: WrittenBatch) -> None:
         pass
 
     with pytest.raises(CallableError, match="returned None after 0 of 4 rows"):
-        loader(topic, sink=function(write))
-
-
-def bad(*offsets: int) -> list[bytes]:
-    return [json.dumps({"id": i, "name": f"{'bad' if i in offsets else 'good'}-{i}"}).encode() for i in range(6)]
-
-
-def test_refused_records_become_dead_letters(loader: Loader, topic: str) -> None:
-    produce(loader.kafka, topic, bad(1, 4))
-
-    assert loader(topic, sink=sink("picky"), on_bad_record="dead_letter").rows == 8
-
-    assert written(loader) == [0, 1, 2, 3, 4, 6, 7, 9]
-    assert rows(loader.engine, "SELECT rows FROM totals") == [(8,)]
-    assert letters(loader) == {5: "a bad name", 8: "a bad name"}
-
-
-def test_a_refused_record_fails_the_load_otherwise(loader: Loader, topic: str) -> None:
-    produce(loader.kafka, topic, bad(1))
-
-    with pytest.raises(RecordError, match="a bad name") as raised:
-        loader(topic, sink=sink("picky"))
-
-    assert raised.value.offset == 5
-    assert written(loader) == []
-
-
-def test_several_are_refused_at_once(loader: Loader, topic: str, function: AsSink) -> None:
-    calls: list[int] = []
-
-    def write(conn: Connection, batches: Any, batch: WrittenBatch) -> None:
-        given = [row for some in batches for row in some.to_pylist()]
-        calls.append(len(given))
-        refused = [RecordError("odd", topic, 0, row["id"]) for row in given if row["id"] % 2]
-        if refused:
-            raise ExceptionGroup("odd ids", refused)
-
-    assert loader(topic, sink=function(write), on_bad_record="dead_letter").rows == 2
-    assert calls == [4, 2]
-    assert letters(loader) == {1: "odd", 3: "odd"}
-
-
-def test_a_record_that_is_not_there_cannot_be_refused(loader: Loader, topic: str, function: AsSink) -> None:
-    def write(conn: Connection, batches: Any, batch: WrittenBatch) -> None:
-        raise RecordError("it is wrong", topic, 0, 1)
-
-    # The second time, it has no row any more.
-    with pytest.raises(CallableError, match=r"refuses topic .* offset 1, and was given no row of that record"):
-        loader(topic, sink=function(write), on_bad_record="dead_letter")
-    assert letters(loader) == {}
-
-
-def twice(rows: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.concat_batches([rows, rows])
-
-
-def test_of_a_refused_record_no_row_of_a_transform_stays(loader: Loader, topic: str) -> None:
-    produce(loader.kafka, topic, bad(0)[:1])
-
-    loader(topic, sink=sink("picky"), on_bad_record="dead_letter", transform=ArrowTransform(f"{__name__}.twice"))
-
-    assert written(loader) == [0, 0, 1, 1, 2, 2, 3, 3]
+        callable_loader(four, sink=function(write))
 
 
 @pytest.mark.parametrize(
@@ -328,10 +237,10 @@ def test_of_a_refused_record_no_row_of_a_transform_stays(loader: Loader, topic: 
     ],
 )
 def test_what_cannot_be_called_is_named_before_anything_is_read(
-    loader: Loader, topic: str, made: Function[[], Callable], message: str
+    callable_loader: Loader, four: str, made: Function[[], Callable], message: str
 ) -> None:
     with pytest.raises(KafkaOffsetsError, match=message) as raised:
-        loader(topic, sink=made())
+        callable_loader(four, sink=made())
 
     assert isinstance(raised.value, CallableError | ConfigurationError)
-    assert loader.launcher.jobs == []
+    assert callable_loader.launcher.jobs == []

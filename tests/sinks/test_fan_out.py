@@ -16,6 +16,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, DeadLetterError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.fan_out import FanOut
 from airflow_kafka_offsets.sinks.sink import Sink
+from tests.support import callables
 from tests.support.archive import ARCHIVE
 from tests.support.clients import Kafka, produce
 from tests.support.dying_load import DyingLoad, Load
@@ -178,6 +179,17 @@ def test_one_of_several_sinks_may_be_no_table(inline_loader: Loader, name: str) 
         ((batch, archived),) = ARCHIVE.read(conn)
     assert (batch, [record["id"] for record in archived]) == (1, [0, 1, 2, 3, 4, 5])
     assert ids(inline_loader, "large") == [3, 4, 5]
+
+
+def test_one_of_several_sinks_may_be_a_function(inline_loader: Loader, name: str) -> None:
+    callables.create(inline_loader.engine)
+    produce(inline_loader.kafka, name, [json.dumps({"id": 6, "name": "bad"}).encode()])
+    sinks = [callables.sink("picky"), ORDERS]
+
+    assert inline_loader(name, sink=sinks, on_bad_record="dead_letter").rows == 12
+
+    assert ids(inline_loader) == ids(inline_loader, "lines") == list(range(6))
+    assert letters(inline_loader) == {6: ("target", "a bad name")}
 
 
 def test_nothing_is_written_where_one_target_cannot_be(inline_loader: Loader, name: str) -> None:

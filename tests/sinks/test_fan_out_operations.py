@@ -174,6 +174,21 @@ def test_a_replay_replaces_the_rows_of_each_sink(loader: Loader) -> None:
     assert any("table 'large' holds 2 rows of batch 2, which wrote 3" in words for words in violations(loader))
 
 
+@pytest.mark.parametrize("sink", [ORDERS, [ORDERS, SqlTable("elsewhere")]], ids=["one", "another list"])
+def test_a_replay_into_some_of_the_sinks_is_refused(loader: Loader, sink: Any) -> None:
+    topic = topic_of(loader)
+
+    with pytest.raises(DoubleLoadError, match="would put records into 'orders' a second time"):
+        replay(
+            loader.pipeline([topic], sink=sink),
+            {topic: {0: (3, 5)}},
+            kafka_config=loader.config,
+            engine=loader.engine,
+            launcher=loader.launcher,
+        )
+    assert offsets(loader, "orders") == [0, 1, 3, 4, 5, 6, 7]
+
+
 def test_a_replay_replaces_the_rows_of_a_span_of_time(inline_loader: Loader, topic: TopicFactory) -> None:
     name = topic(**KEPT)
     produce_at(inline_loader.kafka, name, [0, 5, 1, 2, 6, 3])

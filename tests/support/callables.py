@@ -13,6 +13,7 @@ from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.exceptions import RecordError
 from airflow_kafka_offsets.sinks.callable import Callable
 from airflow_kafka_offsets.sinks.callable_values import ReplacedRange, WrittenBatch
+from tests.support.loads import Loader, rows
 
 LINES = sa.Table(
     "lines",
@@ -36,15 +37,15 @@ def create(engine: sa.Engine) -> None:
 
 def insert(conn: Connection, batches: Iterator[pa.RecordBatch], batch: WrittenBatch) -> None:
     """Insert a line for each row, and count it."""
-    for rows in batches:
-        origin = [name for name in rows.schema.names if name in LINES.columns]
+    for some in batches:
+        origin = [name for name in some.schema.names if name in LINES.columns]
         lines = [
-            {"line": f"{row['id']}: {row['name']}"} | {name: row[name] for name in origin} for row in rows.to_pylist()
+            {"line": f"{row['id']}: {row['name']}"} | {name: row[name] for name in origin} for row in some.to_pylist()
         ]
         conn.execute(LINES.insert(), lines)
         counted = TOTALS.update().where(TOTALS.c.group_id == batch.group_id)
-        if not conn.execute(counted.values(rows=TOTALS.c.rows + rows.num_rows)).rowcount:
-            conn.execute(TOTALS.insert(), {"group_id": batch.group_id, "rows": rows.num_rows})
+        if not conn.execute(counted.values(rows=TOTALS.c.rows + some.num_rows)).rowcount:
+            conn.execute(TOTALS.insert(), {"group_id": batch.group_id, "rows": some.num_rows})
 
 
 def remove(conn: Connection, ranges: Sequence[ReplacedRange], span: TimeSpan | None) -> Counter[tuple[int, str, int]]:
@@ -68,9 +69,9 @@ def remove(conn: Connection, ranges: Sequence[ReplacedRange], span: TimeSpan | N
 def picky(conn: Connection, batches: Iterator[pa.RecordBatch], batch: WrittenBatch) -> None:
     """Do as `insert`, and refuse the first record whose name begins with "bad"."""
     given = []
-    for rows in batches:
-        insert(conn, iter([rows]), batch)
-        given += rows.to_pylist()
+    for some in batches:
+        insert(conn, iter([some]), batch)
+        given += some.to_pylist()
     for row in given:
         if row["name"].startswith("bad"):
             raise RecordError("a bad name", row["_kafka_topic"], row["_kafka_partition"], row["_kafka_offset"])
@@ -82,3 +83,8 @@ def sink(function: str, **options: str) -> Callable:
 
 
 PROVED = sink("insert", remove=f"{__name__}.remove", table="lines")
+
+
+def written(loader: Loader) -> list[int]:
+    """The offset of every line."""
+    return [offset for (offset,) in rows(loader.engine, "SELECT _kafka_offset FROM lines ORDER BY _kafka_offset")]
