@@ -120,7 +120,16 @@ def upgraded(engine: Engine) -> dict[str, list[dict[str, Any]]]:
     }
     authors, spans = ("triggered_by", "os_user", "database_user"), ("records_since_ms", "records_until_ms")
     added = dict.fromkeys(
-        (*authors, *spans, "added_columns", "letters_topic", "letters_sent_at", "publishing_at", "files_since", "outputs")
+        (
+            *authors,
+            *spans,
+            "added_columns",
+            "letters_topic",
+            "letters_sent_at",
+            "publishing_at",
+            "files_since",
+            "outputs",
+        )
     )
     found["offset_batches"] = [row | added for row in found["offset_batches"]]
     found["dead_letters"] = [row | {"error_class": None, "schema_id": None} for row in found["dead_letters"]]

@@ -10,8 +10,10 @@ from typing import NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.sinks.fan_out import Branch, FanOut
 from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Sink
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.transforms.sql import Sql
 from tests.support.elsewhere import ElsewhereArchive
 from tests.support.loads import positions, rows
 
@@ -58,6 +60,17 @@ def _read_archive(sink: Sink, engine: Engine) -> list[Place]:
         return as_places(record for _, records in sink.read(conn) for record in records)
 
 
+def _two_tables(name: str, _: Path) -> FanOut:
+    return FanOut.of([SqlTable(name), Branch(SqlTable(f"{name}_ids"), Sql("SELECT id FROM records"))])
+
+
+def _read_two_tables(sink: Sink, engine: Engine) -> list[Place]:
+    assert isinstance(sink, FanOut)
+    whole, ids = (_read_table(branch.sink, engine) for branch in sink.branches)
+    assert sorted(whole) == sorted(ids)
+    return whole
+
+
 def as_places(records: object) -> list[Place]:
     """Return rows that are dictionaries."""
     names = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_batch_id", "id")
@@ -71,6 +84,7 @@ KINDS = {
         Kind(
             "elsewhere", True, True, lambda name, at: ElsewhereArchive(name, path=f"{at}/elsewhere.db"), _read_archive
         ),
+        Kind("two tables", False, True, _two_tables, _read_two_tables),
     )
 }
 """The kinds by name."""
