@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, Sink
+from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, FileSink, Sink
 from airflow_kafka_offsets.transforms.transform import BatchTransform
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ class Branch:
         if not isinstance(self.sink, Sink) or isinstance(self.sink, FanOut | type):
             raise ConfigurationError(f"Branch needs a sink, such as SqlTable(…); got {self.sink!r}")
         name = self.sink.name
-        if isinstance(self.sink, ElsewhereSink | ConnectedSink):
+        if isinstance(self.sink, ElsewhereSink | ConnectedSink | FileSink):
             raise ConfigurationError(
                 f"{name!r} cannot be one of several sinks: these are committed in one transaction of the database that holds the "
-                "positions, and it needs a commit, or a connection, of another system. Load into it with a task and a group_id of its own"
+                "positions, and it needs a commit, a connection or files elsewhere. Load into it with a task and a group_id of its own"
             )
         if self.transform is not None and not (
             isinstance(self.transform, BatchTransform) and not isinstance(self.transform, type)

@@ -99,7 +99,7 @@ def test_the_iceberg_example_loads_on_a_cluster_with_its_staging_on_s3(
             loaded(home, "load_orders_into_iceberg", s3.secret)
 
     table = load_catalog(
-        "positions",
+        "default",
         type="sql",
         uri=warehouse.url.render_as_string(hide_password=False),
         **{"s3.endpoint": s3.url, "s3.access-key-id": s3.key, "s3.secret-access-key": s3.secret},

@@ -183,6 +183,38 @@ def test_a_statement_that_failed_cannot_be_ignored(callable_loader: Loader, four
     assert positions(callable_loader.engine) == {}
 
 
+CONFLICT = "DO $$ BEGIN RAISE EXCEPTION 'another writer' USING ERRCODE = '40001'; END $$"
+
+
+def by_the_driver(conn: Connection) -> None:
+    conn.connection.cursor().execute(CONFLICT)
+
+
+def wrapped(conn: Connection) -> None:
+    try:
+        conn.execute(sa.text(CONFLICT))
+    except sa.exc.DBAPIError:
+        raise RuntimeError("cannot write") from None
+
+
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("conflict", [statement(CONFLICT), by_the_driver, wrapped])
+def test_a_conflict_with_another_writer_repeats_the_transaction(
+    callable_loader: Loader, four: str, function: AsSink, conflict: Function[[Connection], None]
+) -> None:
+    calls: list[int] = []
+
+    def write(conn: Connection, batches: Any, batch: WrittenBatch) -> None:
+        calls.append(batch.batch_id)
+        callables.insert(conn, batches, batch)
+        if len(calls) == 1:
+            conflict(conn)
+
+    assert callable_loader(four, sink=function(write)).rows == 4
+    assert calls == [1, 1]
+    assert written(callable_loader) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
 def test_an_outage_stays_one(callable_loader: Loader, four: str, function: AsSink) -> None:
     def write(conn: Connection, batches: Any, batch: WrittenBatch) -> None:

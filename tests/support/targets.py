@@ -15,9 +15,11 @@ from pyarrow.dataset import dataset
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import DeltaTable, ParquetDataset, committed_files
+from airflow_kafka_offsets.sinks.fan_out import Branch, FanOut
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
 from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Sink
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.transforms.sql import Sql
 from tests.support.elsewhere import ElsewhereArchive
 from tests.support.iceberg import find_table, iceberg_sink, scanned
 from tests.support.loads import positions, rows
@@ -86,6 +88,17 @@ def _read_parquet(sink: Sink, engine: Engine) -> list[Place]:
     return as_places(pa.table(dataset(files, format="parquet").to_table()).to_pylist())
 
 
+def _two_tables(name: str, _: Path) -> FanOut:
+    return FanOut.of([SqlTable(name), Branch(SqlTable(f"{name}_ids"), Sql("SELECT id FROM records"))])
+
+
+def _read_two_tables(sink: Sink, engine: Engine) -> list[Place]:
+    assert isinstance(sink, FanOut)
+    whole, ids = (_read_table(branch.sink, engine) for branch in sink.branches)
+    assert sorted(whole) == sorted(ids)
+    return whole
+
+
 def as_places(records: object) -> list[Place]:
     """Return rows that are dictionaries."""
     names = ("_kafka_topic", "_kafka_partition", "_kafka_offset", "_batch_id", "id")
@@ -115,6 +128,7 @@ KINDS = {
         ),
         Kind("delta", True, False, lambda name, at: DeltaTable(f"{at}/delta/{name}"), _read_delta),
         Kind("parquet", True, False, lambda name, at: ParquetDataset(f"{at}/parquet/{name}"), _read_parquet),
+        Kind("two tables", False, True, _two_tables, _read_two_tables),
     )
 }
 """The kinds by name."""
