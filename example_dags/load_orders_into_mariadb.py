@@ -26,7 +26,6 @@ with DAG(
         on_bad_record="dead_letter",
         max_dead_letters=100,
     )
-    verify = KafkaVerifyOperator(
-        task_id="verify", group_id="orders_into_mariadb", sink=orders, kafka_conn_id="kafka_default"
-    )
+    # Without Kafka: later batches replace rows, so that records cannot be looked for in the table.
+    verify = KafkaVerifyOperator(task_id="verify", group_id="orders_into_mariadb", sink=orders)
     load >> verify

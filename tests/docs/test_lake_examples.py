@@ -64,7 +64,7 @@ def loaded(home: WarmAirflowHome, dag: str, secret: str) -> None:
         run: subprocess.CompletedProcess[str] = home.run("dags", "test", dag, day)
         output = run.stdout + run.stderr
         assert run.returncode == 0, output[-8000:]
-        assert "is proved" in output
+        assert "proved" in output
         assert secret not in output
 
 
@@ -106,7 +106,7 @@ def test_the_iceberg_example_loads_on_a_cluster_with_its_staging_on_s3(
     ).load_table("shop.orders")
     found = table.scan().to_arrow()
     counted(warehouse, found["_kafka_offset"].to_pylist(), found["id"].to_pylist())
-    assert [field.transform for field in table.spec().fields] == ["day"]
+    assert [str(field.transform) for field in table.spec().fields] == ["day"]
     assert [key for key in s3.objects("lake") if key.startswith("staging/")] == [], "staged files are left behind"
 
 
