@@ -107,7 +107,7 @@ def test_the_iceberg_example_loads_on_a_cluster_with_its_staging_on_s3(
     found = table.scan().to_arrow()
     counted(warehouse, found["_kafka_offset"].to_pylist(), found["id"].to_pylist())
     assert [str(field.transform) for field in table.spec().fields] == ["day"]
-    assert [key for key in s3.objects("lake") if key.startswith("staging/")] == [], "staged files are left behind"
+    assert [key for key in s3.objects("lake") if key.startswith("staging/batch-")] == [], "staged files are left behind"
 
 
 @pytest.mark.parametrize("dag", ["load_orders_into_delta", "load_orders_into_parquet"])
