@@ -252,22 +252,23 @@ def _commit(
         nonlocal done, good
         # A rewind or a replay that removes letters waits, or has removed them.
         lock(conn, tables, group_id)
+        # What a target commits elsewhere is committed at the end of the block: what may be refused comes before.
         with retried.sink.open(conn, output) as target:
             add_columns(conn, tables, batch_id, retried, target, staged)
             rows, staged_rows = write_rows(conn, retried, target, staged)
             note_outputs(conn, tables, batch_id, target)
-        errors = _errors(staged) | {record: ("target", why) for record, why in staged_rows.refused.reasons.items()}
-        good = [record for record in records if record not in errors]
-        if delete(conn, tables, batch_id, good) != len(good):
-            raise LedgerError(
-                f"Dead letters of batch {batch_id} were replayed or removed by somebody else meanwhile, or dropped. Nothing of the "
-                "batch was changed; look at the list again"
-            )
-        store_errors(conn, tables, batch_id, errors)
-        store_schemas(conn, tables, batch_id, staged.manifest.schemas)
-        done = Replayed(batch_id, len(good), rows, len(errors))
-        if good:
-            correct_history(conn, tables, batch_id, good, rows, who, reason)
+            errors = _errors(staged) | {record: ("target", why) for record, why in staged_rows.refused.reasons.items()}
+            good = [record for record in records if record not in errors]
+            if delete(conn, tables, batch_id, good) != len(good):
+                raise LedgerError(
+                    f"Dead letters of batch {batch_id} were replayed or removed by somebody else meanwhile, or dropped. Nothing of the "
+                    "batch was changed; look at the list again"
+                )
+            store_errors(conn, tables, batch_id, errors)
+            store_schemas(conn, tables, batch_id, staged.manifest.schemas)
+            done = Replayed(batch_id, len(good), rows, len(errors))
+            if good:
+                correct_history(conn, tables, batch_id, good, rows, who, reason)
         return done
 
     def look_up(conn: Connection) -> Replayed | None:

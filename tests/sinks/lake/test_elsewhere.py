@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 from pyarrow.dataset import dataset
-from sqlalchemy.engine import Engine
+from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets import DeltaTable, ParquetDataset, committed_files
-from airflow_kafka_offsets.exceptions import DoubleLoadError, OlderLedgerError
+from airflow_kafka_offsets.exceptions import DoubleLoadError, LedgerError, OlderLedgerError
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.letters.replay import replay_letters
 from airflow_kafka_offsets.letters.selection import Letters
@@ -26,6 +27,8 @@ from tests.support.clients import Kafka, produce
 from tests.support.lake import NEXT, RUN, LakeGroup, dying
 from tests.support.loads import Loader, TopicFactory, names, rows
 from tests.support.rewinds import Rewinder
+
+letters_replay = import_module("airflow_kafka_offsets.letters.replay")
 
 DEATHS = ["before", "after"]
 ALL = [(1, offset) for offset in (0, 1, 3, 4, 5)]
@@ -155,6 +158,36 @@ def test_a_dead_letter_that_is_replayed_is_one_row(group: LakeGroup, target: typ
 
     assert group.places() == sorted([*ALL, (1, 2)])
     assert group.proved() == (6, 0)
+
+
+def test_dead_letters_that_somebody_replays_meanwhile_are_no_rows_twice(
+    group: LakeGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(group.loader.kafka, group.topic, [b"{not json either"])
+    group.load()
+    corrected = {
+        Record(group.topic, 0, offset): f'{{"id": {offset}, "name": "corrected"}}'.encode() for offset in (2, 6)
+    }
+    pipeline = group.loader.pipeline([group.topic], sink=group.sink)
+    write_rows = letters_replay.write_rows
+
+    def replayed(*offsets: int) -> Any:
+        some = {record: value for record, value in corrected.items() if record.offset in offsets}
+        return replay_letters(Letters("loader"), pipeline, engine=group.loader.engine, corrected=some)
+
+    def removed(conn: Connection, *args: Any) -> Any:
+        conn.execute(sa.text("DELETE FROM dead_letters WHERE offset_value = 2"))
+        return write_rows(conn, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(letters_replay, "write_rows", removed)
+        with pytest.raises(LedgerError, match="Nothing of the batch was changed"):
+            replayed(2, 6)
+
+    assert group.places() == ALL
+    assert [letter.rows for letter in replayed(2, 6)] == [2]
+    assert group.places() == sorted([*ALL, (1, 2), (1, 6)])
+    assert group.proved() == (7, 0)
 
 
 def test_what_is_published_is_staged_again_where_its_files_are_lost(
