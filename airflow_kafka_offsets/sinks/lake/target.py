@@ -180,8 +180,16 @@ class LakeTarget(ABC, Generic[Table]):
 
     def _commit_once(self, snapshot: Table) -> bool:
         lacking = self._lacking(snapshot)
-        grown = self.grow(snapshot, lacking) if lacking else snapshot
-        return grown is not None and self.publish(grown, self.output.batch_id)
+        if lacking:
+            grown = self.grow(snapshot, lacking)
+            if grown is None:
+                return False
+            # Others may have committed after it: what was looked at and planned was in the snapshot before.
+            if self._is_done(grown):
+                return True
+            self._rebase(grown)
+            snapshot = grown
+        return self.publish(snapshot, self.output.batch_id)
 
     def _is_done(self, snapshot: Table) -> bool:
         """Return whether the batch was published meanwhile, by this attempt or by another one.

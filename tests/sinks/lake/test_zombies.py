@@ -47,13 +47,13 @@ def output(batch_id: int, attempt: str) -> Output:
     return Output(batch_id, "loader", ranges, "installation.loader", f"batch-{batch_id}-{attempt}")
 
 
-def staged(sink: FileTableSink, engine: Engine, of: Output, staging: Path) -> StagedRows:
+def staged(sink: FileTableSink, engine: Engine, of: Output, staging: Path, *, may_grow: bool = False) -> StagedRows:
     """Write the files of an attempt."""
     first = of.ranges[0].start
     numbers = pa.array(range(first, first + ROWS), pa.int64())
     columns = [numbers, pa.array(["orders"] * ROWS), pa.array([0] * ROWS, pa.int32()), numbers]
     rows = pa.RecordBatch.from_arrays([*columns, pa.nulls(ROWS, ORIGIN_COLUMNS.field(3).type)], schema=COLUMNS)
-    sink.prepare(engine, COLUMNS)
+    sink.prepare(engine, COLUMNS, may_grow=may_grow)
     writer = sink.writer(engine, COLUMNS, of)
     directory = StagingDirectory(str(staging))
     files = tuple(writer.write([rows], directory, {}))
@@ -133,6 +133,29 @@ def test_of_two_attempts_that_are_open_the_first_commit_counts(
     snapshot = sink.snapshot()
     assert snapshot is not None
     assert [first.attempt in file.path for file in snapshot.active()] == [True]
+
+
+def test_of_two_attempts_that_add_columns_one_counts(
+    sink: FileTableSink, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Columns are added by a commit of their own: another attempt may publish between it and that of the rows."""
+    sink.prepare(engine, COLUMNS.remove(0))
+    first, second = (output(1, attempt) for attempt in ("first", "second"))
+    rows = {of: staged(sink, engine, of, tmp_path, may_grow=True) for of in (first, second)}
+
+    with sink.open(None, second) as target:  # type: ignore[arg-type]
+        assert target.add_columns(COLUMNS) == ["id"]
+        target.write(rows[second])
+        grow = target.grow
+
+        def grown(*args: Any) -> Any:
+            snapshot = grow(*args)
+            publish(sink, None, first, rows[first])
+            return snapshot and snapshot.again()
+
+        monkeypatch.setattr(target, "grow", grown)
+
+    assert offsets(sink) == list(range(ROWS, 2 * ROWS))
 
 
 def test_a_zombie_cannot_publish_what_was_retired(sink: FileTableSink, engine: Engine, tmp_path: Path) -> None:
