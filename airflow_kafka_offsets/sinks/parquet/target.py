@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.sinks.parquet.snapshot import MARKER, ParquetSnapshot, manifest_path
+from airflow_kafka_offsets.sinks.sink import Removed
 from airflow_kafka_offsets.writers.data_files import DataFile
 from airflow_kafka_offsets.writers.parquet_writer import described, new_path
 
@@ -44,6 +45,12 @@ class ParquetTarget(LakeTarget[ParquetSnapshot]):
         """Commit what was done; then set and remove the markers for those who list files."""
         super().commit()
         self._mark()
+
+    def retire(self) -> list[Removed]:
+        """Take the rows of the batch back; then remove the marker, also where an earlier call died before it came there."""
+        removed = super().retire()
+        self._mark()
+        return removed
 
     def _mark(self) -> None:
         snapshot = self.snapshot.again() if self.snapshot is not None else None

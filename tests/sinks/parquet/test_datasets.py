@@ -17,6 +17,7 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import ParquetDataset, committed_files, read_committed
 from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.parquet.target import ParquetTarget
 from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, FileSink
 from tests.support.clients import Kafka, produce
@@ -80,6 +81,17 @@ def test_the_marker_is_set_by_the_next_try_if_nobody_did(group: LakeGroup, uri: 
     group.load()
 
     assert marked(uri) == [1]
+
+
+def test_the_marker_of_an_abandoned_batch_is_taken_away(group: LakeGroup, uri: str) -> None:
+    with dying(ParquetTarget, "after"):
+        group.load(RUN)
+    assert marked(uri) == [1]
+    abandon_batch("loader", 1, engine=group.loader.engine)
+
+    group.load()
+
+    assert (marked(uri), group.offsets()) == ([3], [0, 1, 2, 3, 4, 5])
 
 
 def test_what_is_replaced_stays_for_readers_that_have_the_list(group: LakeGroup, uri: str) -> None:
