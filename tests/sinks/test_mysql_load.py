@@ -174,6 +174,26 @@ class TestFilesOfThisMachine:
         assert done == ["closed", "closed"]
 
 
+def test_rows_that_cannot_be_made_leave_no_answer_behind() -> None:
+    """The pool would give the connection to somebody whose COMMIT gets the answer to LOAD DATA."""
+    done: list[Any] = []
+    request: Any = SimpleNamespace(
+        is_ok_packet=lambda: False, is_load_local_packet=lambda: True, get_all_data=lambda: b"\xfbname"
+    )
+    connection = SimpleNamespace(
+        _read_packet=lambda: request, _force_close=lambda: done.append("closed"), write_packet=done.append
+    )
+
+    def lines() -> Iterator[bytes]:
+        yield b"1\n"
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        _Result(connection, b"name", lines()).read()
+
+    assert done == [b"1\n", "closed"]
+
+
 class TestTarget:
     def test_a_table_without_transactions_is_refused_before_spark_starts(self, mariadb_engine: Engine) -> None:
         do(mariadb_engine, "CREATE TABLE target (id BIGINT) ENGINE = MyISAM")

@@ -220,8 +220,11 @@ class _Result(MySQLResult):  # type: ignore[misc]  # the driver has no annotatio
             for line in self._lines:
                 for start in range(0, len(line), _PACKET_BYTES):
                     connection.write_packet(line[start : start + _PACKET_BYTES])
-        finally:
-            connection.write_packet(b"")
+        except BaseException:
+            # The server's answer to the rows before would be taken for that to the next statement.
+            connection._force_close()
+            raise
+        connection.write_packet(b"")
         self._read_ok_packet(connection._read_packet())
 
 
