@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
+from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError
 
 if TYPE_CHECKING:
@@ -184,12 +185,17 @@ class FileTableSink(ABC):
 
     def remove_left_files(self, engine: Engine, batch_id: int, before: datetime) -> int:
         """Remove what attempts to stage a batch left, and no version of the table names; see `sinks.sink.FileSink`."""
+        from obstore.exceptions import BaseError
+
         snapshot = self.snapshot()
         if snapshot is None:
             return 0
-        paths = snapshot.left_files(batch_id, before)
-        for path in paths:
-            snapshot.files.remove(path)
+        try:
+            paths = snapshot.left_files(batch_id, before)
+            for path in paths:
+                snapshot.files.remove(path)
+        except BaseError as error:  # such as a user who may write files, and not delete them
+            raise OSError(f"{type(error).__name__}: {shortened(str(error))}") from None
         return len(paths)
 
     def removable(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:

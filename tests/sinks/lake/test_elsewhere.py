@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from obstore.exceptions import PermissionDeniedError
 from pyarrow.dataset import dataset
 from sqlalchemy.engine import Connection, Engine
 
@@ -21,8 +23,10 @@ from airflow_kafka_offsets.letters.replay import replay_letters
 from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
+from airflow_kafka_offsets.sinks.lake.file_table import FileTable
 from airflow_kafka_offsets.sinks.parquet.target import ParquetTarget
 from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from tests.support.clients import Kafka, produce
 from tests.support.lake import NEXT, RUN, LakeGroup, dying
 from tests.support.loads import Loader, TopicFactory, names, rows
@@ -201,6 +205,21 @@ def test_what_is_published_is_staged_again_where_its_files_are_lost(
 
     assert group.load(staging_dir=str(staging)).rows == 5
     assert (group.places(), group.proved()) == (ALL, (5, 1))
+
+
+def test_a_user_who_may_not_delete_files_goes_on_loading(
+    group: LakeGroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: Any) -> None:
+        raise PermissionDeniedError("AccessDenied: s3:DeleteObject")
+
+    group.load()
+    produce(group.loader.kafka, group.topic, names(6, 2))
+    monkeypatch.setattr(FileTable, "left_files", lambda *_: ["batch-1-x/part.parquet"])
+    monkeypatch.setattr(ObjectFiles, "remove", refused)
+
+    assert group.load(NEXT, staging_retention=timedelta(microseconds=1)).rows == 2
+    assert "could not be removed: PermissionDeniedError: AccessDenied: s3:DeleteObject" in caplog.text
 
 
 def test_state_tables_that_are_older_than_the_table_are_refused(group: LakeGroup) -> None:
