@@ -13,10 +13,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.core.text import shortened
-from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyError, StagedFileError, TargetError
+from airflow_kafka_offsets.exceptions import (
+    CommitUnknownError,
+    ConfigurationError,
+    DatabaseBusyError,
+    StagedFileError,
+    TargetError,
+)
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
 
 if TYPE_CHECKING:
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.iceberg.publication import Publication
     from airflow_kafka_offsets.sinks.iceberg.target import Changes
     from airflow_kafka_offsets.sinks.sink import Output, Removed, ReplacedOffsets, Target
+    from airflow_kafka_offsets.staging.rows import TargetColumns
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +50,28 @@ _LONGEST_PAUSE_SECONDS = 5.0
 @dataclass(frozen=True, kw_only=True)
 class ElsewhereIcebergTable(IcebergSink):
     """An `IcebergTable` with a catalog; see `ElsewhereSink`."""
+
+    def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
+        """Check the table as `IcebergSink.prepare` does, and that batches can be published in it and taken back.
+
+        :raises ConfigurationError: the catalog is the file that the transaction of the positions locks
+        :raises TargetError: the table does not say which batch a row is of
+        """
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        catalog = self._catalog()
+        if isinstance(catalog, SqlCatalog) and _is_same_file(catalog.engine, engine):
+            raise ConfigurationError(
+                f"The catalog of {self.name} is in the SQLite file of the positions, which takes one writer at a time: leave catalog= out, "
+                "for one commit of both"
+            )
+        target = super().prepare(engine, columns, may_grow=may_grow)
+        if target.known is not None and BATCH_ID not in target.known:
+            raise TargetError(
+                f"{self.name} has no column {BATCH_ID!r}, by which the rows of an abandoned batch are taken back: add it (ALTER TABLE … ADD "
+                f"COLUMN {BATCH_ID} BIGINT)"
+            )
+        return target
 
     def is_published(self, engine: Engine, output: Output) -> bool:
         """Return whether the table has the rows of a batch."""
@@ -218,6 +249,12 @@ def _done(table: Table, output: Output) -> Publication | None:
 
     last = published(table, output)
     return last if last is not None and last.batch >= output.batch_id else None
+
+
+def _is_same_file(one: Engine, other: Engine) -> bool:
+    """Return whether two engines are of one SQLite file."""
+    paths = [str(Path(each.url.database or "").absolute()) for each in (one, other) if each.dialect.name == "sqlite"]
+    return len(paths) == 2 and paths[0] == paths[1]
 
 
 @lru_cache(maxsize=16)

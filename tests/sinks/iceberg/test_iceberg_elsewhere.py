@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyiceberg.catalog import load_catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
+from pyiceberg.types import LongType
 
-from airflow_kafka_offsets.exceptions import CommitUnknownError, DatabaseBusyError, OlderLedgerError
+from airflow_kafka_offsets.exceptions import (
+    CommitUnknownError,
+    ConfigurationError,
+    DatabaseBusyError,
+    OlderLedgerError,
+    TargetError,
+)
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.iceberg import elsewhere
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.iceberg.target import Changes
 from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output
 from tests.support.clients import Kafka, produce
@@ -88,6 +99,28 @@ def test_rows_of_an_abandoned_batch_are_taken_back_and_no_zombie_publishes_it(gr
     assert group.proved() == (9, 1, 10)
     with pytest.raises(CommitFailedException), zombie.transaction() as transaction:
         transaction.update_snapshot().fast_append().commit()
+
+
+def test_a_table_whose_rows_could_not_be_taken_back_is_refused(group: IcebergGroup) -> None:
+    catalog = load_catalog("default", **group.sink.catalog)  # type: ignore[arg-type]
+    catalog.create_namespace("shop")
+    catalog.create_table("shop.orders", pa.schema([("id", pa.int64()), ("name", pa.string())]))
+
+    with pytest.raises(TargetError, match="no column '_batch_id', by which the rows of an abandoned batch"):
+        group.load(run=RUN)
+
+    assert group.loader.launcher.jobs == []
+    with group.table.update_schema() as update:
+        update.add_column("_batch_id", LongType())
+    assert group.load(run=RUN).rows == 9
+
+
+def test_a_catalog_in_the_file_of_the_positions_is_refused(group: IcebergGroup, tmp_path: Path) -> None:
+    uri = group.loader.engine.url.render_as_string(hide_password=False)
+    sink = IcebergTable("shop.orders", {"type": "sql", "uri": uri, "warehouse": f"file://{tmp_path}/lake"})
+
+    with pytest.raises(ConfigurationError, match="leave catalog= out"):
+        group.load(run=RUN, sink=sink)
 
 
 def test_a_commit_whose_outcome_is_not_known_is_looked_up(group: IcebergGroup, monkeypatch: pytest.MonkeyPatch) -> None:
