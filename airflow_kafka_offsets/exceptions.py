@@ -226,7 +226,7 @@ class GroupBusyError(LedgerError):
 
 
 class OpenBatchError(LedgerError):
-    """An open batch starts at the positions to be moved, or the batch to abandon is not open."""
+    """An open batch starts at the positions to be moved, or may be in the target already; or the batch to abandon is not open."""
 
 
 class RewindConflictError(LedgerError):

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.core.offsets import TopicPartition
-from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.exceptions import ConfigurationError, OpenBatchError
 from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.sinks.sink import Batches, Origin, Removed, ReplacedOffsets
@@ -45,10 +46,12 @@ def replace_output(
     :param remove: removes rows from it, or says which will be removed
     :param span: of time, if only what was left of the records within it is deleted
     :raises ConfigurationError: rows cannot be told apart by where they are from, or the batches wrote into another target
+    :raises OpenBatchError: an open replay may have written rows of these offsets, which are not known yet
     """
     batches, letters = tables.offset_batches.c, tables.dead_letters
     names = same_table_names(conn, target)
-    overlapping = _overlapping(tables, group_id, batch_id)
+    _check_published(conn, tables, group_id, batch_id)
+    overlapping = _overlapping(tables, group_id, batch_id, batches.state == "committed")
     _check_target(conn, tables, group_id, overlapping.where(batches.target_table.not_in(names)), target)
 
     def remove_dead_letters(replaced: ReplacedOffsets) -> list[Removed]:
@@ -122,8 +125,10 @@ def recorded_offsets(conn: Connection, tables: Tables, batch_id: int) -> Replace
     return _offsets(ids, ranges, None) if ids else None
 
 
-def _overlapping(tables: Tables, group_id: str, batch_id: int) -> _Ranges:
-    """Return the offsets that a batch replaces, once for each committed batch of the group that loaded some of them.
+def _overlapping(tables: Tables, group_id: str, batch_id: int, of_state: sa.ColumnElement[bool]) -> _Ranges:
+    """Return the offsets that a batch replaces, once for each other batch of the group that loaded some of them.
+
+    :param of_state: which of these batches
 
     A topic that was recreated under the same name has offsets of its own: those of the earlier one are not replaced.
     """
@@ -137,7 +142,7 @@ def _overlapping(tables: Tables, group_id: str, batch_id: int) -> _Ranges:
         again.c.replaced_to.label("end_offset"),
     ).where(
         batches.consumer_group == group_id,
-        batches.state == "committed",
+        of_state,
         batches.batch_id != batch_id,
         batches.batch_id == loaded.c.batch_id,
         again.c.batch_id == batch_id,
@@ -147,6 +152,20 @@ def _overlapping(tables: Tables, group_id: str, batch_id: int) -> _Ranges:
         loaded.c.start_offset < again.c.replaced_to,
         loaded.c.end_offset > again.c.replaced_from,
     )
+
+
+def _check_published(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> None:
+    batches = tables.offset_batches.c
+    is_publishing = batches.state.in_(OPEN_STATES) & batches.publishing_at.is_not(None)
+    ranges = _overlapping(tables, group_id, batch_id, is_publishing).subquery()
+    other = conn.scalar(sa.select(sa.func.min(ranges.c.batch_id)))
+    if other is not None:
+        raise OpenBatchError(
+            f"Batch {other}, an open replay of group {group_id!r}, may have published rows of the offsets that are to be replaced: they would "
+            "stay beside the new ones. Nothing was changed; run that replay again to its end. Where that is not possible, abandon it (airflow "
+            f"kafka-offsets abandon {group_id} --batch {other} --conn-id CONN_ID), and replay all of its offsets with replace=True: what it "
+            "replaced may be gone."
+        )
 
 
 def same_topic(loaded: sa.FromClause, again: sa.FromClause) -> sa.ColumnElement[bool]:

@@ -18,7 +18,7 @@ from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.core.offsets import Span, TopicPartition, intersect
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.database.transactions import database_now, transact
-from airflow_kafka_offsets.exceptions import ConfigurationError, FencedError
+from airflow_kafka_offsets.exceptions import ConfigurationError, FencedError, OpenBatchError
 from airflow_kafka_offsets.ledger.batch_rows import (
     Batch,
     Recipe,
@@ -32,7 +32,7 @@ from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.group_table import loads_into, same_table_names
 from airflow_kafka_offsets.ledger.groups import lock, lock_group
 from airflow_kafka_offsets.ledger.positions import Reads
-from airflow_kafka_offsets.ledger.tables import Ledger
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.replaying.double_loads import refuse_double, refuse_overlap
 
@@ -177,6 +177,7 @@ def record_replay(ledger: Ledger, replay: Replay, plans: Sequence[Plan] = (), *,
     :raises ClusterChangedError: the group belongs to another cluster
     :raises DoubleLoadError: records would be duplicated
     :raises ConfigurationError: there is nothing to replace
+    :raises OpenBatchError: another replay of the task instance may have replaced rows already
     """
     tables = ledger.tables
 
@@ -220,6 +221,7 @@ def _take_over(conn: Connection, ledger: Ledger, replay: Replay, generation: int
     # Before anything is read: the update waits for a try that is committing, so that its batch is read as committed.
     raised = {"epoch": batches.c.epoch + 1, "try_number": replay.owner.try_number}
     conn.execute(batches.update().where(of_owner, same, still_open).values(raised))
+    _refuse_published(conn, tables, of_owner & sa.not_(same) & still_open)
     other = {"state": "abandoned", "reason": f"a later try replays something else: {replay.scenario}"}
     conn.execute(batches.update().where(of_owner, sa.not_(same), still_open).values(raised | other))
     rows = conn.execute(sa.select(batches).where(of_owner, same).order_by(batches.c.batch_id)).all()
@@ -232,6 +234,19 @@ def _take_over(conn: Connection, ledger: Ledger, replay: Replay, generation: int
         refuse_overlap(conn, tables, replay, part.ranges)
         taken.append(_insert(conn, ledger, replay, Plan(part.ranges, part.gaps), generation))
     return taken
+
+
+def _refuse_published(conn: Connection, tables: Tables, others: sa.ColumnElement[bool]) -> None:
+    """Raise if one of several batches may have been published, with a removal that could not be taken back."""
+    batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
+    replaces = sa.exists().where(ranges.batch_id == batches.batch_id, ranges.replaced_from.is_not(None))
+    found = sa.select(batches.batch_id, batches.scenario).where(others, batches.publishing_at.is_not(None), replaces)
+    row = conn.execute(found.order_by(batches.batch_id).limit(1)).one_or_none()
+    if row is not None:
+        raise OpenBatchError(
+            f"Batch {row.batch_id} of the same task instance is a replay of {row.scenario}, and may be in the target already: what it "
+            "replaced would be gone, were it abandoned. Nothing was changed; run it to its end, then replay something else."
+        )
 
 
 def _replay_batch(conn: Connection, ledger: Ledger, replay: Replay, row: Any) -> ReplayBatch:

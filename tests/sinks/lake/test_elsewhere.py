@@ -17,7 +17,7 @@ from pyarrow.dataset import dataset
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets import DeltaTable, ParquetDataset, committed_files
-from airflow_kafka_offsets.exceptions import DoubleLoadError, LedgerError, OlderLedgerError
+from airflow_kafka_offsets.exceptions import DoubleLoadError, LedgerError, OlderLedgerError, OpenBatchError
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.letters.replay import replay_letters
 from airflow_kafka_offsets.letters.selection import Letters
@@ -143,6 +143,29 @@ def test_a_replay_replaces_rows_in_one_commit(group: LakeGroup, target: type, di
     assert (done.rows, done.dead_letters) == (3, 1)
     assert group.places() == [(1, 0), (1, 5), (2, 1), (2, 3), (2, 4)]
     assert rows(group.loader.engine, "SELECT sum(row_count) FROM replaced_output") == [(3,)]
+    assert group.proved() == (5, 1)
+
+
+def test_a_replay_that_may_be_published_is_finished_before_its_offsets_are_replaced_again(
+    group: LakeGroup, target: type
+) -> None:
+    group.load()
+    bounds, fewer = ({group.topic: {0: (1, end)}} for end in (5, 2))
+    with dying(target, "after"):
+        group.replay(bounds, RUN, replace=True)
+
+    # Its removal could not be taken back, and its rows would stay beside those of others.
+    with pytest.raises(OpenBatchError, match=r"Batch 2 of the same task instance .* run it to its end"):
+        group.replay(fewer, replace=True)
+    with pytest.raises(OpenBatchError, match=r"Batch 2, an open replay of group 'loader', may have published"):
+        group.replay(fewer, NEXT, replace=True)
+    with pytest.raises(OpenBatchError, match=r"Batch 2, an open replay of group 'loader', may have published"):
+        Rewinder(group.loader)("to-offset", 1, replace=group.sink)
+
+    abandon_batch("loader", 3, engine=group.loader.engine)
+    assert group.replay(bounds, replace=True).rows == 3
+    assert group.replay(fewer, NEXT, replace=True).rows == 1
+    assert group.places() == [(1, 0), (1, 5), (2, 3), (2, 4), (4, 1)]
     assert group.proved() == (5, 1)
 
 
