@@ -93,8 +93,8 @@ class DeltaSnapshot(FileTable):
             bounds = ("partition", "partition") if name in self.partition_by else ("min", "max")
             least, greatest = (_inner(actions, side, name) for side in bounds)
             if least is not None and greatest is not None:
-                is_below = pc.greater(least, pa.scalar(highest, least.type))
-                is_above = pc.less(greatest, pa.scalar(lowest, greatest.type))
+                is_below = pc.greater(least, pa.scalar(highest))
+                is_above = pc.less(greatest, pa.scalar(lowest))
                 chosen = pc.and_not(chosen, pc.fill_null(pc.or_(is_below, is_above), False))
         found = actions.filter(chosen)
         partitions = found["partition"].to_pylist() if "partition" in found.schema.names else [{}] * found.num_rows

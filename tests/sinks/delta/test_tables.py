@@ -190,3 +190,14 @@ def test_readers_skip_files_by_origin_however_many_columns_there_are() -> None:
     assert (chosen.split(",")[0], len(chosen.split(","))) == ("`_batch_id`", 32)
     assert skipping_columns(columns.remove(39).remove(38)) is not None
     assert skipping_columns(pa.schema([columns.field(0)])) is None
+
+
+def test_batches_may_have_small_numbers(uri: str, tmp_path: Path) -> None:
+    columns = pa.schema([("id", pa.int64()), ("_batch_id", pa.int32())])
+    deltalake.DeltaTable.create(uri, deltalake.Schema.from_arrow(columns))
+    publish_rows(DeltaTable(uri), pa.RecordBatch.from_pydict({"id": [1]}), tmp_path, 7)
+
+    snapshot = DeltaTable(uri).snapshot()
+
+    assert snapshot is not None
+    assert (snapshot.batch_ids(7), snapshot.batch_ids(8)) == ({7}, set())
