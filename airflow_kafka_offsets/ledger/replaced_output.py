@@ -50,7 +50,7 @@ def replace_output(
     """
     batches, letters = tables.offset_batches.c, tables.dead_letters
     names = same_table_names(conn, target)
-    _check_published(conn, tables, group_id, batch_id)
+    refuse_published(conn, tables, group_id, batch_id)
     overlapping = _overlapping(tables, group_id, batch_id, batches.state == "committed")
     _check_target(conn, tables, group_id, overlapping.where(batches.target_table.not_in(names)), target)
 
@@ -154,7 +154,11 @@ def _overlapping(tables: Tables, group_id: str, batch_id: int, of_state: sa.Colu
     )
 
 
-def _check_published(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> None:
+def refuse_published(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> None:
+    """Raise if another open batch may have published rows of the offsets that a batch replaces.
+
+    :raises OpenBatchError: one may have; the message says what to do
+    """
     batches = tables.offset_batches.c
     is_publishing = batches.state.in_(OPEN_STATES) & batches.publishing_at.is_not(None)
     ranges = _overlapping(tables, group_id, batch_id, is_publishing).subquery()

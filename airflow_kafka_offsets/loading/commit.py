@@ -22,7 +22,7 @@ from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.commit_transaction import Written, commit_batch
 from airflow_kafka_offsets.ledger.dead_letters import drop_expired, write_dead_letters
 from airflow_kafka_offsets.ledger.publications import begin_publishing
-from airflow_kafka_offsets.ledger.replaced_output import replace_output
+from airflow_kafka_offsets.ledger.replaced_output import refuse_published, replace_output
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import Commit, LoadContext, LoadResult
 from airflow_kafka_offsets.loading.pipeline import Pipeline
@@ -86,6 +86,10 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
     reads, into = staged.reads, pipeline.sink.name
     output = context.output(batch, claim.kind, staged.directory.name)
     if isinstance(pipeline.sink, ElsewhereSink):
+        if context.replace:
+            # Again within the transaction; here two replays do not end up waiting for each other.
+            with context.ledger.connect() as conn:
+                refuse_published(conn, tables, batch.group_id, batch.batch_id)
         begin_publishing(claim, batch)
 
     def write(conn: Connection) -> Written:

@@ -27,7 +27,7 @@ DECIDED = {"after COMMIT", "before clean-up", "during clean-up"}
 BETWEEN = "inside the transaction"
 """Where the process stands between the two commits, if there are two."""
 
-DAILY = {("after some slices are staged", 1), ("after it began to be published", 2), (BETWEEN, 1), (BETWEEN, 2)}
+DAILY = {("after some slices are staged", 1), (BETWEEN, 2)}
 """Points and tries that are swept every day; `make soak` sweeps the others."""
 
 

@@ -48,9 +48,12 @@ def engine(tmp_path: Path) -> Any:
 
 
 def load(loader: Loader, name: str, **options: Any) -> None:
+    # A directory of its own: with this retention a load removes what others stage beside it.
+    staging = f"{loader.engine.url.database}-staging"
     produce(loader.kafka, name, names(0, 1))
     parameters: dict[str, Any] = {
         "sink": FileArchive("orders"),
+        "staging_dir": staging,
         "staging_retention": timedelta(microseconds=1),
     } | options
     loader(name, **parameters)

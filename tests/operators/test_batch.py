@@ -32,6 +32,7 @@ def runs(kafka: KafkaBroker, postgres_engine: Engine) -> Iterator[Runs]:
         yield made
 
 
+@pytest.mark.long  # tests/loading/test_races.py has it without Airflow every day
 def test_concurrent_runs_load_every_offset_once(
     runs: Runs, kafka: KafkaBroker, topic: TopicFactory, postgres_engine: Engine
 ) -> None:

@@ -219,7 +219,7 @@ def load_well_and_badly(loads: Loads, topic: Topics, failing: Collection[str]) -
 @pytest.mark.parametrize(
     "failing",
     [
-        pytest.param([], id="connections fail"),
+        pytest.param([], id="connections fail", marks=pytest.mark.long),
         # Each starts Spark. What they say of a value is in tests/sinks/test_hidden_values.py and tests/formats.
         pytest.param(["undecodable", "unparsed", "refused"], id="records fail", marks=pytest.mark.long),
     ],
