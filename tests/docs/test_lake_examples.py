@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +99,15 @@ def test_the_iceberg_example_loads_on_a_cluster_with_its_staging_on_s3(
         with WarmAirflowHome(dags=EXAMPLES, connections=known, env=environment) as home:
             loaded(home, "load_orders_into_iceberg", s3.secret)
 
-    table = load_catalog(
+    catalog = load_catalog(
         "default",
         type="sql",
         uri=warehouse.url.render_as_string(hide_password=False),
         **{"s3.endpoint": s3.url, "s3.access-key-id": s3.key, "s3.secret-access-key": s3.secret},
-    ).load_table("shop.orders")
-    found = table.scan().to_arrow()
+    )
+    with closing(catalog):
+        table = catalog.load_table("shop.orders")
+        found = table.scan().to_arrow()
     counted(warehouse, found["_kafka_offset"].to_pylist(), found["id"].to_pylist())
     assert [str(field.transform) for field in table.spec().fields] == ["day"]
     assert [key for key in s3.objects("lake") if key.startswith("staging/batch-")] == [], "staged files are left behind"
