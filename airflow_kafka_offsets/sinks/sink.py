@@ -1,8 +1,7 @@
 """The protocol of a sink, and the values that sinks and their callers exchange.
 
-A sink is a module with a class that has the members of `Sink`; `sql/` has one. What a load, a replay, a rewind and a
-verification ask of their target goes through this protocol: they know no sink by its class. DAG
-files import it: SQLAlchemy and Arrow are named in annotations only.
+A sink is a class that has the members of `Sink`; `sql/` has the first one. What a load, a replay, a rewind and a verification ask of
+their target goes through this protocol. DAG files import it: SQLAlchemy and Arrow are named in annotations only.
 
 There are two kinds. One writes over the connection of the transaction that moves the positions: there is one commit. The other one
 commits elsewhere (`ElsewhereSink`), within that transaction and before its COMMIT. What happens if the process dies between the two
