@@ -176,6 +176,8 @@ def test_a_slice_is_read_once_and_in_order_while_its_leader_changes(cluster: Kaf
     assert cluster.partition("followed").leader == 3
 
 
+# It waits for three leaders one after another; the tests beside it have one change each.
+@pytest.mark.long
 def test_leaders_that_change_without_a_loss_raise_no_alarm(cluster: KafkaCluster) -> None:
     """A planned epoch holds for every position up to the end that was told with it, be there a marker or no record at all."""
     create_topic(cluster.bootstrap_servers, "handed-over", replicas=[[2, 3]])
