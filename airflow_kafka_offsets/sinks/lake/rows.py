@@ -16,16 +16,15 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import Slice
-from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, RECORD, TOPIC
+from airflow_kafka_offsets.core.origin import BATCH_ID, OFFSET, PARTITION, TOPIC
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.sinks.lake.replaced import all_of
+from airflow_kafka_offsets.sinks.row_detail import PLACE, RowDetail
 from airflow_kafka_offsets.sinks.sink import Batches, Detail, DuplicatedOffsets, RowCount
 
 _ROWS_AT_ONCE = 2_000_000
 
 _LETTERS_AT_ONCE = 100_000
-
-_PLACE = (BATCH_ID, *RECORD)
 
 
 class LakeSource(Protocol):
@@ -66,20 +65,14 @@ class LakeRows(NamedTuple):
 
     @property
     def detail(self) -> Detail:
-        missing = self._missing()
-        if self.source is not None and (self.replaced or BATCH_ID in missing):
-            return "nothing"
-        return "batches" if missing else "offsets"
+        return self._known().detail
 
     @property
     def limit(self) -> str:
-        if self.replaced:
-            return f"Rows of table {self.name!r} are replaced by those of later batches (upsert_key)"
-        missing = self._missing()
-        return f"Table {self.name!r} has no column {', '.join(missing)}" if missing else ""
+        return self._known().limit
 
-    def _missing(self) -> list[str]:
-        return [name for name in _PLACE if self.source is None or name not in self.source.columns.names]
+    def _known(self) -> RowDetail:
+        return RowDetail(self.name, None if self.source is None else self.source.columns.names, self.replaced)
 
     def counts(self, other_groups: sa.Select[int]) -> Iterator[tuple[int, RowCount]]:
         if self.source is None:
@@ -101,7 +94,7 @@ class LakeRows(NamedTuple):
         ids = pa.array(batches, pa.int64())
         found = [
             rows.filter(pc.is_in(rows.column(BATCH_ID), value_set=ids.cast(rows.column(BATCH_ID).type)))
-            for rows in self.source.scan(_PLACE, (batches[0], batches[-1]))
+            for rows in self.source.scan(PLACE, (batches[0], batches[-1]))
         ]
         if not found:
             return
@@ -133,9 +126,9 @@ class LakeRows(NamedTuple):
         wanted = set(letters)
         offsets = pa.array(sorted({letter[3] for letter in wanted}), pa.int64())
         found: set[tuple[int, str, int, int]] = set()
-        for rows in self.source.scan(_PLACE, (letters[0][0], letters[-1][0])):
+        for rows in self.source.scan(PLACE, (letters[0][0], letters[-1][0])):
             near = rows.filter(pc.is_in(rows.column(OFFSET), value_set=offsets))
-            places = zip(*(near.column(name).to_pylist() for name in _PLACE), strict=True)
+            places = zip(*(near.column(name).to_pylist() for name in PLACE), strict=True)
             found |= wanted.intersection(places)
         by_partition = sorted((topic, partition, batch_id, offset) for batch_id, topic, partition, offset in found)
         for (topic, partition, batch_id), group in groupby(by_partition, lambda place: place[:3]):
@@ -146,7 +139,7 @@ class LakeRows(NamedTuple):
         assert self.source is not None
         ids = pa.array(sorted(of_batches.read_ids(self.conn)), pa.int64())
         found = [pa.array([], pa.int64())]
-        for rows in self.source.scan(_PLACE, (of_batches.first, of_batches.last), within):
+        for rows in self.source.scan(PLACE, (of_batches.first, of_batches.last), within):
             offset = rows.column(OFFSET)
             conditions = [
                 pc.is_in(rows.column(BATCH_ID), value_set=ids.cast(rows.column(BATCH_ID).type)),

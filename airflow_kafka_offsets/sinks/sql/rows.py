@@ -14,10 +14,11 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
-from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, TIMESTAMP
+from airflow_kafka_offsets.core.origin import BATCH_ID, TIMESTAMP
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import stream
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.sinks.row_detail import PLACE, RowDetail
 from airflow_kafka_offsets.sinks.sink import (
     Batches,
     Detail,
@@ -49,24 +50,18 @@ class SqlRows(NamedTuple):
 
     @property
     def detail(self) -> Detail:
-        missing = self._missing()
-        if self.table is not None and (self.replaced or BATCH_ID in missing):
-            return "nothing"
-        return "batches" if missing else "offsets"
+        return self._known().detail
 
     @property
     def limit(self) -> str:
-        if self.replaced:
-            return f"Rows of table {self.name!r} are replaced by those of later batches (upsert_key)"
-        missing = self._missing()
-        return f"Table {self.name!r} has no column {', '.join(missing)}" if missing else ""
+        return self._known().limit
 
-    def _missing(self) -> list[str]:
-        return [name for name in (BATCH_ID, *RECORD) if self.table is None or name not in self.table.columns]
+    def _known(self) -> RowDetail:
+        return RowDetail(self.name, None if self.table is None else self.table.columns.keys(), self.replaced)
 
     def _origin(self) -> Origin:
         assert self.table is not None
-        return Origin(*(self.table.columns[name] for name in (BATCH_ID, *RECORD)))
+        return Origin(*(self.table.columns[name] for name in PLACE))
 
     def counts(self, other_groups: sa.Select[int]) -> Iterator[tuple[int, RowCount]]:
         if self.table is None:
@@ -110,7 +105,7 @@ class SqlRows(NamedTuple):
         """Delete the rows of replaced offsets; see `Target.remove`."""
         if self.table is None:  # a table that was dropped holds no duplicates
             return []
-        if missing := self._missing():
+        if missing := self._known().missing:
             raise ConfigurationError(
                 f"Table {self.name!r} has no column {', '.join(missing)}: which of its rows are of the offsets that are to be "
                 "replaced is not known. Nothing was changed; delete the rows yourself and rewind without replacing, or load "
