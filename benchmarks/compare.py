@@ -22,7 +22,7 @@ from benchmarks.datasets import Dataset
 from benchmarks.limits import seconds_of_reading, seconds_of_writing
 from benchmarks.load import Load
 from benchmarks.machine import WRITTEN, describe
-from benchmarks.measured import PACKAGE, READING, SMALL, SPARK, START, WRITING, Measured
+from benchmarks.measured import PACKAGE, READING, SMALL, START, WRITING, Measured
 from benchmarks.plot import chart
 from benchmarks.report import as_text, print_lines, table, verdict
 from devstack.airflow import AirflowHome
@@ -48,24 +48,19 @@ def main() -> int:
         os.environ["AIRFLOW_CONN_SPARK_DEFAULT"] = json.dumps({"conn_type": "spark", "host": "local[*]"})
         # Airflow reads AIRFLOW_HOME at its first import.
         from benchmarks.contenders import CONTENDERS
-        from benchmarks.handwritten_spark import why_left_out
 
         machine = describe(postgres)
         print_lines(", ".join(f"{name} {value}" for name, value in machine.items()))
-        contenders = dict(CONTENDERS)
-        if left_out := why_left_out():
-            print_lines(f"{SPARK}: {left_out}")
-            del contenders[SPARK]
         results: list[Measured] = []
         for dataset in (Dataset("orders", SMALL), *options.datasets):
             dataset.produce(kafka.bootstrap_servers)
             measured = Measured(dataset, results[0] if results else None)
-            measure(kafka, postgres, measured, contenders, options.rounds)
+            measure(kafka, postgres, measured, CONTENDERS, options.rounds)
             delete_topic(kafka.bootstrap_servers, dataset.topic)
             results.append(measured)
             print_lines("", *report_of(measured))
             if options.write:  # after each data set: the whole run takes long
-                write(results, machine, options.rounds, left_out)
+                write(results, machine, options.rounds)
     return 0
 
 
@@ -105,7 +100,7 @@ def checkpoint(postgres: PostgresServer) -> None:
         conn.execute("CHECKPOINT")
 
 
-def write(results: list[Measured], machine: dict[str, str], rounds: int, left_out: str | None) -> None:
+def write(results: list[Measured], machine: dict[str, str], rounds: int) -> None:
     """Write the measurements as JSON, text and a chart."""
     WRITTEN.mkdir(parents=True, exist_ok=True)
     document = {
@@ -113,7 +108,6 @@ def write(results: list[Measured], machine: dict[str, str], rounds: int, left_ou
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine,
         "rounds": rounds,
-        "left_out": {} if left_out is None else {SPARK: left_out},
         "datasets": [as_plain(measured) for measured in results],
     }
     (WRITTEN / "compare.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -122,8 +116,6 @@ def write(results: list[Measured], machine: dict[str, str], rounds: int, left_ou
         lines += ["", *report_of(measured)]
     (WRITTEN / "compare.txt").write_text(as_text(lines), encoding="utf-8")
     where = f"{machine['processor']}, {machine['cores']} cores, {machine['memory']}; medians of {rounds} rounds"
-    if left_out:
-        where += f"; {SPARK} left out"
     (WRITTEN / "compare.svg").write_text(chart(results, where), encoding="utf-8")
 
 

@@ -11,19 +11,9 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from benchmarks.datasets import COLUMNS
 from benchmarks.load import Load
 from benchmarks.package import CONF
+from devstack.spark_jars import spark_with_delta
 
-JARS = "KAFKA_CONNECTOR_JARS"
 _APPLICATION = Path(__file__).with_name("spark_application.py")
-
-
-def why_left_out() -> str | None:
-    """Return why the job cannot run; None if it can."""
-    if os.environ.get(JARS):
-        return None
-    return (
-        f"left out: {JARS} is not set (paths, separated by commas, of spark-sql-kafka and what it depends on, and of "
-        "Postgres' JDBC driver)"
-    )
 
 
 def load_orders(load: Load) -> None:
@@ -37,6 +27,6 @@ def load_orders(load: Load) -> None:
         "user": postgres.user,
         "password": postgres.password,
     }
-    hook = SparkSubmitHook(conn_id="spark_default", conf=CONF, jars=os.environ[JARS])
+    hook = SparkSubmitHook(conn_id="spark_default", conf=CONF, jars=spark_with_delta().jars)
     # Not in the arguments: every user of the machine can read these.
     hook.submit(str(_APPLICATION), env=os.environ | {"HANDWRITTEN_JOB": json.dumps(job)})

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from devstack.kafka_jars import check_jars, kafka_classpath
+from devstack.kafka_jars import KAFKA_JARS
 from devstack.paths import REPOSITORY
 
 CONSTRAINTS = REPOSITORY / "constraints"
 
 
-@pytest.mark.parametrize("name", ["dev.txt", "build.txt", "uv.txt"])
+@pytest.mark.parametrize("name", ["dev.txt", "build.txt", "uv.txt", "spark-4.1.txt"])
 def test_every_package_that_is_installed_has_a_version_and_a_digest(name: str) -> None:
     lines = re.sub(r"\\\n\s*", "", (CONSTRAINTS / name).read_text()).splitlines()
     requirements = [line for line in lines if not line.startswith("#")]
@@ -32,12 +32,12 @@ def test_the_set_up_requires_the_digests() -> None:
 class TestJars:
     @pytest.fixture
     def fetched(self, tmp_path: Path) -> Path:
-        for jar in Path(kafka_classpath()).parent.glob("*.jar"):
+        for jar in KAFKA_JARS.fetched().glob("*.jar"):
             (tmp_path / jar.name).symlink_to(jar)
         return tmp_path
 
     def test_those_that_are_recorded_pass(self, fetched: Path) -> None:
-        check_jars(fetched)
+        KAFKA_JARS.check(fetched)
 
     def test_one_that_was_changed_is_refused(self, fetched: Path) -> None:
         jar = next(fetched.glob("kafka-clients-*.jar"))
@@ -45,10 +45,10 @@ class TestJars:
         jar.unlink()
         jar.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         with pytest.raises(RuntimeError, match=rf"^{re.escape(jar.name)}: not as recorded in constraints/"):
-            check_jars(fetched)
+            KAFKA_JARS.check(fetched)
 
     def test_one_more_or_one_less_is_refused(self, fetched: Path) -> None:
         next(fetched.glob("zstd-jni-*.jar")).unlink()
         (fetched / "another.jar").write_bytes(b"")
         with pytest.raises(RuntimeError, match=r"^another\.jar, zstd-jni-[\d.-]+\.jar: not as recorded"):
-            check_jars(fetched)
+            KAFKA_JARS.check(fetched)
