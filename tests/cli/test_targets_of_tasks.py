@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import Kafka, produce
 from tests.support.command_line import DB, CommandLine, data, failed, ok
 from tests.support.loads import Loader, TopicFactory, names, positions
+from tests.support.runbook import snippets
 
 pytestmark = pytest.mark.server
 
@@ -168,6 +170,19 @@ def test_its_dead_letters_are_replayed(cli: CommandLine, orders: str, sink: Sink
     assert (replayed["records"], replayed["still_bad"]) == (1, 0)
     (proved,) = data(cli, "verify", "loader", *TASK)
     assert (rows_of(proved["rows"], sink), proved["dead_letters"]) == (10, 0)
+
+
+@pytest.mark.parametrize("sink_text", ["iceberg"], indirect=True)
+def test_the_commands_of_the_document(cli: CommandLine, orders: str, kafka: Kafka) -> None:
+    document = (Path(__file__).resolve().parents[2] / "docs" / "which-sink.md").read_text(encoding="utf-8")
+    (text,) = snippets(document, "sh")
+    text = text.replace("orders_loader", "loader").replace("load_orders", "shop")
+    verify, rewind, replay = (shlex.split(line)[2:] for line in text.splitlines())
+    cli.connect("kafka_default", cli_connection("kafka_default", kafka))
+
+    for command in (verify, replay, rewind, verify):
+        done = cli(*command)
+        assert done.status == 0, done.stderr
 
 
 @pytest.mark.parametrize("sink_text", [SINKS["table"]])
