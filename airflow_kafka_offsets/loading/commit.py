@@ -174,6 +174,7 @@ def write_rows(conn: Connection, pipeline: Pipeline, target: Target, staged: Sta
         max_dead_letters=most_of(pipeline.max_dead_letters, staged.records),
     )
     rows = StagedRows(staged.directory, staged.manifest, refused)
+    rows.refuse_staged()
     if pipeline.transform is None:
         return target.write(rows), rows
     while True:

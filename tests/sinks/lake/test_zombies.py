@@ -23,6 +23,7 @@ from airflow_kafka_offsets.sinks.sink import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 
 COLUMNS = pa.schema([("id", pa.int64()), *ORIGIN_COLUMNS])
 ROWS = 40
@@ -56,7 +57,7 @@ def staged(sink: FileTableSink, engine: Engine, of: Output, staging: Path, *, ma
     sink.prepare(engine, COLUMNS, may_grow=may_grow)
     writer = sink.writer(engine, COLUMNS, of)
     directory = StagingDirectory(str(staging))
-    files = tuple(writer.write([rows], directory, {}))
+    files = tuple(writer.write([rows], directory, {}, RefusedRows(directory)))
     return StagedRows(directory, Manifest(of.batch_id, "", files, (), (), writer.columns))
 
 
