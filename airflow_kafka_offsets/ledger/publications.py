@@ -6,51 +6,29 @@ Between the commit of the target and that of the state tables a process may die.
 * of an abandoned one, that its rows have to be taken back, if it has any;
 * of a rewind, that rows which it replaced have to be removed.
 
-The last two are owed: whoever next has the sink at hand pays, before it plans anything new.
+The last two are owed: whoever next has the sink at hand pays, before it plans anything new. Replays of dead letters are in
+`published_letters`.
 """
 
 from __future__ import annotations
 
 import logging
-import uuid
 from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS
-from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.ledger.batch_rows import Batch, as_batch, change_open
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.groups import lock
+from airflow_kafka_offsets.ledger.installation import installation_id
 from airflow_kafka_offsets.ledger.replaced_output import recorded_offsets
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output, Sink
 
 log = logging.getLogger(__name__)
-
-_ONLY_ROW = 1
-
-
-def installation_id(ledger: Ledger) -> str:
-    """Return the name of these state tables, which no other ones have: it is made when it is first asked for."""
-    table = ledger.tables.installation
-    query = sa.select(table.c.installation_id)
-
-    def work(conn: Connection) -> str:
-        found = conn.scalar(query)
-        if found is None:
-            found = uuid.uuid4().hex
-            conn.execute(table.insert().values(number=_ONLY_ROW, installation_id=found))
-        return str(found)
-
-    with translated_errors("The name of the state tables is not known"):
-        try:
-            return transact(ledger.engine, work)
-        except IntegrityError:  # by another process, at the same moment
-            return transact(ledger.engine, work)
 
 
 def output_of(ledger: Ledger, sink: Sink, batch: Batch, kind: str, attempt: str = "") -> Output:

@@ -23,6 +23,7 @@ from airflow_kafka_offsets.ledger.batch_schemas import schemas_of_group
 from airflow_kafka_offsets.ledger.group_table import loads_into
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.publications import pay_owed
+from airflow_kafka_offsets.ledger.published_letters import finish_publishing_letters
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
 from airflow_kafka_offsets.loading.letters_topic import send_letters
@@ -145,6 +146,8 @@ def replay(
         )
         batches = record_replay(context.ledger, request, cluster_id=context.cluster_id)
         pay_owed(context.ledger, pipeline.sink, pipeline.group_id)
+        if replace:
+            finish_publishing_letters(context.ledger, pipeline.sink, pipeline.group_id)
         clean_up(context.ledger, pipeline)
         result = LoadResult()
         for batch in batches or _plan(context, bounds, request, max_records, on_data_loss):
