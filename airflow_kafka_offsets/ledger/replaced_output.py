@@ -166,9 +166,8 @@ def refuse_published(conn: Connection, tables: Tables, group_id: str, batch_id: 
     if other is not None:
         raise OpenBatchError(
             f"Batch {other}, an open replay of group {group_id!r}, may have published rows of the offsets that are to be replaced: they would "
-            "stay beside the new ones. Nothing was changed; run that replay again to its end. Where that is not possible, abandon it (airflow "
-            f"kafka-offsets abandon {group_id} --batch {other} --conn-id CONN_ID), and replay all of its offsets with replace=True: what it "
-            "replaced may be gone."
+            "stay beside the new ones. Nothing was changed; run that replay again to its end, or, where it replaces nothing, abandon it (airflow "
+            f"kafka-offsets abandon {group_id} --batch {other} --conn-id CONN_ID)."
         )
     _refuse_published_letters(conn, tables, group_id, batch_id)
 

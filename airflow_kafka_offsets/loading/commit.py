@@ -90,7 +90,8 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
             # Again within the transaction; here two replays do not end up waiting for each other.
             with context.ledger.connect() as conn:
                 refuse_published(conn, tables, batch.group_id, batch.batch_id)
-        begin_publishing(claim, batch)
+        if not staged.is_lost:
+            begin_publishing(claim, batch, staged.reads)
 
     def write(conn: Connection) -> Written:
         nonlocal reads, into
