@@ -19,7 +19,7 @@ from airflow_kafka_offsets.sinks.lake.file_table import Did, FileTable
 from airflow_kafka_offsets.sinks.lake.removal import Removal, of_output, plan_removal, rewrite
 from airflow_kafka_offsets.sinks.lake.replaced import ReplacedRows
 from airflow_kafka_offsets.sinks.lake.staged import LakeSink, check_files
-from airflow_kafka_offsets.sinks.sink import Output, Removed, ReplacedOffsets
+from airflow_kafka_offsets.sinks.sink import Output, Removed, ReplacedOffsets, Target
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import StagedRows
 from airflow_kafka_offsets.writers.data_files import DataFile
@@ -33,7 +33,7 @@ TRIES = 50
 Table = TypeVar("Table", bound=FileTable)
 
 
-class LakeTarget(ABC, Generic[Table]):
+class LakeTarget(Target, ABC, Generic[Table]):
     """A table, and what is done to it; see `Target`. Of a batch that is published already, all is done.
 
     :param conn: of the database with the state tables; None where a batch is retired
