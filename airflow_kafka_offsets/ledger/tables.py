@@ -178,7 +178,7 @@ class Tables:
             *_required(consumer_group=name),
             *_optional(key=any_bytes(), value=any_bytes(), headers=ExactText, record_timestamp=UtcDateTime),
             *_required(error=ExactText),
-            *_optional(error_class=ExactString(20), schema_id=sa.BigInteger),
+            *_optional(error_class=ExactString(20), schema_id=sa.BigInteger, publishing=ExactString(80)),
         )
         letters = self.dead_letters.c
         # As text, since a database that plans with bound values would not see that the index covers the condition.

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast, overload
+from urllib.parse import unquote
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, FileSink, Sink
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 
 _KIND, _AND = "fanout://", "+"
+
+# What stands for it in the name of a branch; the percent sign, too.
+_QUOTED = str.maketrans({"%": "%25", "+": "%2B"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ class FanOut:
     @property
     def name(self) -> str:
         """The name for messages and the history: the same for the same targets."""
-        return _KIND + _AND.join(branch.sink.name for branch in self.branches)
+        return _KIND + _AND.join(branch.sink.name.translate(_QUOTED) for branch in self.branches)
 
     @property
     def conn_id(self) -> str | None:
@@ -191,7 +195,7 @@ def targets_in(name: str) -> list[str]:
 
     :param name: of the sink, as the history has it
     """
-    return name.removeprefix(_KIND).split(_AND) if name.startswith(_KIND) else [name]
+    return [*map(unquote, name.removeprefix(_KIND).split(_AND))] if name.startswith(_KIND) else [name]
 
 
 Sinks = Sink | Sequence[Sink | Branch]

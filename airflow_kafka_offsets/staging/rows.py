@@ -57,6 +57,11 @@ class StagedRows:
         self._manifest = manifest
         self.refused = refused or RefusedRecords()
 
+    @classmethod
+    def none(cls, batch_id: int) -> StagedRows:
+        """Return no rows, for a target that is asked what it has, or takes a number without rows."""
+        return cls(StagingDirectory("/"), Manifest(batch_id, "", (), ()))
+
     def __len__(self) -> int:
         return self._manifest.rows
 

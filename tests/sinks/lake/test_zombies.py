@@ -171,6 +171,24 @@ def test_a_zombie_cannot_publish_what_was_retired(sink: FileTableSink, engine: E
     assert offsets(sink) == []
 
 
+def test_a_zombie_cannot_publish_after_a_batch_without_rows(
+    sink: FileTableSink, engine: Engine, tmp_path: Path
+) -> None:
+    """The successor has another transform, which leaves nothing of the records."""
+    zombie, successor = output(1, "zombie"), output(1, "successor")
+    rows = staged(sink, engine, zombie, tmp_path)
+
+    def publish_late() -> None:
+        with sink.open(None, zombie) as late:  # type: ignore[arg-type]
+            assert late.write(rows) == ROWS
+            assert publish(sink, None, successor, StagedRows.none(1)) == 0
+
+    with pytest.raises(DatabaseBusyError, match="Another attempt published batch 1"):
+        publish_late()
+    assert publish(sink, None, zombie, rows) == 0
+    assert offsets(sink) == []
+
+
 def test_what_was_published_is_taken_back_once(sink: FileTableSink, engine: Engine, tmp_path: Path) -> None:
     for batch_id in (1, 2):
         of = output(batch_id, "a")
