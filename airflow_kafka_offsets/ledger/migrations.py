@@ -167,16 +167,13 @@ def _add_schemas(conn: Connection, tables: Tables) -> Iterator[Statement]:
 
 def _add_publications(conn: Connection, tables: Tables) -> Iterator[Statement]:
     """Add what targets need that commit elsewhere, or get files of Spark's tasks: when a batch began to be published, since when it may
-    have left files, which replay may have published a dead letter, and a name of these tables; and the number of rows in each of
-    several targets.
+    have left files, and a name of these tables; and the number of rows in each of several targets.
     """
     dialect, batches = conn.dialect, tables.offset_batches
     existing, instant = _column_names(conn, batches), UtcDateTime().compile(dialect=dialect)
     for column, type_ in {"publishing_at": instant, "files_since": instant, "outputs": "TEXT"}.items():
         if column not in existing:
             yield TableStatement(f"ALTER TABLE {{}} ADD {column} {type_}", batches)
-    if "publishing" not in _column_names(conn, tables.dead_letters):
-        yield TableStatement("ALTER TABLE {} ADD publishing VARCHAR(80)", tables.dead_letters)
     yield TableStatement(
         "CREATE TABLE IF NOT EXISTS {} (number INTEGER NOT NULL, installation_id VARCHAR(40) NOT NULL, PRIMARY KEY (number))",
         tables.installation,
@@ -194,6 +191,12 @@ def _add_publications(conn: Connection, tables: Tables) -> Iterator[Statement]:
         )
 
 
+def _add_published_letters(conn: Connection, tables: Tables) -> Iterator[Statement]:
+    """Add the column of the replay that may have published a dead letter."""
+    if "publishing" not in _column_names(conn, tables.dead_letters):
+        yield TableStatement("ALTER TABLE {} ADD publishing VARCHAR(80)", tables.dead_letters)
+
+
 def _column_names(conn: Connection, table: sa.Table) -> set[str]:
     return {column["name"] for column in sa.inspect(conn).get_columns(table.name, schema=table.schema)}
 
@@ -205,5 +208,6 @@ MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {
     5: _add_error_class,
     6: _add_schemas,
     7: _add_publications,
+    8: _add_published_letters,
 }
 """The migrations by the version to which they lead. A migration yields statements, without those that an interrupted one has run."""

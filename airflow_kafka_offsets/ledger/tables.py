@@ -26,7 +26,7 @@ from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 NAME_LENGTH = 250
 """The most characters of a group's name, and of other names in the tables."""
