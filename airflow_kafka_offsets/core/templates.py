@@ -74,8 +74,11 @@ def unrendered(name: str, value: Any, *, is_rendered: bool) -> Iterator[tuple[st
     """
     if isinstance(value, Templated):
         for field in _fields_of(value):
-            is_field = is_rendered and field.name in value.template_fields
-            yield from unrendered(f"{name}.{field.name}", getattr(value, field.name), is_rendered=is_field)
+            where, held = f"{name}.{field.name}", getattr(value, field.name)
+            if hasattr(held, "iter_references"):
+                # Airflow would not let the task wait for the one that the XCom is of.
+                yield where, held
+            yield from unrendered(where, held, is_rendered=is_rendered and field.name in value.template_fields)
     elif isinstance(value, Mapping):
         for key, held in value.items():
             yield from unrendered(f"a key of {name}", key, is_rendered=False)

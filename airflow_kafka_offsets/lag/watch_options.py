@@ -37,6 +37,8 @@ LAG_RULES = {
     "allow_incomplete": FLAG,
     "poll_interval": DURATION,
     "rearm_after": DURATION,
+    # What else it must be depends on the time of the poll.
+    "start": Rule("a word, an instant or a duration", lambda value: value is not None),
     "isolation_level": one_of("read_committed", "read_uncommitted"),
     "offsets_schema": or_none(TEXT),
     "offsets_prefix": TEXT,

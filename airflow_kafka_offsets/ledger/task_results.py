@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -30,16 +29,16 @@ class TaskResult:
     ranges: dict[TopicPartition, Span] | None
 
 
-def read_task_result(ledger: Ledger, group_id: str, run: TaskRun, kind: str, batches: Iterable[int]) -> TaskResult:
+def read_task_result(ledger: Ledger, group_id: str, run: TaskRun, kind: str, first: int | None) -> TaskResult:
     """Return what a task instance did.
 
     :param kind: `load` or `replay`
-    :param batches: that this try committed, which may be those that another run planned
+    :param first: the first batch that this try committed, which another run may have planned
     """
     table, ranges = ledger.tables.offset_batches, ledger.tables.offset_ranges
     # A try that died after its last commit could not return what it did.
     own = of_task_instance(ledger.tables, group_id, run) & (table.c.kind == kind) & (table.c.state == "committed")
-    wanted = sa.or_(own, table.c.batch_id.in_(list(batches)))
+    wanted = own if first is None else sa.or_(own, table.c.batch_id == first)
     counts = [sa.func.coalesce(sa.func.sum(table.c[name]), 0) for name in ("records", "row_count", "dead_letters")]
     bounds = (sa.func.min(ranges.c.start_offset), sa.func.max(ranges.c.end_offset))
     partition = (ranges.c.topic, ranges.c.partition)

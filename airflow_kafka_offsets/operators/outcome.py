@@ -29,7 +29,9 @@ def outcome(engine: Engine, pipeline: Pipeline, result: LoadResult, run: TaskRun
     """
     what = f"The history of group {pipeline.group_id!r} could not be read"
     with translated_errors(what, "Run the task again: what is committed is not loaded again."):
-        done = read_task_result(Ledger(engine, pipeline.tables), pipeline.group_id, run, kind, result.batches)
+        done = read_task_result(
+            Ledger(engine, pipeline.tables), pipeline.group_id, run, kind, next(iter(result.batches), None)
+        )
     return {
         "group_id": pipeline.group_id,
         "target": pipeline.sink.name,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast, overload
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
+from airflow_kafka_offsets.core.parameters import Rule, are_texts
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.operators.base import RULES
 from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
 from airflow_kafka_offsets.operators.shared_docs import complete_docs
 
@@ -59,6 +61,7 @@ class KafkaBatchTask(DecoratedOperator, KafkaBatchOperator):
     """
 
     custom_operator_name = "@task.kafka_batch"
+    rules: ClassVar[Mapping[str, Rule]] = RULES | {"modules": Rule("a list of the names of modules", are_texts)}
     template_fields: Sequence[str] = (
         *DecoratedOperator.template_fields,
         *(name for name in KafkaBatchOperator.template_fields if name != "transform"),
@@ -69,8 +72,6 @@ class KafkaBatchTask(DecoratedOperator, KafkaBatchOperator):
             raise ConfigurationError(
                 "@task.kafka_batch has no parameter transform: the body of the function is the transform"
             )
-        if isinstance(modules, str) or not all(isinstance(name, str) for name in modules):
-            raise ConfigurationError(f"modules must be a list of the names of modules; got modules={modules!r}")
         self.modules = modules
         super().__init__(python_callable=python_callable, **kwargs)
 

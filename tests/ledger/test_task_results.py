@@ -11,8 +11,8 @@ from airflow_kafka_offsets.ledger.task_results import TaskResult, read_task_resu
 from tests.support.ledgers import GROUP, NEXT_LOAD, OTHER_RUN, SECOND_TRY, T0, T1, Database, offset_range
 
 
-def result(db: Database, *batches: int, run: TaskRun = SECOND_TRY) -> TaskResult:
-    return read_task_result(db.ledger, GROUP, run, "load", batches)
+def result(db: Database, first: int | None = None, run: TaskRun = SECOND_TRY) -> TaskResult:
+    return read_task_result(db.ledger, GROUP, run, "load", first)
 
 
 def test_a_try_that_finds_nothing_to_load_reports_what_earlier_ones_committed(db: Database) -> None:

@@ -157,7 +157,7 @@ def test_a_template_that_airflow_does_not_render_is_refused(operator: Any, given
         operator(**given)
 
 
-@pytest.mark.parametrize("name", ["group_id", "topics", "offsets_conn_id"])
+@pytest.mark.parametrize("name", ["group_id", "topics", "offsets_conn_id", "start"])
 def test_nothing_of_an_event_trigger_is_templated(name: str) -> None:
     given: dict[str, Any] = {"group_id": "group", "offsets_conn_id": "warehouse", "min_lag": 1, name: TEMPLATE}
 

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, BaseOperator, XComArg
 from airflow.sdk.execution_time.task_runner import _serialize_rendered_fields
 
 from airflow_kafka_offsets import (
@@ -215,3 +215,12 @@ def test_rendered_templates_show_no_secrets() -> None:
     shown = json.dumps(_serialize_rendered_fields(operator))
     assert "shop.orders" in shown
     assert secret not in shown
+
+
+def test_an_xcom_is_a_parameter_of_the_task_and_no_part_of_a_sink() -> None:
+    with DAG("xcoms"):
+        plan = BaseOperator(task_id="plan")
+        load = KafkaBatchOperator(**GIVEN, max_records=XComArg(plan))  # type: ignore[arg-type]
+        assert load.upstream_task_ids == {"plan"}
+        with pytest.raises(ConfigurationError, match=r"^sink\.table is not templated"):
+            KafkaBatchOperator(**GIVEN | {"task_id": "other", "sink": SqlTable(XComArg(plan), conn_id="warehouse")})  # type: ignore[arg-type]
