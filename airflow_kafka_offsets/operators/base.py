@@ -105,6 +105,23 @@ class GroupOperator(BaseOperator):
         if sink is not None and sink.conn_id is None:
             raise ConfigurationError(f"The sink {sink.name!r} has no conn_id: name the connection of its database")
 
+    @classmethod
+    def get_serialized_fields(cls) -> frozenset[str]:
+        """Return what Airflow stores of a task, with where its state is: the web interface finds databases by it."""
+        fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]  # Airflow does not annotate it
+        return fields | {"kafka_offsets_state"}
+
+    @property
+    def kafka_offsets_state(self) -> dict[str, str | None]:
+        """Return the names of the connections, the schema and the prefix: no secrets."""
+        sink = getattr(self, "sink", None)
+        return {
+            "conn_id": sink.conn_id if sink is not None else getattr(self, "offsets_conn_id", None),
+            "schema": self.offsets_schema,
+            "prefix": self.offsets_prefix,
+            "kafka_conn_id": getattr(self, "kafka_conn_id", None),
+        }
+
     @property
     def tables(self) -> Tables:
         """Return the state tables."""

@@ -1,0 +1,101 @@
+"use strict";
+// Plots of the history of a group.
+(() => {
+  const box = document.getElementById("plots");
+  let history = null;
+  let plots = [];
+
+  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+  const span = (seconds) => {
+    if (seconds === null || seconds === undefined) return "–";
+    for (const [unit, size] of [["d", 86400], ["h", 3600], ["m", 60]]) {
+      if (seconds >= size) return `${+(seconds / size).toFixed(1)}${unit}`;
+    }
+    return seconds > 0 && seconds < 1 ? `${Math.round(seconds * 1000)}ms` : `${+seconds.toFixed(1)}s`;
+  };
+  const whole = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
+  const line = (label, key, stroke, write) => ({ label, key, stroke, write });
+  const KINDS = [
+    { title: "Rows and records of each batch", axis: (v) => compact.format(v), series: [
+      line("records", "records", "--plot-1", whole), line("rows", "rows", "--plot-2", whole), line("dead letters", "dead_letters", "--plot-3", whole) ] },
+    { title: "Duration of stage and commit", axis: span, series: [
+      line("stage", "stage", "--plot-1", span), line("commit", "commit", "--plot-2", span) ] },
+    { title: "Delay: commit minus newest record", axis: span, series: [line("delay", "delay", "--plot-1", span)] },
+  ];
+
+  // Gaps and rewinds as vertical lines, with what they are in words where there is room.
+  const marks = () => ({
+    hooks: { draw: (plot) => {
+      const { ctx, bbox } = plot;
+      ctx.save();
+      ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
+      ctx.lineWidth = devicePixelRatio;
+      ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+      let free = -Infinity;
+      for (const mark of history.marks) {
+        const x = Math.round(plot.valToPos(mark.at, "x", true));
+        if (x < bbox.left || x > bbox.left + bbox.width) continue;
+        ctx.strokeStyle = ctx.fillStyle = color(mark.kind === "gap" ? "--critical" : "--warning");
+        ctx.beginPath();
+        ctx.moveTo(x, bbox.top);
+        ctx.lineTo(x, bbox.top + bbox.height);
+        ctx.stroke();
+        const width = ctx.measureText(mark.text).width + 8 * devicePixelRatio;
+        if (x > free && x + width < bbox.left + bbox.width) {
+          ctx.fillText(mark.text, x + 4 * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
+          free = x + width;
+        }
+      }
+      ctx.restore();
+    } },
+  });
+
+  const draw = () => {
+    for (const plot of plots) plot.destroy();
+    plots = [];
+    box.replaceChildren();
+    const points = history.points;
+    document.getElementById("no-plots").hidden = points.length >= 2;
+    if (points.length < 2) return;
+    for (const kind of KINDS) {
+      const series = kind.series.filter(({ key }) => points.some((point) => point[key] !== null));
+      if (series.length === 0) continue;
+      const figure = document.createElement("figure");
+      const title = document.createElement("figcaption");
+      title.textContent = kind.title;
+      figure.append(title);
+      box.append(figure);
+      const axis = { stroke: color("--faint"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 }, font: "11px system-ui, sans-serif" };
+      const options = {
+        width: figure.clientWidth, height: 190, plugins: [marks()], cursor: { sync: { key: "history" }, points: { size: 7 } },
+        scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+        axes: [{ ...axis, space: 70 }, { ...axis, size: 56, values: (_, values) => values.map(kind.axis) }],
+        series: [
+          { label: "batch", value: (_, value, __, index) => (index === null || index === undefined ? "–" : `${points[index].batch}, ${new Date(value * 1000).toLocaleString()}`) },
+          ...series.map(({ label, stroke, write }) => ({ label, stroke: color(stroke), width: 2, points: { show: points.length < 60, size: 5 }, spanGaps: true, value: (_, value) => write(value) })),
+        ],
+      };
+      const data = [points.map((point) => point.at), ...series.map(({ key }) => points.map((point) => point[key]))];
+      plots.push(new uPlot(options, data, figure));
+    }
+  };
+
+  const load = async () => {
+    const answer = await fetch(box.dataset.url);
+    if (!answer.ok) return;
+    const text = await answer.text();
+    if (history !== null && text === history.text) return;
+    history = { ...JSON.parse(text), text };
+    draw();
+  };
+  document.addEventListener("theme", () => history !== null && draw());
+  document.addEventListener("refreshed", load);
+  let width = box.clientWidth;
+  new ResizeObserver(() => {
+    if (history === null || box.clientWidth === width) return;
+    width = box.clientWidth;
+    for (const plot of plots) plot.setSize({ width: plot.root.parentElement.clientWidth, height: 190 });
+  }).observe(box);
+  load();
+})();
