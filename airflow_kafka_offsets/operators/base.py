@@ -5,6 +5,7 @@ What an operator does with them is in the module that is named for it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -112,15 +113,13 @@ class GroupOperator(BaseOperator):
         return fields | {"kafka_offsets_state"}
 
     @property
-    def kafka_offsets_state(self) -> dict[str, str | None]:
-        """Return the names of the connections, the schema and the prefix: no secrets."""
+    def kafka_offsets_state(self) -> str:
+        """Return the names of the connections, the schema and the prefix, as JSON: no secrets."""
         sink = getattr(self, "sink", None)
-        return {
-            "conn_id": sink.conn_id if sink is not None else getattr(self, "offsets_conn_id", None),
-            "schema": self.offsets_schema,
-            "prefix": self.offsets_prefix,
-            "kafka_conn_id": getattr(self, "kafka_conn_id", None),
-        }
+        conn_id = sink.conn_id if sink is not None else getattr(self, "offsets_conn_id", None)
+        kafka_conn_id = getattr(self, "kafka_conn_id", None)
+        # Airflow reads a dictionary of a task as one of its own types.
+        return json.dumps([conn_id, self.offsets_schema, self.offsets_prefix, kafka_conn_id])
 
     @property
     def tables(self) -> Tables:

@@ -111,7 +111,7 @@ def _attention(group: GroupSummary, report: LagReport | None, share: float | Non
         if report.lost:
             yield Level.CRITICAL, f"{count(report.lost, 'offset')} lost to retention"
         elif (level := share_level(share)) is not Level.OK:
-            yield level, "little headroom"
+            yield level, "records will soon be deleted by retention"
         if report.errors:
             yield Level.CRITICAL, f"{count(len(report.errors), 'partition')} with an error"
     is_held = group.held_by is not None

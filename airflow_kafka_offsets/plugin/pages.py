@@ -73,6 +73,11 @@ class Overview:
     refresh: int = _REFRESH_SECONDS
 
     @property
+    def is_first(self) -> bool:
+        """Return whether something is being read for the first time."""
+        return self.refresh == _SOON_SECONDS
+
+    @property
     def lag(self) -> int:
         return sum(row.report.lag for row in self.rows if row.report is not None)
 
@@ -145,7 +150,7 @@ def overview(readings: Readings, caller: Caller, dag_id: str | None = None) -> O
         card = _card(look, mine, caller)
         if mine or look.origin.is_configured or card.problems:
             cards.append(card)
-    is_first = any(look.stored.value is None or look.lags.value is None for look in looks)
+    is_first = not readings.has_dags or any(look.stored.value is None or look.lags.value is None for look in looks)
     now = {look.source: look.stored.value.now for look in looks if look.stored.value is not None}
     return Overview(in_order(rows), cards, notes, now, refresh=_SOON_SECONDS if is_first else _REFRESH_SECONDS)
 

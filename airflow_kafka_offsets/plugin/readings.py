@@ -103,6 +103,11 @@ class Readings:
         """Return what the tasks of each DAG name, as far as it is known at the deadline."""
         return self._dags.look(deadline).value or {}
 
+    @property
+    def has_dags(self) -> bool:
+        """Return whether the DAGs have been read once."""
+        return self._dags.look(0.0).value is not None
+
     def sources(self, deadline: float) -> dict[Source, Origin]:
         """Return the state tables that are known at the deadline."""
         return merged(self.configured(), self.dags(deadline))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -82,13 +83,11 @@ def of_serialized_dag(data: Mapping[str, Any]) -> Registered:
         if isinstance(group := values.get("group_id"), str) and "{{" not in group:
             groups.add(group)
         state = values.get("kafka_offsets_state")
-        if isinstance(state, dict):
-            # Airflow wraps dictionaries.
-            state = state.get("__var", state)
-            if not isinstance(state["conn_id"], str) or "{{" in str(state):
-                continue
-            source = Source(state["conn_id"], state["schema"], state["prefix"])
-            found[source] = found.get(source, frozenset()) | ({state["kafka_conn_id"]} - {None})
+        if isinstance(state, str) and "{{" not in state:
+            conn_id, schema, prefix, kafka_conn_id = json.loads(state)
+            if conn_id is not None:
+                source = Source(conn_id, schema, prefix)
+                found[source] = found.get(source, frozenset()) | ({kafka_conn_id} - {None})
     return Registered(found, frozenset(groups))
 
 

@@ -16,12 +16,20 @@
   };
   const whole = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
   const line = (label, key, stroke, write) => ({ label, key, stroke, write });
+  const HEIGHT = 190;
+  const SECONDS = [0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800, 2592000];
+  const clock = (at, step) => {
+    const date = new Date(at * 1000);
+    const day = date.toLocaleDateString([], { day: "numeric", month: "short" });
+    const time = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
+    return step >= 86400 || (date.getHours() === 0 && date.getMinutes() === 0) ? day : time;
+  };
   const KINDS = [
     { title: "Rows and records of each batch", axis: (v) => compact.format(v), series: [
       line("records", "records", "--plot-1", whole), line("rows", "rows", "--plot-2", whole), line("dead letters", "dead_letters", "--plot-3", whole) ] },
-    { title: "Duration of stage and commit", axis: span, series: [
+    { title: "Duration of stage and commit", axis: span, incrs: SECONDS, series: [
       line("stage", "stage", "--plot-1", span), line("commit", "commit", "--plot-2", span) ] },
-    { title: "Delay: commit minus newest record", axis: span, series: [line("delay", "delay", "--plot-1", span)] },
+    { title: "Delay: commit minus newest record", axis: span, incrs: SECONDS, series: [line("delay", "delay", "--plot-1", span)] },
   ];
 
   // Gaps and rewinds as vertical lines, with what they are in words where there is room.
@@ -58,27 +66,39 @@
     const points = history.points;
     document.getElementById("no-plots").hidden = points.length >= 2;
     if (points.length < 2) return;
-    for (const kind of KINDS) {
-      const series = kind.series.filter(({ key }) => points.some((point) => point[key] !== null));
-      if (series.length === 0) continue;
+    const kinds = KINDS.map(({ title, axis, incrs, series }) => {
+      const known = series.filter(({ key }) => points.some((point) => point[key] !== null));
+      return { title, axis, incrs, series: known };
+    }).filter(({ series }) => series.length > 0);
+    // The width of a figure depends on how many there are.
+    const figures = kinds.map(({ title }) => {
       const figure = document.createElement("figure");
-      const title = document.createElement("figcaption");
-      title.textContent = kind.title;
-      figure.append(title);
+      figure.append(document.createElement("figcaption"));
+      figure.firstChild.textContent = title;
       box.append(figure);
-      const axis = { stroke: color("--faint"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 }, font: "11px system-ui, sans-serif" };
+      return figure;
+    });
+    const line = { stroke: color("--line"), width: 1 };
+    const axis = { stroke: color("--faint"), grid: line, ticks: line, font: "11px system-ui, sans-serif" };
+    plots = kinds.map((kind, number) => {
       const options = {
-        width: figure.clientWidth, height: 190, plugins: [marks()], cursor: { sync: { key: "history" }, points: { size: 7 } },
+        width: figures[number].clientWidth,
+        height: HEIGHT,
+        plugins: [marks()],
+        cursor: { sync: { key: "history" }, points: { size: 7 } },
         scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-        axes: [{ ...axis, space: 70 }, { ...axis, size: 56, values: (_, values) => values.map(kind.axis) }],
+        axes: [
+          { ...axis, space: 60, values: (_, splits, __, ___, step) => splits.map((at) => clock(at, step)) },
+          { ...axis, size: 56, incrs: kind.incrs, values: (_, values) => values.map(kind.axis) },
+        ],
         series: [
-          { label: "batch", value: (_, value, __, index) => (index === null || index === undefined ? "–" : `${points[index].batch}, ${new Date(value * 1000).toLocaleString()}`) },
-          ...series.map(({ label, stroke, write }) => ({ label, stroke: color(stroke), width: 2, points: { show: points.length < 60, size: 5 }, spanGaps: true, value: (_, value) => write(value) })),
+          { label: "batch", value: (_, at, __, index) => (points[index] ? `${points[index].batch}, ${new Date(at * 1000).toLocaleString()}` : "–") },
+          ...kind.series.map(({ label, stroke, write }) => ({ label, stroke: color(stroke), width: 2, points: { show: points.length < 60, size: 5 }, spanGaps: true, value: (_, value) => write(value) })),
         ],
       };
-      const data = [points.map((point) => point.at), ...series.map(({ key }) => points.map((point) => point[key]))];
-      plots.push(new uPlot(options, data, figure));
-    }
+      const values = kind.series.map(({ key }) => points.map((point) => point[key]));
+      return new uPlot(options, [points.map((point) => point.at), ...values], figures[number]);
+    });
   };
 
   const load = async () => {
@@ -95,7 +115,7 @@
   new ResizeObserver(() => {
     if (history === null || box.clientWidth === width) return;
     width = box.clientWidth;
-    for (const plot of plots) plot.setSize({ width: plot.root.parentElement.clientWidth, height: 190 });
+    for (const plot of plots) plot.setSize({ width: plot.root.parentElement.clientWidth, height: HEIGHT });
   }).observe(box);
   load();
 })();
