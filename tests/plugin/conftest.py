@@ -41,6 +41,21 @@ def orders(loader: Loader, kafka: Kafka, topic: TopicFactory) -> str:
     return name
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers wait for what is read, however slow the machine is."""
+    from airflow_kafka_offsets.plugin import background, group_pages, pages
+
+    for module, name in (
+        (background, "PATIENCE_SECONDS"),
+        (pages, "_SOURCES_SECONDS"),
+        (pages, "_GROUPS_SECONDS"),
+        (group_pages, "_LAG_SECONDS"),
+        (group_pages, "_SECONDS"),
+    ):
+        monkeypatch.setattr(module, name, 60.0)
+
+
 @pytest.fixture
 def web(airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka) -> Web:
     # It imports Airflow, which this file may not: pytest reads it before the session has its AIRFLOW_HOME.
