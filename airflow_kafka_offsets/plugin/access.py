@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -58,9 +58,10 @@ class Caller:
         )
 
     @cached_property
-    def readable_dags(self) -> Collection[str]:
+    def readable_dags(self) -> set[str]:
         """Return the DAGs that the user may read, of those that Airflow knows."""
-        return get_auth_manager().get_authorized_dag_ids(user=self.user, method="GET")
+        readable: set[str] = get_auth_manager().get_authorized_dag_ids(user=self.user, method="GET")
+        return readable
 
     def reads_connection(self, conn_id: str) -> bool:
         """Return whether the user may read a connection, as Airflow's own page of connections decides."""
@@ -82,7 +83,7 @@ class Caller:
 
     def sees_source(self, source: Source, dag_ids: Iterable[str], *, is_configured: bool) -> bool:
         """Return whether the user may know of state tables: the configuration names them, or a DAG that the user may read."""
-        named = is_configured or not self.readable_dags.isdisjoint(dag_ids)  # type: ignore[attr-defined]
+        named = is_configured or not self.readable_dags.isdisjoint(dag_ids)
         return self.shares_team(source.conn_id) and (named or self.reads_connection(source.conn_id))
 
     def sees_group(self, source: Source, group: GroupSummary) -> bool:

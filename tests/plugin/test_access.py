@@ -10,7 +10,7 @@ import pytest
 from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 
-from airflow_kafka_offsets.plugin.sources import Source
+from airflow_kafka_offsets.plugin.sources import Origin, Source
 from tests.support.web import PREFIX, ROLES, Web, of_group
 
 pytestmark = pytest.mark.server
@@ -97,6 +97,26 @@ def test_who_may_not_see_plugins_sees_nothing(web: Web, orders: str, monkeypatch
 
     for route, (query, _) in ROUTES.items():
         assert web.get(path(route), "operator", **query).status_code == 403
+
+
+def test_who_edits_a_dag_may_edit_its_groups(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For routes that change state."""
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    from airflow_kafka_offsets.plugin.access import Caller
+
+    monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
+    source = Source("warehouse")
+    (look,) = web.readings.look({source: Origin()}, 60.0)
+    assert look.stored.value is not None
+    (group,) = look.stored.value.groups or ()
+
+    edits = {
+        role: Caller(SimpleAuthManagerUser(username=role, role=name)).edits_group(source, group)
+        for role, name in ROLES.items()
+    }
+
+    assert edits == {"viewer": False, "editor": True, "operator": True}
 
 
 def test_a_dag_needs_its_own_right(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
