@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_one_thread_reads_whoever_looks() -> None:
 
 
 def test_an_error_leaves_the_last_value() -> None:
-    answers = iter([7, ValueError("gone")])
+    answers: Iterator[int | Exception] = iter([7, ValueError("gone")])
 
     def read() -> int:
         answer = next(answers)

@@ -140,10 +140,8 @@ def test_a_database_that_does_not_answer_delays_no_other(
 
 
 def test_an_error_of_a_database_shows_no_secret(web: Web, orders: str) -> None:
-    @contextmanager
-    def database(conn_id: str) -> Iterator[Engine]:
+    def database(conn_id: str) -> None:
         raise OperationalError("SELECT 1", {}, Exception(f"no route to {conn_id}"), connection_invalidated=True)
-        yield
 
     object.__setattr__(web.readings.connections, "database", database)
 

@@ -47,10 +47,7 @@ class Browser:
         """Return the first visible element, with a text, when there is one."""
 
         def look() -> WebElement | None:
-            for element in self.driver.find_elements(By.CSS_SELECTOR, css):
-                if element.is_displayed() and text in element.text:
-                    return element
-            return None
+            return next((element for element in self.all(css) if text in element.text), None)
 
         found: WebElement = self.wait(look)
         return found

@@ -53,7 +53,8 @@ class Web:
         return client
 
     def get(self, path: str, role: str | None = "operator", **query: Any) -> httpx.Response:
-        return self.client(role).get(f"{PREFIX}{path}?{urlencode(query)}")
+        answer: httpx.Response = self.client(role).get(f"{PREFIX}{path}?{urlencode(query)}")
+        return answer
 
 
 def readings(
