@@ -5,6 +5,7 @@ What an operator does with them is in the module that is named for it.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -131,6 +132,21 @@ class GroupOperator(BaseOperator):
         for name, value in read_rendered(given, self.rules).items():
             if value is not given[name]:
                 setattr(self, name, value)
+
+    @classmethod
+    def get_serialized_fields(cls) -> frozenset[str]:
+        """Return what Airflow stores of a task, with where its state is: the web interface finds databases by it."""
+        fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]  # Airflow does not annotate it
+        return fields | {"kafka_offsets_state"}
+
+    @property
+    def kafka_offsets_state(self) -> str:
+        """Return the names of the connections, the schema and the prefix, as JSON: no secrets."""
+        sink = getattr(self, "sink", None)
+        conn_id = sink.conn_id if sink is not None else getattr(self, "offsets_conn_id", None)
+        kafka_conn_id = getattr(self, "kafka_conn_id", None)
+        # Airflow reads a dictionary of a task as one of its own types.
+        return json.dumps([conn_id, self.offsets_schema, self.offsets_prefix, kafka_conn_id])
 
     @property
     def tables(self) -> Tables:
