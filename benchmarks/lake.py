@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import shutil
 import statistics
@@ -109,8 +110,9 @@ class Bench:
         self._loads += 1
         database = f"lake-{self._loads}"
         self.postgres.create_database(database)
-        # Postgres must not flush an earlier contender's writes during this one's time.
+        # What an earlier contender, or the producer, wrote is not flushed during this one's time.
         checkpoint(self.postgres)
+        os.sync()
         directory = Path(tempfile.mkdtemp(prefix="benchmark-lake-"))
         conf = _CLUSTER_CONF if master == "cluster" else {}
         task = Task(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,9 @@ log = logging.getLogger(__name__)
 
 # A slice with less than this fraction of `slice_offsets` shares its Spark task with others.
 _SMALL_SLICE = 8
+
+# Tasks that write final files share slices where a batch would have more of them than this, up to so many slices each.
+_TASKS, _SLICES_OF_FILE = 32, 8
 
 _UNREADABLE = (
     OSError,  # the store does not answer, or denies access
@@ -155,19 +158,31 @@ def job_of(
     sink = pipeline.sink
     if isinstance(sink, ConnectedSink):
         connections = {**connections, STORAGE: sink.storage_options()}
+    slices, writer = tuple(slices), sink.writer(engine, pipeline.result_columns(columns), output)
     own = {
         # A transform may be in the folder of the DAG file, which is only on this process's path.
         "python_path": tuple(filter(None, sys.path)) if pipeline.needs_path else (),
         "transform": as_transform(pipeline.transform),
         "idle_timeout": pipeline.idle_timeout.total_seconds(),
-        "task_offsets": pipeline.slice_offsets // _SMALL_SLICE,
+        "task_offsets": _task_offsets(pipeline.slice_offsets, slices, is_final=writer.columns is not None),
         "progress_interval": StageJob.progress_interval,
         "records_are_staged": False,
-        "writer": sink.writer(engine, pipeline.result_columns(columns), output),
+        "writer": writer,
         "columns": columns,
         "connections": connections,
     }
-    return from_attributes(StageJob, pipeline, slices=tuple(slices), staging_uri=directory.uri, **{**own, **others})
+    return from_attributes(StageJob, pipeline, slices=slices, staging_uri=directory.uri, **{**own, **others})
+
+
+def _task_offsets(slice_offsets: int, slices: Sequence[Slice], *, is_final: bool) -> int:
+    """Return the most offsets of a task that reads several slices.
+
+    :param is_final: whether tasks write final files: then a large batch makes them larger, rather than more of them
+    """
+    small = slice_offsets // _SMALL_SLICE
+    if not is_final:
+        return small
+    return max(small, min(sum(map(len, slices)) // _TASKS, slice_offsets * _SLICES_OF_FILE))
 
 
 def launch_application(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDirectory) -> StagedBatch:

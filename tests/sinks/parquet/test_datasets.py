@@ -25,6 +25,7 @@ from airflow_kafka_offsets.sinks.parquet.target import ParquetTarget
 from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, FileSink
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from tests.support.clients import Kafka, produce
+from tests.support.inline import InlineLauncher
 from tests.support.lake import NEXT, RUN, LakeGroup, dying, publish_rows
 from tests.support.loads import Loader, TopicFactory, names
 from tests.support.rewinds import Rewinder
@@ -53,6 +54,17 @@ def group(inline_loader: Loader, kafka: Kafka, topic: TopicFactory, uri: str) ->
 def marked(uri: str) -> list[int]:
     """The batches whose directories have the marker."""
     return sorted(int(path.parent.name.split("-")[1]) for path in Path(uri).glob("attempt=*/_SUCCESS"))
+
+
+def test_a_large_batch_has_larger_files_and_not_a_file_for_each_slice(group: LakeGroup, kafka: Kafka, uri: str) -> None:
+    produce(kafka, group.topic, names(6, 634))
+
+    group.load(slice_offsets=10)
+
+    assert isinstance(group.loader.launcher, InlineLauncher)
+    (job,) = group.loader.launcher.jobs
+    assert (len(job.slices), len(committed_files(uri))) == (64, 32)
+    assert group.proved() == (640, 0)
 
 
 def test_a_user_who_may_not_delete_goes_on(
