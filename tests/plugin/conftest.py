@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,15 @@ if TYPE_CHECKING:
 
 RUN = TaskRun("run-1", "shop", "load_orders", -1, 1)
 DIED = b"\xff\xfe"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown() -> None:
+    """Wait for readings that a page did not wait for, before the databases of the test are closed."""
+    for thread in threading.enumerate():
+        if thread.name == "kafka-offsets-page":
+            thread.join(60)
+            assert not thread.is_alive()
 
 
 @pytest.fixture
