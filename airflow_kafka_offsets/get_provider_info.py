@@ -30,6 +30,9 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": _modules("sensors", "lag"),
         "triggers": _modules("triggers", "lag"),
         "hooks": _modules("hooks", "connections", "spark"),
+        "extra-links": [
+            f"airflow_kafka_offsets.hooks.links.{name}" for name in ("GroupLink", "BatchLink", "RewindLink")
+        ],
         "plugins": [{"name": "kafka_offsets", "plugin-class": "airflow_kafka_offsets.plugin.KafkaOffsetsPlugin"}],
         "config": {
             "kafka_offsets": {

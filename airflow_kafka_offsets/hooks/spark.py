@@ -92,6 +92,8 @@ class SparkSubmitLauncher:
         self._conn_id = conn_id
         self._conf, self._secrets = split_secrets(conf or {})
         self.name = name
+        self.last_batch: int | None = None
+        """The batch that was last given to Spark."""
         self._hook: _Hook | None = None
 
     def check(self, staging_dir: str | None) -> None:
@@ -131,6 +133,7 @@ class SparkSubmitLauncher:
         return weakness(hook.resolved["master"], {**_spark_defaults(), **self._conf})
 
     def __call__(self, job: StageJob) -> None:
+        self.last_batch = job.batch_id
         with tempfile.TemporaryDirectory(prefix="kafka-offsets-job-") as directory:
             application, package = write_job(Path(directory), job, self._secrets)
             hook = self._make_hook(py_files=str(package), application_args=[directory])

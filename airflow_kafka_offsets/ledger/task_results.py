@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -56,3 +58,22 @@ def read_task_result(ledger: Ledger, group_id: str, run: TaskRun, kind: str, fir
         found = {TopicPartition(topic, number): (start, end) for topic, number, start, end in conn.execute(read)}
         last = tuple(sorted(conn.scalars(newest)))
     return TaskResult(last, records, rows, dead_letters, found if len(found) <= MOST else None)
+
+
+class TopicTotals(NamedTuple):
+    """What batches read of a topic.
+
+    :param bytes: of keys and values
+    """
+
+    records: int
+    bytes: int
+
+
+def read_topic_totals(ledger: Ledger, batches: Sequence[int]) -> dict[str, TopicTotals]:
+    """Return what committed batches read, by topic; a topic of which they read nothing is left out."""
+    ranges = ledger.tables.offset_ranges.c
+    sums = [sa.func.coalesce(sa.func.sum(column), 0) for column in (ranges.records, ranges.bytes)]
+    query = sa.select(ranges.topic, *sums).where(ranges.batch_id.in_(batches)).group_by(ranges.topic)
+    with ledger.connect() as conn:
+        return {topic: TopicTotals(int(records), int(size)) for topic, records, size in conn.execute(query) if records}

@@ -25,7 +25,7 @@ _KAFKA_PORT = 9092
 
 _PORTS = {"postgres": 5432, "mysql": 3306}
 
-_SCHEMES = {"postgresql": "postgres", "mariadb": "mysql", "s3a": "s3", "s3n": "s3"}
+SCHEMES = {"postgresql": "postgres", "mariadb": "mysql", "s3a": "s3", "s3n": "s3"}
 
 
 def alias_of(group_id: object, task_id: str) -> AssetAlias:
@@ -62,7 +62,7 @@ def target_uris(sink: Sink, engine: Engine) -> list[str]:
             return [_table_uri(str(sink.table), sink.schema, engine)]
         case FileTableSink():
             scheme, _, place = sink.uri.rpartition("://")
-            return [f"{_SCHEMES.get(scheme, scheme)}://{place}" if scheme else f"file://{quote(place)}"]
+            return [f"{SCHEMES.get(scheme, scheme)}://{place}" if scheme else f"file://{quote(place)}"]
         case IcebergSink():
             return [
                 f"iceberg://{quote(sink.catalog_name, safe='')}/{quote(sink.identifier, safe='.').replace('.', '/')}"
@@ -73,7 +73,7 @@ def target_uris(sink: Sink, engine: Engine) -> list[str]:
 
 def _table_uri(table: str, schema: str | None, engine: Engine) -> str:
     url = engine.url
-    scheme = _SCHEMES.get(engine.dialect.name, engine.dialect.name)
+    scheme = SCHEMES.get(engine.dialect.name, engine.dialect.name)
     if scheme == "sqlite":
         return f"sqlite:///{quote((url.database or '').lstrip('/'))}/{quote(table, safe='')}"
     if scheme == "mysql":

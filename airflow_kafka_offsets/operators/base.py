@@ -6,11 +6,11 @@ What an operator does with them is in the module that is named for it.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import Asset, BaseOperator
+from airflow.sdk import Asset, BaseOperator, BaseOperatorLink
 from jinja2 import UndefinedError
 
 from airflow_kafka_offsets.core.parameters import (
@@ -25,6 +25,7 @@ from airflow_kafka_offsets.core.parameters import (
     read_rendered,
 )
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.hooks.links import BatchLink, GroupLink
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.operators.assets import alias_of, announce, target_uris, topic_uris
 from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
     from jinja2 import Environment
     from sqlalchemy.engine import Engine
@@ -83,6 +85,7 @@ class GroupOperator(BaseOperator):
     """
 
     rules: ClassVar[Mapping[str, Rule]] = RULES
+    operator_extra_links: Collection[BaseOperatorLink] = (GroupLink(),)
 
     group_id: str
     isolation_level: str
@@ -170,6 +173,7 @@ class PipelineOperator(GroupOperator):
     The parameters of a subclass have the fields of `Pipeline` among them.
     """
 
+    operator_extra_links: Collection[BaseOperatorLink] = (GroupLink(), BatchLink())
     template_fields: Sequence[str] = (
         "group_id",
         "topics",
@@ -208,6 +212,7 @@ class PipelineOperator(GroupOperator):
     spark_conn_id: str
     assets: bool
     _kind = "load"
+    _done: dict[str, Any] | None = None
     _launcher: Launcher | None = None
     _stopped = False
 
@@ -239,6 +244,13 @@ class PipelineOperator(GroupOperator):
         self._stopped = True
         if self._launcher is not None:
             self._launcher.on_kill()
+
+    @property
+    def last_batch(self) -> int | None:
+        """Return the last batch that this try committed, or else gave to Spark."""
+        if self._done is not None and self._done["batches"]:
+            return int(self._done["batches"][-1])
+        return getattr(self._launcher, "last_batch", None)
 
     def pipeline(self) -> Pipeline:
         """Return the pipeline, of rendered parameters."""
@@ -294,10 +306,33 @@ class PipelineOperator(GroupOperator):
                 if not self._stopped:
                     raise
                 raise SystemExit(_STOPPED) from None
-            done = outcome(engine, pipeline, result, run, kind=self._kind)
+            self._done = done = outcome(engine, pipeline, result, run, kind=self._kind)
             if self.assets:
                 self._announce(context, topic_uris(config["bootstrap.servers"], pipeline.topics), engine, done)
         return done
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """Return the topics and the target, for OpenLineage."""
+        return self._lineage(lambda _: None)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return the topics and the target, with what was loaded, for OpenLineage."""
+        return self._lineage(lambda _: self._done)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return the topics and the target, with what was loaded before the error, for OpenLineage."""
+        from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+        from airflow_kafka_offsets.loading.context import LoadResult
+        from airflow_kafka_offsets.operators.outcome import outcome
+
+        run = from_attributes(TaskRun, task_instance, triggered_by=None)
+        nothing = LoadResult(complete=False)
+        return self._lineage(lambda engine: outcome(engine, self.pipeline(), nothing, run, kind=self._kind))
+
+    def _lineage(self, read_done: Callable[[Engine], dict[str, Any] | None]) -> OperatorLineage[Any, Any]:
+        from airflow_kafka_offsets.operators.lineage import load_lineage
+
+        return load_lineage(self.pipeline(), kind=self._kind, kafka_conn_id=self.kafka_conn_id, read_done=read_done)
 
     def _announce(self, context: Context, topics: Sequence[str], engine: Engine, done: dict[str, Any]) -> None:
         inlets = {asset.uri for asset in self.inlets if isinstance(asset, Asset)}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.sdk import BaseOperatorLink
+
 from airflow_kafka_offsets.core.parameters import Rule, or_none
+from airflow_kafka_offsets.hooks.links import GroupLink, RewindLink
 from airflow_kafka_offsets.loading.parameters import SINK
 from airflow_kafka_offsets.operators.base import RULES, GroupOperator, task_run
 from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
@@ -14,6 +17,7 @@ from airflow_kafka_offsets.operators.shared_docs import complete_docs
 from airflow_kafka_offsets.sinks.fan_out import as_sink
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from airflow_kafka_offsets.sinks.fan_out import Sinks
@@ -61,7 +65,9 @@ class KafkaRewindOperator(GroupOperator):
         "offsets_prefix",
         "kafka_conn_id",
     )
+    operator_extra_links: Collection[BaseOperatorLink] = (GroupLink(), RewindLink())
     rules: ClassVar[Mapping[str, Rule]] = RULES | {"replace": or_none(SINK)}
+    _done: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -106,6 +112,31 @@ class KafkaRewindOperator(GroupOperator):
 
         :return: the preview, `executed`, and the fields of `RewindResult`, for XCom
         """
+        self._done = self._rewind(context)
+        return self._done
+
+    @property
+    def last_batch(self) -> int | None:
+        """Return the rewind's number in the history; None where it moved nothing."""
+        return self._done["batch_id"] if self._done is not None else None
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """Return the target whose rows are removed, for OpenLineage."""
+        from airflow_kafka_offsets.operators.lineage import rewind_lineage
+
+        return rewind_lineage(
+            self.group_id,
+            kafka_conn_id=self.kafka_conn_id,
+            replace=self.replace,
+            conn_id=self.offsets_conn_id,
+            done=self._done,
+        )
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return the topics and the target, with how the positions moved, for OpenLineage."""
+        return self.get_openlineage_facets_on_start()
+
+    def _rewind(self, context: Context) -> dict[str, Any]:
         # Here and not above: DAG files are parsed every few seconds.
         from airflow_kafka_offsets.core.offsets import parse_scope
         from airflow_kafka_offsets.database.errors import translated_errors

@@ -13,6 +13,7 @@ from airflow_kafka_offsets.operators.shared_docs import complete_docs
 from airflow_kafka_offsets.sinks.fan_out import as_sink
 
 if TYPE_CHECKING:
+    from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
     from airflow_kafka_offsets.sinks.fan_out import Sinks
@@ -38,6 +39,7 @@ class KafkaVerifyOperator(GroupOperator):
 
     template_fields: Sequence[str] = ("group_id", "sink", "kafka_conn_id", "offsets_schema", "offsets_prefix")
     rules: ClassVar[Mapping[str, Rule]] = RULES | {"kafka_conn_id": or_none(NAME)}
+    _done: dict[str, Any] | None = None
 
     def __init__(
         self,
@@ -78,4 +80,15 @@ class KafkaVerifyOperator(GroupOperator):
                 kafka_config=config,
                 isolation_level=self.isolation_level,
             )
-        return asdict(coverage)
+        self._done = asdict(coverage)
+        return self._done
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """Return the target, which the task reads, for OpenLineage."""
+        from airflow_kafka_offsets.operators.lineage import verify_lineage
+
+        return verify_lineage(self.group_id, self.sink, self._done)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return the target, with what was proved of it, for OpenLineage."""
+        return self.get_openlineage_facets_on_start()

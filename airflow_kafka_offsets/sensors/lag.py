@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk import BaseOperatorLink, BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_kafka_offsets.core.parameters import check_parsed, from_attributes, read_rendered
 from airflow_kafka_offsets.core.templates import is_rendered_later
+from airflow_kafka_offsets.hooks.links import GroupLink
 from airflow_kafka_offsets.lag.thresholds import THRESHOLD_RULES
 from airflow_kafka_offsets.lag.watch_options import LAG_RULES, LagWatch
 
@@ -63,6 +64,7 @@ class KafkaLagSensor(BaseSensorOperator):
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
 
+    operator_extra_links: Collection[BaseOperatorLink] = (GroupLink(),)
     template_fields: Sequence[str] = LagWatch.templated
 
     def __init__(

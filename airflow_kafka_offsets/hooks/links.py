@@ -1,0 +1,74 @@
+"""Links from a task to the pages of the web interface. A task stores them in XCom when it ends, and Airflow shows these.
+
+DAG files import this module: what is not needed to name a link is imported where it is made.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from airflow.sdk import BaseOperatorLink
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+PAGES = "kafka-offsets"
+"""The prefix of the pages' URLs, below that of Airflow."""
+
+
+class _PageLink(BaseOperatorLink):
+    """A link to a page of the group of a task."""
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        """Return the URL; an empty text where there is no such page."""
+        found = self.find(operator)
+        return "" if found is None else page_url(operator, found[0], **found[1])
+
+    def find(self, operator: Any) -> tuple[str, dict[str, Any]] | None:
+        """Return the name of the page, with its parameters beside the group; None where there is none."""
+        raise NotImplementedError
+
+
+class GroupLink(_PageLink):
+    """The page of the group: its partitions, batches and history."""
+
+    name = "Group"
+    xcom_key = "kafka_offsets_group"
+
+    def find(self, operator: Any) -> tuple[str, dict[str, Any]] | None:
+        return "group", {}
+
+
+class BatchLink(_PageLink):
+    """The page of the last batch that a load or a replay worked on, whether it was committed or not."""
+
+    name = "Batch"
+    xcom_key = "kafka_offsets_batch"
+
+    def find(self, operator: Any) -> tuple[str, dict[str, Any]] | None:
+        return None if (batch := operator.last_batch) is None else ("batch", {"batch": batch})
+
+
+class RewindLink(BatchLink):
+    """The page of what a rewind moved."""
+
+    name = "Rewind"
+    xcom_key = "kafka_offsets_rewind"
+
+
+def page_url(operator: Any, page: str, **parameters: Any) -> str:
+    """Return the URL of a page of the group of a rendered operator, or sensor; an empty text where its database is not named."""
+    from airflow.sdk.configuration import conf
+
+    sink = getattr(operator, "sink", None)
+    conn_id = sink.conn_id if sink is not None else getattr(operator, "offsets_conn_id", None)
+    conn_id = conn_id or getattr(operator, "conn_id", None)
+    if conn_id is None:
+        return ""
+    query = {"conn_id": conn_id, "group": operator.group_id}
+    query |= {"schema": operator.offsets_schema} if operator.offsets_schema else {}
+    query |= {"prefix": operator.offsets_prefix} if operator.offsets_prefix else {}
+    base = conf.get("api", "base_url", fallback="") or ""
+    return f"{base.rstrip('/')}/{PAGES}/{page}?{urlencode(query | parameters)}"

@@ -1,0 +1,304 @@
+"""OpenLineage: what the operators read and write, as events of Airflow's OpenLineage provider name and describe it.
+
+The provider imports nothing of this unless it is installed and switched on: it calls `get_openlineage_facets_on_…` of an operator, in a
+process of its own, and the operator imports this module there. Names are those of OpenLineage's naming of datasets
+(https://openlineage.io/docs/spec/naming). No value comes from the password, the login or the extra of a connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from airflow.providers.openlineage.extractors import OperatorLineage
+from attrs import define
+from openlineage.client.event_v2 import InputDataset, OutputDataset
+from openlineage.client.facet_v2 import (
+    DatasetFacet,
+    RunFacet,
+    input_statistics_input_dataset,
+    output_statistics_output_dataset,
+    schema_dataset,
+    symlinks_dataset,
+)
+
+from airflow_kafka_offsets.hooks.connections import connected_sink, kafka_config, open_database
+from airflow_kafka_offsets.operators.assets import SCHEMES, target_uris, topic_uris
+from airflow_kafka_offsets.sinks.fan_out import FanOut
+from airflow_kafka_offsets.sinks.sink import Sink
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
+
+    from airflow_kafka_offsets.ledger.task_results import TopicTotals
+    from airflow_kafka_offsets.loading.pipeline import Pipeline
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+FACET = "kafkaOffsets"
+"""The name of the run facet."""
+
+MOST_PARTITIONS = 1_000
+"""How many partitions a facet names at most."""
+
+
+@define
+class KafkaOffsetsRunFacet(RunFacet):
+    """What a task did to a group.
+
+    :param kind: `load`, `replay`, `rewind` or `verify`
+    :param ranges: `topic`, `partition`, `start` and `end` (exclusive) of each partition; of a rewind `old` and `new` instead. None
+        where these are more than `MOST_PARTITIONS`, or are not known
+    :param batches: the ids of the batches in the history
+    :param rows: written; of a rewind, removed
+    :param complete: false where something was left to load
+    """
+
+    groupId: str  # noqa: N815 - OpenLineage names fields so
+    kind: str
+    ranges: list[dict[str, Any]] | None = None
+    batches: list[int] | None = None
+    records: int | None = None
+    rows: int | None = None
+    deadLetters: int | None = None  # noqa: N815
+    complete: bool | None = None
+
+
+class Table(NamedTuple):
+    """A target as a dataset.
+
+    :param columns: names and types; None where they are not known
+    :param symlink: namespace and name under which others know it
+    """
+
+    namespace: str
+    name: str
+    columns: Sequence[tuple[str, str]] | None = None
+    symlink: tuple[str, str] | None = None
+
+
+def load_lineage(
+    pipeline: Pipeline,
+    *,
+    kind: str,
+    kafka_conn_id: str,
+    read_done: Callable[[Engine], Mapping[str, Any] | None] = lambda _: None,
+) -> OperatorLineage[Any, Any]:
+    """Return what a load, or a replay, reads and writes.
+
+    :param read_done: returns what is done so far, as `outcome` does
+    """
+    from airflow_kafka_offsets.ledger.tables import Ledger
+    from airflow_kafka_offsets.ledger.task_results import read_topic_totals
+
+    uris = _known("the cluster", lambda: topic_uris(kafka_config(kafka_conn_id)["bootstrap.servers"], pipeline.topics))
+    columns = _known("columns of records", lambda: arrow_fields(pipeline.record_format.columns()), logging.DEBUG)
+    totals: Mapping[str, TopicTotals] = {}
+    tables: list[Table] = []
+    done: Mapping[str, Any] | None = None
+    assert pipeline.sink.conn_id is not None
+    with open_database(pipeline.sink.conn_id) as engine:
+        tables = _known("the target", lambda: tables_of(connected_sink(pipeline.sink), engine)) or []
+        done = _known("what is loaded", lambda: read_done(engine))
+        if done is not None and done["batches"]:
+            ledger, batches = Ledger(engine, pipeline.tables), done["batches"]
+            totals = _known("what is loaded of topics", lambda: read_topic_totals(ledger, batches)) or {}
+    rows = done["rows"] if done is not None and len(tables) == 1 else None
+    return OperatorLineage(
+        inputs=[_topic(uri, columns, totals) for uri in uris or ()],
+        outputs=[_output(table, rows) for table in tables],
+        run_facets={FACET: _load_facet(pipeline.group_id, kind, done)},
+    )
+
+
+def rewind_lineage(
+    group_id: str,
+    *,
+    kafka_conn_id: str,
+    replace: Sink | None,
+    conn_id: str,
+    done: Mapping[str, Any] | None = None,
+) -> OperatorLineage[Any, Any]:
+    """Return what a rewind makes a group read again, and the target whose rows it removes.
+
+    :param done: what the operator returned
+    """
+    partitions = done["partitions"] if done is not None else []
+    topics = sorted({partition["topic"] for partition in partitions})
+    uris = _known("the cluster", lambda: topic_uris(kafka_config(kafka_conn_id)["bootstrap.servers"], topics))
+    moved = [
+        {name: partition[name] for name in ("topic", "partition", "old", "new")}
+        for partition in partitions
+        if partition["old"] != partition["new"]
+    ]
+    facet = KafkaOffsetsRunFacet(groupId=group_id, kind="rewind")
+    if done is not None:
+        facet.ranges = moved if len(moved) <= MOST_PARTITIONS else None
+        facet.batches = [done["batch_id"]] if done["batch_id"] is not None else []
+        facet.rows, facet.deadLetters = done["rows_removed"], done["dead_letters_removed"]
+        facet.complete = done["executed"]
+    return OperatorLineage(
+        inputs=[_topic(uri) for uri in uris or ()],
+        outputs=[_output(table) for table in _tables_over(conn_id, replace)],
+        run_facets={FACET: facet},
+    )
+
+
+def verify_lineage(group_id: str, sink: Sink, done: Mapping[str, Any] | None = None) -> OperatorLineage[Any, Any]:
+    """Return what a verification reads.
+
+    :param done: what the operator returned
+    """
+    facet = KafkaOffsetsRunFacet(groupId=group_id, kind="verify")
+    if done is not None:
+        facet.records, facet.rows, facet.deadLetters = (done[name] for name in ("records", "rows", "dead_letters"))
+    return OperatorLineage(
+        inputs=[
+            InputDataset(table.namespace, table.name, facets=_facets(table))
+            for table in _tables_over(sink.conn_id, sink)
+        ],
+        run_facets={FACET: facet},
+    )
+
+
+def tables_of(sink: Sink, engine: Engine) -> list[Table]:
+    """Return the targets of a sink as they are now, without those that do not exist yet and have no name before.
+
+    :param sink: with what its connections hold
+    """
+    import sqlalchemy as sa
+
+    from airflow_kafka_offsets.sinks.callable import Callable as CallableSink
+    from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+    from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
+    from airflow_kafka_offsets.sinks.sql.table import SqlTable
+
+    match sink:
+        case FanOut():
+            return [table for branch in sink.branches for table in tables_of(branch.sink, engine)]
+        case SqlTable() | CallableSink(table=str()):
+            # Before the URI is made: the first connection shows the default schema.
+            inspector = sa.inspect(engine)
+            columns = None
+            if inspector.has_table(str(sink.table), sink.schema):
+                found = inspector.get_columns(str(sink.table), sink.schema)
+                columns = [(column["name"], column["type"].compile(engine.dialect)) for column in found]
+            return [Table(*sql_name(uri), columns) for uri in target_uris(sink, engine)]
+        case FileTableSink():
+            snapshot = sink.snapshot()
+            return [Table(*file_name(sink.uri), arrow_fields(snapshot.columns) if snapshot is not None else None)]
+        case IcebergSink():
+            # It is named by its location, which the catalog knows.
+            if (table := sink.find(engine)) is None:
+                return []
+            fields = [(field.name, str(field.field_type)) for field in table.schema().fields]
+            return [
+                Table(*file_name(table.location()), fields, (f"iceberg://{sink.catalog_name}", str(sink.identifier)))
+            ]
+        case _:
+            return []
+
+
+def sql_name(uri: str) -> tuple[str, str]:
+    """Return the namespace and the name of a table, of the URI of its asset."""
+    if uri.startswith("sqlite:"):
+        file, _, table = uri.rpartition("/")
+        return unquote(file), unquote(table)
+    scheme, _, rest = uri.partition("://")
+    server, *path = rest.split("/")
+    return f"{scheme}://{server}", ".".join(map(unquote, path))
+
+
+def file_name(uri: str) -> tuple[str, str]:
+    """Return the namespace and the name of a directory: `file` and a path, or the bucket and the key."""
+    parts = urlsplit(uri)
+    scheme = SCHEMES.get(parts.scheme, parts.scheme)
+    if scheme in ("", "file"):
+        return "file", unquote(parts.path).rstrip("/") or "/"
+    user, _, server = parts.netloc.rpartition("@")
+    # The container of an Azure account is where other URIs have a login, of which nothing is shown.
+    is_container = scheme.startswith(("abfs", "wasb")) and ":" not in user
+    namespace = f"{scheme}://{parts.netloc if is_container else server}"
+    path = parts.path.rstrip("/")
+    return namespace, path if scheme == "hdfs" else path.lstrip("/") or "/"
+
+
+def arrow_fields(columns: Iterable[Any]) -> list[tuple[str, str]]:
+    """Return the names and the types of Arrow's columns."""
+    return [(column.name, str(column.type)) for column in columns]
+
+
+def _tables_over(conn_id: str | None, sink: Sink | None) -> list[Table]:
+    if sink is None or conn_id is None:
+        return []
+    with open_database(conn_id) as engine:
+        return _known("the target", lambda: tables_of(connected_sink(sink), engine)) or []
+
+
+def _topic(
+    uri: str, columns: Sequence[tuple[str, str]] | None = None, totals: Mapping[str, TopicTotals] | None = None
+) -> InputDataset:
+    namespace, _, topic = uri.rpartition("/")
+    name = unquote(topic)
+    read = (totals or {}).get(name)
+    statistics = (
+        {
+            "inputStatistics": input_statistics_input_dataset.InputStatisticsInputDatasetFacet(
+                rowCount=read.records, size=read.bytes
+            )
+        }
+        if read is not None
+        else {}
+    )
+    return InputDataset(namespace, name, facets=_facets(Table(namespace, name, columns)), inputFacets=dict(statistics))
+
+
+def _output(table: Table, rows: int | None = None) -> OutputDataset:
+    statistics = (
+        {"outputStatistics": output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=rows)}
+        if rows is not None
+        else {}
+    )
+    return OutputDataset(table.namespace, table.name, facets=_facets(table), outputFacets=dict(statistics))
+
+
+def _facets(table: Table) -> dict[str, DatasetFacet]:
+    facets: dict[str, DatasetFacet] = {}
+    if table.columns is not None:
+        fields = [schema_dataset.SchemaDatasetFacetFields(name=name, type=type_) for name, type_ in table.columns]
+        facets["schema"] = schema_dataset.SchemaDatasetFacet(fields=fields)
+    if table.symlink is not None:
+        namespace, name = table.symlink
+        identifier = symlinks_dataset.Identifier(namespace=namespace, name=name, type="TABLE")
+        facets["symlinks"] = symlinks_dataset.SymlinksDatasetFacet(identifiers=[identifier])
+    return facets
+
+
+def _load_facet(group_id: str, kind: str, done: Mapping[str, Any] | None) -> KafkaOffsetsRunFacet:
+    facet = KafkaOffsetsRunFacet(groupId=group_id, kind=kind)
+    if done is not None:
+        by_topic: Mapping[str, Mapping[str, Sequence[int]]] | None = done["ranges"]
+        # A list: OpenLineage hides values by names of keys, and a topic may be called token.
+        if by_topic is not None:
+            facet.ranges = [
+                {"topic": topic, "partition": int(partition), "start": start, "end": end}
+                for topic, partitions in by_topic.items()
+                for partition, (start, end) in partitions.items()
+            ]
+        facet.batches, facet.records, facet.rows = done["batches"], done["records"], done["rows"]
+        facet.deadLetters, facet.complete = done["dead_letters"], done["complete"]
+    return facet
+
+
+def _known(what: str, read: Callable[[], T], level: int = logging.WARNING) -> T | None:
+    """Return what is read; None where it cannot be: an event without it is better than none."""
+    try:
+        return read()
+    except Exception as error:
+        # The message of a driver may hold what a log must not.
+        log.log(level, "OpenLineage gets no word of %s: %s", what, type(error).__name__)
+        return None
