@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +23,8 @@ from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.hooks.spark_log import FoldedLog
+from airflow_kafka_offsets.spark.display import Bar, is_watched
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.main import java_options
 from airflow_kafka_offsets.spark.package import write_job
@@ -65,12 +67,27 @@ class _Hook(SparkSubmitHook):
         super().__init__(**arguments)
         # The constructor takes properties, too; but they depend on the master, which only the constructor resolves.
         self._conf = {**_default_properties(self.resolved["master"]), **conf}
+        self._folded: FoldedLog | None = None
 
     @property
     def resolved(self) -> Mapping[str, Any]:
         """The connection as the hook understands it: `master`, `deploy_mode`, `spark_binary`."""
         resolved: Mapping[str, Any] = self._connection
         return resolved
+
+    def submit(self, application: str = "", **kwargs: Any) -> str | None:
+        """Run spark-submit, and log what it prints as `spark_log` says."""
+        self._folded = FoldedLog(log, Bar() if is_watched() else None)
+        # The command line is long, and the first of Spark's lines.
+        self._folded.fold()
+        try:
+            return super().submit(application, **kwargs)
+        finally:
+            self._folded.close()
+
+    def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
+        assert self._folded is not None
+        super()._process_spark_submit_log(self._folded.others(itr))
 
     def close(self) -> None:
         """Wait until spark-submit has exited, and close its pipe, which the hook leaves to the garbage collector."""

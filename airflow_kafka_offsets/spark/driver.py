@@ -13,8 +13,9 @@ from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import StagingError, TransformError
 from airflow_kafka_offsets.formats.read_schemas import with_texts
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
+from airflow_kafka_offsets.spark.display import Display
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes, print_line
+from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes
 from airflow_kafka_offsets.spark.slow_way import advice
 from airflow_kafka_offsets.spark.split_config import split_config
 from airflow_kafka_offsets.spark.tasks import RESULT_DDL, read_arrow, stage_slices, write_arrow
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def run(spark: SparkSession, job: StageJob) -> Manifest:
+def run(spark: SparkSession, job: StageJob, display: Display) -> Manifest:
     """Stage a batch: read and decode each slice, apply the transform, write files, and name them in the manifest.
 
     Only DataFrames are used, so that any session will do, also one of Spark Connect.
@@ -43,20 +44,21 @@ def run(spark: SparkSession, job: StageJob) -> Manifest:
         decoded = tasks.mapInArrow(lambda numbers: read_arrow(job, numbers), spark_ddl(job.columns))
         transformed = transform.apply(decoded)
         check_columns(transformed.columns, job.target, transform.name)
-        print_line(advice(transformed, transform.name))
+        if (text := advice(transformed, transform.name)) is not None:
+            display.line(text)
         staged = transformed.mapInArrow(lambda rows: write_arrow(job, rows), RESULT_DDL)
-    return stage_files(job, lambda: (StagedFile(*row) for row in staged.collect()))
+    return stage_files(job, lambda: (StagedFile(*row) for row in staged.collect()), display)
 
 
-def stage_files(job: StageJob, collect: Callable[[], Iterable[StagedFile]]) -> Manifest:
-    """Have Spark write the files of a job, print progress meanwhile, and write the manifest.
+def stage_files(job: StageJob, collect: Callable[[], Iterable[StagedFile]], display: Display) -> Manifest:
+    """Have Spark write the files of a job, show progress meanwhile, and write the manifest.
 
     :param collect: runs the Spark job; returns the files of the task attempts that Spark accepted
     :raises TransformError: the transform did not read all records
     """
     staging = StagingDirectory(job.staging_uri)
     notes = SliceNotes(staging)
-    with Progress(job, notes).printed():
+    with Progress(job, notes, display).printed():
         files = tuple(collect())
     return write_manifest(job, staging, files, notes)
 

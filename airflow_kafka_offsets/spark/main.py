@@ -22,8 +22,9 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
-from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.core.text import count, shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, StagingError, TransformError
+from airflow_kafka_offsets.spark.display import MarkedLines
 from airflow_kafka_offsets.spark.driver import run, stage_files
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import JOB, SECRET_PROPERTIES
@@ -99,12 +100,14 @@ def _run_submitted(job: StageJob, properties: dict[str, Any]) -> None:
 
     :param properties: those of Spark's that hold secrets
     """
+    display = MarkedLines()
+    display.line(f"Batch {job.batch_id}: {count(job.offsets, 'offset')} in {count(len(job.slices), 'slice')} for Spark")
     if job.dataframe_transform is not None:
         from pyspark.sql import SparkSession
 
         with hidden_pandas():
             session = SparkSession.builder.config(map=properties).getOrCreate()
-        run(session, job)
+        run(session, job, display)
         return
     without_pandas()
     from pyspark import SparkConf, SparkContext
@@ -118,7 +121,7 @@ def _run_submitted(job: StageJob, properties: dict[str, Any]) -> None:
 
     context = SparkContext.getOrCreate(SparkConf().setAll(list(properties.items())))
     tasks = context.parallelize(range(len(job.tasks)), len(job.tasks))
-    stage_files(job, tasks.mapPartitions(stage).collect)
+    stage_files(job, tasks.mapPartitions(stage).collect, display)
 
 
 def java_options(job: StageJob, environment: Mapping[str, str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from airflow_kafka_offsets.spark.display import display_here
 from airflow_kafka_offsets.spark.driver import run
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import write_package
@@ -45,7 +46,11 @@ class SessionLauncher:
         elif spark.sparkContext not in _with_package:
             spark.sparkContext.addPyFile(str(_archive()))
             _with_package.add(spark.sparkContext)
-        run(spark, job)
+        display = display_here()
+        try:
+            run(spark, job, display)
+        finally:
+            display.close()
 
     def on_kill(self) -> None:
         """Do nothing: the session belongs to the caller, who stops it."""

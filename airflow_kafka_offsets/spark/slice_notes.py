@@ -1,5 +1,5 @@
-"""The notes that the readers of slices leave in the staging directory, and what the driver makes of them: progress, printed while
-Spark works. Airflow copies standard output into the task's log.
+"""The notes that the readers of slices leave in the staging directory, and what the driver makes of them: progress, shown while
+Spark works.
 
 `progress-N.json` exists from the moment that slice N is started, and is overwritten while the slice is read. Each evaluation that
 reads slice N to its end writes a `slice-N-*.json`.
@@ -26,12 +26,16 @@ import pyarrow.compute as pc
 from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.formats.read_schemas import ReadSchema
+from airflow_kafka_offsets.spark.display import Display, Lines
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import SliceRead, StagedFile
 
 # A line for each slice helps if there are few. Of hundreds, the slowest are enough.
 _MAX_SLICES = 8
+
+# A batch that takes hours fills no log: after the first minutes, the pause between reports grows with its time.
+_REPORTS, _LONGEST_PAUSE = 20, 60.0
 
 # A note of a slice that is being read, or of one that was read to its end.
 _NOTE = re.compile(r"(?:progress-([0-9]+)|slice-([0-9]+)-[0-9a-f]+)\.json")
@@ -143,9 +147,10 @@ def _progress_name(index: int) -> str:
 
 
 class Progress:
-    """Prints how many of the planned records are read, in total and for each slice that is being read."""
+    """Shows how many of the planned records are read, in total and for each slice that is being read."""
 
-    def __init__(self, job: StageJob, notes: SliceNotes) -> None:
+    def __init__(self, job: StageJob, notes: SliceNotes, display: Display | None = None) -> None:
+        self._display = display if display is not None else Lines()
         self._job = job
         self._notes = notes
         self._started = time.monotonic()
@@ -156,7 +161,7 @@ class Progress:
         stop = threading.Event()
 
         def report() -> None:
-            while not stop.wait(self._job.progress_interval):
+            while not stop.wait(self._pause()):
                 self.report()
 
         thread = threading.Thread(target=report, name="progress", daemon=True)
@@ -168,6 +173,11 @@ class Progress:
             thread.join()
         self.report()
 
+    def _pause(self) -> float:
+        """Return the seconds until the next report: the longer the batch takes, the rarer are lines in the log."""
+        elapsed = time.monotonic() - self._started
+        return max(self._job.progress_interval, min(elapsed / _REPORTS, _LONGEST_PAUSE))
+
     def report(self) -> None:
         """Print how far the slices are, from the notes that their readers leave."""
         try:
@@ -175,7 +185,7 @@ class Progress:
             reading = self._notes.progress(found.started - found.finished.keys())
         except (OSError, ValueError) as error:
             # This is only a display. A store that fails now fails the batch where it matters.
-            print(f"Progress is not known: {error}", flush=True)
+            self._display.line(f"Progress is not known: {error}")
             return
         job, reads = self._job, [*found.finished.values(), *reading.values()]
         records = sum(read.records or 0 for read in reads)
@@ -196,10 +206,4 @@ class Progress:
             lines.append(
                 f"  and {count(len(slowest) - _MAX_SLICES, 'more slice that is', 'more slices that are')} further"
             )
-        print("\n".join(lines), flush=True)
-
-
-def print_line(text: str | None) -> None:
-    """Print a line for the task's log, if there is one."""
-    if text is not None:
-        print(text, flush=True)
+        self._display.progress(lines, records, job.offsets)
