@@ -65,10 +65,12 @@ def submit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("submit")
-def test_sparks_lines_are_folded_and_others_stand_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_sparks_lines_are_folded_and_others_stand_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     hook = _Hook(conf={}, conn_id="spark_default")
     # Airflow's own does not reach the root logger.
-    hook._log = logging.getLogger(__name__)
+    monkeypatch.setattr(hook, "_log", logging.getLogger(__name__))
     with caplog.at_level(logging.INFO):
         hook.submit("application.py")
     hook.close()

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from sqlalchemy.engine import Engine
 
+from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
 from tests.support.airflow_runs import DAGS, airflow_uri
 from tests.support.clients import produce
 from tests.support.loads import TopicFactory, names
-from tests.support.warm_airflow import WarmAirflowHome
 
-pytestmark = pytest.mark.server
+# A process of its own loads the provider anew. `test_lineage_names` has what needs no run.
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 SECRET = "canary-8d2f"
 
@@ -25,7 +26,7 @@ SECRET = "canary-8d2f"
 class Lineage:
     """An Airflow whose OpenLineage provider writes to a file."""
 
-    def __init__(self, home: WarmAirflowHome, file: Path) -> None:
+    def __init__(self, home: AirflowHome, file: Path) -> None:
         self._home = home
         self._file = file
 
@@ -54,8 +55,8 @@ def lineage(kafka: KafkaBroker, engine: Engine, tmp_path: Path) -> Iterator[Line
         else url.set(drivername="postgres").render_as_string(False),
     }
     transport = json.dumps({"type": "file", "log_file_path": str(file), "append": True})
-    config = {"openlineage.transport": transport, "openlineage.namespace": "tests"}
-    with WarmAirflowHome(dags=DAGS, connections=connections, config=config) as home:
+    config = {"openlineage.transport": transport, "openlineage.execution_timeout": "120"}
+    with AirflowHome(dags=DAGS, connections=connections, config=config) as home:
         yield Lineage(home, file)
 
 

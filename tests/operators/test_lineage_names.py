@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import Branch, DeltaTable, ParquetDataset, SqlTable
+from airflow_kafka_offsets import (
+    Branch,
+    DeltaTable,
+    Json,
+    KafkaBatchOperator,
+    KafkaRewindOperator,
+    ParquetDataset,
+    SqlTable,
+)
 from airflow_kafka_offsets.operators.assets import topic_uris
 from airflow_kafka_offsets.operators.lineage import FACET, Table, _load_facet, _topic, file_name, sql_name, tables_of
+from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
 from airflow_kafka_offsets.sinks.fan_out import as_sink
+
+DONE: dict[str, Any] = {
+    "ranges": {"orders": {"0": [0, 5]}},
+    "batches": [1],
+    "records": 5,
+    "rows": 5,
+    "dead_letters": 0,
+    "complete": True,
+}
 
 
 @pytest.mark.parametrize(
@@ -80,16 +100,78 @@ def test_a_table_that_is_not_created_yet_has_a_name_and_no_columns(tmp_path: Pat
 
 
 def test_the_names_of_topics_are_values_and_no_keys_which_openlineage_could_hide() -> None:
-    done = {
-        "ranges": {"access_token": {"0": [0, 5]}},
-        "batches": [1],
-        "records": 5,
-        "rows": 5,
-        "dead_letters": 0,
-        "complete": True,
-    }
+    done = DONE | {"ranges": {"access_token": {"0": [0, 5]}}}
     assert _load_facet("loader", "load", done).ranges == [
         {"topic": "access_token", "partition": 0, "start": 0, "end": 5}
     ]
     assert _load_facet("loader", "load", done | {"ranges": None}).ranges is None
     assert FACET == "kafkaOffsets"
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The namespace of a database with a table of orders, which connections name."""
+    with sa.create_engine(f"sqlite:///{tmp_path}/shop.db").begin() as conn:
+        conn.execute(sa.text("CREATE TABLE orders (id BIGINT NOT NULL)"))
+    kafka = {"bootstrap.servers": "one:9092,two:9092", "sasl.password": "canary"}
+    connections: dict[str, Any] = {
+        "warehouse": {"conn_type": "sqlite", "host": f"{tmp_path}/shop.db", "password": "canary"},
+        "kafka_default": {"conn_type": "kafka", "extra": kafka},
+    }
+    for name, value in connections.items():
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(value))
+    return f"sqlite://{tmp_path}/shop.db"
+
+
+def test_a_load_names_what_it_reads_and_writes_and_in_the_end_how_much(warehouse: str) -> None:
+    load = KafkaBatchOperator(
+        task_id="load",
+        group_id="loader",
+        topics=["orders"],
+        value_format=Json("id BIGINT"),
+        sink=SqlTable("orders", conn_id="warehouse"),
+    )
+    started = load.get_openlineage_facets_on_start()
+    load._done = DONE
+    for lineage in (started, load.get_openlineage_facets_on_complete(None)):
+        assert [(read.namespace, read.name) for read in lineage.inputs] == [("kafka://one:9092", "orders")]
+        assert [(written.namespace, written.name) for written in lineage.outputs] == [(warehouse, "orders")]
+        assert "canary" not in repr(lineage)
+    assert started.run_facets[FACET].ranges is None
+    assert lineage.run_facets[FACET].ranges == [{"topic": "orders", "partition": 0, "start": 0, "end": 5}]
+    assert lineage.outputs[0].outputFacets["outputStatistics"].rowCount == 5
+
+
+def test_a_rewind_names_what_moved_and_the_rows_it_removed(warehouse: str) -> None:
+    rewind = KafkaRewindOperator(
+        task_id="rewind",
+        group_id="loader",
+        scenario="to-earliest",
+        offsets_conn_id="warehouse",
+        replace=SqlTable("orders", conn_id="warehouse"),
+    )
+    stays = {"topic": "orders", "partition": 1, "old": 3, "new": 3}
+    moves = {"topic": "orders", "partition": 0, "old": 5, "new": 0}
+    rewind._done = {
+        "partitions": [moves | {"reread": 5}, stays],
+        "executed": True,
+        "batch_id": 4,
+        "rows_removed": 5,
+        "dead_letters_removed": 0,
+    }
+    lineage = rewind.get_openlineage_facets_on_complete(None)
+
+    facet = lineage.run_facets[FACET]
+    assert (facet.ranges, facet.batches, facet.rows) == ([moves], [4], 5)
+    assert [(read.namespace, read.name) for read in lineage.inputs] == [("kafka://one:9092", "orders")]
+    assert [(written.namespace, written.name) for written in lineage.outputs] == [(warehouse, "orders")]
+
+
+def test_what_cannot_be_read_is_left_out(warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_KAFKA_DEFAULT")
+    verified = KafkaVerifyOperator(task_id="verify", group_id="loader", sink=SqlTable("orders", conn_id="warehouse"))
+    assert [read.name for read in verified.get_openlineage_facets_on_start().inputs] == ["orders"]
+    rewind = KafkaRewindOperator(
+        task_id="rewind", group_id="loader", scenario="to-earliest", offsets_conn_id="warehouse"
+    )
+    assert rewind.get_openlineage_facets_on_start().inputs == []
