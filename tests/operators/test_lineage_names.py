@@ -115,7 +115,7 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         conn.execute(sa.text("CREATE TABLE orders (id BIGINT NOT NULL)"))
     kafka = {"bootstrap.servers": "one:9092,two:9092", "sasl.password": "canary"}
     connections: dict[str, Any] = {
-        "warehouse": {"conn_type": "sqlite", "host": f"{tmp_path}/shop.db", "password": "canary"},
+        "warehouse": {"conn_type": "sqlite", "host": f"{tmp_path}/shop.db"},
         "kafka_default": {"conn_type": "kafka", "extra": kafka},
     }
     for name, value in connections.items():
