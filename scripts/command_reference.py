@@ -1,4 +1,4 @@
-"""Writes docs/commands.md from the `--help` of every command of `airflow kafka-offsets`. Run by `make reference`."""
+"""Writes docs/commands.md from the `--help` of every command of `airflow kafka-offsets` and `kafka-offsets`. Run by `make reference`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,32 @@ in ISO 8601 and durations in seconds; `table` and `plain` are for people. Passwo
 
 `--conn-id` is the connection of the database that a load writes into, which has the state tables. `--schema` and `--prefix` are
 `offsets_schema` and `offsets_prefix` of the operator.
+
+`kafka-offsets` has the same commands [without Airflow](#without-airflow).
+"""
+
+_WITHOUT_AIRFLOW = """
+# Without Airflow
+
+`kafka-offsets` is installed with the package. It does not import Airflow, which is most of what a command costs:
+`python -m benchmarks.commands` compares the processor time of both. Its database and its cluster are not Airflow's connections, but
+
+* a database URL, such as `postgresql://loader:…@db/warehouse`: in the environment variable `KAFKA_OFFSETS_DATABASE`, or in a file that
+  `--database-file` or `KAFKA_OFFSETS_DATABASE_FILE` names. A URL without a password may also be given as `--database`: the driver finds
+  the password where it always does, for Postgres in `PGPASSFILE`. The query of a URL has the options of the driver, such as `sslmode`;
+* a configuration of Kafka with [librdkafka's properties](https://github.com/confluentinc/librdkafka/blob/master/CONFIGURATION.md),
+  as JSON or as lines of `name=value`: in a file that `--kafka-config` or `KAFKA_OFFSETS_KAFKA_CONFIG` names. The variable may also hold the
+  JSON itself.
+
+An argument that contains a password is refused, because every user of the machine can read the arguments of a process.
+
+```sh
+export KAFKA_OFFSETS_DATABASE_FILE=~/.warehouse-url KAFKA_OFFSETS_KAFKA_CONFIG=~/client.properties
+kafka-offsets groups
+kafka-offsets lag orders_loader
+```
+
+`doctor` and `replay` need Airflow's connections, and so do targets and pipelines of a task (`--dag-id`): `airflow kafka-offsets` has them.
 """
 
 
@@ -33,7 +59,9 @@ def reference() -> str:
     try:
         parsers = commands()
         sections = [
-            f"\n## {name}\n\n```text\n{parser.format_help().strip()}\n```\n" for name, parser in sorted(parsers.items())
+            *(_section(name, parser) for name, parser in sorted(parsers.items())),
+            _WITHOUT_AIRFLOW,
+            *(_section(f"kafka-offsets {name}".strip(), parser) for name, parser in own_commands().items()),
         ]
     finally:
         for name, value in before.items():
@@ -49,11 +77,27 @@ def commands() -> dict[str, argparse.ArgumentParser]:
     """Return the parser of every command, by name, as Airflow builds them."""
     from airflow.cli.cli_parser import get_parser
 
+    return _commands(_subparsers(get_parser())["kafka-offsets"])
+
+
+def own_commands() -> dict[str, argparse.ArgumentParser]:
+    """Return the parser of `kafka-offsets`, whose name is empty, and of every command, by name."""
+    from airflow_kafka_offsets.cli.program import parser
+
+    root = parser()
+    return {"": root, **_commands(root)}
+
+
+def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     found = {}
-    for name, parser in _subparsers(_subparsers(get_parser())["kafka-offsets"]).items():
-        of_group = _subparsers(parser)
-        found |= {f"{name} {own}": command for own, command in of_group.items()} if of_group else {name: parser}
+    for name, own in _subparsers(parser).items():
+        of_group = _subparsers(own)
+        found |= {f"{name} {inner}": command for inner, command in of_group.items()} if of_group else {name: own}
     return found
+
+
+def _section(name: str, parser: argparse.ArgumentParser) -> str:
+    return f"\n## {name}\n\n```text\n{parser.format_help().strip()}\n```\n"
 
 
 def _subparsers(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:

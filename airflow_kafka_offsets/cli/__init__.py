@@ -1,7 +1,8 @@
-"""`airflow kafka-offsets …`: prints what the packages below decide and store, and decides nothing itself.
+"""The command line: prints what the packages below decide and store, and decides nothing itself.
 
 `commands` is the table of all commands with their arguments; `make reference` writes it into `docs/commands.md`. Each command is a
-function decorated with `command.command`, in a module that is imported when the command runs.
+function decorated with `command.command`, in a module that is imported when the command runs. Two programs are made of the table:
+`airflow kafka-offsets` (`airflow_program`), with Airflow's connections, and `kafka-offsets` (`program`), which does not import Airflow.
 """
 
 from __future__ import annotations
@@ -11,18 +12,6 @@ from typing import Any
 
 def get_commands() -> list[Any]:
     """Return the command group that Airflow adds to its command line."""
-    from airflow.cli.cli_config import GroupCommand
+    from airflow_kafka_offsets.cli.airflow_program import command_group
 
-    from airflow_kafka_offsets.cli.commands import COMMANDS
-
-    return [
-        GroupCommand(
-            name="kafka-offsets",
-            help="Offsets and batches of Kafka loads",
-            description=(
-                "Show, check and correct what loads of Kafka topics have stored in a database. Data goes to standard output, "
-                "notes to standard error. A failure is one line on standard error, and an exit code other than 0."
-            ),
-            subcommands=COMMANDS,
-        )
-    ]
+    return [command_group()]

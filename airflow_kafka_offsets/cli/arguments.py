@@ -1,4 +1,4 @@
-"""The arguments that commands share, and the types of their values.
+"""The arguments that commands share, and the types of their values, for `airflow kafka-offsets` and `kafka-offsets`.
 
 Airflow imports this module with every command line that it builds: heavy imports belong into functions.
 """
@@ -6,11 +6,10 @@ Airflow imports this module with every command line that it builds: heavy import
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
-
-from airflow.cli.cli_config import ARG_OUTPUT, Arg
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.core.instants import Start
@@ -18,28 +17,38 @@ if TYPE_CHECKING:
 _COMMITTED_BY = "committed-by:"
 
 
-def option(flag: str, text: str, **settings: Any) -> Any:
+class Argument(NamedTuple):
+    """An argument of a command.
+
+    :param flags: as it is typed; a name without hyphens is positional
+    :param settings: as for `ArgumentParser.add_argument`
+    """
+
+    flags: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+
+def option(flag: str, text: str, **settings: Any) -> Argument:
     """Return an argument of a command; a default that is not empty is named in the help.
 
     :param text: the help
     :param settings: as for `ArgumentParser.add_argument`
     """
     default = f" (default: {settings['default']})" if settings.get("default") else ""
-    # Airflow does not annotate it.
-    return Arg((flag,), help=text + default, **settings)  # type: ignore[no-untyped-call]
+    return Argument((flag,), {"help": text + default, **settings})
 
 
-def switch(flag: str, text: str) -> Any:
+def switch(flag: str, text: str) -> Argument:
     """Return an argument that is true if it is given."""
     return option(flag, text, action="store_true")
 
 
-def choice(flag: str, text: str, *choices: str) -> Any:
+def choice(flag: str, text: str, *choices: str) -> Argument:
     """Return an argument that is one of some words, by default the first."""
     return option(flag, text, choices=choices, default=choices[0])
 
 
-def repeated(flag: str, text: str, fallback: str = "", **settings: Any) -> Any:
+def repeated(flag: str, text: str, fallback: str = "", **settings: Any) -> Argument:
     """Return an argument that may be given several times.
 
     :param fallback: what it is if it is not given, for the help
@@ -48,12 +57,12 @@ def repeated(flag: str, text: str, fallback: str = "", **settings: Any) -> Any:
     return option(flag, f"{text}; may be given several times{default}", action="append", **settings)
 
 
-def topics(text: str, fallback: str = "", **settings: Any) -> Any:
+def topics(text: str, fallback: str = "", **settings: Any) -> Argument:
     """Return the argument `--topic`, which may be given several times."""
     return repeated("--topic", text, fallback, dest="topics", **settings)
 
 
-def kafka_group(flag: str) -> Any:
+def kafka_group(flag: str) -> Argument:
     """Return the argument that names a consumer group in Kafka."""
     return option(flag, "the consumer group in Kafka", type=consumer_group, required=True, metavar="KAFKA_GROUP")
 
@@ -92,7 +101,18 @@ def start(text: str) -> Start:
     return duration(text) if text.startswith("P") else text
 
 
-OUTPUT = ARG_OUTPUT
+_FORMATS = ("table", "json", "yaml", "plain")
+
+# The words are those of Airflow's own commands.
+OUTPUT = Argument(
+    ("-o", "--output"),
+    {
+        "help": "Output format. Allowed values: json, yaml, plain, table (default: table)",
+        "default": _FORMATS[0],
+        "choices": _FORMATS,
+        "metavar": f"({', '.join(_FORMATS)})",
+    },
+)
 
 DATABASE = (
     option("--conn-id", "the Airflow connection of the database with the state tables", required=True),
@@ -120,7 +140,7 @@ TASK = (
 )
 """The arguments that name a task of a DAG."""
 
-TABLE = option("--table", "the table that the group loads into, without --dag-id")
+TABLE = option("--table", "the table that the group loads into, in place of a task of a DAG")
 
 OF_TASK = "that of the task of --task-id, or else"
 

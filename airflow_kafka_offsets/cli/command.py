@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import re
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING
 
-from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from airflow_kafka_offsets.cli.connections import Connections
 from airflow_kafka_offsets.cli.output import note
 from airflow_kafka_offsets.core.offsets import Scope, parse_scope
 from airflow_kafka_offsets.database.errors import database_message, is_refused_login
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
-from airflow_kafka_offsets.hooks.connections import kafka_cluster, open_database
-from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.replaying.bounds import OffsetBounds
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.kafka.cluster import Cluster
 
 KAFKA_TIMEOUT_SECONDS = 10.0
 """How long a command waits for an answer of Kafka: less than a task, since a person waits for the command."""
@@ -33,19 +36,33 @@ class _UsageError(Exception):
     """An option has a value that it cannot have."""
 
 
-@contextmanager
-def command(name: str) -> Iterator[None]:
-    """Report a failure in one line on standard error, and exit with 1, or with 2 for a usage error; decorates the function of a command.
+def command(name: str) -> Callable[[Callable[[Namespace], None]], Callable[[Namespace], None]]:
+    """Have the function of a command report a failure in one line on standard error, and exit with 1, or with 2 for a usage error.
 
-    :param name: the name of the command after `airflow kafka-offsets`
+    :param name: the name of the command after `kafka-offsets`
     """
-    try:
-        yield
-    except _UsageError as error:
-        note(f"kafka-offsets {name}: {one_line(error)}")
-        raise SystemExit(2) from error
-    except (AirflowException, KafkaOffsetsError, SQLAlchemyError, ImportError) as error:
-        raise SystemExit(f"kafka-offsets {name}: {one_line(describe_error(error))}") from error
+
+    def decorate(function: Callable[[Namespace], None]) -> Callable[[Namespace], None]:
+        @wraps(function)
+        def run(args: Namespace) -> None:
+            connections: Connections = args.connections
+            reported: tuple[type[Exception], ...] = (
+                KafkaOffsetsError,
+                SQLAlchemyError,
+                ImportError,
+                *connections.errors,
+            )
+            try:
+                function(args)
+            except _UsageError as error:
+                note(f"kafka-offsets {name}: {one_line(error)}")
+                raise SystemExit(2) from error
+            except reported as error:
+                raise SystemExit(f"kafka-offsets {name}: {one_line(describe_error(error, connections))}") from error
+
+        return run
+
+    return decorate
 
 
 @contextmanager
@@ -60,34 +77,33 @@ def usage() -> Iterator[None]:
         raise _UsageError(str(error)) from error
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: Exception, connections: Connections) -> str:
     """Return what happened and what to do, without statements, values and URLs."""
     if isinstance(error, DBAPIError) and is_refused_login(error):
-        return f"the database refuses the login: {database_message(error)}. Correct the connection of --conn-id"
+        return f"the database refuses the login: {database_message(error)}. Correct {connections.database}"
     if isinstance(error, DBAPIError):
-        return (
-            f"the database says: {database_message(error)}. 'airflow kafka-offsets doctor' with the same --conn-id, --schema and "
-            "--prefix shows what is missing"
-        )
+        return f"the database says: {database_message(error)}. {connections.doctor} shows what is missing"
     if isinstance(error, SQLAlchemyError):
-        return f"the database connection cannot be used ({type(error).__name__}): check its type, host and extra"
-    if isinstance(error, AirflowNotFoundException):
-        return f"{error}. Name another connection, or add this one: 'airflow connections add'"
+        return f"the database connection cannot be used ({type(error).__name__}): check {connections.database}"
     if isinstance(error, ImportError):
-        return f"{error}: install what the connection's type needs, for example the extra [postgres]"
-    return str(error)
+        return f"{error}: install what the database needs, for example the extra [postgres]"
+    return connections.describe(error) if isinstance(error, connections.errors) else str(error)
 
 
 @contextmanager
 def database(args: Namespace) -> Iterator[Ledger]:
-    """Open the database of `--conn-id` for a block, with the state tables of `--schema` and `--prefix`."""
-    with open_database(args.conn_id) as engine:
+    """Open the database of the arguments for a block, with the state tables of `--schema` and `--prefix`."""
+    with args.connections.open_database() as engine:
         yield Ledger(engine, Tables.of(args.schema, args.prefix))
 
 
 def cluster(args: Namespace) -> Cluster:
-    """Return the cluster of `--kafka-conn-id`."""
-    return kafka_cluster(args.kafka_conn_id, args.isolation_level, timeout=KAFKA_TIMEOUT_SECONDS)
+    """Return the cluster of the arguments."""
+    # Commands that ask the database only do without Kafka's client.
+    from airflow_kafka_offsets.kafka.cluster import Cluster
+
+    config = args.connections.kafka_config()
+    return Cluster(config, isolation_level=args.isolation_level, timeout=KAFKA_TIMEOUT_SECONDS)
 
 
 @usage()

@@ -1,4 +1,4 @@
-"""The table of commands: function, help, example and arguments of each.
+"""The table of commands: function, help, example and arguments of each. `airflow kafka-offsets` and `kafka-offsets` are made of it.
 
 A new command is an entry here and a function in a module of this package.
 """
@@ -6,33 +6,63 @@ A new command is an entry here and a function in a module of this package.
 from __future__ import annotations
 
 import textwrap
-from typing import Any
-
-from airflow.cli.cli_config import ActionCommand, GroupCommand, lazy_load_command
+from typing import NamedTuple
 
 from airflow_kafka_offsets.cli import arguments as shared
-from airflow_kafka_offsets.cli.arguments import option, positive, repeated, switch, topics
+from airflow_kafka_offsets.cli.arguments import Argument, option, positive, repeated, switch, topics
 
 # Airflow prints help without wrapping it.
 _HELP_WIDTH = 100
 
 
+SUMMARY = "Offsets and batches of Kafka loads"
+
+DESCRIPTION = (
+    "Show, check and correct what loads of Kafka topics have stored in a database. Data goes to standard output, "
+    "notes to standard error. A failure is one line on standard error, and an exit code other than 0."
+)
+
+
+class Command(NamedTuple):
+    """A command.
+
+    :param function: module and name in this package
+    :param examples: command lines, the first of which begins on the first line
+    """
+
+    name: str
+    function: str
+    help: str
+    description: str
+    examples: str
+    arguments: tuple[Argument, ...]
+
+
+class Group(NamedTuple):
+    """Commands with a name in common."""
+
+    name: str
+    help: str
+    description: str
+    commands: tuple[Command, ...]
+
+
 def _command(
-    function: str, summary: str, description: str, example: str, *arguments: Any, within: str = ""
-) -> ActionCommand:
+    function: str, summary: str, description: str, example: str, *arguments: Argument, within: str = ""
+) -> Command:
     """Return a command.
 
     :param function: module and name in this package; imported when the command runs
     :param example: the command line after `airflow kafka-offsets`, which begins with the command's name
     :param within: the name of the group that it is a command of, if there is one
     """
-    return ActionCommand(
+    return Command(
         name=example.split(maxsplit=1)[0],
+        function=function,
         help=summary,
         description=textwrap.fill(description, _HELP_WIDTH),
-        epilog=f"Example: airflow kafka-offsets {f'{within} ' * bool(within)}{example}",
-        func=lazy_load_command(f"airflow_kafka_offsets.cli.{function}"),
-        args=arguments,
+        examples=f"airflow kafka-offsets {f'{within} ' * bool(within)}{example}",
+        arguments=arguments,
     )
 
 
@@ -57,7 +87,7 @@ _ISOLATION_LEVEL = option(
 
 _SPARK_CONN_ID = option("--spark-conn-id", f"the Airflow connection of Spark (default: {shared.OF_TASK} spark_default)")
 
-COMMANDS = (
+COMMANDS: tuple[Command | Group, ...] = (
     _command(
         "state.init",
         "Create or upgrade the state tables",
@@ -247,7 +277,7 @@ COMMANDS = (
         "export orders_loader --conn-id warehouse > positions.csv",
         *shared.GROUP,
     ),
-    GroupCommand(
+    Group(
         name="dead-letters",
         help="Look at dead letters, put them through the pipeline again, or drop them",
         description=textwrap.fill(
@@ -255,7 +285,7 @@ COMMANDS = (
             "it is now, or drop what they hold.",
             _HELP_WIDTH,
         ),
-        subcommands=(
+        commands=(
             _command(
                 "letters.list_letters",
                 "Count dead letters by batch, partition and error class",

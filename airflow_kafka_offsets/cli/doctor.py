@@ -147,7 +147,7 @@ def _run(check: _Check, machine: Machine) -> tuple[str, str, str | None]:
         # Not as other commands report it: they refer the user to doctor.
         return "failed", f"the database says: {database_message(error)}", check.fix
     except (AirflowException, KafkaOffsetsError, SQLAlchemyError, ImportError) as error:
-        return "failed", describe_error(error), check.fix
+        return "failed", describe_error(error, machine.connections), check.fix
     except Exception as error:
         # The message of an unexpected error may contain anything.
         return "failed", f"an unexpected error: {type(error).__module__}.{type(error).__name__}", check.fix

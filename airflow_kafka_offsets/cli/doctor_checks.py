@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from airflow.sdk import BaseHook
 
 from airflow_kafka_offsets.cli.command import KAFKA_TIMEOUT_SECONDS, database, scope
+from airflow_kafka_offsets.cli.connections import Connections
 from airflow_kafka_offsets.cli.doctor_database import (
     CheckFailedError,
     CheckSkipped,
@@ -23,7 +24,7 @@ from airflow_kafka_offsets.cli.doctor_database import (
     try_to_create,
 )
 from airflow_kafka_offsets.core.text import count, first_few
-from airflow_kafka_offsets.hooks.connections import database_weakness, kafka_config, make_launcher
+from airflow_kafka_offsets.hooks.connections import database_weakness, make_launcher
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from airflow_kafka_offsets.kafka.config import weaknesses
 from airflow_kafka_offsets.ledger.group_table import tables_of_groups
@@ -46,6 +47,7 @@ class Machine:
 
     def __init__(self, args: Namespace) -> None:
         self._args = args
+        self.connections: Connections = args.connections
         self._topics: Sequence[str] = list(scope(args))
         self._kafka_config: dict[str, Any] = {}
         self._is_installed = False
@@ -148,7 +150,7 @@ class Machine:
         return f"pgpq {version}, driver {dialect.driver}"
 
     def kafka_connection(self) -> str:
-        self._kafka_config = kafka_config(self._args.kafka_conn_id)
+        self._kafka_config = self.connections.kafka_config()
         protocol = self._kafka_config.get("security.protocol", "plaintext")
         return f"{self._kafka_config['bootstrap.servers']}, security.protocol={protocol}"
 

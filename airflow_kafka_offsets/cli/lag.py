@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets show`, `lag` and `plan`: how far behind a group is, and what its next batch would load.
+"""`kafka-offsets show`, `lag` and `plan`: how far behind a group is, and what its next batch would load.
 
 They print what `lag.measure` and `loading.plan` return.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from airflow_kafka_offsets.cli.command import cluster, command, database, scope, usage, whole_topics
 from airflow_kafka_offsets.cli.output import note, show
@@ -21,9 +22,11 @@ from airflow_kafka_offsets.lag.report import LagReport, measures
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.install import check_installed
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.loading.outlook import Outlook, known_topics, next_batch
-from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
-from airflow_kafka_offsets.loading.pipeline import LoadOptions
+
+# `show` and `lag` are to answer at once: what loads need is imported where a load is planned.
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.loading.outlook import Outlook
+    from airflow_kafka_offsets.loading.pipeline import LoadOptions
 
 
 @command("show")
@@ -75,7 +78,7 @@ def _report(args: Namespace) -> LagReport:
     kafka = cluster(args)
     with database(args) as ledger:
         report = measure_lag(ledger, kafka, question)
-        if not report.partitions and (topics := known_topics(ledger, args.group)):
+        if not report.partitions and (topics := _known_topics(ledger, args.group)):
             note(f"No position of group {args.group!r} is stored yet: these are the topics of its open batch")
             report = measure_lag(ledger, kafka, replace(question, scope=dict.fromkeys(topics)))
     if report.unknown_headroom is not None:
@@ -107,6 +110,8 @@ def _some_of(errors: int, partitions: int) -> str:
 @command("plan")
 def plan(args: Namespace) -> None:
     """Print the open batch of a group, or the batch that a load would plan now."""
+    from airflow_kafka_offsets.loading.outlook import next_batch
+
     options = _options(args)
     named = whole_topics(args, "a load plans all of their partitions")
     kafka = cluster(args)
@@ -146,6 +151,9 @@ def _options(args: Namespace) -> LoadOptions:
 
     :raises ConfigurationError: an option cannot work
     """
+    from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
+    from airflow_kafka_offsets.loading.pipeline import LoadOptions
+
     given = {"group_id": args.group, "isolation_level": args.isolation_level, "slice_offsets": args.slice_offsets}
     check(given | ({"topics": args.topics} if args.topics else {}), PIPELINE_RULES)
     options = LoadOptions(
@@ -174,12 +182,18 @@ def _topics(args: Namespace, named: list[str], ledger: Ledger, kafka: Cluster) -
         check_cluster(args.group, group.cluster_id, kafka.cluster_id())
     else:
         note(f"The state tables have no group {args.group!r}: this is what its first run would load")
-    topics = named or known_topics(ledger, args.group)
+    topics = named or _known_topics(ledger, args.group)
     if not topics:
         raise ConfigurationError(
             f"Nothing is stored of group {args.group!r} yet: name the topics of the load with --topic"
         )
     return topics
+
+
+def _known_topics(ledger: Ledger, group: str) -> list[str]:
+    from airflow_kafka_offsets.loading.outlook import known_topics
+
+    return list(known_topics(ledger, group))
 
 
 def _summary(args: Namespace, outlook: Outlook, topics: list[str]) -> str:

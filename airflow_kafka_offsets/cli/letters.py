@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets dead-letters list`, `show`, `replay` and `drop`."""
+"""`kafka-offsets dead-letters list`, `show`, `replay` and `drop`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.hooks.connections import make_launcher
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.letters.drop import drop_letters
 from airflow_kafka_offsets.letters.replay import replay_letters
@@ -59,7 +58,7 @@ def replay(args: Namespace) -> None:
             pipeline, _, spark, connections = pipeline_of(args, topics, ledger.tables)
             launcher = None
             if pipeline.needs_spark_sql:
-                launcher = make_launcher(**spark, name=f"dead-letters.{args.group}")
+                launcher = args.connections.launcher(*spark, name=f"dead-letters.{args.group}")
             replayed = replay_letters(
                 letters,
                 pipeline,

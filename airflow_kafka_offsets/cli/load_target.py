@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,7 +11,6 @@ from airflow_kafka_offsets.cli.command import usage
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.raw import Raw
-from airflow_kafka_offsets.hooks.connections import connected_sink, registry_config, sink_connections
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.sink import Sink
@@ -23,13 +22,14 @@ _OF_TASK = ("table", "table_schema", "columns", "transform", "upsert_key", "stag
 class CommandPipeline(NamedTuple):
     """A pipeline of a command, and the connections that it runs with.
 
-    :param spark: the arguments of `make_launcher`, but for the name
+    :param kafka_conn_id: where the arguments name none
+    :param spark: the connection, and the properties of the task
     :param connections: what those of the formats and the sink hold
     """
 
     pipeline: Pipeline
     kafka_conn_id: str
-    spark: dict[str, Any]
+    spark: tuple[str, Mapping[str, Any] | None]
     connections: dict[str, dict[str, Any]]
 
 
@@ -66,6 +66,7 @@ def sink_of(args: Namespace, table: str | None) -> tuple[Sink, str]:
         upsert_key = tuple(getattr(args, "upsert_key", None) or ())
         return SqlTable(table, args.table_schema, upsert_key=upsert_key), Pipeline.isolation_level
     from airflow_kafka_offsets.cli.dag_task import find_task
+    from airflow_kafka_offsets.hooks.connections import connected_sink
 
     task = find_task(args.dag_id, args.task_id, only=("group_id",))
     _check_group(args, task.group_id)
@@ -77,6 +78,8 @@ def pipeline_of(args: Namespace, topics: Sequence[str], tables: Tables) -> Comma
 
     :param topics: of the records; where there are none, those of the task
     """
+    conf: Mapping[str, Any] | None
+    connections: dict[str, dict[str, Any]]
     if args.dag_id is None:
         pipeline = Pipeline(
             group_id=args.group,
@@ -87,19 +90,19 @@ def pipeline_of(args: Namespace, topics: Sequence[str], tables: Tables) -> Comma
             staging_dir=args.staging_dir,
             tables=tables,
         )
-        kafka_conn_id, spark_conn_id, conf = "kafka_default", "spark_default", None
+        kafka_conn_id, spark_conn_id, conf, connections = "kafka_default", "spark_default", None, {}
     else:
         from airflow_kafka_offsets.cli.dag_task import find_task
+        from airflow_kafka_offsets.hooks.connections import registry_config, sink_connections
 
         task = find_task(args.dag_id, args.task_id)
         pipeline = replace(task.pipeline(), tables=tables)
         pipeline = replace(pipeline, topics=tuple(topics) or pipeline.topics)
         _check_group(args, pipeline.group_id)
         kafka_conn_id, spark_conn_id, conf = task.kafka_conn_id, task.spark_conn_id, task.spark_conf
-    spark = {"conn_id": args.spark_conn_id or spark_conn_id, "conf": conf}
-    connections = {conn_id: registry_config(conn_id) for conn_id in pipeline.conn_ids}
-    connections |= sink_connections(pipeline.sink)
-    return CommandPipeline(pipeline, getattr(args, "kafka_conn_id", None) or kafka_conn_id, spark, connections)
+        connections = {conn_id: registry_config(conn_id) for conn_id in pipeline.conn_ids}
+        connections |= sink_connections(pipeline.sink)
+    return CommandPipeline(pipeline, kafka_conn_id, (args.spark_conn_id or spark_conn_id, conf), connections)
 
 
 def _check_group(args: Namespace, group_id: str) -> None:

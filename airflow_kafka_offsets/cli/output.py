@@ -6,9 +6,13 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow.cli.simple_table import AirflowConsole
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Of a table that is no terminal: rows must not break.
+_WIDTH = 200
 
 
 def show(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] = ()) -> None:
@@ -21,15 +25,13 @@ def show(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] 
     :param output: table, json, yaml or plain
     :param columns: the columns of a table; all by default
     """
-    console: Any = AirflowConsole(markup=False, emoji=False, highlight=False)
     if output in ("json", "yaml"):
-        values = [{key: _value(value) for key, value in row.items()} for row in rows]
-        getattr(console, f"print_as_{output}")(values)
+        _print(json.dumps([{key: _value(value) for key, value in row.items()} for row in rows]), output)
     elif rows:
-        texts = [{_heading(key): _text(row[key]) for key in columns or row} for row in rows]
-        getattr(console, "print_as_table" if output == "table" else "print_as_plain_table")(texts)
+        headings = [_heading(key) for key in columns or rows[0]]
+        texts = [[_text(row[key]) for key in columns or row] for row in rows]
+        (_print_table if output == "table" else _print_plain)(headings, texts)
     else:
-        # Airflow would print "No data found" to standard output.
         note("There is nothing to show")
 
 
@@ -39,16 +41,55 @@ def show_value(value: Mapping[str, Any], output: str) -> None:
     :param value: what JSON can hold
     :param output: json or yaml
     """
-    if output == "json":
-        sys.stdout.write(json.dumps(value, indent=2) + "\n")
-    else:
-        console: Any = AirflowConsole(markup=False, emoji=False, highlight=False)
-        console.print_as_yaml(value)
+    _print(json.dumps(value, indent=2), output)
 
 
 def note(text: str) -> None:
     """Print a line that is not data."""
     sys.stderr.write(f"{text}\n")
+
+
+def _print(text: str, output: str) -> None:
+    """Print a value, in colours on a terminal.
+
+    :param text: the value as JSON
+    """
+    if output == "yaml":
+        import yaml
+
+        text = yaml.dump(json.loads(text)).removesuffix("\n")
+    if not sys.stdout.isatty():
+        sys.stdout.write(f"{text}\n")
+        return
+    from rich.syntax import Syntax
+
+    _console().print(Syntax(text, output, theme="ansi_dark"), soft_wrap=True)
+
+
+def _print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.box import ASCII_DOUBLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=ASCII_DOUBLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in headings:
+        # Nothing is truncated.
+        table.add_column(heading, overflow=None)  # type: ignore[arg-type]
+    for row in rows:
+        table.add_row(*row)
+    _console().print(table)
+
+
+def _print_plain(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from tabulate import tabulate
+
+    sys.stdout.write(f"{tabulate(rows, headings, tablefmt='plain')}\n")
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else _WIDTH
+    return Console(width=width, markup=False, emoji=False, highlight=False)
 
 
 def _value(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """The commands that move, copy or print the positions of a group, or abandon what would move them:
 
-`airflow kafka-offsets rewind`, `import`, `abandon`, `mirror` and `export`.
+`kafka-offsets rewind`, `import`, `abandon`, `mirror` and `export`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from airflow_kafka_offsets.cli.output import note, show, show_value
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import ConfigurationError, NoPositionError
-from airflow_kafka_offsets.hooks.connections import kafka_config
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import read_positions, stored_positions
 from airflow_kafka_offsets.ledger.tables import Ledger
@@ -127,7 +126,7 @@ def _move(args: Namespace, scenario: Scenario) -> None:
             args.group,
             scenario,
             engine=ledger.engine,
-            kafka_config=kafka_config(args.kafka_conn_id),
+            kafka_config=args.connections.kafka_config(),
             tables=ledger.tables,
             scope=moved,
             isolation_level=args.isolation_level,

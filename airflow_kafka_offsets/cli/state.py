@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets init`, `groups` and `history`: the state tables as they are, without a request to Kafka."""
+"""`kafka-offsets init`, `groups` and `history`: the state tables as they are, without a request to Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`airflow kafka-offsets replay` and `verify`: a range of records, loaded into a target beside the loads; the proof of what was loaded."""
+"""`kafka-offsets replay` and `verify`: a range of records, loaded into a target beside the loads; the proof of what was loaded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from airflow_kafka_offsets.cli.command import command, database, offset_bounds, 
 from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of, sink_of
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError
-from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher
 from airflow_kafka_offsets.ledger.batch_rows import current_user
 from airflow_kafka_offsets.replaying.bounds import BatchBounds, Bounds, TimeBounds
 from airflow_kafka_offsets.replaying.replay import replay as replay_range
@@ -33,9 +32,9 @@ def replay(args: Namespace) -> None:
         result = replay_range(
             pipeline,
             bounds,
-            kafka_config=kafka_config(kafka_conn_id),
+            kafka_config=args.connections.kafka_config(kafka_conn_id),
             engine=ledger.engine,
-            launcher=make_launcher(**spark, name=f"replay.{args.group}"),
+            launcher=args.connections.launcher(*spark, name=f"replay.{args.group}"),
             max_records=args.max_records,
             on_data_loss=args.on_data_loss,
             replace=args.replace,
@@ -53,7 +52,7 @@ def verify(args: Namespace) -> None:
     :raises VerificationError: something is wrong
     """
     check_target(args, "A proof")
-    config = kafka_config(args.kafka_conn_id) if args.kafka_conn_id is not None else None
+    config = args.connections.kafka_config() if args.connections.names_kafka else None
     sink, isolation_level = sink_of(args, args.table)
     with database(args) as ledger:
         try:

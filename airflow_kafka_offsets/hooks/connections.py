@@ -6,14 +6,14 @@ line to `LAUNCHERS`. `SessionLauncher` is not in the table: its caller passes a 
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-
-from airflow.sdk import BaseHook
 
 from airflow_kafka_offsets.core.hosts import is_this_machine
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -22,7 +22,7 @@ from airflow_kafka_offsets.kafka.config import check_config
 from airflow_kafka_offsets.sinks.sink import ConnectedSink, Sink, connect
 
 if TYPE_CHECKING:
-    from sqlalchemy.engine import Engine
+    from sqlalchemy.engine import URL, Engine
 
     from airflow_kafka_offsets.kafka.cluster import Cluster
     from airflow_kafka_offsets.spark.job import Launcher
@@ -41,11 +41,18 @@ def database_engine(conn_id: str) -> Engine:
     """
     from airflow_kafka_offsets.database.session import unify_sessions
 
-    connection = BaseHook.get_connection(conn_id)
+    connection = _connection(conn_id)
     engine = mysql_engine(connection) if connection.conn_type == "mysql" else _engine_of_hook(connection)
     unify_sessions(engine)
     _warn_once(engine, conn_id)
     return engine
+
+
+def _connection(conn_id: str) -> Any:
+    # The command line without Airflow imports this module too.
+    from airflow.sdk import BaseHook
+
+    return BaseHook.get_connection(conn_id)
 
 
 def _engine_of_hook(connection: Any) -> Engine:
@@ -94,6 +101,60 @@ def open_database(conn_id: str) -> Iterator[Engine]:
         engine.dispose()
 
 
+@contextmanager
+def open_url(url: str) -> Iterator[Engine]:
+    """Open the database of a URL, and close it after the block. Drivers and warnings are those of connections.
+
+    :param url: of SQLAlchemy; it need not name the driver. In one of MySQL or MariaDB the query has what the extra of a connection has
+    :raises ConfigurationError: it is no URL, or its query cannot be used
+    """
+    import sqlalchemy as sa
+
+    from airflow_kafka_offsets.database.session import unify_sessions
+
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        # Its message has the URL.
+        raise ConfigurationError(
+            "The database URL cannot be read; its form is dialect://user:password@host:port/database"
+        ) from None
+    parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
+    if parsed.get_backend_name() in ("mysql", "mariadb"):
+        engine = mysql_engine(_as_connection(parsed))
+    else:
+        # Error messages must not show the values of rows.
+        engine = sa.create_engine(parsed, hide_parameters=True)
+    unify_sessions(engine)
+    _warn_once(engine, "database URL")
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+_DRIVERS = {"postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg"}
+
+
+def _as_connection(url: URL) -> SimpleNamespace:
+    """Return what `mysql_engine` takes of a connection."""
+    extra = {}
+    for name, value in url.query.items():
+        try:
+            extra[name] = json.loads(str(value))
+        except ValueError:
+            extra[name] = value
+    return SimpleNamespace(
+        conn_id="database URL",
+        login=url.username,
+        password=url.password,
+        host=url.host,
+        port=url.port,
+        schema=url.database,
+        extra_dejson=extra,
+    )
+
+
 def kafka_config(conn_id: str) -> dict[str, Any]:
     """Return the librdkafka configuration in the extra of a connection.
 
@@ -102,7 +163,7 @@ def kafka_config(conn_id: str) -> dict[str, Any]:
     :raises AirflowNotFoundException: there is no such connection
     :raises ConfigurationError: it is of another type, or its extra cannot be used
     """
-    connection = BaseHook.get_connection(conn_id)
+    connection = _connection(conn_id)
     if connection.conn_type != "kafka":
         raise ConfigurationError(f"Connection {conn_id!r} is of type {connection.conn_type!r}, not 'kafka'")
     try:
@@ -132,7 +193,7 @@ def registry_config(conn_id: str) -> dict[str, Any]:
     """
     from airflow_kafka_offsets.formats.schema_registry import check_config
 
-    connection = BaseHook.get_connection(conn_id)
+    connection = _connection(conn_id)
     if connection.conn_type != "http":
         raise ConfigurationError(
             f"Connection {conn_id!r} is of type {connection.conn_type!r}; that of a schema registry is of type 'http'"
@@ -158,7 +219,7 @@ def sink_connections(sink: Sink) -> dict[str, dict[str, Any]]:
     """
     if not isinstance(sink, ConnectedSink):
         return {}
-    found = {conn_id: BaseHook.get_connection(conn_id) for conn_id in sink.conn_ids}
+    found = {conn_id: _connection(conn_id) for conn_id in sink.conn_ids}
     names = ("conn_type", "host", "port", "login", "password", "schema")
     return {
         conn_id: {name: getattr(connection, name) for name in names} | {"extra": connection.extra_dejson}
@@ -179,7 +240,7 @@ def make_launcher(conn_id: str, *, conf: Mapping[str, Any] | None = None, name: 
     :raises AirflowNotFoundException: the connection does not exist
     :raises ConfigurationError: the table has no launcher for the type of the connection
     """
-    conn_type = BaseHook.get_connection(conn_id).conn_type
+    conn_type = _connection(conn_id).conn_type
     if conn_type not in LAUNCHERS:
         raise ConfigurationError(
             f"Connection {conn_id!r} has type {conn_type!r}; Spark is launched through connections of type {', '.join(LAUNCHERS)}"

@@ -75,6 +75,10 @@ def test_all_shell_snippets_are_known_here() -> None:
         "make demo\nmake test",  # test_demo.py; the tests are these
         "pip install 'airflow-kafka-offsets[spark,postgres]'",
         "airflow kafka-offsets init --conn-id warehouse",
+        # tests/cli/test_program.py
+        "export KAFKA_OFFSETS_DATABASE_FILE=~/.warehouse-url KAFKA_OFFSETS_KAFKA_CONFIG=~/client.properties\n"
+        "kafka-offsets groups\n"
+        "kafka-offsets lag orders_loader",
         "airflow kafka-offsets init --conn-id warehouse --show-sql --grant-to loader",
         # tests/cli/test_targets_of_tasks.py
         "airflow kafka-offsets verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load\n"

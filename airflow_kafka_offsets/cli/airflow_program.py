@@ -1,0 +1,53 @@
+"""`airflow kafka-offsets`: the table of commands in the form of Airflow's command line, with Airflow's connections."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Callable
+from importlib import import_module
+
+from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
+
+from airflow_kafka_offsets.cli.arguments import Argument
+from airflow_kafka_offsets.cli.commands import COMMANDS, DESCRIPTION, SUMMARY, Command, Group
+
+
+def command_group() -> GroupCommand:
+    """Return all commands."""
+    subcommands = [_group(entry) if isinstance(entry, Group) else _action(entry) for entry in COMMANDS]
+    return GroupCommand(name="kafka-offsets", help=SUMMARY, description=DESCRIPTION, subcommands=subcommands)
+
+
+def _group(group: Group) -> GroupCommand:
+    subcommands = [_action(command) for command in group.commands]
+    return GroupCommand(name=group.name, help=group.help, description=group.description, subcommands=subcommands)
+
+
+def _action(command: Command) -> ActionCommand:
+    return ActionCommand(
+        name=command.name,
+        help=command.help,
+        description=command.description,
+        epilog=f"Example: {command.examples}",
+        func=_run(command.function),
+        args=[_argument(argument) for argument in command.arguments],
+    )
+
+
+def _argument(argument: Argument) -> Arg:
+    # Airflow does not annotate it.
+    return Arg(argument.flags, **argument.settings)  # type: ignore[no-untyped-call]
+
+
+def _run(path: str) -> Callable[[Namespace], None]:
+    """Return a function that imports that of a command, and calls it with Airflow's connections."""
+    module, _, name = path.rpartition(".")
+
+    def run(args: Namespace) -> None:
+        from airflow_kafka_offsets.cli.connections import AirflowConnections
+
+        args.connections = AirflowConnections(args)
+        getattr(import_module(f"airflow_kafka_offsets.cli.{module}"), name)(args)
+
+    run.__name__ = name
+    return run

@@ -1,0 +1,176 @@
+"""What `kafka-offsets` connects to: a database URL and a configuration of Kafka, from files and environment variables."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
+
+    from airflow_kafka_offsets.spark.job import Launcher
+
+DATABASE = "KAFKA_OFFSETS_DATABASE"
+"""The environment variable of the database URL."""
+
+DATABASE_FILE = "KAFKA_OFFSETS_DATABASE_FILE"
+"""The environment variable of the path of a file that holds the database URL."""
+
+KAFKA_CONFIG = "KAFKA_OFFSETS_KAFKA_CONFIG"
+"""The environment variable of the path of the Kafka configuration, or of the configuration itself as JSON."""
+
+_NO_SECRETS = (
+    "arguments must not contain secrets: every user of this machine can read them, and shells store them. Use the environment variable "
+    f"{DATABASE} or --database-file for a database URL with a password, and a file for --kafka-config"
+)
+
+_PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/\s]+@")
+
+_SECRET_PROPERTY = re.compile(
+    r"(password|passwd|passphrase|secret|jaas\.config|key\.pem|user\.info|oauthbearer\.config)[\"']?\s*[=:]",
+    re.IGNORECASE,
+)
+
+_SECRET_OPTION = re.compile(r"--[\w.-]*(password|passwd|passphrase|secret|token)\b", re.IGNORECASE)
+
+_FREE_TEXT = ("--reason", "--who")
+
+
+def refuse_secrets(arguments: list[str]) -> None:
+    """Raise an error if an argument contains a password. Its message does not repeat the argument.
+
+    :raises ConfigurationError: one does
+    """
+    option = ""
+    for argument in arguments:
+        if argument.startswith("--"):
+            option = argument.partition("=")[0]
+        if (
+            _PASSWORD_IN_URL.search(argument)
+            or _SECRET_OPTION.match(argument)
+            or (option not in _FREE_TEXT and _SECRET_PROPERTY.search(argument))
+        ):
+            raise ConfigurationError(f"{option or 'An argument'} contains a password, and {_NO_SECRETS}")
+
+
+class FileConnections:
+    """Files and environment variables."""
+
+    errors: tuple[type[Exception], ...] = ()
+    database = "the database URL"
+    doctor = "'airflow kafka-offsets doctor'"
+
+    def __init__(self, args: Namespace) -> None:
+        self._args = args
+
+    def describe(self, error: Exception) -> str:
+        return str(error)
+
+    @contextmanager
+    def open_database(self) -> Iterator[Engine]:
+        from airflow_kafka_offsets.hooks.connections import open_url
+
+        with open_url(self._url()) as engine:
+            yield engine
+
+    @property
+    def names_kafka(self) -> bool:
+        return self._args.kafka_config is not None
+
+    def kafka_config(self, fallback: str | None = None) -> dict[str, Any]:
+        from airflow_kafka_offsets.kafka.config import check_config
+
+        given = self._args.kafka_config or os.environ.get(KAFKA_CONFIG)
+        if not given:
+            raise ConfigurationError(
+                f"There is no configuration of Kafka: name its file with --kafka-config, or in {KAFKA_CONFIG}"
+            )
+        if given.lstrip().startswith("{"):
+            where, text = KAFKA_CONFIG, given
+        else:
+            where, text = given, _read(given)
+        try:
+            return check_config(parse_config(text))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{where}: {error}") from error
+
+    def launcher(self, conn_id: str, conf: Mapping[str, Any] | None, name: str) -> Launcher:
+        return _needs_airflow("Spark")
+
+    def _url(self) -> str:
+        """Return the database URL: that of the arguments, or else of the environment.
+
+        :raises ConfigurationError: there is none
+        """
+        url, path = self._args.database, self._args.database_file
+        if url is None and path is None:
+            url, path = os.environ.get(DATABASE), os.environ.get(DATABASE_FILE)
+        if url and path:
+            raise ConfigurationError(
+                f"There are two database URLs: give either --database or --database-file, and set either {DATABASE} or {DATABASE_FILE}"
+            )
+        url = url or (_read(path).strip() if path else "")
+        if not url:
+            raise ConfigurationError(f"There is no database URL: give --database or --database-file, or set {DATABASE}")
+        return url
+
+
+def parse_config(text: str) -> dict[str, Any]:
+    """Return the properties of a Kafka configuration: a JSON object, or lines of `name=value` as in `client.properties`.
+
+    :raises ConfigurationError: it is neither
+    """
+    if text.lstrip().startswith("{"):
+        try:
+            config = json.loads(text)
+        except ValueError as error:
+            # The message has a position, and nothing of the text.
+            raise ConfigurationError(f"The Kafka configuration is no valid JSON: {error}") from None
+        return dict(config)
+    config = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if not stripped or stripped[0] in "#!":
+            continue
+        name, equals, value = stripped.partition("=")
+        if not equals or not name.strip():
+            raise ConfigurationError(f"Line {number} of the Kafka configuration is not of the form name=value")
+        config[name.strip()] = value.strip()
+    if java := sorted(name for name in config if name in _OF_JAVA):
+        raise ConfigurationError(
+            f"The Kafka configuration sets {', '.join(f'{name} (librdkafka has {_OF_JAVA[name]})' for name in java)}: the names are "
+            "those of librdkafka, not of the Java client"
+        )
+    return config
+
+
+_OF_JAVA = {
+    "sasl.jaas.config": "sasl.username and sasl.password",
+    "ssl.truststore.location": "ssl.ca.location, a PEM file",
+    "ssl.truststore.password": "ssl.ca.location, a PEM file",
+    "ssl.truststore.type": "ssl.ca.location, a PEM file",
+    "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.type": "ssl.certificate.location and ssl.key.location",
+    "sasl.login.callback.handler.class": "sasl.oauthbearer.method=oidc",
+}
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        # The message of a decoder has bytes of the file.
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigurationError(f"File {path!r} cannot be read: {reason}") from None
+
+
+def _needs_airflow(what: str) -> NoReturn:
+    raise ConfigurationError(f"This needs {what}, which Airflow's connections name: use 'airflow kafka-offsets'")

@@ -1,0 +1,172 @@
+"""`kafka-offsets`: the table of commands as a program of its own, which does not import Airflow.
+
+It has the commands of `airflow kafka-offsets`. Where those take the ids of Airflow's connections, it takes a database URL and a file.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from argparse import SUPPRESS, Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any, NoReturn
+
+from airflow_kafka_offsets.cli.arguments import OF_TASK, Argument, option
+from airflow_kafka_offsets.cli.commands import COMMANDS, DESCRIPTION, Command, Group
+from airflow_kafka_offsets.cli.file_connections import (
+    DATABASE,
+    DATABASE_FILE,
+    KAFKA_CONFIG,
+    FileConnections,
+    refuse_secrets,
+)
+from airflow_kafka_offsets.exceptions import ConfigurationError
+
+_ONLY_AIRFLOW = ("doctor", "replay")
+"""Commands that always need Spark, or a connection of it."""
+
+_REPLACED = {
+    "--conn-id": (
+        option(
+            "--database",
+            f"the URL of the database with the state tables, without a password (default: {DATABASE})",
+            metavar="URL",
+        ),
+        option("--database-file", f"a file that holds the URL (default: {DATABASE_FILE})", metavar="FILE"),
+    ),
+    "--kafka-conn-id": (
+        option(
+            "--kafka-config",
+            "a file with librdkafka's properties, as JSON or as lines of name=value (default, where Kafka is always asked: "
+            f"{KAFKA_CONFIG})",
+            metavar="FILE",
+        ),
+    ),
+}
+"""The arguments in place of those that name Airflow's connections."""
+
+_WORDS = {
+    "--kafka-conn-id": "--kafka-config",
+    f"{OF_TASK} ": "",
+    ", in place of a task of a DAG": "",
+    "; without a table, those of the target of --dag-id and --task-id": "",
+    "that of the connection": "that of the database",
+}
+"""Words of the table of commands, and what is written in their place."""
+
+_NEED_AIRFLOW = ("--conn-id", "--kafka-conn-id", "--spark-conn-id", "--dag-id", "--task-id")
+
+_DESCRIPTION = (
+    f"{DESCRIPTION} The commands are those of 'airflow kafka-offsets', without Airflow's start: the database is that of {DATABASE}, "
+    f"{DATABASE_FILE}, --database or --database-file; Kafka that of {KAFKA_CONFIG} or --kafka-config. No argument may contain a password."
+)
+
+_EPILOG = f"{' and '.join(_ONLY_AIRFLOW)} need Airflow's connections, and so do tasks of a DAG (--dag-id): use 'airflow kafka-offsets'."
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run a command.
+
+    :param arguments: by default those of the process
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        refuse_secrets(arguments)
+    except ConfigurationError as error:
+        _refuse(str(error))
+    if arguments and arguments[0] in _ONLY_AIRFLOW:
+        _refuse(f"{arguments[0]} needs the connections of Airflow: use 'airflow kafka-offsets {arguments[0]}'")
+    args = parser().parse_args(arguments)
+    args.connections = FileConnections(args)
+    args.run(args)
+
+
+def parser() -> ArgumentParser:
+    """Return the parser of all commands."""
+    root = ArgumentParser(
+        prog="kafka-offsets",
+        description=textwrap.fill(_DESCRIPTION, 100),
+        epilog=_EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    _add(root, (entry for entry in COMMANDS if entry.name not in _ONLY_AIRFLOW))
+    return root
+
+
+def _add(to: ArgumentParser, entries: Iterable[Command | Group]) -> None:
+    subparsers = to.add_subparsers(metavar="COMMAND", required=True)
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        own = subparsers.add_parser(
+            entry.name,
+            help=entry.help,
+            description=_text(entry.description),
+            formatter_class=RawDescriptionHelpFormatter,
+            epilog=f"Example: {_example(entry.examples)}" if isinstance(entry, Command) else None,
+            # An abbreviation could pass by what refuses secrets.
+            allow_abbrev=False,
+        )
+        if isinstance(entry, Group):
+            _add(own, entry.commands)
+            continue
+        for argument in _arguments(entry):
+            own.add_argument(*argument.flags, **{**argument.settings, "help": _text(argument.settings["help"])})
+        # What commands look at, and nobody can give here.
+        own.set_defaults(run=_run(entry.function), dag_id=None, task_id=None, spark_conn_id=None)
+
+
+def _arguments(command: Command) -> Iterable[Argument]:
+    """Yield positional arguments, and options by name."""
+    given = [own for argument in command.arguments for own in _own(argument)]
+    yield from sorted(given, key=lambda argument: (argument.flags[-1].startswith("-"), argument.flags[-1]))
+
+
+def _own(argument: Argument) -> Iterable[Argument]:
+    flag = argument.flags[0]
+    if flag not in _NEED_AIRFLOW:
+        yield argument
+        return
+    yield from _REPLACED.get(flag, ())
+    yield Argument((flag,), {"action": _NeedsAirflow, "help": SUPPRESS})
+
+
+def _text(help_: str) -> str:
+    """Return a help without what only Airflow has."""
+    for of_airflow, here in _WORDS.items():
+        help_ = help_.replace(of_airflow, here)
+    return help_
+
+
+class _NeedsAirflow(Action):
+    """Refuses an argument that `airflow kafka-offsets` has."""
+
+    def __call__(self, parser: ArgumentParser, *_: Any) -> NoReturn:
+        (flag,) = self.option_strings
+        instead = f"give {' or '.join(own.flags[0] for own in _REPLACED[flag])}, or " if flag in _REPLACED else ""
+        parser.exit(2, f"{parser.prog}: {flag} needs Airflow: {instead}use 'airflow {parser.prog}'\n")
+
+
+def _example(text: str) -> str:
+    """Return those of the examples that work without Airflow, with the arguments of this program."""
+    examples = [
+        example
+        for example in re.split(r"\n\s*(?=airflow kafka-offsets)", text)
+        if not re.search(r"--(dag|task|spark-conn)-id", example)
+    ]
+    shown = "\n         ".join(examples).replace("airflow kafka-offsets", "kafka-offsets")
+    return re.sub(r" --conn-id \S+", "", re.sub(r"--kafka-conn-id \S+", "--kafka-config client.properties", shown))
+
+
+def _run(path: str) -> Callable[[Namespace], None]:
+    module, _, name = path.rpartition(".")
+
+    def run(args: Namespace) -> None:
+        getattr(import_module(f"airflow_kafka_offsets.cli.{module}"), name)(args)
+
+    return run
+
+
+def _refuse(message: str) -> NoReturn:
+    sys.stderr.write(f"kafka-offsets: {message}\n")
+    raise SystemExit(2)
