@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup quick-java test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-formats bench-transforms bench-lake airflow reference constraints clean
+.PHONY: help setup quick-java test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-formats bench-transforms bench-lake airflow docs reference constraints clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ bench-lake: setup ## compare loads of 20,000,000 records into lake tables with S
 
 airflow: setup ## try it in a browser: Airflow with a broker, Postgres, orders and the example DAGs
 	$(PYTHON) -m devstack.playground
+
+docs: setup ## build the documents as a site, .build/site/index.html; warnings are errors
+	$(PYTHON) -m sphinx -q -W --keep-going -b html -d .build/doctrees docs .build/site
 
 reference: setup ## write docs/commands.md anew, from what the commands say of themselves
 	$(PYTHON) scripts/command_reference.py

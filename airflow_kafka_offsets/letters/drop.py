@@ -25,7 +25,11 @@ def drop_letters(
 ) -> int:
     """Delete keys, values, headers and errors of dead letters: they cannot be replayed any more.
 
-    :param who: who does it; it is stored in their place, with the reason and the time
+    :param letters: which ones
+    :param engine: the database of the positions
+    :param tables: where the state tables are; None is without a schema and a prefix
+    :param who: who does it; it is stored in their place, with the time; None is the user of this process
+    :param reason: why; it is stored with it
     :return: how many there were
     :raises ConfigurationError: there is no such group
     """

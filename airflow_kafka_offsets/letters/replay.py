@@ -86,10 +86,13 @@ def replay_letters(
     on meanwhile. Records that were too large to be kept are left out: raise `max_record_bytes`, and replay their offsets. So are
     dropped ones. A replay that died after a target elsewhere had its rows is finished first, whichever letters it was of.
 
+    :param letters: which ones
     :param pipeline: as it is now; its group is that of the letters
+    :param engine: the database of the target and the positions
     :param launcher: runs a transform of DataFrames; without one, no Spark is started
     :param corrected: values to decode instead of those that the letters hold; only these letters are replayed then
-    :param who: who does it, for the history
+    :param who: who does it, for the history; None is the user of this process
+    :param reason: why, for the history
     :param connections: as for `load`
     :return: for each batch of theirs what became of them
     :raises ConfigurationError: they belong into another target, there is no such group, or a transform of DataFrames has no launcher

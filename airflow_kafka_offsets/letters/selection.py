@@ -25,6 +25,7 @@ TOO_LARGE = "size"
 class Letters:
     """Dead letters of a group: all, or those that all given conditions are true of.
 
+    :param group_id: the group whose loads set them aside
     :param batch_id: the batch that set them aside
     :param error_class: value, key, header, size, transform, target, dropped
     :param ranges: offsets of partitions

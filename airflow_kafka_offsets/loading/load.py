@@ -54,6 +54,7 @@ def load(
 
     Safe to run again at any time, and from two places at once: every offset is loaded exactly once.
 
+    :param pipeline: how records become rows, and where these are written
     :param options: where the load begins, how far it goes, and how; None is `LoadOptions()`
     :param kafka_config: librdkafka configuration
     :param engine: the database of the target and the positions; sessions of Postgres have the settings of `database.session` from

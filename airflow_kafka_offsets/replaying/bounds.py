@@ -94,7 +94,10 @@ class TimeBounds:
 
 @dataclass(frozen=True, slots=True)
 class BatchBounds:
-    """The ranges of a batch in the group's history."""
+    """The ranges of a batch in the group's history.
+
+    :param batch_id: the id of the batch
+    """
 
     batch_id: int
 

@@ -69,6 +69,9 @@ def execute_rewind(
 ) -> RewindResult:
     """Do what a preview says, for all partitions in one transaction, or nothing.
 
+    :param preview: what `preview_rewind` returned
+    :param engine: the database of the positions
+    :param tables: where the state tables are; None is without a schema and a prefix
     :param run: the task instance that rewinds; what an earlier try of it did last is not done again
     :param who: for the history; None is the user of this process
     :param reason: for the history
@@ -195,6 +198,12 @@ def abandon_batch(
 
     The next load plans again from the stored positions.
 
+    :param group_id: the group
+    :param batch_id: the id of the batch
+    :param engine: the database of the positions
+    :param tables: where the state tables are; None is without a schema and a prefix
+    :param who: for the history; None is the user of this process
+    :param reason: for the history
     :raises OpenBatchError: the group has no such batch, or it is not open
     :raises ConfigurationError: there is no such group
     """

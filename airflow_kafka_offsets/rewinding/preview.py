@@ -28,6 +28,7 @@ _PLAIN_OF_PARTITION = ("topic", "partition", "beginning", "end", "clamped", "not
 class RewindPreview:
     """What a rewind will do. Executing it does exactly this, or nothing.
 
+    :param group_id: the group
     :param cluster_id: of the Kafka cluster that the offsets belong to
     :param generation: of the group: a later one means that its positions were rewound since; None if nothing is stored of the
         group yet

@@ -58,7 +58,11 @@ def preview_rewind(
 ) -> RewindPreview:
     """Return what a rewind would do. Nothing is written.
 
+    :param group_id: the group
     :param scenario: where the positions move to, for example `Scenario.of("to-datetime", "2026-11-17T00:00:00Z")`
+    :param engine: the database of the positions
+    :param kafka_config: librdkafka configuration
+    :param tables: where the state tables are; None is without a schema and a prefix
     :param scope: the topics and partitions that are meant; None is all topics of the group, for a file those in it, and for the
         import of a group without positions those that the consumer group has committed
     :param isolation_level: that of the loads: it decides what the end offset of a log is

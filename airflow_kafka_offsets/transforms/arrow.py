@@ -27,7 +27,8 @@ class ArrowTransform(Templated):
 
     :param path: its import path, `package.module.function` (templated)
     :param modules: names of modules that travel to the executors beside the function's own (templated)
-    :param code: the function, and `columns` what it returns: added on the worker
+    :param code: the function; added on the worker
+    :param columns: what it returns; added on the worker
     """
 
     kind: ClassVar[str] = "arrow"

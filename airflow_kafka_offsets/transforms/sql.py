@@ -44,7 +44,8 @@ class Sql(Templated):
     and so are functions such as `random()` and `now()`. The origin columns are kept without being selected. Needs the extra `sql`.
 
     :param query: in the SQL of datafusion (templated)
-    :param planned: the text that is run, and `columns` what it returns: added on the worker
+    :param planned: the text that is run; added on the worker
+    :param columns: what it returns; added on the worker
     :raises ConfigurationError: the text is refused; raised when the DAG is parsed, or of a template when it is rendered
     """
 

@@ -43,6 +43,7 @@ def verify(
     depends on what they say of their origin; those of a table do in the columns `_batch_id`, `_kafka_topic`,
     `_kafka_partition` and `_kafka_offset`.
 
+    :param group_id: the group
     :param sink: the target that the group loads into
     :param engine: the database of the target and the positions
     :param tables: where the state tables are

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.server
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+REPOSITORY = "https://github.com/airflow-kafka-offsets/airflow-kafka-offsets"
+RAW = REPOSITORY.replace("github.com", "raw.githubusercontent.com")
 SNIPPET = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -31,16 +33,19 @@ def snippets(document: str, language: str) -> list[str]:
     return [code for found, code in SNIPPET.findall(text) if found == language]
 
 
-def python_snippet(beginning: str) -> str:
-    (code,) = (code for code in snippets("README.md", "python") if code.startswith(beginning))
+def python_snippet(beginning: str, document: str = "README.md") -> str:
+    (code,) = (code for code in snippets(document, "python") if code.startswith(beginning))
     return code
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_to_files_that_exist(document: Path) -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8"))
+    text = document.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", text)
+    of_the_repository = re.findall(rf"{REPOSITORY}/blob/main/([^)#\s]+)|{RAW}/main/([^)#?\s]+)", text)
 
     assert [link for link in links if not (document.parent / link).exists()] == []
+    assert [link for pair in of_the_repository for link in pair if not (ROOT / link).exists()] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -68,11 +73,12 @@ def test_paths_in_the_documents_exist() -> None:
 def test_all_shell_snippets_are_known_here() -> None:
     """A new command in a document needs a test, and its place in this list.
 
-    Those of the runbook and of dead letters have both in test_runbook.py and tests/cli/test_letters_in_docs.py, which run all of them.
+    Those of the runbook, of dead letters, of backfills and of the tutorial have both in test_runbook.py,
+    tests/cli/test_letters_in_docs.py, test_backfill.py and test_tutorial.py, which run all of them.
     """
-    others = [path for path in DOCUMENTS if path.name not in ("runbook.md", "dead-letters.md")]
+    run_elsewhere = ("runbook.md", "dead-letters.md", "backfill.md", "tutorial.md")
+    others = [path for path in DOCUMENTS if path.name not in run_elsewhere]
     assert {code.strip() for path in others for code in snippets(str(path.relative_to(ROOT)), "sh")} == {
-        "make demo\nmake test",  # test_demo.py; the tests are these
         "pip install 'airflow-kafka-offsets[spark,postgres]'",
         "airflow kafka-offsets init --conn-id warehouse",
         # tests/cli/test_program.py
@@ -80,6 +86,12 @@ def test_all_shell_snippets_are_known_here() -> None:
         "kafka-offsets groups\n"
         "kafka-offsets lag orders_loader",
         "airflow kafka-offsets init --conn-id warehouse --show-sql --grant-to loader",
+        # test_guides.py
+        "airflow kafka-offsets lag orders_loader --conn-id warehouse\n"
+        "airflow kafka-offsets verify orders_loader --conn-id warehouse --table orders --kafka-conn-id kafka_default",
+        "airflow kafka-offsets lag orders_loader --conn-id warehouse --output json",
+        "airflow kafka-offsets import orders_loader --conn-id warehouse --from-group old-job",
+        "airflow kafka-offsets rewind new_group --conn-id warehouse --topic orders --to-group old_group --new-group --execute",
         # tests/cli/test_targets_of_tasks.py
         "airflow kafka-offsets verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load\n"
         "airflow kafka-offsets rewind orders_loader --conn-id warehouse --to-batch 2 --execute --replace --dag-id load_orders --task-id load\n"
@@ -96,7 +108,8 @@ def test_the_extras_of_the_install_command_exist() -> None:
 
     assert name == project["name"]
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
-    table = (ROOT / "README.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]
+    assert snippets("docs/install.md", "sh") == [command]
+    table = (ROOT / "docs" / "install.md").read_text(encoding="utf-8").split("| extra |")[1].split("\n\n")[0]
     assert set(re.findall(r"`([\w-]+)`", table)) == set(project["optional-dependencies"])
 
 
@@ -111,22 +124,16 @@ def test_the_dag_of_the_readme_is_a_dag(tmp_path: Path) -> None:
     assert errors.returncode == 0, errors.stdout
 
 
-def test_the_asset_of_the_readme_watches_lag() -> None:
+def test_the_asset_of_the_guide_watches_lag() -> None:
     namespace: dict[str, Any] = {}
-    exec(python_snippet("from datetime import timedelta"), namespace)
+    exec(python_snippet("from datetime import timedelta", "docs/load-when-enough.md"), namespace)
 
     (watcher,) = namespace["orders"].watchers
     _, parameters = watcher.trigger.serialize()
     assert (parameters["group_id"], parameters["min_lag"]) == ("orders_loader", 100_000)
 
 
-def test_the_transform_of_the_readme_is_the_one_of_the_example() -> None:
-    (named,) = re.findall(r"`(transform=.*?)`", (ROOT / "README.md").read_text(encoding="utf-8"))
-
-    assert named in (ROOT / "example_dags" / "transform_orders.py").read_text(encoding="utf-8")
-
-
-def test_the_figures_of_the_readme_are_those_of_a_run() -> None:
+def test_the_figures_of_the_documents_are_those_of_a_run() -> None:
     run = json.loads((ROOT / "docs" / "benchmarks" / "compare.json").read_text(encoding="utf-8"))
     seconds = {
         (name, f"{one['records']:,}"): f"{statistics.median(rounds):.1f}"
@@ -134,7 +141,9 @@ def test_the_figures_of_the_readme_are_those_of_a_run() -> None:
         if one["dataset"] == "orders"
         for name, rounds in one["seconds"].items()
     }
-    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Speed\n")[2].partition("\n## ")[0]
+    speed = (ROOT / "docs" / "speed.md").read_text(encoding="utf-8")
+    section = speed.partition("\n## Whole loads of orders\n")[2].partition("\n## ")[0]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## Speed\n")[2].partition("\n## ")[0]
     header, _, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*", section, re.M)
     ]
@@ -144,13 +153,19 @@ def test_the_figures_of_the_readme_are_those_of_a_run() -> None:
     }.items() <= seconds.items()
     assert len(rows) > 4
     assert run["machine"]["processor"] in section
+    assert run["machine"]["processor"] in readme
+    assert re.findall(r"([\d.]+) s\b", readme) == [
+        seconds[name, "5,000,000"] for name in ("this package", "hand-written Spark", "ConsumeFromTopicOperator")
+    ]
 
 
-def test_the_script_of_the_readme_loads(tmp_path: Path) -> None:
+def test_the_script_without_airflow_loads(tmp_path: Path) -> None:
     # A broker of its own: other examples have a topic of this name, too.
     with KafkaBroker() as kafka:
         produce_orders(kafka.bootstrap_servers, "orders", 1000)
-        code = python_snippet("import sqlalchemy").replace("localhost:9092", kafka.bootstrap_servers)
+        code = python_snippet("import sqlalchemy", "docs/without-airflow.md").replace(
+            "localhost:9092", kafka.bootstrap_servers
+        )
         (tmp_path / "script.py").write_text(code, encoding="utf-8")
 
         run = subprocess.run(

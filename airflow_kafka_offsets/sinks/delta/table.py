@@ -32,7 +32,7 @@ class DeltaTable(FileTableSink):
     * Tables with deletion vectors, column mapping or another feature that is not known here are refused.
     * In a partition column, Delta has no empty text: it is null.
 
-    The other parameters are those of `FileTableSink`.
+    As for `FileTableSink`: `uri`, `conn_id`, `storage_conn_id`, `partition_by`, `columns`, `sort_by`, `file_bytes`, `storage`.
 
     :param properties: of a table that is created, such as `{"delta.logRetentionDuration": "interval 60 days"}` (templated)
     """

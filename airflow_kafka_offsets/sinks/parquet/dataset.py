@@ -31,7 +31,7 @@ class ParquetDataset(FileTableSink):
       files are committed has the marker `_SUCCESS`, soon after the commit; it is taken away when none of its files counts any more.
     * Only this package may write there: files that no manifest names are none of the dataset's.
 
-    The parameters are those of `FileTableSink`.
+    As for `FileTableSink`: `uri`, `conn_id`, `storage_conn_id`, `partition_by`, `columns`, `sort_by`, `file_bytes`, `storage`.
     """
 
     scheme: ClassVar[str] = "parquet+"

@@ -19,6 +19,7 @@ def committed_files(uri: str, storage_options: Mapping[str, Any] | None = None) 
     They are those of one moment. A file stays where it is after a replay or a rewind replaced it, so that a reader which has the
     list can finish.
 
+    :param uri: that of the dataset
     :param storage_options: of the object store, by the names of the library `object_store`
     :raises TargetError: there is no dataset, or it is not consistent
     """
@@ -30,6 +31,7 @@ def read_committed(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows that are committed to a `ParquetDataset`, with the columns that it has now, those of the partitions too.
 
+    :param uri: that of the dataset
     :param columns: those to read; all by default
     :param storage_options: of the object store, by the names of the library `object_store`
     :raises TargetError: there is no dataset, or it is not consistent
