@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode
 
-import httpx
+import httpx2
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy.engine import Engine
@@ -52,9 +52,8 @@ class Web:
             client.cookies["_token"] = self.auth_manager.generate_jwt(name)
         return client
 
-    def get(self, path: str, role: str | None = "operator", **query: Any) -> httpx.Response:
-        answer: httpx.Response = self.client(role).get(f"{PREFIX}{path}?{urlencode(query)}")
-        return answer
+    def get(self, path: str, role: str | None = "operator", **query: Any) -> httpx2.Response:
+        return self.client(role).get(f"{PREFIX}{path}?{urlencode(query)}")
 
 
 def readings(
