@@ -67,7 +67,7 @@ def sink_of(args: Namespace, table: str | None) -> tuple[Sink, str]:
         return SqlTable(table, args.table_schema, upsert_key=upsert_key), Pipeline.isolation_level
     from airflow_kafka_offsets.cli.dag_task import find_task
 
-    task = find_task(args.dag_id, args.task_id, only=("group_id",))
+    task = find_task(args.dag_id, args.task_id, only=("group_id", "sink"))
     _check_group(args, task.group_id)
     return connected_sink(task.sink), task.isolation_level
 
