@@ -68,7 +68,7 @@ def sink_of(args: Namespace, table: str | None) -> tuple[Sink, str]:
     from airflow_kafka_offsets.cli.dag_task import find_task
     from airflow_kafka_offsets.hooks.connections import connected_sink
 
-    task = find_task(args.dag_id, args.task_id, only=("group_id",))
+    task = find_task(args.dag_id, args.task_id, only=("group_id", "sink"))
     _check_group(args, task.group_id)
     return connected_sink(task.sink), task.isolation_level
 

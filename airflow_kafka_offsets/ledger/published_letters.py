@@ -56,9 +56,10 @@ def letters_output(ledger: Ledger, sink: Sink, group_id: str, batch_id: int, att
     return Output(batch_id, group_id, (), series, attempt)
 
 
-def begin_publishing_letters(ledger: Ledger, output: Output, records: Collection[Record]) -> None:
+def begin_publishing_letters(ledger: Ledger, output: Output, records: Collection[Record], earlier: int = 0) -> None:
     """Write down that the target may have the rows of some letters from now on, and of no others of the attempt.
 
+    :param earlier: of how many letters the attempt wrote it down before: where its end was found out meanwhile, it can publish none
     :raises LedgerError: one of them is not there any more, or another replay may have published it
     """
     tables, group_id = ledger.tables, output.group_id
@@ -66,12 +67,14 @@ def begin_publishing_letters(ledger: Ledger, output: Output, records: Collection
 
     def work(conn: Connection) -> None:
         lock(conn, tables, group_id)
-        conn.execute(letters.update().where(_is_published_by(tables, output)).values(publishing=None))
+        unmarked = conn.execute(
+            letters.update().where(_is_published_by(tables, output)).values(publishing=None)
+        ).rowcount
         marked = 0
         for some in parts(records):
             free = letters.update().where(is_of(tables, output.batch_id, some), letters.c.publishing.is_(None))
             marked += conn.execute(free.values(publishing=output.attempt)).rowcount
-        if marked != len(records):
+        if (unmarked, marked) != (earlier, len(records)):
             raise LedgerError(
                 f"Dead letters of batch {output.batch_id} were replayed or removed by somebody else meanwhile. Nothing of the batch was "
                 "changed; look at the list again"
@@ -124,8 +127,9 @@ def _finish(ledger: Ledger, sink: ElsewhereSink, output: Output) -> FinishedRepl
         if not records:
             return None
         with sink.open(conn, output) as target:
-            added = target.add_columns(pa.schema([]))
             rows = target.write(StagedRows.none(batch_id))
+            # A target that was dropped takes no columns.
+            added = target.add_columns(pa.schema([])) if rows else []
         if not rows:
             conn.execute(tables.dead_letters.update().where(_is_published_by(tables, output)).values(publishing=None))
             return None

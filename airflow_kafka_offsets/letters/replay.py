@@ -288,10 +288,12 @@ def _commit(
         is_first = is_of(tables, batch_id, good[:1])
         return done if good and not conn.scalar(sa.select(sa.func.count()).where(is_first)) else None
 
+    earlier = 0
     while True:
         good = [record for record in records if record not in errors]
         if is_elsewhere:
-            begin_publishing_letters(ledger, output, good)
+            begin_publishing_letters(ledger, output, good, earlier)
+            earlier = len(good)
         try:
             result = transact(ledger.engine, work, outcome=look_up)
             break

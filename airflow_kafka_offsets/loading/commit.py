@@ -90,7 +90,8 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
             with context.ledger.connect() as conn:
                 refuse_published(conn, tables, batch.group_id, batch.batch_id)
         if not staged.is_lost:
-            begin_publishing(claim, batch, staged.reads)
+            known = _staged_rows(pipeline, staged).refused.reasons
+            begin_publishing(claim, batch, with_refused(staged.reads, known))
 
     def write(conn: Connection) -> Written:
         nonlocal reads, into
@@ -167,13 +168,7 @@ def write_rows(conn: Connection, pipeline: Pipeline, target: Target, staged: Sta
 
     :return: how many rows the target reports, and the rows with the refused records
     """
-    refused = RefusedRecords(
-        pipeline.on_bad_record == "dead_letter",
-        undecoded=staged.dead_letters,
-        max_dead_letters=most_of(pipeline.max_dead_letters, staged.records),
-    )
-    rows = StagedRows(staged.directory, staged.manifest, refused)
-    rows.refuse_staged()
+    rows = _staged_rows(pipeline, staged)
     if pipeline.transform is None:
         return target.write(rows), rows
     while True:
@@ -184,3 +179,15 @@ def write_rows(conn: Connection, pipeline: Pipeline, target: Target, staged: Sta
             return count, rows
         # Of a record that is a dead letter no other row may stay either.
         attempt.rollback()
+
+
+def _staged_rows(pipeline: Pipeline, staged: StagedBatch) -> StagedRows:
+    """Return staged rows, with the records whose rows Spark's tasks could not write into final files."""
+    refused = RefusedRecords(
+        pipeline.on_bad_record == "dead_letter",
+        undecoded=staged.dead_letters,
+        max_dead_letters=most_of(pipeline.max_dead_letters, staged.records),
+    )
+    rows = StagedRows(staged.directory, staged.manifest, refused)
+    rows.refuse_staged()
+    return rows

@@ -196,6 +196,26 @@ class TestArguments:
         line = failed(cli("replay", "loader", *DB, "--batch", "2", *TASK), "replay")
         assert "has a template that only a run can render" in line
 
+    def test_templates_of_the_target_are_rendered(
+        self, cli: CommandLine, orders: str, tmp_path: Path, inline_loader: Loader
+    ) -> None:
+        write_dag(tmp_path, orders, "SqlTable('{{ \"orders\" }}', conn_id='warehouse')")
+        move = ("--kafka-conn-id", "kafka_shop", "--to-offset", "4", "--replace", "--execute")
+
+        assert data(cli, "verify", "loader", *TASK)[0]["rows"] == 9
+        ok(cli("rewind", "loader", *DB, *move, *TASK, *JSON))
+
+        assert verify("loader", sink=SqlTable("orders"), engine=inline_loader.engine).rows == 4
+
+    def test_a_template_of_the_target_that_needs_a_run_is_named(
+        self, cli: CommandLine, orders: str, tmp_path: Path
+    ) -> None:
+        write_dag(tmp_path, orders, "SqlTable('orders_{{ ds }}', conn_id='warehouse')")
+
+        line = failed(cli("verify", "loader", *DB, *TASK), "verify")
+
+        assert "sink of task 'load' of DAG 'shop' has a template that only a run can render ('ds' is undefined)" in line
+
     @pytest.mark.parametrize(
         ("command", "given"),
         [

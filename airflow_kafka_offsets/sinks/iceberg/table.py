@@ -23,7 +23,7 @@ class IcebergTable(IcebergSink):
     are two commits then, and rows are still loaded exactly once: a property of the table says which batch of a group was published last.
 
     A missing table is created, with the columns of the rows and `_batch_id`; all may be null. Columns are matched by name, and the table's may
-    be wider. Values that do not fit are errors, and no dead letters: the files are final when the commit sees them.
+    be wider, or narrower: values that do not fit follow `on_bad_record`.
 
     All parameters are templated; that there is a catalog is known when the DAG is parsed.
 

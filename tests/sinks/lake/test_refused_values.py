@@ -16,14 +16,16 @@ from pyarrow.dataset import dataset
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import DeltaTable, Json, ParquetDataset, Sql, committed_files, replay
-from airflow_kafka_offsets.exceptions import DeadLetterError, RecordError
+from airflow_kafka_offsets.exceptions import DataLossError, DeadLetterError, RecordError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.letters.replay import replay_letters
 from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.staging.manifest import MANIFEST
 from airflow_kafka_offsets.staging.refused import Record
+from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import iceberg_sink, open_table
 from tests.support.inline import InlineLauncher
@@ -211,6 +213,33 @@ def test_a_process_that_dies_between_the_commits(
 
     assert found.places() == LOADED
     assert found.proved() == (3, 4)
+
+
+def test_of_a_published_batch_they_are_not_lost_unasked(
+    inline_loader: Loader, log: MemoryLog, topic: TopicFactory, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its staged files are lost, and its records expired: the rows are the only copy, and refused values have none."""
+    uri = f"{tmp_path}/lake/orders"
+    found = LakeGroup(
+        inline_loader, topic(), DeltaTable(uri), lambda: pa.table(deltalake.DeltaTable(uri).to_pyarrow_table())
+    )
+    produce(found.loader.kafka, found.topic, FIRST)
+    found.load(RUN, value_format=NARROW)
+    produce(found.loader.kafka, found.topic, LARGE[:5])
+    with dying(DeltaTarget, "after"):
+        found.load(NEXT, value_format=WIDE)
+    ((staged,),) = rows(found.loader.engine, "SELECT staging_uri FROM offset_batches WHERE publishing_at IS NOT NULL")
+    (Path(staged) / MANIFEST).unlink()
+    log.delete_records(found.topic, 0, 6)
+
+    with pytest.raises(DataLossError):
+        found.load(NEXT, value_format=WIDE)
+    done = found.load(NEXT, value_format=WIDE, on_data_loss="skip")
+
+    assert (done.records, done.rows, done.dead_letters) == (2, 2, 0)
+    assert "3 dead letters cannot be had any more" in caplog.text
+    assert (found.places(), found.position()) == (LOADED, 6)
+    verify("loader", sink=found.sink, engine=found.loader.engine)
 
 
 def test_a_null_in_a_required_column_is_a_dead_letter(
