@@ -17,20 +17,21 @@ class Module(NamedTuple):
     """A module of Maven.
 
     :param transitive: whether the modules that it depends on are fetched, too
+    :param classifiers: of its jars, where it has others than the one without a classifier, which is the empty one
     """
 
     organisation: str
     name: str
     version: str
     transitive: bool = False
-    classifier: str | None = None
+    classifiers: tuple[str, ...] = ()
 
     def as_xml(self) -> str:
         of = f'org="{self.organisation}" name="{self.name}" rev="{self.version}"'
         scope = f'conf="default->default" transitive="{str(self.transitive).lower()}"'
-        if self.classifier is None:
-            return f"<dependency {of} {scope}/>"
-        return f'<dependency {of} {scope}><artifact name="{self.name}" m:classifier="{self.classifier}"/></dependency>'
+        named = (f' m:classifier="{classifier}"' if classifier else "" for classifier in self.classifiers)
+        artifacts = "".join(f'<artifact name="{self.name}"{classifier}/>' for classifier in named)
+        return f"<dependency {of} {scope}>{artifacts}</dependency>"
 
 
 class Jars(NamedTuple):

@@ -17,6 +17,7 @@ from devstack.spark import SparkStandalone
 from devstack.topics import create_topic, create_topics
 from tests.support.clients import Kafka
 from tests.support.examples import register_profiles
+from tests.support.iceberg import stop_rest_server
 from tests.support.loads import TopicFactory
 from tests.support.warm_airflow import stop_server
 
@@ -44,6 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     stop_server()
+    stop_rest_server()
     config.stash[_HOME].close()
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from airflow_kafka_offsets.replaying.replay import replay
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.verification.verify import verify
+from devstack.iceberg_rest import IcebergRestServer
 from tests.support.loads import Loader
 
 NAME = "shop.orders"
@@ -28,13 +31,34 @@ NAME = "shop.orders"
 def iceberg_sink(where: str, directory: Path, *, name: str = NAME, **options: Any) -> IcebergSink:
     """Return a sink.
 
-    :param where: of its catalog: `positions`, or `elsewhere`
+    :param where: of its catalog: `positions`, `elsewhere`, or `rest`, whose namespace is the directory's
     """
+    if where == "rest":
+        namespace = "shop_" + hashlib.sha256(str(directory).encode()).hexdigest()[:16]
+        return IcebergTable(f"{namespace}.{name.partition('.')[2]}", rest_server().catalog, **options)
     warehouse = f"file://{directory}/lake"
     if where == "positions":
         return IcebergTable(name, warehouse=warehouse, **options)
     uri = f"sqlite:///{directory}/catalog.db"
     return IcebergTable(name, {"type": "sql", "uri": uri, "warehouse": warehouse}, **options)
+
+
+@cache
+def rest_server() -> IcebergRestServer:
+    """Return the REST catalog of this session."""
+    server = IcebergRestServer()
+    try:
+        return server.start()
+    except BaseException:
+        server.close()
+        raise
+
+
+def stop_rest_server() -> None:
+    """Stop the REST catalog, if there is one."""
+    if rest_server.cache_info().currsize:
+        rest_server().close()
+        rest_server.cache_clear()
 
 
 def open_table(sink: IcebergSink, engine: Engine) -> Table:
@@ -51,9 +75,9 @@ def find_table(sink: IcebergSink, engine: Engine) -> Table | None:
     if properties is own and not sa.inspect(engine).has_table("iceberg_tables"):
         return None  # pyiceberg would create it
     catalog = load_catalog(sink.catalog_name, **properties)
-    assert isinstance(catalog, SqlCatalog)
-    catalog.engine.dispose()
-    catalog.engine = sa.create_engine(catalog.engine.url, poolclass=sa.NullPool)
+    if isinstance(catalog, SqlCatalog):
+        catalog.engine.dispose()
+        catalog.engine = sa.create_engine(catalog.engine.url, poolclass=sa.NullPool)
     return catalog.load_table(sink.identifier) if catalog.table_exists(sink.identifier) else None
 
 

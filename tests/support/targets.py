@@ -119,12 +119,12 @@ KINDS = {
         *(
             Kind(
                 f"iceberg-{where}",
-                where == "elsewhere",
+                where != "positions",
                 False,
                 partial(_iceberg, where),
                 _read_iceberg,
             )
-            for where in ("positions", "elsewhere")
+            for where in ("positions", "elsewhere", "rest")
         ),
         Kind("delta", True, False, lambda name, at: DeltaTable(f"{at}/delta/{name}"), _read_delta),
         Kind("parquet", True, False, lambda name, at: ParquetDataset(f"{at}/parquet/{name}"), _read_parquet),

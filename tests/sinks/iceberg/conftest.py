@@ -22,7 +22,11 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
     engine.dispose()
 
 
-@pytest.fixture(params=["positions", "elsewhere"])
+# A real REST catalog, whose jars are fetched.
+REST = pytest.param("rest", marks=[pytest.mark.server, pytest.mark.long])
+
+
+@pytest.fixture(params=["positions", "elsewhere", REST])
 def where(request: pytest.FixtureRequest) -> str:
     """Where the catalog of the table is."""
     return str(request.param)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.types import LongType
@@ -27,6 +28,7 @@ from airflow_kafka_offsets.sinks.iceberg import elsewhere
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.iceberg.target import Changes
 from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output
+from tests.sinks.iceberg.conftest import REST
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import IcebergGroup
 from tests.support.loads import names, positions, rows
@@ -41,9 +43,9 @@ class ProcessDiedError(BaseException):
     """The process is gone: nothing catches it."""
 
 
-@pytest.fixture
-def where() -> str:
-    return "elsewhere"
+@pytest.fixture(params=["elsewhere", REST])
+def where(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +54,8 @@ def _quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def wrap_commit(monkeypatch: pytest.MonkeyPatch, wrapper: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    monkeypatch.setattr(SqlCatalog, "commit_table", wrapper(SqlCatalog.commit_table))
+    for catalog in (SqlCatalog, RestCatalog):
+        monkeypatch.setattr(catalog, "commit_table", wrapper(catalog.commit_table))
 
 
 def dying(before: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -103,8 +106,8 @@ def test_rows_of_an_abandoned_batch_are_taken_back_and_no_zombie_publishes_it(gr
 
 def test_a_table_whose_rows_could_not_be_taken_back_is_refused(group: IcebergGroup) -> None:
     catalog = load_catalog("default", **group.sink.catalog)  # type: ignore[arg-type]
-    catalog.create_namespace("shop")
-    catalog.create_table("shop.orders", pa.schema([("id", pa.int64()), ("name", pa.string())]))
+    catalog.create_namespace(group.sink.identifier.partition(".")[0])
+    catalog.create_table(group.sink.identifier, pa.schema([("id", pa.int64()), ("name", pa.string())]))
 
     with pytest.raises(TargetError, match="no column '_batch_id', by which the rows of an abandoned batch"):
         group.load(run=RUN)
