@@ -82,8 +82,11 @@ def read(
     :param columns: in their order; without them, that of the schema
     """
     scan = ArrowScan(table.metadata, table.io, schema, AlwaysTrue())
+    types = arrow_columns(schema)
     for file in files:
         # `to_record_batches` holds all rows of the files that it reads.
         deletes = _read_all_delete_files(table.io, [file])
         for rows in scan._record_batches_from_scan_tasks_and_deletes([file], deletes):
+            # Other engines write files whose texts are read as another type than those of pyarrow.
+            rows = rows.cast(types)
             yield rows if columns is None else rows.select(columns)
