@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import random
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -18,6 +20,7 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from airflow_kafka_offsets.database.errors import database_message, rolled_back_by, translated_errors
+from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.exceptions import CommitUnknownError, ConfigurationError, DatabaseBusyError
 
 log = logging.getLogger(__name__)
@@ -170,10 +173,31 @@ def stream(conn: Connection, query: sa.Select[Any], at_once: int = _ROWS_AT_ONCE
 
     :param at_once: how many rows are held
     """
+    if is_mysql(conn.dialect):
+        yield from _spooled(conn, query, at_once)
+        return
     # Other drivers have one result at a time, unless the client holds all of its rows.
     options = {"yield_per": at_once} if conn.dialect.name in ("postgresql", "sqlite") else {}
     with conn.execute(query, execution_options=options) as result:
         yield from result
+
+
+def _spooled(conn: Connection, query: sa.Select[Any], at_once: int) -> Iterator[Any]:
+    """Return the rows of a query of MySQL: more than are held at once are in a temporary file, which has no name.
+
+    A connection has one result at a time that the client does not hold, and the next statement would discard the rest of it.
+    """
+    with tempfile.TemporaryFile() as spool:
+        with conn.execute(query, execution_options={"yield_per": at_once}) as result:
+            parts = result.partitions()
+            first = next(parts, ())
+            for part in parts:
+                pickle.dump(part, spool)
+        end = spool.tell()
+        yield from first
+        spool.seek(0)
+        while spool.tell() < end:
+            yield from pickle.load(spool)  # noqa: S301 - nobody else can write it
 
 
 def now(engine: Engine) -> datetime:
