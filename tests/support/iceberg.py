@@ -104,9 +104,9 @@ class IcebergGroup:
     def load(self, **options: Any) -> LoadResult:
         return self.loader(self.orders, **{"sink": self.sink, "on_bad_record": "dead_letter", **options})
 
-    def replay(self, bounds: Any, **options: Any) -> LoadResult:
+    def replay(self, bounds: Any, pipeline: Mapping[str, Any] | None = None, **options: Any) -> LoadResult:
         return replay(
-            self.loader.pipeline([self.orders], sink=self.sink, on_bad_record="dead_letter"),
+            self.loader.pipeline([self.orders], sink=self.sink, on_bad_record="dead_letter", **(pipeline or {})),
             bounds,
             kafka_config=self.loader.config,
             engine=self.loader.engine,

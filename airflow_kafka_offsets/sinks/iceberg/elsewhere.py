@@ -162,6 +162,12 @@ class ElsewhereIcebergTable(IcebergSink):
             return True
         except CommitFailedException:
             return False
+        except FileNotFoundError:
+            # Nothing was sent yet. Others removed manifests of the snapshot that the commit goes on from, as they expired it.
+            found = self._load()
+            if found is not None and found.metadata_location != table.metadata_location:
+                return False
+            raise
         except (StagedFileError, TargetError):
             raise
         except Exception as error:
