@@ -32,6 +32,7 @@ _MODULES = {
     "airflow_kafka_offsets.operators.replay": ("KafkaReplayOperator", "KafkaReplayPlanOperator"),
     "airflow_kafka_offsets.operators.retry_policy": ("KafkaOffsetsRetryPolicy",),
     "airflow_kafka_offsets.operators.rewind": ("KafkaRewindOperator",),
+    "airflow_kafka_offsets.operators.task_decorator": ("kafka_batch_task",),
     "airflow_kafka_offsets.operators.verify": ("KafkaVerifyOperator",),
     "airflow_kafka_offsets.replaying.bounds": ("BatchBounds", "OffsetBounds", "TimeBounds"),
     "airflow_kafka_offsets.replaying.replay": ("replay",),
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.operators.replay import KafkaReplayPlanOperator as KafkaReplayPlanOperator
     from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy as KafkaOffsetsRetryPolicy
     from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator as KafkaRewindOperator
+    from airflow_kafka_offsets.operators.task_decorator import kafka_batch_task as kafka_batch_task
     from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator as KafkaVerifyOperator
     from airflow_kafka_offsets.replaying.bounds import BatchBounds as BatchBounds
     from airflow_kafka_offsets.replaying.bounds import OffsetBounds as OffsetBounds

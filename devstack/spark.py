@@ -21,6 +21,7 @@ class SparkStandalone(Stack):
 
     :param cores: of the worker
     :param memory: of the worker, in Spark's notation
+    :param home: the SPARK_HOME; by default the installed PySpark
     :param host: an address of the loopback network
     :param properties: written to spark-defaults.conf in `directory`, for its own processes and for whoever submits to it with
         SPARK_CONF_DIR
@@ -31,6 +32,7 @@ class SparkStandalone(Stack):
         *,
         cores: int = 2,
         memory: str = "2g",
+        home: Path | None = None,
         host: str = "127.0.0.1",
         properties: Mapping[str, str] | None = None,
     ) -> None:
@@ -40,7 +42,7 @@ class SparkStandalone(Stack):
         defaults = self.directory / "spark-defaults.conf"
         defaults.touch(0o600)
         defaults.write_text("".join(f"{name} {value}\n" for name, value in (properties or {}).items()))
-        home = pyspark_home()
+        home = home or pyspark_home()
         env = environment() | {
             "JAVA_HOME": str(java_home()),
             "SPARK_HOME": str(home),

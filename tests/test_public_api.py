@@ -69,6 +69,7 @@ def test_the_public_names_are_these() -> None:
         "committed_files",
         "drop_letters",
         "execute_rewind",
+        "kafka_batch_task",
         "load",
         "parse_scope",
         "preview_rewind",

@@ -114,6 +114,16 @@ TABLE_SCHEMA = option("--table-schema", "the schema of that table (default: that
 
 UPSERT_KEY = repeated("--upsert-key", "a column of the load's upsert_key", metavar="COLUMN")
 
+TASK = (
+    option("--dag-id", "the DAG of the load: its task, as it is now, says the target of any kind, and the pipeline"),
+    option("--task-id", "the task of the load, in that DAG"),
+)
+"""The arguments that name a task of a DAG."""
+
+TABLE = option("--table", "the table that the group loads into, without --dag-id")
+
+OF_TASK = "that of the task of --task-id, or else"
+
 MAX_RECORDS = option("--max-records", "the most offsets of a batch", type=positive)
 
 ON_DATA_LOSS = choice(
@@ -175,10 +185,14 @@ MOVE = (
     option("--abandon", "abandon this open batch of the group in the same transaction", type=positive, metavar="BATCH"),
     option(
         "--replace",
-        "also delete the rows of this table, and the dead letters, of the offsets that will be read again",
+        "also delete the rows of this table, and the dead letters, of the offsets that will be read again; without a table, those of "
+        "the target of --dag-id and --task-id",
+        nargs="?",
+        default=False,
         metavar="TABLE",
     ),
     TABLE_SCHEMA,
+    *TASK,
     switch("--new-cluster", "let the group move from the Kafka cluster of its positions to this one"),
     ISOLATION_LEVEL,
     OUTPUT,

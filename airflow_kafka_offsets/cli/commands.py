@@ -11,7 +11,7 @@ from typing import Any
 from airflow.cli.cli_config import ActionCommand, GroupCommand, lazy_load_command
 
 from airflow_kafka_offsets.cli import arguments as shared
-from airflow_kafka_offsets.cli.arguments import choice, option, positive, repeated, switch, topics
+from airflow_kafka_offsets.cli.arguments import option, positive, repeated, switch, topics
 
 # Airflow prints help without wrapping it.
 _HELP_WIDTH = 100
@@ -48,6 +48,14 @@ _PIPELINE = (
     option("--staging-dir", "a directory that this machine and Spark's executors share, for staged files"),
 )
 """The arguments of commands that decode records and write their rows, beside the table."""
+
+_ISOLATION_LEVEL = option(
+    "--isolation-level",
+    f"that of the load; decides where a log ends (default: {shared.OF_TASK} read_committed)",
+    choices=("read_committed", "read_uncommitted"),
+)
+
+_SPARK_CONN_ID = option("--spark-conn-id", f"the Airflow connection of Spark (default: {shared.OF_TASK} spark_default)")
 
 COMMANDS = (
     _command(
@@ -122,16 +130,18 @@ COMMANDS = (
         "positions exactly once. With --kafka-conn-id, read all records that Kafka still has again, and look for each. "
         "If something is wrong, print all violations, and exit with 1. With --upsert-key, rows are not proved: later ones replace "
         "earlier ones.",
-        "verify orders_loader --conn-id warehouse --table orders --kafka-conn-id kafka_default",
+        "verify orders_loader --conn-id warehouse --table orders --kafka-conn-id kafka_default\n"
+        "         airflow kafka-offsets verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load",
         *shared.GROUP,
-        option("--table", "the table that the group loads into", required=True),
+        *shared.TASK,
+        shared.TABLE,
         shared.TABLE_SCHEMA,
         shared.UPSERT_KEY,
         option(
             "--kafka-conn-id",
-            "the Airflow connection of Kafka, to compare record by record (default: read the database only)",
+            "the Airflow connection of Kafka, to compare record by record (default: read the target and the database only)",
         ),
-        shared.ISOLATION_LEVEL,
+        _ISOLATION_LEVEL,
         shared.OUTPUT,
     ),
     _command(
@@ -142,7 +152,9 @@ COMMANDS = (
         "and --undo. Offsets outside of a log are clamped, and reported. A preview with --output json can be saved; --preview "
         "executes it exactly, or fails if a position has moved since.",
         "rewind orders_loader --conn-id warehouse --to-datetime 2026-11-17T00:00:00Z --topic orders:0,1\n"
-        "         airflow kafka-offsets rewind orders_loader --conn-id warehouse --undo --execute --reason 'wrong day'",
+        "         airflow kafka-offsets rewind orders_loader --conn-id warehouse --undo --execute --reason 'wrong day'\n"
+        "         airflow kafka-offsets rewind orders_loader --conn-id warehouse --to-batch 42 --execute --replace \\\n"
+        "             --dag-id load_orders --task-id load",
         *shared.MOVE,
         switch("--to-earliest", "to the beginning offsets"),
         switch("--to-latest", "to the end offsets"),
@@ -165,33 +177,34 @@ COMMANDS = (
     _command(
         "target.replay",
         "Load a range of offsets or of time beside the loads of a group",
-        "Load a range of offsets, a range of time, or that of a batch of the history, through Spark into a table. The positions are "
+        "Load a range of offsets, a range of time, or that of a batch of the history, through Spark into a table, or into the target of a task of a DAG. The positions are "
         "neither read nor moved, and loads of the group continue. Into the group's own table it needs --replace, which removes "
         "what was loaded of the range in the same transaction, or --upsert-key.",
         "replay orders_loader --conn-id warehouse --topic orders --batch 42 --table orders --replace \\\n"
-        "             --columns 'id BIGINT, amount DOUBLE'",
+        "             --columns 'id BIGINT, amount DOUBLE'\n"
+        "         airflow kafka-offsets replay orders_loader --conn-id warehouse --batch 42 --replace --dag-id load_orders --task-id load",
         *shared.GROUP,
-        shared.KAFKA_CONN_ID,
-        shared.SPARK_CONN_ID,
-        topics("the topic", required=True),
+        option("--kafka-conn-id", f"the Airflow connection of Kafka (default: {shared.OF_TASK} kafka_default)"),
+        _SPARK_CONN_ID,
+        topics("the topic", "the topics of the task of --task-id"),
         repeated("--offsets", "offsets of a partition, the end exclusive", metavar="TOPIC:PARTITION:START-END"),
         option("--since", "from the first record at or after this instant, ISO 8601", metavar="INSTANT"),
         option("--until", "up to the first record at or after this instant", metavar="INSTANT"),
         switch("--all-records", "read on to the end of the log, and take exactly the records of the span of time"),
         option("--batch", "the range of this batch of the group's history", type=positive),
-        option("--table", "the table to load into", required=True),
+        *shared.TASK,
+        shared.TABLE,
         *_PIPELINE,
         switch("--replace", "remove what was loaded of the range, in the same transaction"),
         shared.MAX_RECORDS,
         shared.ON_DATA_LOSS,
-        choice(
+        option(
             "--on-bad-record",
-            "fail on records that do not decode, or write them to dead_letters",
-            "fail",
-            "dead_letter",
+            f"fail on records that do not decode, or write them to dead_letters (default: {shared.OF_TASK} fail)",
+            choices=("fail", "dead_letter"),
         ),
         *shared.AUTHOR,
-        shared.ISOLATION_LEVEL,
+        _ISOLATION_LEVEL,
         shared.OUTPUT,
     ),
     _command(
@@ -275,13 +288,10 @@ COMMANDS = (
                 "             --columns 'id BIGINT, name STRING'",
                 *shared.LETTERS,
                 option("--corrected", "replay the dead letters of this file, with the values it has", metavar="FILE"),
-                option(
-                    "--dag-id", "the DAG of the load: formats, transform and table are those of its task as it is now"
-                ),
-                option("--task-id", "the task of the load, in that DAG"),
-                option("--table", "the table to load into, without --dag-id"),
+                *shared.TASK,
+                shared.TABLE,
                 *_PIPELINE,
-                shared.SPARK_CONN_ID,
+                _SPARK_CONN_ID,
                 *shared.AUTHOR,
                 shared.OUTPUT,
                 within="dead-letters",

@@ -16,6 +16,7 @@ from jinja2 import UndefinedError
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.loading.pipeline import Pipeline
+from airflow_kafka_offsets.sinks.sink import Sink
 
 
 @runtime_checkable
@@ -23,6 +24,10 @@ class PipelineTask(Protocol):
     """A task that turns records into rows, as `operators.base.PipelineOperator` does."""
 
     template_fields: Sequence[str]
+    group_id: str
+    sink: Sink
+    isolation_level: str
+    kafka_conn_id: str
     spark_conn_id: str
     spark_conf: Mapping[str, Any] | None
 
@@ -30,9 +35,10 @@ class PipelineTask(Protocol):
         """Return the pipeline, of rendered parameters."""
 
 
-def find_task(dag_id: str, task_id: str) -> PipelineTask:
+def find_task(dag_id: str, task_id: str, *, only: Sequence[str] | None = None) -> PipelineTask:
     """Parse the DAG files, and return a task that turns records into rows, with its templates rendered.
 
+    :param only: the parameters that are rendered, for a command that asks for no others; None renders those of the pipeline
     :raises ConfigurationError: there is no such task, it is one of another kind or mapped, or a template or an argument needs a run
     """
     # DAG files may print, and Airflow logs.
@@ -49,7 +55,7 @@ def find_task(dag_id: str, task_id: str) -> PipelineTask:
             f"Task {task_id!r} of DAG {dag_id!r} is a {task.task_type}, and not one that turns records into rows, such as "
             "KafkaBatchOperator, or it is mapped"
         )
-    return _rendered(task)
+    return _rendered(task, only)
 
 
 def _find_dag(dag_id: str) -> tuple[Any, list[str]]:
@@ -69,10 +75,11 @@ def _find_dag(dag_id: str) -> tuple[Any, list[str]]:
     return None, broken
 
 
-def _rendered(task: Any) -> PipelineTask:
-    """Return a copy of a task whose pipeline has no templates any more."""
+def _rendered(task: Any, only: Sequence[str] | None) -> PipelineTask:
+    """Return a copy of a task whose parameters have no templates any more, as far as they are asked for."""
     # What `@task.kafka_batch` gives its function is a part of the transform.
     of_pipeline = {field.name for field in fields(Pipeline)} | {"spark_conf", "op_args", "op_kwargs"}
+    rendered_names = of_pipeline if only is None else set(only)
     context = {
         "dag": task.dag,
         "task": task,
@@ -81,17 +88,17 @@ def _rendered(task: Any) -> PipelineTask:
         "conn": ConnectionAccessor(),
     }
     environment, rendered = task.get_template_env(), copy.copy(task)
-    for name in of_pipeline.intersection(task.template_fields):
+    for name in rendered_names.intersection(task.template_fields):
         if any(XComArg.iter_xcom_references(getattr(task, name))):
             raise ConfigurationError(
                 f"{name} of task {task.task_id!r} of DAG {task.dag_id!r} has what another task returns in a run: give the options of the "
-                "pipeline instead of --dag-id and --task-id"
+                "command instead of --dag-id and --task-id"
             )
         try:
             setattr(rendered, name, task.render_template(getattr(task, name), context, environment))
         except UndefinedError as error:
             raise ConfigurationError(
                 f"{name} of task {task.task_id!r} of DAG {task.dag_id!r} has a template that only a run can render ({error}): give "
-                "the options of the pipeline instead of --dag-id and --task-id"
+                "the options of the command instead of --dag-id and --task-id"
             ) from error
     return cast("PipelineTask", rendered)

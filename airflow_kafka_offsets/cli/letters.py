@@ -5,25 +5,22 @@ from __future__ import annotations
 import base64
 import json
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from airflow_kafka_offsets.cli.command import command, database, offset_bounds, usage
+from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of
 from airflow_kafka_offsets.cli.output import note, show
-from airflow_kafka_offsets.cli.target import make_pipeline
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.hooks.connections import make_launcher, registry_config
+from airflow_kafka_offsets.hooks.connections import make_launcher
 from airflow_kafka_offsets.ledger.groups import cluster_of
-from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.letters.drop import drop_letters
 from airflow_kafka_offsets.letters.replay import replay_letters
 from airflow_kafka_offsets.letters.selection import Letter, Letters, read_letters, summary
 from airflow_kafka_offsets.letters.selection import topics as topics_of
-from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.staging.refused import Record
 
 
@@ -52,14 +49,14 @@ def show_letters(args: Namespace) -> None:
 def replay(args: Namespace) -> None:
     """Put dead letters through the pipeline, and print what became of them."""
     letters, corrected = _letters(args), _corrected(args.corrected)
-    _check_pipeline(args)
+    check_target(args, "A replay")
     with database(args) as ledger:
         with ledger.connect() as conn:
             cluster_of(conn, ledger.tables, args.group)
             topics = topics_of(conn, ledger.tables, letters)
         replayed = []
         if topics:
-            pipeline, spark = _pipeline(args, topics, ledger.tables)
+            pipeline, _, spark, connections = pipeline_of(args, topics, ledger.tables)
             launcher = None
             if pipeline.needs_spark_sql:
                 launcher = make_launcher(**spark, name=f"dead-letters.{args.group}")
@@ -71,7 +68,7 @@ def replay(args: Namespace) -> None:
                 corrected=corrected,
                 who=args.who,
                 reason=args.reason,
-                connections={conn_id: registry_config(conn_id) for conn_id in pipeline.conn_ids},
+                connections=connections,
             )
     show([asdict(batch) for batch in replayed], args.output)
 
@@ -92,39 +89,6 @@ def drop(args: Namespace) -> None:
         dropped = drop_letters(letters, engine=ledger.engine, tables=ledger.tables, who=args.who, reason=args.reason)
     show([{"group": args.group, "dropped": dropped}], args.output)
     note(f"{count(dropped, 'dead letter')} dropped; that there were such records stays in the history")
-
-
-@usage()
-def _check_pipeline(args: Namespace) -> None:
-    """Check that the arguments name one pipeline.
-
-    :raises ConfigurationError: they name none, or two
-    """
-    if (args.dag_id is None) != (args.task_id is None):
-        raise ConfigurationError("--dag-id and --task-id belong together")
-    if args.dag_id is None:
-        if args.table is None:
-            raise ConfigurationError("A replay needs --dag-id and --task-id of the load, or --table")
-        return
-    names = ("table", "table_schema", "columns", "transform", "upsert_key", "staging_dir")
-    if given := [f"--{name.replace('_', '-')}" for name in names if getattr(args, name)]:
-        raise ConfigurationError(f"The task of --task-id says what {', '.join(given)} would say: leave out one of them")
-
-
-def _pipeline(args: Namespace, topics: Sequence[str], tables: Tables) -> tuple[Pipeline, dict[str, Any]]:
-    """Return the pipeline of the arguments, and what launches Spark for it."""
-    if args.dag_id is None:
-        return make_pipeline(args, topics, tables), {"conn_id": args.spark_conn_id}
-    from airflow_kafka_offsets.cli.dag_task import find_task
-
-    task = find_task(args.dag_id, args.task_id)
-    pipeline = replace(task.pipeline(), tables=tables)
-    if pipeline.group_id != args.group:
-        raise ConfigurationError(
-            f"Task {args.task_id!r} of DAG {args.dag_id!r} loads group {pipeline.group_id!r}, not {args.group!r}: its pipeline is "
-            "not that of these dead letters"
-        )
-    return pipeline, {"conn_id": task.spark_conn_id, "conf": task.spark_conf}
 
 
 @usage()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_kafka_offsets.cli.command import cluster, command, database, scope, usage
+from airflow_kafka_offsets.cli.load_target import check_target, sink_of
 from airflow_kafka_offsets.cli.output import note, show, show_value
 from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.core.text import count
@@ -24,12 +25,13 @@ from airflow_kafka_offsets.rewinding.execution import abandon_batch, execute_rew
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario, write_offsets
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.sink import Sink
 
 
 @command("rewind")
 def rewind(args: Namespace) -> None:
     """Preview a rewind, or execute it; a saved preview is executed as it was shown."""
+    _check_replaced(args)
     if args.preview is not None:
         preview = _saved_preview(args)
         with database(args) as ledger:
@@ -41,6 +43,7 @@ def rewind(args: Namespace) -> None:
 @command("import")
 def import_group(args: Namespace) -> None:
     """Preview the positions that a consumer group in Kafka has committed, or make them those of a group."""
+    _check_replaced(args)
     _move(args, Scenario.of("import", args.from_group))
 
 
@@ -136,7 +139,7 @@ def _move(args: Namespace, scenario: Scenario) -> None:
 
 def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -> None:
     """Show a preview, and execute it with --execute."""
-    target = SqlTable(args.replace, args.table_schema) if args.replace is not None else None
+    target = _replaced_target(args)
     if target is not None:
         preview.refuse_replace()
     result = None
@@ -173,6 +176,22 @@ def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -
             f"{count(result.moved, 'position was', 'positions were')} changed, as number {result.batch_id} of the history: {offsets}"
             f"{removed if target is not None else ''}"
         )
+
+
+def _replaced_target(args: Namespace) -> Sink | None:
+    """Return the target whose rows are deleted, if there is one."""
+    if args.replace is not False:
+        return sink_of(args, args.replace)[0]
+    return None
+
+
+@usage()
+def _check_replaced(args: Namespace) -> None:
+    """Check, before anything is asked, that `--replace` and a task go together."""
+    if args.replace is not False:
+        check_target(args, "--replace", table="--replace TABLE")
+    elif args.dag_id is not None or args.task_id is not None:
+        raise ConfigurationError("--dag-id and --task-id name the target of --replace: give it too, or leave them out")
 
 
 def _show(preview: RewindPreview, output: str) -> None:

@@ -1,23 +1,18 @@
-"""`airflow kafka-offsets replay` and `verify`: a range of records, loaded into a table beside the loads; the proof of what was loaded."""
+"""`airflow kafka-offsets replay` and `verify`: a range of records, loaded into a target beside the loads; the proof of what was loaded."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from airflow_kafka_offsets.cli.command import command, database, offset_bounds, usage, whole_topics
+from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of, sink_of
 from airflow_kafka_offsets.cli.output import note, show
 from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationError
-from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.hooks.connections import kafka_config, make_launcher
 from airflow_kafka_offsets.ledger.batch_rows import current_user
-from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.replaying.bounds import BatchBounds, Bounds, TimeBounds
 from airflow_kafka_offsets.replaying.replay import replay as replay_range
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification import verify as verification
 
 
@@ -25,39 +20,30 @@ from airflow_kafka_offsets.verification import verify as verification
 def replay(args: Namespace) -> None:
     """Load a range, and print the result."""
     bounds = _bounds(args)
+    check_target(args, "A replay")
     topics = whole_topics(args, "partitions are named with their offsets: --offsets TOPIC:PARTITION:START-END")
+    _check_topics(args)
     with database(args) as ledger:
+        pipeline, kafka_conn_id, spark, connections = pipeline_of(args, topics, ledger.tables)
         pipeline = replace(
-            make_pipeline(args, topics, ledger.tables),
-            on_bad_record=args.on_bad_record,
-            isolation_level=args.isolation_level,
+            pipeline,
+            on_bad_record=args.on_bad_record or pipeline.on_bad_record,
+            isolation_level=args.isolation_level or pipeline.isolation_level,
         )
         result = replay_range(
             pipeline,
             bounds,
-            kafka_config=kafka_config(args.kafka_conn_id),
+            kafka_config=kafka_config(kafka_conn_id),
             engine=ledger.engine,
-            launcher=make_launcher(args.spark_conn_id, name=f"replay.{args.group}"),
+            launcher=make_launcher(**spark, name=f"replay.{args.group}"),
             max_records=args.max_records,
             on_data_loss=args.on_data_loss,
             replace=args.replace,
             reason=args.reason,
             who=args.who or current_user(),
+            connections=connections,
         )
     show([asdict(result)], args.output)
-
-
-def make_pipeline(args: Namespace, topics: Sequence[str], tables: Tables) -> Pipeline:
-    """Return the pipeline into the table of the arguments."""
-    return Pipeline(
-        group_id=args.group,
-        topics=tuple(topics),
-        value_format=Json(args.columns) if args.columns is not None else Raw(),
-        sink=SqlTable(args.table, args.table_schema, upsert_key=tuple(args.upsert_key or ())),
-        transform=args.transform,
-        staging_dir=args.staging_dir,
-        tables=tables,
-    )
 
 
 @command("verify")
@@ -66,8 +52,9 @@ def verify(args: Namespace) -> None:
 
     :raises VerificationError: something is wrong
     """
+    check_target(args, "A proof")
     config = kafka_config(args.kafka_conn_id) if args.kafka_conn_id is not None else None
-    sink = SqlTable(args.table, args.table_schema, upsert_key=tuple(args.upsert_key or ()))
+    sink, isolation_level = sink_of(args, args.table)
     with database(args) as ledger:
         try:
             coverage = verification.verify(
@@ -76,7 +63,7 @@ def verify(args: Namespace) -> None:
                 engine=ledger.engine,
                 tables=ledger.tables,
                 kafka_config=config,
-                isolation_level=args.isolation_level,
+                isolation_level=args.isolation_level or isolation_level,
             )
         except VerificationError as error:
             show([asdict(violation) for violation in error.violations], args.output)
@@ -85,6 +72,12 @@ def verify(args: Namespace) -> None:
         if not coverage.output_checked:
             with ledger.connect() as conn:
                 note(verification.describe_unchecked(sink.rows(conn).limit))
+
+
+@usage()
+def _check_topics(args: Namespace) -> None:
+    if not args.topics and args.dag_id is None:
+        raise ConfigurationError("A replay needs --topic, or --dag-id and --task-id of the load")
 
 
 @usage()

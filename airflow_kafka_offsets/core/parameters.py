@@ -7,6 +7,7 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from airflow_kafka_offsets.core.templates import is_rendered_later, unrendered
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -14,17 +15,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 
-_TEMPLATE = "{{"
-
 
 class Rule(NamedTuple):
     """What a parameter must be.
 
     :param expected: in words, for the error
+    :param read: returns the value that a rendered template stands for; a text that is no such value stays a text
     """
 
     expected: str
     fits: Callable[[Any], bool]
+    read: Callable[[str], Any] = str
 
 
 def check(given: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
@@ -39,20 +40,37 @@ def check(given: Mapping[str, Any], rules: Mapping[str, Rule]) -> None:
             raise ConfigurationError(f"{name} must be {rule.expected}; got {name}={given[name]!r}")
 
 
-def check_untemplated(given: Mapping[str, Any], rules: Mapping[str, Rule], templated: Collection[str]) -> None:
-    """Refuse the same when a DAG is parsed, and templates that Airflow would not render.
+def check_parsed(given: Mapping[str, Any], rules: Mapping[str, Rule], templated: Collection[str]) -> None:
+    """Refuse the same when a DAG is parsed, but for what Airflow renders later, and templates that it would not render.
 
-    :param given: parameters that are not templated
-    :param templated: the names of those that are, for the error
+    :param given: parameters by name
+    :param templated: the names of those that Airflow renders
     :raises ConfigurationError: says which parameter, and which value was received
     """
-    check(given, rules)
     for name in rules:
-        # Not only text: a sink has a name and a connection.
-        if name in given and _TEMPLATE in repr(given[name]):
+        if name not in given:
+            continue
+        for where, value in unrendered(name, given[name], is_rendered=name in templated):
             raise ConfigurationError(
-                f"{name} is not templated, and {name}={given[name]!r} would stay as it is; templated are {', '.join(templated) or 'none'}"
+                f"{where} is not templated, and {where}={value!r} would stay as it is; templated are {', '.join(templated) or 'none'}"
             )
+    check(
+        {name: value for name, value in given.items() if name not in templated or not is_rendered_later(value)}, rules
+    )
+
+
+def read_rendered(given: Mapping[str, Any], rules: Mapping[str, Rule]) -> dict[str, Any]:
+    """Return parameters with the numbers, and the None, that rendered texts stand for.
+
+    :param given: parameters by name, after Airflow has rendered them
+    :raises ConfigurationError: one cannot work; says which, and which value was received
+    """
+    read = {
+        name: rules[name].read(value) if name in rules and isinstance(value, str) else value
+        for name, value in given.items()
+    }
+    check(read, rules)
+    return read
 
 
 def from_attributes(cls: type[T], source: object, **others: Any) -> T:
@@ -71,7 +89,12 @@ def or_none(rule: Rule, meaning: str = "") -> Rule:
 
     :param meaning: of None, for the error
     """
-    return Rule(f"{rule.expected}, or None{meaning}", lambda value: value is None or rule.fits(value))
+    nothing = ("",) if rule.read is str else ("", "None")
+    return Rule(
+        f"{rule.expected}, or None{meaning}",
+        lambda value: value is None or rule.fits(value),
+        lambda text: None if text.strip() in nothing else rule.read(text),
+    )
 
 
 def either(rule: Rule, other: Rule, meaning: str) -> Rule:
@@ -79,7 +102,11 @@ def either(rule: Rule, other: Rule, meaning: str) -> Rule:
 
     :param meaning: of a value that the other one allows, for the error
     """
-    return Rule(f"{rule.expected}, or {other.expected}{meaning}", lambda value: rule.fits(value) or other.fits(value))
+    return Rule(
+        f"{rule.expected}, or {other.expected}{meaning}",
+        lambda value: rule.fits(value) or other.fits(value),
+        lambda text: next((read for read in (rule.read(text), other.read(text)) if not isinstance(read, str)), text),
+    )
 
 
 def one_of(*words: str) -> Rule:
@@ -101,12 +128,27 @@ NAME = Rule("a text that is not empty", is_name)
 
 TEXT = Rule("a text", lambda value: isinstance(value, str))
 
+
+def read_count(text: str) -> int | str:
+    """Return the whole number that a text is; a text that is none as it is."""
+    return int(text) if text.strip().isdecimal() else text
+
+
+def _read_share(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 # True and False are int to Python.
 COUNT = Rule(
-    "an int of at least 1", lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    "an int of at least 1",
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= 1,
+    read_count,
 )
 
-SHARE = Rule("a float between 0 and 1", lambda value: isinstance(value, float) and 0 < value < 1)
+SHARE = Rule("a float between 0 and 1", lambda value: isinstance(value, float) and 0 < value < 1, _read_share)
 
 MAX_RECORD_BYTES = 64 << 20
 """The default of `max_record_bytes`: far more than a broker accepts by default, and little enough for a Python worker of Spark."""

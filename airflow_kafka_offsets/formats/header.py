@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
+
+from airflow_kafka_offsets.core.templates import Templated
 
 Which = Literal["last", "first", "all"]
 
@@ -14,16 +16,18 @@ TIMESTAMP_OF_RECORD = "timestamp"
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class Header(Templated):
     """The value of a header, as a column; null where a record has no such header.
 
     A record is bad if the value is no UTF-8, unless the type is BINARY, and if the name of any of its headers is no UTF-8.
 
-    :param name: of the header
+    :param name: of the header (templated)
     :param which: of several headers of the name: `last`, `first`, or `all`, an array, which a transform has to take apart for a
         table
     :param type: STRING or BINARY
     """
+
+    template_fields: ClassVar[tuple[str, ...]] = ("name",)
 
     name: str
     which: Which = "last"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from airflow_kafka_offsets.core.templates import Templated
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Json:
+class Json(Templated):
     """One JSON object a record, decoded to declared columns.
 
     Fields that are not declared are ignored, and missing fields are null. A record with a null value (a tombstone) becomes a row
@@ -22,10 +24,11 @@ class Json:
 
     One malformed form is not detected: further fields after the object's end, as in `{"id": 1}, "x": 2`; they are ignored.
 
-    :param ddl: the columns as Spark DDL: `"id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2)"`
+    :param ddl: the columns as Spark DDL: `"id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2)"` (templated)
     """
 
     kind: ClassVar[str] = "json"
+    template_fields: ClassVar[tuple[str, ...]] = ("ddl",)
     ddl: str
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_kafka_offsets.core.templates import Templated
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
@@ -23,15 +24,15 @@ _Plain = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class JsonSchema:
+class JsonSchema(Templated):
     """One JSON object a record, with the id of its JSON Schema before it, decoded as `Json` does.
 
     Records are not validated against their schemas. What does not fit its column is bad, and so is a record whose id the registry does
     not know as that of a JSON Schema.
 
-    :param ddl: the columns as Spark DDL; None for the properties of the subject's latest schema
-    :param registry_conn_id: an Airflow connection of type `http`
-    :param subject: whose schemas are fetched before Spark starts; None is the name of the topic with `-value` or `-key`
+    :param ddl: the columns as Spark DDL; None for the properties of the subject's latest schema (templated)
+    :param registry_conn_id: an Airflow connection of type `http` (templated)
+    :param subject: whose schemas are fetched before Spark starts; None is the name of the topic with `-value` or `-key` (templated)
     :param columns_from: where no columns are declared, `schema` for all properties of the latest schema, or `target` for those that are
         columns of the target
     :param on_new_field: what becomes of properties that are no columns; the worker fills it in
@@ -40,6 +41,7 @@ class JsonSchema:
     """
 
     kind: ClassVar[str] = "json_schema"
+    template_fields: ClassVar[tuple[str, ...]] = ("ddl", "registry_conn_id", "subject")
     ddl: str | None = None
     registry_conn_id: str | None = None
     subject: str | None = None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
+from airflow_kafka_offsets.core.templates import Templated
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 
 if TYPE_CHECKING:
@@ -28,21 +29,21 @@ _GIVEN = "given"
 
 
 @dataclass(frozen=True, slots=True)
-class Protobuf:
+class Protobuf(Templated):
     """One Protobuf message a record: in Confluent's wire format with a schema registry, or plain, of a given schema.
 
     A column is the field of its name in the schema that a record was written with. If no columns are given, they are all fields of the
     reader's message, and a column is the field with the number that it has there. The reader's message is that of the latest schema of
     the subject, or of the given one.
 
-    :param ddl: the columns as Spark DDL, by the names of the fields; None for all fields of the reader's message
-    :param registry_conn_id: an Airflow connection of type `http`; None if no record has the id of a schema
-    :param subject: whose schemas are fetched before Spark starts; None is the name of the topic with `-value` or `-key`
+    :param ddl: the columns as Spark DDL, by the names of the fields; None for all fields of the reader's message (templated)
+    :param registry_conn_id: an Airflow connection of type `http`; None if no record has the id of a schema (templated)
+    :param subject: whose schemas are fetched before Spark starts; None is the name of the topic with `-value` or `-key` (templated)
     :param message: the name of the message, with or without its package; records of another one are bad. None is the first one of the
-        file, and any one where columns are declared and each record says which it is
-    :param proto: without a registry, the schema as the text of a `.proto` file, which imports no file of yours
+        file, and any one where columns are declared and each record says which it is (templated)
+    :param proto: without a registry, the schema as the text of a `.proto` file, which imports no file of yours (templated)
     :param descriptor_file: without a registry, the path of a descriptor set on the worker, which `protoc --include_imports
-        --descriptor_set_out` wrote
+        --descriptor_set_out` wrote (templated)
     :param columns_from: where no columns are declared, `schema` for all fields of the reader's message, or `target` for those that are
         columns of the target
     :param on_new_field: what becomes of fields that are no columns; the worker fills it in
@@ -51,6 +52,14 @@ class Protobuf:
     """
 
     kind: ClassVar[str] = "protobuf"
+    template_fields: ClassVar[tuple[str, ...]] = (
+        "ddl",
+        "registry_conn_id",
+        "subject",
+        "message",
+        "proto",
+        "descriptor_file",
+    )
     ddl: str | None = None
     registry_conn_id: str | None = None
     subject: str | None = None

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from airflow_kafka_offsets.core.templates import Templated
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Raw:
+class Raw(Templated):
     """The record as it is: `key BINARY, value BINARY`, and `headers` with the shape of Spark's own Kafka source.
 
     For formats that a transform decodes.

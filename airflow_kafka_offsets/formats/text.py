@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from airflow_kafka_offsets.core.templates import Templated
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -12,13 +14,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Text(Templated):
     """The whole value as one text; null where a record has none, and empty where it is empty. Bytes that are no UTF-8 are bad.
 
-    :param column: the name of the column
+    :param column: the name of the column (templated)
     """
 
     kind: ClassVar[str] = "text"
+    template_fields: ClassVar[tuple[str, ...]] = ("column",)
     column: str = "text"
 
     @property

@@ -10,7 +10,7 @@ from datetime import timedelta
 from operator import ge, le
 from typing import Any, Literal, NamedTuple
 
-from airflow_kafka_offsets.core.parameters import COUNT, DURATION, Rule, check, one_of, or_none
+from airflow_kafka_offsets.core.parameters import COUNT, DURATION, Rule, check, one_of, or_none, read_count
 from airflow_kafka_offsets.core.text import is_unsigned
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.lag.report import LagReport
@@ -18,12 +18,14 @@ from airflow_kafka_offsets.lag.report import LagReport
 Require = Literal["any", "all"]
 
 _HEADROOM = Rule(
-    "a whole number of offsets, or a positive timedelta", lambda value: is_unsigned(value) or DURATION.fits(value)
+    "a whole number of offsets, or a positive timedelta",
+    lambda value: is_unsigned(value) or DURATION.fits(value),
+    read_count,
 )
 
-_RULES = {
-    "min_lag": or_none(Rule("a whole number of offsets of at least 1 (0 would always be met)", COUNT.fits)),
-    "max_lag": or_none(Rule("a whole number of offsets", is_unsigned)),
+THRESHOLD_RULES = {
+    "min_lag": or_none(Rule("a whole number of offsets of at least 1 (0 would always be met)", COUNT.fits, read_count)),
+    "max_lag": or_none(Rule("a whole number of offsets", is_unsigned, read_count)),
     "max_delay": or_none(DURATION),
     "min_headroom": or_none(_HEADROOM),
     "require": one_of("any", "all"),
@@ -79,7 +81,7 @@ class Thresholds:
     def __post_init__(self) -> None:
         if (self.min_lag, self.max_lag, self.max_delay, self.min_headroom) == (None,) * 4:
             raise ConfigurationError("Give at least one of min_lag, max_lag, max_delay and min_headroom; got none")
-        check(vars(self), _RULES)
+        check(vars(self), THRESHOLD_RULES)
         if self.min_lag is None or self.max_lag is None:
             return
         both = f"min_lag={self.min_lag!r} and max_lag={self.max_lag!r}"

@@ -17,7 +17,7 @@ from airflow_kafka_offsets.core.parameters import (
     TEXT,
     Rule,
     are_texts,
-    check_untemplated,
+    check_parsed,
     one_of,
     or_none,
 )
@@ -37,6 +37,8 @@ LAG_RULES = {
     "allow_incomplete": FLAG,
     "poll_interval": DURATION,
     "rearm_after": DURATION,
+    # What else it must be depends on the time of the poll.
+    "start": Rule("a word, an instant or a duration", lambda value: value is not None),
     "isolation_level": one_of("read_committed", "read_uncommitted"),
     "offsets_schema": or_none(TEXT),
     "offsets_prefix": TEXT,
@@ -70,7 +72,18 @@ class LagWatch(Thresholds):
     :raises ConfigurationError: a threshold or another option cannot work
     """
 
-    templated: ClassVar[Sequence[str]] = ("group_id", "topics")
+    templated: ClassVar[Sequence[str]] = (
+        "group_id",
+        "topics",
+        "offsets_conn_id",
+        "min_lag",
+        "max_lag",
+        "min_headroom",
+        "start",
+        "offsets_schema",
+        "offsets_prefix",
+        "kafka_conn_id",
+    )
 
     group_id: str
     topics: str | Sequence[str] = ()
@@ -83,8 +96,7 @@ class LagWatch(Thresholds):
     kafka_conn_id: str = "kafka_default"
 
     def __post_init__(self) -> None:
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in self.templated}
-        check_untemplated(given, LAG_RULES, self.templated)
+        check_parsed({field.name: getattr(self, field.name) for field in fields(self)}, LAG_RULES, self.templated)
         super().__post_init__()
 
     def as_kwargs(self) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.sinks.fan_out_target import FanOutTarget
 from airflow_kafka_offsets.sinks.sink import BranchOutput, Target
 
 
@@ -19,14 +18,12 @@ def note_outputs(conn: Connection, tables: Tables, batch_id: int, target: Target
     Called within the transaction, under the group's lock.
 
     :param batch_id: of the batch; one that moves positions writes nothing
-    :param target: any other one needs no note
+    :param target: one that is no fan-out needs no note
     """
-    if not isinstance(target, FanOutTarget):
-        return
     if target.written:
         _change(conn, tables, batch_id, target.written)
-    for replaced, name in target.removed:
-        _change(conn, tables, replaced, {name: BranchOutput(-target.removed[replaced, name], True)})
+    for (replaced, name), rows in target.removed.items():
+        _change(conn, tables, replaced, {name: BranchOutput(-rows, True)})
 
 
 def outputs_of(text: str | None) -> dict[str, BranchOutput]:

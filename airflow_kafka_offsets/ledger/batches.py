@@ -34,6 +34,7 @@ from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.group_table import refuse_replayed
 from airflow_kafka_offsets.ledger.groups import stored_generation
 from airflow_kafka_offsets.ledger.moved_positions import keep_first_positions, store_first_positions
+from airflow_kafka_offsets.ledger.publications import may_have_replaced
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 # Batches whose records are measured.
@@ -159,6 +160,7 @@ def abandon_locked(
 
     :param moved: partitions whose position is set in the same transaction; None where all positions become those of another
         cluster
+    :raises OpenBatchError: there is no such batch, it is not open, or the target may have it with a removal of earlier rows
     """
     batches, groups = tables.offset_batches, tables.consumer_groups
     # A name that was given is a claim; these two are not.
@@ -169,7 +171,16 @@ def abandon_locked(
     of_batch = (batches.c.batch_id == batch_id) & (batches.c.consumer_group == group_id)
     row = None
     if abs(batch_id) <= MAX_INT64:  # the range of the database's integers
-        row = conn.execute(sa.select(batches.c.kind, batches.c.state).where(of_batch)).one_or_none()
+        found = sa.select(
+            batches.c.kind, batches.c.state, batches.c.run_id, may_have_replaced(tables).label("replaced")
+        )
+        row = conn.execute(found.where(of_batch)).one_or_none()
+    if row is not None and row.replaced:
+        raise OpenBatchError(
+            f"Batch {batch_id} of group {group_id!r} cannot be abandoned: it is a replay that may be in the target already, and the rows that "
+            "it replaced would be gone with its own. Nothing was changed; run it to its end: clear its task, or replay the same bounds with "
+            f"run=TaskRun({row.run_id!r}, …) as the history names it."
+        )
     if row is None or not update_open(conn, tables, batch_id, state="abandoned", reason=recorded):
         refusal = "the group has no such batch" if row is None else f"it is {row.state}"
         raise OpenBatchError(

@@ -6,7 +6,6 @@ What a load checks and writes besides rows (positions, lease) is in `ledger.clai
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from datetime import datetime
 from typing import NamedTuple
 
@@ -25,7 +24,7 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.ledger.batch_rows import Batch, change_open
 from airflow_kafka_offsets.ledger.claims import Claim
-from airflow_kafka_offsets.ledger.positions import Reads, bound_partition, is_bound_partition
+from airflow_kafka_offsets.ledger.positions import Reads, store_reads
 from airflow_kafka_offsets.ledger.tables import Tables
 
 
@@ -106,12 +105,7 @@ def _rows_committed(conn: Connection, claim: Claim, batch: Batch) -> int | None:
 def _close(conn: Connection, tables: Tables, batch: Batch, written: Written, now: datetime) -> None:
     reads = written.reads
     dead_letters = sum(read.dead_letters for read in reads.values())
-    ranges = tables.offset_ranges
-    if reads:
-        conn.execute(
-            ranges.update().where(ranges.c.batch_id == batch.batch_id, is_bound_partition(ranges)),
-            [bound_partition(tp) | asdict(read) for tp, read in reads.items()],
-        )
+    store_reads(conn, tables, batch.batch_id, reads)
     change_open(
         conn,
         tables,

@@ -98,7 +98,7 @@ def drop_expired(conn: Connection, tables: Tables, group_id: str, retention: tim
     now = database_now(conn)
     oldest = (
         sa.select(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value)
-        .where(letters.c.consumer_group == group_id, tables.with_contents)
+        .where(letters.c.consumer_group == group_id, tables.with_contents, letters.c.publishing.is_(None))
         .order_by(letters.c.batch_id)
         .limit(_EXPIRED_AT_ONCE)
         .subquery()

@@ -122,6 +122,14 @@ def batches(conn: Connection, tables: Tables, group_id: str, limit: int) -> list
     return _rows(conn, query.order_by(columns.batch_id.desc()).limit(limit))
 
 
+def batch(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> Row | None:
+    """Return a batch of a group; None where it has no such batch."""
+    columns = tables.offset_batches.c
+    query = _select(tables.offset_batches, *_BATCH_COLUMNS)
+    rows = _rows(conn, query.where(columns.consumer_group == group_id, columns.batch_id == batch_id))
+    return rows[0] if rows else None
+
+
 def batch_parts(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> list[Row]:
     """Return what a batch did to partitions: `part` is range, gap, replaced or schema, with the columns of all four.
 

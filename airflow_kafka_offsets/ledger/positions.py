@@ -7,7 +7,7 @@ and rewinds, are in `ledger.moved_positions`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -120,6 +120,16 @@ def set_positions(
     for statement, kept in ((update, rows.keys() & stored.keys()), (insert, rows.keys() - stored.keys())):
         if kept:
             conn.execute(statement, [rows[tp] for tp in sorted(kept)])
+
+
+def store_reads(conn: Connection, tables: Tables, batch_id: int, reads: Reads) -> None:
+    """Store what was read of the ranges of a batch."""
+    ranges = tables.offset_ranges
+    if reads:
+        conn.execute(
+            ranges.update().where(ranges.c.batch_id == batch_id, is_bound_partition(ranges)),
+            [bound_partition(tp) | asdict(read) for tp, read in reads.items()],
+        )
 
 
 def bound_partition(partition: TopicPartition) -> dict[str, object]:

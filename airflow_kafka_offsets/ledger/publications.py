@@ -6,51 +6,32 @@ Between the commit of the target and that of the state tables a process may die.
 * of an abandoned one, that its rows have to be taken back, if it has any;
 * of a rewind, that rows which it replaced have to be removed.
 
-The last two are owed: whoever next has the sink at hand pays, before it plans anything new.
+The last two are owed: whoever next has the sink at hand pays, before it plans anything new. Replays of dead letters are in
+`published_letters`.
 """
 
 from __future__ import annotations
 
 import logging
-import uuid
+from dataclasses import fields
 from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import IntegrityError
 
 from airflow_kafka_offsets.core.history import OPEN_STATES, REWIND_KINDS
-from airflow_kafka_offsets.database.errors import translated_errors
+from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.ledger.batch_rows import Batch, as_batch, change_open
 from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.groups import lock
+from airflow_kafka_offsets.ledger.installation import installation_id
+from airflow_kafka_offsets.ledger.positions import RangeRead, Reads, store_reads
 from airflow_kafka_offsets.ledger.replaced_output import recorded_offsets
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output, Sink
 
 log = logging.getLogger(__name__)
-
-_ONLY_ROW = 1
-
-
-def installation_id(ledger: Ledger) -> str:
-    """Return the name of these state tables, which no other ones have: it is made when it is first asked for."""
-    table = ledger.tables.installation
-    query = sa.select(table.c.installation_id)
-
-    def work(conn: Connection) -> str:
-        found = conn.scalar(query)
-        if found is None:
-            found = uuid.uuid4().hex
-            conn.execute(table.insert().values(number=_ONLY_ROW, installation_id=found))
-        return str(found)
-
-    with translated_errors("The name of the state tables is not known"):
-        try:
-            return transact(ledger.engine, work)
-        except IntegrityError:  # by another process, at the same moment
-            return transact(ledger.engine, work)
 
 
 def output_of(ledger: Ledger, sink: Sink, batch: Batch, kind: str, attempt: str = "") -> Output:
@@ -67,8 +48,11 @@ def output_of(ledger: Ledger, sink: Sink, batch: Batch, kind: str, attempt: str 
     return Output(batch.batch_id, batch.group_id, batch.ranges, series, attempt)
 
 
-def begin_publishing(claim: Claim, batch: Batch) -> None:
-    """Write down that the target may have the rows of a batch from now on.
+def begin_publishing(claim: Claim, batch: Batch, reads: Reads) -> None:
+    """Write down that the target may have the rows of a batch from now on, and what was read of each range.
+
+    Should the files of the batch be lost after the commit of the target, and its records expire: these counts and the target are all
+    that is left.
 
     :raises FencedError: a later attempt took over
     :raises BatchClosedError: the batch was abandoned meanwhile
@@ -76,8 +60,27 @@ def begin_publishing(claim: Claim, batch: Batch) -> None:
 
     def work(conn: Connection) -> None:
         change_open(conn, claim.ledger.tables, batch, states=("staged",), publishing_at=database_now(conn))
+        store_reads(conn, claim.ledger.tables, batch.batch_id, reads)
 
     claim.transact(work)
+
+
+def published_reads(ledger: Ledger, batch_id: int) -> dict[TopicPartition, RangeRead]:
+    """Return what was read of the ranges of a batch when its last publication began."""
+    ranges = ledger.tables.offset_ranges
+    columns = (ranges.c[field.name] for field in fields(RangeRead))
+    query = sa.select(ranges.c.topic, ranges.c.partition, *columns).where(
+        ranges.c.batch_id == batch_id, ranges.c.start_offset < ranges.c.end_offset
+    )
+    with ledger.connect() as conn:
+        return {TopicPartition(*row[:2]): RangeRead(*row[2:]) for row in conn.execute(query)}
+
+
+def may_have_replaced(tables: Tables) -> sa.ColumnElement[bool]:
+    """Return the condition that the target may have an open batch already, with a removal that cannot be taken back."""
+    batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
+    replaces = sa.exists().where(ranges.batch_id == batches.batch_id, ranges.replaced_from.is_not(None))
+    return sa.and_(batches.state.in_(OPEN_STATES), batches.publishing_at.is_not(None), replaces)
 
 
 class Owed(NamedTuple):

@@ -26,7 +26,7 @@ from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 NAME_LENGTH = 250
 """The most characters of a group's name, and of other names in the tables."""
@@ -178,7 +178,7 @@ class Tables:
             *_required(consumer_group=name),
             *_optional(key=any_bytes(), value=any_bytes(), headers=ExactText, record_timestamp=UtcDateTime),
             *_required(error=ExactText),
-            *_optional(error_class=ExactString(20), schema_id=sa.BigInteger),
+            *_optional(error_class=ExactString(20), schema_id=sa.BigInteger, publishing=ExactString(80)),
         )
         letters = self.dead_letters.c
         # As text, since a database that plans with bound values would not see that the index covers the condition.

@@ -36,7 +36,8 @@ def drop_letters(
         lock(conn, ledger.tables, letters.group_id)
         decision = f"dropped by {who or current_user()} at {format_instant(database_now(conn))}"
         error = f"{decision}: {reason}" if reason else decision
-        kept = sa.func.coalesce(stored.c.error_class, "") != DROPPED
+        # A target that commits elsewhere may have the row of one that is being replayed.
+        kept = sa.and_(sa.func.coalesce(stored.c.error_class, "") != DROPPED, stored.c.publishing.is_(None))
         dropped = stored.update().where(letters.condition(ledger.tables), kept).values(**EMPTY, error=error)
         return conn.execute(dropped).rowcount
 

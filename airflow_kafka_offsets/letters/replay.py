@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,20 +19,24 @@ from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, LedgerError
 from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.ledger.batch_outputs import note_outputs
-from airflow_kafka_offsets.ledger.batch_rows import Batch, current_user
+from airflow_kafka_offsets.ledger.batch_rows import current_user
 from airflow_kafka_offsets.ledger.batch_schemas import schemas_of_group, store_schemas
 from airflow_kafka_offsets.ledger.dead_letters import DROPPED
 from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import cluster_of, lock
-from airflow_kafka_offsets.ledger.publications import output_of
+from airflow_kafka_offsets.ledger.published_letters import (
+    begin_publishing_letters,
+    finish_publishing_letters,
+    letters_output,
+)
+from airflow_kafka_offsets.ledger.replayed_letters import correct_history, delete, is_of, store_errors
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.letters.selection import TOO_LARGE, Letter, Letters, count_by_batch, read_letters
-from airflow_kafka_offsets.letters.statements import correct_history, delete, is_of, store_errors
 from airflow_kafka_offsets.loading.commit import add_columns, write_rows
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.stage import StagedBatch, job_of, launch
 from airflow_kafka_offsets.loading.staging_area import create_directory
-from airflow_kafka_offsets.sinks.sink import Output
+from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output
 from airflow_kafka_offsets.spark.driver import stage_here
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, headers_of
@@ -81,7 +84,7 @@ def replay_letters(
 
     Safe to run again at any time, and from two places at once: a letter is written and removed in the same transaction. Loads may go
     on meanwhile. Records that were too large to be kept are left out: raise `max_record_bytes`, and replay their offsets. So are
-    dropped ones.
+    dropped ones. A replay that died after a target elsewhere had its rows is finished first, whichever letters it was of.
 
     :param pipeline: as it is now; its group is that of the letters
     :param launcher: runs a transform of DataFrames; without one, no Spark is started
@@ -104,11 +107,14 @@ def replay_letters(
         ledger, who = Ledger(engine, pipeline.tables), who or current_user()
         with ledger.connect() as conn:
             cluster_of(conn, ledger.tables, letters.group_id)
+        # The letters that remain are those that no earlier replay has written.
+        finished = finish_publishing_letters(ledger, pipeline.sink, letters.group_id)
+        replayed = [Replayed(batch_id, records, rows, 0) for batch_id, records, rows in finished]
+        with ledger.connect() as conn:
             counts = count_by_batch(conn, ledger.tables, letters, corrected)
             batches = _of_target(conn, ledger.tables, counts, pipeline.sink.name)
             pipeline = pipeline.with_schemas(schemas_of_group(conn, ledger.tables, letters.group_id))
         target = pipeline.sink.prepare(engine, pipeline.result_columns(columns), may_grow=pipeline.adds_columns)
-        replayed = []
         for batch_id in batches:
             directory = create_directory(batch_id, pipeline.staging_dir)
             try:
@@ -117,7 +123,7 @@ def replay_letters(
                     slices, records = _write(directory, _as_they_are_now(found, corrected))
                 if not records:  # somebody else was quicker
                     continue
-                output = _output(ledger, pipeline, batch_id, records, directory)
+                output = letters_output(ledger, pipeline.sink, letters.group_id, batch_id, directory.name)
                 job = job_of(
                     pipeline,
                     directory,
@@ -223,17 +229,6 @@ def _stage(job: StageJob, directory: StagingDirectory, launcher: Launcher | None
     return StagedBatch(directory, manifest, {})
 
 
-def _output(
-    ledger: Ledger, pipeline: Pipeline, batch_id: int, records: Sequence[Record], directory: StagingDirectory
-) -> Output:
-    """Return what the sink is told of dead letters of a batch: the same for the same letters, should the replay be interrupted."""
-    digest = hashlib.sha256(repr(sorted(records)).encode()).hexdigest()
-    output = output_of(
-        ledger, pipeline.sink, Batch(batch_id, pipeline.group_id, "committed", ()), "letters", directory.name
-    )
-    return output._replace(series=f"{output.series}.{digest}")
-
-
 def _commit(
     ledger: Ledger,
     group_id: str,
@@ -246,29 +241,42 @@ def _commit(
 ) -> Replayed:
     tables, batch_id = ledger.tables, staged.manifest.batch_id
     retried = replace(pipeline, on_bad_record="dead_letter", max_dead_letters=None)
+    is_elsewhere = isinstance(retried.sink, ElsewhereSink)
+    errors = _errors(staged)
     done, good = Replayed(batch_id, 0, 0, 0), list[Record]()
 
-    def work(conn: Connection) -> Replayed:
-        nonlocal done, good
-        # A rewind or a replay that removes letters waits, or has removed them.
-        lock(conn, tables, group_id)
+    def write(conn: Connection) -> int:
+        nonlocal good
         # What a target commits elsewhere is committed at the end of the block: what may be refused comes before.
         with retried.sink.open(conn, output) as target:
             add_columns(conn, tables, batch_id, retried, target, staged)
             rows, staged_rows = write_rows(conn, retried, target, staged)
             note_outputs(conn, tables, batch_id, target)
-            errors = _errors(staged) | {record: ("target", why) for record, why in staged_rows.refused.reasons.items()}
-            good = [record for record in records if record not in errors]
-            if delete(conn, tables, batch_id, good) != len(good):
+            refused = {record: ("target", why) for record, why in staged_rows.refused.reasons.items()}
+            if is_elsewhere and not refused.keys() <= errors.keys():
+                raise _RefusedRowsError(refused)
+            good = [record for record in records if record not in errors and record not in refused]
+            if delete(conn, tables, batch_id, good, output.attempt if is_elsewhere else None) != len(good):
                 raise LedgerError(
                     f"Dead letters of batch {batch_id} were replayed or removed by somebody else meanwhile, or dropped. Nothing of the "
                     "batch was changed; look at the list again"
                 )
+            store_errors(conn, tables, batch_id, errors | refused)
+        return rows
+
+    def work(conn: Connection) -> Replayed:
+        nonlocal done
+        # A rewind or a replay that removes letters waits, or has removed them.
+        lock(conn, tables, group_id)
+        if good or not is_elsewhere:
+            rows = write(conn)
+        else:  # a target elsewhere needs no commit for nothing
+            rows = 0
             store_errors(conn, tables, batch_id, errors)
-            store_schemas(conn, tables, batch_id, staged.manifest.schemas)
-            done = Replayed(batch_id, len(good), rows, len(errors))
-            if good:
-                correct_history(conn, tables, batch_id, good, rows, who, reason)
+        store_schemas(conn, tables, batch_id, staged.manifest.schemas)
+        done = Replayed(batch_id, len(good), rows, len(records) - len(good))
+        if good:
+            correct_history(conn, tables, batch_id, good, rows, who, reason)
         return done
 
     def look_up(conn: Connection) -> Replayed | None:
@@ -277,7 +285,16 @@ def _commit(
         is_first = is_of(tables, batch_id, good[:1])
         return done if good and not conn.scalar(sa.select(sa.func.count()).where(is_first)) else None
 
-    result = transact(ledger.engine, work, outcome=look_up)
+    while True:
+        good = [record for record in records if record not in errors]
+        if is_elsewhere:
+            begin_publishing_letters(ledger, output, good)
+        try:
+            result = transact(ledger.engine, work, outcome=look_up)
+            break
+        except _RefusedRowsError as refused:
+            # Nothing was written: only of the others the target may have rows.
+            errors |= refused.errors
     log.info(
         "Replayed %s of batch %d into %s: %s; %s bad still",
         count(result.records, "dead letter"),
@@ -287,6 +304,13 @@ def _commit(
         f"{result.still_bad:,}",
     )
     return result
+
+
+class _RefusedRowsError(Exception):
+    """A target elsewhere refuses rows of records that are not known as bad yet."""
+
+    def __init__(self, errors: Errors) -> None:
+        self.errors = errors
 
 
 def _errors(staged: StagedBatch) -> Errors:

@@ -29,7 +29,6 @@ from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.refused import refused_letters, with_refused
 from airflow_kafka_offsets.loading.stage import StagedBatch, stage
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
-from airflow_kafka_offsets.sinks.fan_out_target import FanOutTarget
 from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Target
 from airflow_kafka_offsets.staging.dead_letters import dead_letters, most_of, too_many
 from airflow_kafka_offsets.staging.refused import RefusedRecords
@@ -90,7 +89,8 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
             # Again within the transaction; here two replays do not end up waiting for each other.
             with context.ledger.connect() as conn:
                 refuse_published(conn, tables, batch.group_id, batch.batch_id)
-        begin_publishing(claim, batch)
+        if not staged.is_lost:
+            begin_publishing(claim, batch, staged.reads)
 
     def write(conn: Connection) -> Written:
         nonlocal reads, into
@@ -147,8 +147,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
 
 def _described(pipeline: Pipeline, target: Target) -> str:
     """Return the name of the target for the log, and how many rows each of several ones got."""
-    written = target.written if isinstance(target, FanOutTarget) else {}
-    counts = ", ".join(f"{name} {output.rows:,}" for name, output in written.items())
+    counts = ", ".join(f"{name} {output.rows:,}" for name, output in target.written.items())
     return f"{pipeline.sink.name} ({counts})" if counts else pipeline.sink.name
 
 
@@ -174,6 +173,7 @@ def write_rows(conn: Connection, pipeline: Pipeline, target: Target, staged: Sta
         max_dead_letters=most_of(pipeline.max_dead_letters, staged.records),
     )
     rows = StagedRows(staged.directory, staged.manifest, refused)
+    rows.refuse_staged()
     if pipeline.transform is None:
         return target.write(rows), rows
     while True:

@@ -29,7 +29,8 @@ from airflow_kafka_offsets.ledger.publications import pay_owed
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
-from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged, is_published
+from airflow_kafka_offsets.loading.published import find_published, is_published
+from airflow_kafka_offsets.loading.stage import StagedBatch, find_staged
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
 
 log = logging.getLogger(__name__)
@@ -156,7 +157,10 @@ def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Bat
             "those of this attempt",
             batch.batch_id,
         )
-    staged = find_staged(batch, context.recipe.fingerprint, is_published=is_published(context, claim.kind, batch))
+    published = is_published(context, claim.kind, batch)
+    staged = find_staged(batch, context.recipe.fingerprint, is_published=published)
+    if staged is None and published:
+        staged = find_published(context, batch, options.on_data_loss)
     if staged is None and abandon_if_expired(context, claim, options, batch):
         return None
     action = "staging it" if staged is None else "committing its files"
@@ -167,13 +171,17 @@ def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Bat
 
 
 def abandon_if_expired(context: LoadContext, claim: Claim, options: LoadOptions, batch: Batch) -> bool:
-    """Abandon a batch whose records are gone, if `on_data_loss` is `skip`.
+    """Abandon a batch whose records are gone, if `on_data_loss` is `skip`, and the target does not have its rows.
 
     :return: whether the batch was abandoned
     :raises PlanningError: records are gone and `on_data_loss` is `fail`, or a topic was recreated
     """
     pipeline = context.pipeline
     if planning.can_still_be_read(batch.ranges, context.cluster.logs(pipeline.topics), options.on_data_loss):
+        return False
+    # It may have been published since it was read.
+    current = open_batch(context.ledger, claim.group_id)
+    if current is not None and is_published(context, claim.kind, current):
         return False
     log.warning("Batch %d of group %r is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
     staging_uri = abandon(claim, batch, EXPIRED)

@@ -36,7 +36,7 @@ from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt
-from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, FileSink, Output
+from airflow_kafka_offsets.sinks.sink import ConnectedSink, FileSink, Output
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from airflow_kafka_offsets.spark.main import failure
 from airflow_kafka_offsets.staging.dead_letters import most_of
@@ -63,11 +63,15 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True)
 class StagedBatch:
-    """A batch whose files are complete."""
+    """A batch whose files are complete.
+
+    :param is_lost: whether there are no files, and the target has the rows already
+    """
 
     directory: StagingDirectory
     manifest: Manifest
     reads: Mapping[TopicPartition, RangeRead]
+    is_lost: bool = False
 
     @property
     def records(self) -> int:
@@ -198,14 +202,6 @@ def launch(launcher: Launcher, job: StageJob, directory: StagingDirectory) -> No
         cause = reported[0] if reported else failure(job.batch_id, error, job.dataframe_transform)
         # The message has what of the traceback is the user's.
         raise cause from None if isinstance(cause, TransformError) else error
-
-
-def is_published(context: LoadContext, kind: str, batch: Batch) -> bool:
-    """Return whether the target has the rows of an open batch already."""
-    sink = context.pipeline.sink
-    if not batch.is_publishing or not isinstance(sink, ElsewhereSink):
-        return False
-    return sink.is_published(context.ledger.engine, context.output(batch, kind))
 
 
 def find_staged(batch: Batch, fingerprint: str, *, is_published: bool = False) -> StagedBatch | None:

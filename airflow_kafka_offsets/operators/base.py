@@ -5,12 +5,12 @@ What an operator does with them is in the module that is named for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import Asset, BaseOperator
 from jinja2 import UndefinedError
 
 from airflow_kafka_offsets.core.parameters import (
@@ -18,15 +18,18 @@ from airflow_kafka_offsets.core.parameters import (
     NAME,
     TEXT,
     Rule,
-    check_untemplated,
+    check_parsed,
     from_attributes,
     one_of,
     or_none,
+    read_rendered,
 )
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
+from airflow_kafka_offsets.operators.assets import alias_of, announce, target_uris, topic_uris
 from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy
 from airflow_kafka_offsets.sinks.fan_out import FanOut
+from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.spark.properties import refuse_literal_secrets
 
 if TYPE_CHECKING:
@@ -41,7 +44,6 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.ledger.tables import Tables
     from airflow_kafka_offsets.loading.context import LoadResult
     from airflow_kafka_offsets.loading.pipeline import Pipeline
-    from airflow_kafka_offsets.sinks.sink import Sink
     from airflow_kafka_offsets.spark.job import Launcher
 
 
@@ -51,7 +53,7 @@ NO_INTERVAL = (
     "another instant"
 )
 
-_RULES = PIPELINE_RULES | {
+RULES = PIPELINE_RULES | {
     "on_busy": one_of("wait", "skip", "fail"),
     "offsets_schema": or_none(TEXT),
     "offsets_prefix": TEXT,
@@ -62,6 +64,7 @@ _RULES = PIPELINE_RULES | {
     "abandon_open_batch": FLAG,
     "new_group": FLAG,
     "new_cluster": FLAG,
+    "assets": FLAG,
 }
 
 
@@ -75,8 +78,11 @@ class GroupOperator(BaseOperator):
     """An operator for a group, with state tables in a SQL database and records in Kafka.
 
     A subclass assigns its parameters to attributes of the same names, among them those below, and then calls `check_parameters`.
-    The default of `retry_policy` is `KafkaOffsetsRetryPolicy`.
+    What Airflow renders is checked once it is rendered, everything else when the DAG is parsed. The default of `retry_policy` is
+    `KafkaOffsetsRetryPolicy`.
     """
+
+    rules: ClassVar[Mapping[str, Rule]] = RULES
 
     group_id: str
     isolation_level: str
@@ -88,22 +94,59 @@ class GroupOperator(BaseOperator):
         if self.retry_policy is None:
             self.retry_policy = KafkaOffsetsRetryPolicy()
 
-    def check_parameters(self, **rules: Rule) -> None:
-        """Check the parameters that are not templated.
+    def check_parameters(self) -> None:
+        """Check the parameters, but for templates.
 
-        :param rules: the rules for parameters that are something else in this operator
         :raises ConfigurationError: a parameter cannot work; names it and the value received
         """
-        given = {
-            name: value
-            for name, value in vars(self).items()
-            # Airflow calls a function in a templated field with the context, and a transform is not meant for that.
-            if name not in self.template_fields or (name == "transform" and callable(value))
-        }
-        check_untemplated(given, _RULES | rules, self.template_fields)
-        sink = given.get("sink")
-        if sink is not None and sink.conn_id is None:
+        check_parsed(self._given(), self.rules, self.template_fields)
+        sink = getattr(self, "sink", None)
+        if isinstance(sink, Sink) and sink.conn_id is None:
             raise ConfigurationError(f"The sink {sink.name!r} has no conn_id: name the connection of its database")
+
+    def _given(self) -> dict[str, Any]:
+        given = {name: getattr(self, name) for name in self.rules if hasattr(self, name)}
+        # A template may render to a single topic.
+        return given | {"topics": topics_of(given["topics"])} if isinstance(given.get("topics"), str) else given
+
+    def _do_render_template_fields(
+        self,
+        parent: Any,
+        template_fields: Iterable[str],
+        context: Context,
+        jinja_env: Environment,
+        seen_oids: set[int],
+    ) -> None:
+        # Airflow calls this method, and no public one, for mapped tasks too.
+        super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
+        if parent is self:
+            self._read_rendered(template_fields)
+
+    def _read_rendered(self, names: Iterable[str]) -> None:
+        """Give rendered texts the types of their parameters.
+
+        :raises ConfigurationError: one cannot work; names it and the value received
+        """
+        names = frozenset(names)
+        given = {name: value for name, value in self._given().items() if name in names}
+        for name, value in read_rendered(given, self.rules).items():
+            if value is not given[name]:
+                setattr(self, name, value)
+
+    @classmethod
+    def get_serialized_fields(cls) -> frozenset[str]:
+        """Return what Airflow stores of a task, with where its state is: the web interface finds databases by it."""
+        fields: frozenset[str] = super().get_serialized_fields()  # type: ignore[no-untyped-call]  # Airflow does not annotate it
+        return fields | {"kafka_offsets_state"}
+
+    @property
+    def kafka_offsets_state(self) -> str:
+        """Return the names of the connections, the schema and the prefix, as JSON: no secrets."""
+        sink = getattr(self, "sink", None)
+        conn_id = sink.conn_id if sink is not None else getattr(self, "offsets_conn_id", None)
+        kafka_conn_id = getattr(self, "kafka_conn_id", None)
+        # Airflow reads a dictionary of a task as one of its own types.
+        return json.dumps([conn_id, self.offsets_schema, self.offsets_prefix, kafka_conn_id])
 
     @property
     def tables(self) -> Tables:
@@ -127,7 +170,34 @@ class PipelineOperator(GroupOperator):
     The parameters of a subclass have the fields of `Pipeline` among them.
     """
 
-    template_fields: Sequence[str] = ("group_id", "topics", "transform", "staging_dir", "spark_conf", "also_to_topic")
+    template_fields: Sequence[str] = (
+        "group_id",
+        "topics",
+        "sink",
+        "value_format",
+        "key_format",
+        "metadata_columns",
+        "transform",
+        "max_records",
+        "max_dead_letters",
+        "also_to_topic",
+        "max_record_bytes",
+        "staging_dir",
+        "spark_conf",
+        "slice_offsets",
+        "offsets_schema",
+        "offsets_prefix",
+        "kafka_conn_id",
+        "spark_conn_id",
+    )
+    # Where the page Rendered Templates shows more than text.
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        "sink": "json",
+        "value_format": "json",
+        "key_format": "json",
+        "metadata_columns": "json",
+        "spark_conf": "json",
+    }
 
     topics: Sequence[str]
     sink: Sink
@@ -136,22 +206,29 @@ class PipelineOperator(GroupOperator):
     spark_conf: dict[str, Any] | None
     kafka_conn_id: str
     spark_conn_id: str
+    assets: bool
+    _kind = "load"
     _launcher: Launcher | None = None
     _stopped = False
 
-    def check_parameters(self, **rules: Rule) -> None:
-        super().check_parameters(**rules)
+    def check_parameters(self) -> None:
+        super().check_parameters()
         if isinstance(self.sink, FanOut):
             self.sink.refuse_transform(getattr(self, "transform", None))
         refuse_literal_secrets(self.spark_conf)
+        if self.assets:
+            self.outlets = [*self.outlets, alias_of(self.group_id, self.task_id)]
 
-    def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
-        """Render the templated fields.
-
-        :raises ConfigurationError: a template names the data interval, and this run has none
-        """
+    def _do_render_template_fields(
+        self,
+        parent: Any,
+        template_fields: Iterable[str],
+        context: Context,
+        jinja_env: Environment,
+        seen_oids: set[int],
+    ) -> None:
         try:
-            super().render_template_fields(context, jinja_env)
+            super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
         except UndefinedError as error:
             if "'data_interval_" not in str(error):
                 raise
@@ -171,9 +248,8 @@ class PipelineOperator(GroupOperator):
             Pipeline,
             self,
             topics=topics_of(self.topics),
-            # Templates may render to empty texts.
+            # A template may render to an empty text.
             staging_dir=self.staging_dir or None,
-            also_to_topic=self.also_to_topic or None,
         )
 
     def run_on_spark(
@@ -181,7 +257,7 @@ class PipelineOperator(GroupOperator):
     ) -> dict[str, Any]:
         """Call `load` or `replay` with the pipeline, and with what the connections name.
 
-        :return: the fields of `LoadResult`, for XCom
+        :return: what the task instance did in all its tries, for XCom; see `outcome`
         :raises SystemExit: Airflow stopped the task. It logs the text without a traceback, and retries remain
         """
         from airflow.sdk.observability import stats
@@ -194,6 +270,7 @@ class PipelineOperator(GroupOperator):
             sink_connections,
         )
         from airflow_kafka_offsets.hooks.metrics import emit_commit
+        from airflow_kafka_offsets.operators.outcome import outcome
 
         run = task_run(context)
         self._launcher = make_launcher(self.spark_conn_id, conf=self.spark_conf, name=f"{run.dag_id}.{run.task_id}")
@@ -217,7 +294,15 @@ class PipelineOperator(GroupOperator):
                 if not self._stopped:
                     raise
                 raise SystemExit(_STOPPED) from None
-        return asdict(result) | {"batches": list(result.batches)}
+            done = outcome(engine, pipeline, result, run, kind=self._kind)
+            if self.assets:
+                self._announce(context, topic_uris(config["bootstrap.servers"], pipeline.topics), engine, done)
+        return done
+
+    def _announce(self, context: Context, topics: Sequence[str], engine: Engine, done: dict[str, Any]) -> None:
+        inlets = {asset.uri for asset in self.inlets if isinstance(asset, Asset)}
+        self.inlets = [*self.inlets, *(asset for uri in topics if (asset := Asset(uri=uri)).uri not in inlets)]
+        announce(context, self.outlets, target_uris(self.sink, engine) if done["batches"] else (), done)
 
 
 def topics_of(topics: Any) -> tuple[str, ...]:

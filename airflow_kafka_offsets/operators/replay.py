@@ -13,6 +13,8 @@ from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.operators.base import GroupOperator, PipelineOperator, topics_of
+from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
+from airflow_kafka_offsets.operators.shared_docs import complete_docs
 from airflow_kafka_offsets.sinks.fan_out import as_sink
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     OffsetsGiven = Mapping[str, Mapping[Any, Any]] | Sequence[Mapping[str, Any]] | str
 
 
+@complete_docs(KafkaBatchOperator)
 class KafkaReplayOperator(PipelineOperator):
     """Load a range of offsets, independent of the positions of the group and of its loads, which continue.
 
@@ -46,11 +49,11 @@ class KafkaReplayOperator(PipelineOperator):
     As for `KafkaBatchOperator`: `value_format`, `key_format`, `metadata_columns`, `transform`, `on_new_field`, `max_records`,
     `on_bad_record`, `max_dead_letters`, `also_to_topic`, `dead_letter_retention`, `max_record_bytes`, `isolation_level`,
     `staging_dir`, `spark_conf`, `slice_offsets`, `staging_retention`,
-    `idle_timeout`, `offsets_schema`, `offsets_prefix`, `kafka_conn_id`, `spark_conn_id`.
+    `idle_timeout`, `offsets_schema`, `offsets_prefix`, `kafka_conn_id`, `spark_conn_id`, `assets`.
 
     :param group_id: the group that the records belong to; its history records the replay (templated)
     :param topics: the topics that may be replayed (templated)
-    :param sink: the target, in the database that holds the positions of the group
+    :param sink: the target, in the database that holds the positions of the group (templated)
     :param offsets: `{"orders": {0: [10, 20]}}`, start inclusive and end exclusive, or a list of mappings with topic, partition,
         start and end; either also as JSON text (templated)
     :param since: from the first record at or after this instant (templated)
@@ -74,6 +77,7 @@ class KafkaReplayOperator(PipelineOperator):
         "batch_id",
         "reason",
     )
+    _kind = "replay"
 
     def __init__(
         self,
@@ -93,23 +97,24 @@ class KafkaReplayOperator(PipelineOperator):
         metadata_columns: MetadataColumns | None = None,
         transform: str | Transform | None = None,
         on_new_field: OnNewField = "ignore",
-        max_records: int | None = None,
+        max_records: int | str | None = None,
         on_data_loss: OnDataLoss = "fail",
         on_bad_record: OnBadRecord = "fail",
-        max_dead_letters: int | float | None = 1000,
+        max_dead_letters: int | float | str | None = 1000,
         also_to_topic: str | None = None,
         dead_letter_retention: timedelta | None = None,
-        max_record_bytes: int = MAX_RECORD_BYTES,
+        max_record_bytes: int | str = MAX_RECORD_BYTES,
         isolation_level: str = "read_committed",
         staging_dir: str | None = None,
         spark_conf: dict[str, Any] | None = None,
-        slice_offsets: int = 250_000,
+        slice_offsets: int | str = 250_000,
         staging_retention: timedelta = timedelta(days=7),
         idle_timeout: timedelta = timedelta(seconds=120),
         offsets_schema: str | None = None,
         offsets_prefix: str = "",
         kafka_conn_id: str = "kafka_default",
         spark_conn_id: str = "spark_default",
+        assets: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -145,12 +150,13 @@ class KafkaReplayOperator(PipelineOperator):
         self.offsets_prefix = offsets_prefix
         self.kafka_conn_id = kafka_conn_id
         self.spark_conn_id = spark_conn_id
+        self.assets = assets
         self.check_parameters()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Replay.
 
-        :return: `batches` (ids), `records`, `rows` and `dead_letters` of all tries, for XCom
+        :return: what the task instance did in all its tries; see `operators.outcome`, for XCom
         """
         # Imported here because DAG files are parsed every few seconds.
         from airflow_kafka_offsets.replaying.replay import replay
@@ -166,6 +172,7 @@ class KafkaReplayOperator(PipelineOperator):
         )
 
 
+@complete_docs(KafkaBatchOperator, KafkaReplayOperator)
 class KafkaReplayPlanOperator(GroupOperator):
     """Turn bounds into offsets, once, and cut them into parts for `KafkaReplayOperator`. It loads and writes nothing.
 
@@ -177,12 +184,24 @@ class KafkaReplayPlanOperator(GroupOperator):
 
     :param group_id: the group whose history has `batch_id` (templated)
     :param parts: how many parts with nearly equal numbers of offsets; fewer if there are fewer offsets (templated)
-    :param conn_id: connection of the database with the history; only `batch_id` needs it
+    :param conn_id: connection of the database with the history; only `batch_id` needs it (templated)
     :param isolation_level: the isolation level of the replay, which decides where a log ends
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
 
-    template_fields: Sequence[str] = ("group_id", "topics", "parts", "offsets", "since", "until", "batch_id")
+    template_fields: Sequence[str] = (
+        "group_id",
+        "topics",
+        "parts",
+        "offsets",
+        "since",
+        "until",
+        "batch_id",
+        "conn_id",
+        "offsets_schema",
+        "offsets_prefix",
+        "kafka_conn_id",
+    )
 
     def __init__(
         self,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_kafka_offsets.core.parameters import or_none
+from airflow_kafka_offsets.core.parameters import Rule, or_none
 from airflow_kafka_offsets.loading.parameters import SINK
-from airflow_kafka_offsets.operators.base import GroupOperator, task_run
+from airflow_kafka_offsets.operators.base import RULES, GroupOperator, task_run
+from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
+from airflow_kafka_offsets.operators.shared_docs import complete_docs
 from airflow_kafka_offsets.sinks.fan_out import as_sink
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.fan_out import Sinks
 
 
+@complete_docs(KafkaBatchOperator)
 class KafkaRewindOperator(GroupOperator):
     """Move the stored positions of a group: preview, then all partitions in one transaction, with a row in the history.
 
@@ -33,11 +36,11 @@ class KafkaRewindOperator(GroupOperator):
     :param value: the offset, instant (ISO 8601, no zone means UTC), duration (`P1DT12H`), text of a CSV file, id of the batch,
         or name of the group (templated)
     :param scope: `topic` or `topic:0,1`, several of them; empty, or nothing but empty text, is all topics of the group (templated)
-    :param offsets_conn_id: connection of the database that holds the positions
+    :param offsets_conn_id: connection of the database that holds the positions (templated)
     :param preview_only: only preview (a dry run); text such as `{{ params.preview_only }}` is read as true or false (templated)
     :param reason: for the history (templated)
     :param replace: the group's target: its rows of the offsets that will be read again, and their dead letters, are deleted in the
-        same transaction; also where a position stays, and an earlier rewind left rows after it
+        same transaction; also where a position stays, and an earlier rewind left rows after it (templated)
     :param abandon_open_batch: abandon the group's open batch in the same transaction; without it, an open batch is an error
     :param new_group: whether the group may be one that nothing is stored of yet
     :param new_cluster: whether the group moves from the Kafka cluster that its positions belong to, to that of `kafka_conn_id`
@@ -45,7 +48,20 @@ class KafkaRewindOperator(GroupOperator):
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
 
-    template_fields: Sequence[str] = ("group_id", "scenario", "value", "scope", "preview_only", "reason")
+    template_fields: Sequence[str] = (
+        "group_id",
+        "scenario",
+        "value",
+        "scope",
+        "offsets_conn_id",
+        "preview_only",
+        "reason",
+        "replace",
+        "offsets_schema",
+        "offsets_prefix",
+        "kafka_conn_id",
+    )
+    rules: ClassVar[Mapping[str, Rule]] = RULES | {"replace": or_none(SINK)}
 
     def __init__(
         self,
@@ -83,7 +99,7 @@ class KafkaRewindOperator(GroupOperator):
         self.offsets_schema = offsets_schema
         self.offsets_prefix = offsets_prefix
         self.kafka_conn_id = kafka_conn_id
-        self.check_parameters(replace=or_none(SINK))
+        self.check_parameters()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Rewind, or preview it.

@@ -3,24 +3,52 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 from inspect import Parameter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast, overload
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
+from airflow_kafka_offsets.core.parameters import Rule, are_texts
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.operators.base import RULES
 from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
+from airflow_kafka_offsets.operators.shared_docs import complete_docs
 
 if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
     from airflow.sdk import Context
     from airflow.sdk.bases.decorator import TaskDecorator
 
+    from airflow_kafka_offsets.core.instants import Start
+    from airflow_kafka_offsets.core.planning import OnDataLoss
+    from airflow_kafka_offsets.formats.header import MetadataColumns
+    from airflow_kafka_offsets.formats.record_format import OnNewField, RecordFormat
+    from airflow_kafka_offsets.loading.parameters import OnBadRecord
     from airflow_kafka_offsets.loading.pipeline import Pipeline
+    from airflow_kafka_offsets.sinks.fan_out import Sinks
+
+T = TypeVar("T")
 
 
+def _signature_of(operator: type) -> Callable[[T], T]:
+    """Return a decorator that gives a function, or a class, the signature of an operator without its transform."""
+
+    def sign(signed: T) -> T:
+        given, own = inspect.signature(operator).parameters, inspect.signature(signed).parameters  # type: ignore[arg-type]
+        merged = {**own, **given} | own
+        ordered = sorted((merged[name] for name in merged if name != "transform"), key=lambda parameter: parameter.kind)
+        signed.__signature__ = inspect.Signature(ordered)  # type: ignore[attr-defined]
+        return signed
+
+    return sign
+
+
+@complete_docs(KafkaBatchOperator)
+@_signature_of(KafkaBatchOperator)
 class KafkaBatchTask(DecoratedOperator, KafkaBatchOperator):
     """Load new records, with a function of the DAG file as the DataFrame transform.
 
@@ -33,6 +61,7 @@ class KafkaBatchTask(DecoratedOperator, KafkaBatchOperator):
     """
 
     custom_operator_name = "@task.kafka_batch"
+    rules: ClassVar[Mapping[str, Rule]] = RULES | {"modules": Rule("a list of the names of modules", are_texts)}
     template_fields: Sequence[str] = (
         *DecoratedOperator.template_fields,
         *(name for name in KafkaBatchOperator.template_fields if name != "transform"),
@@ -43,8 +72,6 @@ class KafkaBatchTask(DecoratedOperator, KafkaBatchOperator):
             raise ConfigurationError(
                 "@task.kafka_batch has no parameter transform: the body of the function is the transform"
             )
-        if isinstance(modules, str) or not all(isinstance(name, str) for name in modules):
-            raise ConfigurationError(f"modules must be a list of the names of modules; got modules={modules!r}")
         self.modules = modules
         super().__init__(python_callable=python_callable, **kwargs)
 
@@ -65,11 +92,59 @@ class KafkaBatchTask(DecoratedOperator, KafkaBatchOperator):
         return replace(super().pipeline(), transform=transform)
 
 
+@overload
+def kafka_batch_task(python_callable: Callable[..., Any], /) -> TaskDecorator: ...
+
+
+# Each may be among the `default_args` of the DAG, so none is required here.
+@overload
+def kafka_batch_task(
+    *,
+    group_id: str = ...,
+    topics: Sequence[str] = ...,
+    value_format: RecordFormat = ...,
+    sink: Sinks = ...,
+    key_format: RecordFormat | None = ...,
+    metadata_columns: MetadataColumns | None = ...,
+    on_new_field: OnNewField = ...,
+    start: Start = ...,
+    until: str | datetime | None = ...,
+    max_records: int | str | None = ...,
+    max_bytes: int | str | None = ...,
+    time_budget: timedelta | None = ...,
+    on_data_loss: OnDataLoss = ...,
+    on_bad_record: OnBadRecord = ...,
+    max_dead_letters: int | float | str | None = ...,
+    also_to_topic: str | None = ...,
+    dead_letter_retention: timedelta | None = ...,
+    max_record_bytes: int | str = ...,
+    on_busy: Literal["wait", "skip", "fail"] = ...,
+    isolation_level: str = ...,
+    staging_dir: str | None = ...,
+    spark_conf: dict[str, Any] | None = ...,
+    slice_offsets: int | str = ...,
+    staging_retention: timedelta = ...,
+    idle_timeout: timedelta = ...,
+    lease: timedelta = ...,
+    mirror_to: str | None = ...,
+    offsets_schema: str | None = ...,
+    offsets_prefix: str = ...,
+    kafka_conn_id: str = ...,
+    spark_conn_id: str = ...,
+    assets: bool = ...,
+    modules: Sequence[str] = ...,
+    **kwargs: Any,
+) -> TaskDecorator: ...
+
+
+@complete_docs(KafkaBatchTask)
+@_signature_of(KafkaBatchTask)
 def kafka_batch_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
-    """Return the decorator, or a decorated function.
+    """Decorate a function whose body is the transform of a load. This is `@task.kafka_batch`, with types for editors and type checkers.
+
+    As for `KafkaBatchTask`: every parameter but `python_callable`.
 
     :param python_callable: a function from DataFrame to DataFrame, with more parameters if it likes
-    :param kwargs: those of `KafkaBatchTask`
     :raises ConfigurationError: the function has no parameter for the DataFrame, or one that cannot be given by name
     """
     if python_callable is None:

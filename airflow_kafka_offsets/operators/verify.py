@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_kafka_offsets.core.parameters import NAME, or_none
-from airflow_kafka_offsets.operators.base import GroupOperator
+from airflow_kafka_offsets.core.parameters import NAME, Rule, or_none
+from airflow_kafka_offsets.operators.base import RULES, GroupOperator
+from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
+from airflow_kafka_offsets.operators.shared_docs import complete_docs
 from airflow_kafka_offsets.sinks.fan_out import as_sink
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.fan_out import Sinks
 
 
+@complete_docs(KafkaBatchOperator)
 class KafkaVerifyOperator(GroupOperator):
     """Prove the coverage of a group: history, positions, rows and dead letters fit together without a hole or an overlap.
 
@@ -26,14 +29,15 @@ class KafkaVerifyOperator(GroupOperator):
 
     :param group_id: the group to verify (templated)
     :param sink: the target that the group loads into; its database holds the positions. Where it has no column `_batch_id`,
-        or an `upsert_key`, its rows are not looked at, and `output_checked` of the result is false
+        or an `upsert_key`, its rows are not looked at, and `output_checked` of the result is false (templated)
     :param kafka_conn_id: connection of the Kafka provider, to read again all records that Kafka still has and look for each
-        in the target; None reads the database alone
+        in the target; None reads the database alone (templated)
     :param isolation_level: the one that the group is loaded with, for reading again
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
 
-    template_fields: Sequence[str] = ("group_id",)
+    template_fields: Sequence[str] = ("group_id", "sink", "kafka_conn_id", "offsets_schema", "offsets_prefix")
+    rules: ClassVar[Mapping[str, Rule]] = RULES | {"kafka_conn_id": or_none(NAME)}
 
     def __init__(
         self,
@@ -53,7 +57,7 @@ class KafkaVerifyOperator(GroupOperator):
         self.isolation_level = isolation_level
         self.offsets_schema = offsets_schema
         self.offsets_prefix = offsets_prefix
-        self.check_parameters(kafka_conn_id=or_none(NAME))
+        self.check_parameters()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Verify.

@@ -1,8 +1,17 @@
-"""The Airflow plugin: `macros.kafka_offsets` in templates."""
+"""The Airflow plugin: pages in the web interface, and `macros.kafka_offsets` in templates."""
 
 from __future__ import annotations
 
+import logging
+from functools import cache
+from typing import Any
+
 from airflow.plugins_manager import AirflowPlugin
+
+log = logging.getLogger(__name__)
+
+PREFIX = "/kafka-offsets"
+"""The prefix of the pages' URLs, below that of Airflow."""
 
 
 def positions(conn_id: str, group_id: str, schema: str | None = None, prefix: str = "") -> dict[str, dict[int, int]]:
@@ -26,8 +35,45 @@ def positions(conn_id: str, group_id: str, schema: str | None = None, prefix: st
     return offsets
 
 
+class _Apps:
+    """The apps of the plugin, created where they are asked for: every process of Airflow imports the plugin, and the API server alone
+    serves pages.
+    """
+
+    def __get__(self, instance: object, owner: type) -> list[dict[str, Any]]:
+        return _apps()
+
+
+@cache
+def _apps() -> list[dict[str, Any]]:
+    try:
+        from airflow_kafka_offsets.plugin.app import create_app
+    except ImportError:
+        # Without Airflow's own login there are no pages, but there is an Airflow.
+        log.exception("The pages of Kafka offsets cannot be served: something that they import is missing")
+        return []
+    return [{"app": create_app(), "url_prefix": PREFIX, "name": "Kafka offsets"}]
+
+
 class KafkaOffsetsPlugin(AirflowPlugin):
     """The plugin that Airflow loads by its entry point `airflow.plugins`."""
 
     name = "kafka_offsets"
     macros = [positions]  # noqa: RUF012 - Airflow declares it as a list on the class
+    fastapi_apps = _Apps()
+    # Relative to the page, which may be below a prefix.
+    external_views = [  # noqa: RUF012
+        {
+            "name": "Kafka offsets",
+            "href": f"{PREFIX[1:]}/",
+            "destination": "nav",
+            "category": "browse",
+            "url_route": "kafka-offsets",
+        },
+        {
+            "name": "Kafka offsets",
+            "href": f"{PREFIX[1:]}/dags/{{DAG_ID}}",
+            "destination": "dag",
+            "url_route": "kafka-offsets-of-dag",
+        },
+    ]

@@ -23,6 +23,7 @@ from airflow_kafka_offsets.ledger.batch_schemas import schemas_of_group
 from airflow_kafka_offsets.ledger.group_table import loads_into
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.publications import pay_owed
+from airflow_kafka_offsets.ledger.published_letters import finish_publishing_letters
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
 from airflow_kafka_offsets.loading.letters_topic import send_letters
@@ -30,7 +31,8 @@ from airflow_kafka_offsets.loading.load import prefer_fenced_error
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.plan import EXPIRED, log_gaps, log_planned
-from airflow_kafka_offsets.loading.stage import find_staged, is_published
+from airflow_kafka_offsets.loading.published import find_published, is_published
+from airflow_kafka_offsets.loading.stage import find_staged
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.replaying.bounds import (
     Bounds,
@@ -145,6 +147,8 @@ def replay(
         )
         batches = record_replay(context.ledger, request, cluster_id=context.cluster_id)
         pay_owed(context.ledger, pipeline.sink, pipeline.group_id)
+        if replace:
+            finish_publishing_letters(context.ledger, pipeline.sink, pipeline.group_id)
         clean_up(context.ledger, pipeline)
         result = LoadResult()
         for batch in batches or _plan(context, bounds, request, max_records, on_data_loss):
@@ -184,7 +188,10 @@ def _stage_and_commit(context: LoadContext, claim: ReplayClaim, on_data_loss: On
     """Stage and commit an open batch of this or an earlier try."""
     began, batch = time.monotonic(), claim.batch
     with prefer_fenced_error(claim):
-        staged = find_staged(batch, context.recipe.fingerprint, is_published=is_published(context, claim.kind, batch))
+        published = is_published(context, claim.kind, batch)
+        staged = find_staged(batch, context.recipe.fingerprint, is_published=published)
+        if staged is None and published:
+            staged = find_published(context, batch, on_data_loss)
         again = _plan_again(context, claim, on_data_loss) if staged is None else None
         if again is None:
             try:
@@ -199,7 +206,7 @@ def _stage_and_commit(context: LoadContext, claim: ReplayClaim, on_data_loss: On
 def _plan_again(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLoss) -> ReplayClaim | None:
     """Plan another batch instead of an open one that has expired records, if the user chose to skip these.
 
-    :return: None where the log has all records
+    :return: None where the log has all records, or the target has the rows
     :raises PlanningError: the log is another one, or records are gone and the user did not choose to skip
     :raises DoubleLoadError: records would be duplicated by now
     """
@@ -209,7 +216,8 @@ def _plan_again(context: LoadContext, claim: ReplayClaim, on_data_loss: OnDataLo
     # The commit checks this again; here it saves a Spark application.
     with claim.ledger.connect() as conn:
         refuse_double(conn, claim.ledger.tables, claim.replay, batch.ranges)
-    if not plan.gaps:
+    # It may have been published since it was read: then it is not abandoned.
+    if not plan.gaps or is_published(context, claim.kind, batch_of(claim.ledger, claim.group_id, batch.batch_id)):
         return None
     plan = fit_to_logs(requested_ranges(batch), logs, on_data_loss)
     log.warning("Batch %d, a replay for group %r, is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)

@@ -32,6 +32,7 @@ from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.group_table import loads_into, same_table_names
 from airflow_kafka_offsets.ledger.groups import lock, lock_group
 from airflow_kafka_offsets.ledger.positions import Reads
+from airflow_kafka_offsets.ledger.publications import may_have_replaced
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.replaying.double_loads import refuse_double, refuse_overlap
@@ -238,9 +239,8 @@ def _take_over(conn: Connection, ledger: Ledger, replay: Replay, generation: int
 
 def _refuse_published(conn: Connection, tables: Tables, others: sa.ColumnElement[bool]) -> None:
     """Raise if one of several batches may have been published, with a removal that could not be taken back."""
-    batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
-    replaces = sa.exists().where(ranges.batch_id == batches.batch_id, ranges.replaced_from.is_not(None))
-    found = sa.select(batches.batch_id, batches.scenario).where(others, batches.publishing_at.is_not(None), replaces)
+    batches = tables.offset_batches.c
+    found = sa.select(batches.batch_id, batches.scenario).where(others, may_have_replaced(tables))
     row = conn.execute(found.order_by(batches.batch_id).limit(1)).one_or_none()
     if row is not None:
         raise OpenBatchError(

@@ -29,6 +29,7 @@ from airflow_kafka_offsets.ledger.install import create_missing, installed_versi
 from airflow_kafka_offsets.ledger.moved_positions import move_positions
 from airflow_kafka_offsets.ledger.positions import stored_positions
 from airflow_kafka_offsets.ledger.publications import pay_owed
+from airflow_kafka_offsets.ledger.published_letters import finish_publishing_letters
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.rewinding.history import count_removed, executed_preview
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
@@ -97,6 +98,9 @@ def execute_rewind(
         preview.refuse_replace()
     if preview.generation is None:
         create_missing(ledger)
+    if replace is not None:
+        # Rows of dead letters whose replay was interrupted are in the history first.
+        finish_publishing_letters(ledger, replace, group_id)
     run = run or TaskRun.of_this_process()
 
     def execute(conn: Connection) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,10 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
-from airflow_kafka_offsets.core.parameters import from_attributes
-from airflow_kafka_offsets.lag.watch_options import LagWatch
+from airflow_kafka_offsets.core.parameters import check_parsed, from_attributes, read_rendered
+from airflow_kafka_offsets.core.templates import is_rendered_later
+from airflow_kafka_offsets.lag.thresholds import THRESHOLD_RULES
+from airflow_kafka_offsets.lag.watch_options import LAG_RULES, LagWatch
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -36,13 +39,13 @@ class KafkaLagSensor(BaseSensorOperator):
 
     :param group_id: the group of the load (templated)
     :param topics: `topic` or `topic:0,1`, or several of them; empty is all topics with positions (templated)
-    :param offsets_conn_id: connection of the database with the positions
-    :param min_lag: enough to load: the lag is at least this number of offsets
-    :param max_lag: caught up: the lag is at most this number of offsets
+    :param offsets_conn_id: connection of the database with the positions (templated)
+    :param min_lag: enough to load: the lag is at least this number of offsets (templated)
+    :param max_lag: caught up: the lag is at most this number of offsets (templated)
     :param max_delay: waited for too long: the oldest unread record has waited for at least this time
     :param min_headroom: about to be lost: at most this much is left before retention deletes unread records; a duration, or a
         number of offsets between the beginning offset and the position. Records that are already lost meet it. A duration needs
-        the ACL DescribeConfigs on the topics, without which the task fails
+        the ACL DescribeConfigs on the topics, without which the task fails (templated)
     :param require: whether `any` or `all` of the thresholds have to be met
     :param per_partition: compare `min_lag` and `max_lag` with single partitions instead of the total: one partition has to reach
         `min_lag`, and all have to keep `max_lag`. Delay and headroom are always those of the worst partition
@@ -51,11 +54,11 @@ class KafkaLagSensor(BaseSensorOperator):
     :param deferrable: wait in the triggerer, where all sensors share one poll of each cluster; None is Airflow's
         `[operators] default_deferrable`. The first poll there comes after `poke_interval`, which should be ten seconds or more:
         Airflow fails a task whose trigger fires before the executor has noticed that the task was deferred
-    :param start: where a load begins with topics that have no position
+    :param start: where a load begins with topics that have no position (templated)
     :param isolation_level: the isolation level of the load
-    :param offsets_schema: database schema of the state tables; None is the connection's default
-    :param offsets_prefix: prefix of the names of the state tables
-    :param kafka_conn_id: connection of the Kafka provider
+    :param offsets_schema: database schema of the state tables; None is the connection's default (templated)
+    :param offsets_prefix: prefix of the names of the state tables (templated)
+    :param kafka_conn_id: connection of the Kafka provider (templated)
     :param kwargs: parameters of every sensor: `poke_interval`, `timeout`, `mode`, `soft_fail`, …
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
@@ -68,10 +71,10 @@ class KafkaLagSensor(BaseSensorOperator):
         group_id: str,
         topics: str | Sequence[str] = (),
         offsets_conn_id: str,
-        min_lag: int | None = None,
-        max_lag: int | None = None,
+        min_lag: int | str | None = None,
+        max_lag: int | str | None = None,
         max_delay: timedelta | None = None,
-        min_headroom: timedelta | int | None = None,
+        min_headroom: timedelta | int | str | None = None,
         require: Require = "any",
         per_partition: bool = False,
         allow_incomplete: bool = False,
@@ -100,8 +103,11 @@ class KafkaLagSensor(BaseSensorOperator):
         self.offsets_schema = offsets_schema
         self.offsets_prefix = offsets_prefix
         self.kafka_conn_id = kafka_conn_id
-        # Raises for bad thresholds when the DAG is parsed.
-        self._options()
+        given = {field.name: getattr(self, field.name) for field in fields(LagWatch) if hasattr(self, field.name)}
+        check_parsed(given, LAG_RULES | THRESHOLD_RULES, self.template_fields)
+        if not any(is_rendered_later(given[name]) for name in THRESHOLD_RULES):
+            # Raises for thresholds that contradict each other, when the DAG is parsed.
+            self._options()
 
     def execute(self, context: Context) -> Any:
         """Wait, and return the report."""
@@ -172,6 +178,6 @@ class KafkaLagSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=bool(judgement.met), xcom_value=judgement.payload)
 
     def _options(self) -> LagWatch:
-        return from_attributes(
-            LagWatch, self, poll_interval=timedelta(seconds=max(self.poke_interval, _SHORTEST_SECONDS))
-        )
+        thresholds = read_rendered({name: getattr(self, name) for name in THRESHOLD_RULES}, THRESHOLD_RULES)
+        poll_interval = timedelta(seconds=max(self.poke_interval, _SHORTEST_SECONDS))
+        return from_attributes(LagWatch, self, poll_interval=poll_interval, **thresholds)

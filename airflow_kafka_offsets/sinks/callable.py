@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_kafka_offsets.core.templates import Templated
 from airflow_kafka_offsets.exceptions import CallableError, ConfigurationError
 from airflow_kafka_offsets.sinks.callable_values import WrittenBatch
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Callable:
+class Callable(Templated):
     """Have a function write the rows: `write(conn, batches, batch)`. What it writes over `conn` is committed with the positions.
 
     * `conn` is the SQLAlchemy connection of the transaction, which the function neither commits, rolls back nor closes.
@@ -37,6 +38,8 @@ class Callable:
 
     It runs on the Airflow worker, and is called once for each attempt to commit: only what it does over `conn` happens once.
 
+    All parameters are templated.
+
     :param write: its import path, `package.module.function`
     :param conn_id: the Airflow connection of the database, which holds the positions too
     :param remove: import path of a function `remove(conn, ranges, span)`, which deletes the rows of offsets that are loaded again, and
@@ -45,6 +48,8 @@ class Callable:
         rows. None proves positions and history alone
     :param schema: that of the table; None is the connection's default
     """
+
+    template_fields: ClassVar[tuple[str, ...]] = ("write", "conn_id", "remove", "table", "schema")
 
     write: str
     conn_id: str | None = None

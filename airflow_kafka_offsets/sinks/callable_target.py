@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from airflow_kafka_offsets.sinks.sink import (
     Removed,
     ReplacedOffsets,
     RowCount,
+    Target,
 )
 from airflow_kafka_offsets.staging.refused import Record
 from airflow_kafka_offsets.staging.rows import StagedRows
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.sinks.callable import Callable
 
 
-class CallableTarget(NamedTuple):
+@dataclass(frozen=True)
+class CallableTarget(Target):
     """The functions, and the connection of a transaction; see `Target`."""
 
     conn: Connection

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, cast, overload
+from urllib.parse import unquote
 
+from airflow_kafka_offsets.core.templates import Templated, holds_template
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, FileSink, Sink
 from airflow_kafka_offsets.transforms.transform import BatchTransform
@@ -26,15 +28,20 @@ if TYPE_CHECKING:
 
 _KIND, _AND = "fanout://", "+"
 
+# What stands for it in the name of a branch; the percent sign, too.
+_QUOTED = str.maketrans({"%": "%25", "+": "%2B"})
+
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(Templated):
     """One of several sinks, with a transform of its own.
 
     :param sink: the target, for example `SqlTable("customers", conn_id="warehouse")`
     :param transform: `Sql(…)`, `ArrowTransform(…)`, or None for the rows as they are decoded
     :raises ConfigurationError: a parameter is wrong; raised when the DAG is parsed
     """
+
+    template_fields: ClassVar[tuple[str, ...]] = ("sink", "transform")
 
     sink: Sink
     transform: BatchTransform | None = None
@@ -58,13 +65,19 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class FanOut:
+class FanOut(Templated):
     """Several sinks, in the order of their names.
 
     :param branches: what `as_sink` made of the list that a user wrote
     """
 
+    template_fields: ClassVar[tuple[str, ...]] = ("branches",)
+
     branches: tuple[Branch, ...]
+
+    def resolve(self, context: Any) -> FanOut:
+        """Return several sinks with their templates rendered, in the order of their names; see `Templated.resolve`."""
+        return self.of([branch.resolve(context) for branch in self.branches])
 
     @classmethod
     def of(cls, given: Sequence[Any]) -> FanOut:
@@ -84,7 +97,8 @@ class FanOut:
         if twice:
             raise ConfigurationError(f"sink=[…] has {twice[0]!r} twice; a batch is written into each sink once")
         conn_ids = {branch.sink.conn_id for branch in branches}
-        if len(conn_ids) > 1:
+        # Templates may render to the same connection; this is asked again then.
+        if len(conn_ids) > 1 and not any(map(holds_template, conn_ids)):
             raise ConfigurationError(
                 "All sinks of sink=[…] have to be in the database that holds the positions, since they are committed in one transaction; got "
                 f"conn_id={', '.join(sorted(map(repr, conn_ids)))}"
@@ -94,7 +108,7 @@ class FanOut:
     @property
     def name(self) -> str:
         """The name for messages and the history: the same for the same targets."""
-        return _KIND + _AND.join(branch.sink.name for branch in self.branches)
+        return _KIND + _AND.join(branch.sink.name.translate(_QUOTED) for branch in self.branches)
 
     @property
     def conn_id(self) -> str | None:
@@ -191,7 +205,7 @@ def targets_in(name: str) -> list[str]:
 
     :param name: of the sink, as the history has it
     """
-    return name.removeprefix(_KIND).split(_AND) if name.startswith(_KIND) else [name]
+    return [*map(unquote, name.removeprefix(_KIND).split(_AND))] if name.startswith(_KIND) else [name]
 
 
 Sinks = Sink | Sequence[Sink | Branch]

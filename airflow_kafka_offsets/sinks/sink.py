@@ -50,7 +50,17 @@ class Output(NamedTuple):
 
 
 class Target(Protocol):
-    """The target of a sink in one transaction, as `Sink.open` yields it."""
+    """The target of a sink in one transaction, as `Sink.open` yields it. A class that inherits from it is one target, and not several."""
+
+    @property
+    def written(self) -> Mapping[str, BranchOutput]:
+        """What `write` wrote last into each of several targets, by their names; empty where there is one."""
+        return {}
+
+    @property
+    def removed(self) -> Mapping[tuple[int, str], int]:
+        """How many rows `remove` removed of each batch from each of several targets, by their names; empty where there is one."""
+        return {}
 
     def add_columns(self, columns: pa.Schema) -> list[str]:
         """Add the columns that the target lacks, nullable.

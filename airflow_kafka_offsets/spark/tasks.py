@@ -24,6 +24,7 @@ from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.records import read_records
 from airflow_kafka_offsets.transforms.columns import check_columns
 from airflow_kafka_offsets.transforms.transform import BatchFunction
+from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 from airflow_kafka_offsets.writers.row_writer import STORAGE
 
 _RESULT = pa.schema(
@@ -38,6 +39,11 @@ _RESULT = pa.schema(
 )
 
 RESULT_DDL = spark_ddl(_RESULT)
+
+_NO_DEAD_LETTER = (
+    ". The record becomes no dead letter, as other rows that the transform of DataFrames made of it may be written: have the transform leave "
+    "such rows out, or change the column"
+)
 
 
 def stage_slices(job: StageJob, numbers: Iterable[int]) -> Iterator[StagedFile]:
@@ -233,8 +239,14 @@ def write_rows(job: StageJob, rows: Iterable[pa.RecordBatch]) -> Iterator[Staged
     :return: the files, if there are rows
     """
     staging = StagingDirectory(job.staging_uri)
+    asked = job.on_bad_record == "dead_letter"
+    # Of a record that is a dead letter no row may be written, and Spark may have its rows in several tasks.
+    is_whole = job.dataframe_transform is None
     try:
-        yield from job.writer.write(rows, staging, job.connections.get(STORAGE, {}))
+        with RefusedRows(staging, asked and is_whole, "" if is_whole or not asked else _NO_DEAD_LETTER) as refused:
+            yield from job.writer.write(rows, staging, job.connections.get(STORAGE, {}), refused)
+        if refused.file is not None:
+            yield refused.file
     except KafkaOffsetsError as error:
         report_failure(staging, error)
         raise

@@ -77,6 +77,8 @@ class SliceRead:
 class Manifest:
     """The accepted files of a staged batch. The commit ignores files that the manifest does not name.
 
+    Beside final files of a target there may be staged ones, with the rows that no final file can have.
+
     :param fingerprint: of the job
     :param schemas: of a registry that records were read with, with their texts
     :param columns: of the rows, where the files are final ones; see `staging.rows.schema_text`
@@ -90,8 +92,18 @@ class Manifest:
     columns: str | None = None
 
     @property
+    def row_files(self) -> tuple[StagedFile, ...]:
+        """The files with the rows of the target."""
+        return tuple(file for file in self.files if self.columns is None or file.is_final)
+
+    @property
+    def refused_files(self) -> tuple[StagedFile, ...]:
+        """The files with rows that the tasks could not write into final files."""
+        return tuple(file for file in self.files if self.columns is not None and not file.is_final)
+
+    @property
     def rows(self) -> int:
-        return sum(file.rows for file in self.files)
+        return sum(file.rows for file in self.row_files)
 
     def staged_files(self) -> Iterator[StagedFile]:
         """Yield the files in the staging directory: those of rows, then those of dead letters."""

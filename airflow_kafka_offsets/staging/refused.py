@@ -1,11 +1,18 @@
-"""The records whose rows the target refuses: found within the commit's transaction, and there made dead letters or an error."""
+"""The records whose rows the target refuses: made dead letters, or an error, within the commit's transaction.
+
+A database refuses them there. Where Spark's tasks write the files of the target, they find them and stage these rows (`REASON`).
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from airflow_kafka_offsets.core.origin import RESERVED_PREFIX
 from airflow_kafka_offsets.exceptions import RecordError
 from airflow_kafka_offsets.staging.dead_letters import too_many
+
+REASON = f"{RESERVED_PREFIX}refused"
+"""The column of staged rows that Spark's tasks could not write into a file of the target: why."""
 
 
 class Record(NamedTuple):

@@ -21,7 +21,7 @@ from airflow_kafka_offsets.staging.arrow_files import record_batches
 from airflow_kafka_offsets.staging.branches import combined
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, StagedFile
-from airflow_kafka_offsets.staging.refused import Record, RefusedRecords
+from airflow_kafka_offsets.staging.refused import REASON, Record, RefusedRecords
 
 # What a writer holds at once beside one record batch.
 _CHUNK_BYTES = 64 << 20
@@ -57,13 +57,18 @@ class StagedRows:
         self._manifest = manifest
         self.refused = refused or RefusedRecords()
 
+    @classmethod
+    def none(cls, batch_id: int) -> StagedRows:
+        """Return no rows, for a target that is asked what it has, or takes a number without rows."""
+        return cls(StagingDirectory("/"), Manifest(batch_id, "", (), ()))
+
     def __len__(self) -> int:
         return self._manifest.rows
 
     @property
     def files(self) -> tuple[StagedFile, ...]:
         """The files, for a sink whose tasks write final ones."""
-        return self._manifest.files
+        return self._manifest.row_files
 
     def schema(self) -> pa.Schema | None:
         """Return the columns, without the batch's id, of a fan-out those of all branches; None if there are no rows."""
@@ -71,7 +76,7 @@ class StagedRows:
         if branches:
             return combined({number: self.of_branch(number).schema() for number in branches})
         if self._manifest.columns is not None:
-            return schema_of(self._manifest.columns) if self._manifest.files else None
+            return schema_of(self._manifest.columns) if self._manifest.row_files else None
         return next((batch.schema for batch in self._batches()), None)
 
     def of_branch(self, number: int) -> StagedRows:
@@ -110,25 +115,39 @@ class StagedRows:
         self.refused.add(record, reason)
         self.left_out += 1
 
+    def refuse_staged(self) -> None:
+        """Take note of the records whose rows Spark's tasks could not write into final files; `files` are without them.
+
+        :raises DeadLetterError: the batch has more dead letters than it may have
+        """
+        for file in self._manifest.refused_files:
+            for batch in record_batches(self._staging, file):
+                for row, reason in enumerate(batch.column(REASON).to_pylist()):
+                    self.refused.add(record_of(batch, row, reason), reason)
+
     def wrote_refused(self) -> bool:
         """Return whether rows of refused records were written: a transform may make several rows of a record."""
+        if self._manifest.columns is not None:
+            return False  # the task that refused one of them left out all
         refused = self.refused.reasons
         return bool(refused) and sum(1 for _ in self.of_records(refused)) > self.left_out
 
     def of_records(self, records: Collection[Record]) -> Iterator[dict[str, Any]]:
         """Yield the rows of some records, as they were staged."""
         for batch in self._batches():
-            yield from batch.filter(_are_of(batch, records)).to_pylist()
+            yield from batch.filter(are_of(batch, records)).to_pylist()
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        for file in self._manifest.files:
+        """Yield the rows that are staged; beside final files that is those that were refused."""
+        manifest = self._manifest
+        for file in manifest.files if manifest.columns is None else manifest.refused_files:
             yield from record_batches(self._staging, file)
 
     def _without_refused(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         reasons = self.refused.reasons
         if not reasons:
             return batch
-        kept = batch.filter(pc.invert(_are_of(batch, reasons)))
+        kept = batch.filter(pc.invert(are_of(batch, reasons)))
         self.left_out += batch.num_rows - kept.num_rows
         return kept
 
@@ -197,18 +216,16 @@ def record_of(rows: pa.RecordBatch | pa.Table, row: int, reason: str) -> Record:
     :raises TargetError: the rows do not say which record they are of
     """
     if not set(RECORD) <= set(rows.schema.names):
-        raise TargetError(
-            f"The database refuses a row: {reason}. The transform drops the columns that say which record"
-        )
+        raise TargetError(f"The target refuses a row: {reason}. The transform drops the columns that say which record")
     record = Record(*(rows.column(name)[row].as_py() for name in RECORD))
     if None in record:
         raise TargetError(
-            f"The database refuses a row: {reason}. The transform returns a row that does not say which record"
+            f"The target refuses a row: {reason}. The transform returns a row that does not say which record"
         )
     return record
 
 
-def _are_of(batch: pa.RecordBatch, records: Collection[Record]) -> pa.Array:
+def are_of(batch: pa.RecordBatch, records: Collection[Record]) -> pa.Array:
     """Return for each row whether it is of one of some records.
 
     :raises TargetError: the rows do not say which record they are of

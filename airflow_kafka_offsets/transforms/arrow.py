@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_kafka_offsets.core.templates import Templated
 from airflow_kafka_offsets.exceptions import ConfigurationError, TransformError
 
 if TYPE_CHECKING:
@@ -18,18 +19,19 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class ArrowTransform:
+class ArrowTransform(Templated):
     """A function from `pyarrow.RecordBatch` to `pyarrow.RecordBatch`.
 
     It gets the declared columns and those that say which record a row came from. It may return fewer or more rows, and other columns;
     all batches have the same ones. It is called once with an empty batch before anything is read.
 
-    :param path: its import path, `package.module.function`
-    :param modules: names of modules that travel to the executors beside the function's own
+    :param path: its import path, `package.module.function` (templated)
+    :param modules: names of modules that travel to the executors beside the function's own (templated)
     :param code: the function, and `columns` what it returns: added on the worker
     """
 
     kind: ClassVar[str] = "arrow"
+    template_fields: ClassVar[tuple[str, ...]] = ("path", "modules")
     runs_python: ClassVar[bool] = True
     path: str
     modules: Sequence[str] = ()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_kafka_offsets.core.templates import Templated, holds_template
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, TransformError
 from airflow_kafka_offsets.transforms.sql_text import RECORDS, check, resolved, with_columns
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
     from airflow_kafka_offsets.formats.record_format import BadRecord
     from airflow_kafka_offsets.transforms.transform import BatchFunction, Transformed
-
-_TEMPLATE = re.compile(r"\{\{|\{%|\{#")
 
 _OPTIONS = {
     # Names are quoted where they are columns; what follows AS stays as it is written.
@@ -38,7 +37,7 @@ _INTO = re.compile(r"to (?:value of |type )([A-Z]\w*(?:\([^()]*\))?)(?: type)?$"
 
 
 @dataclass(frozen=True)
-class Sql:
+class Sql(Templated):
     """A SELECT from `records`: the declared columns, and those that say which record a row came from.
 
     It is run over each batch of records by itself, so aggregates, DISTINCT, windows, ORDER BY, LIMIT, joins and subqueries are refused,
@@ -50,6 +49,7 @@ class Sql:
     """
 
     kind: ClassVar[str] = "sql"
+    template_fields: ClassVar[tuple[str, ...]] = ("query",)
     runs_python: ClassVar[bool] = False
     query: str
     planned: str = field(default="", repr=False, kw_only=True)
@@ -59,16 +59,12 @@ class Sql:
         if not isinstance(self.query, str) or not self.query.strip():
             raise ConfigurationError(f"Sql needs the text of a SELECT from records; got {self.query!r}")
         # Spark's driver need not have sqlglot.
-        if not self.planned and not _TEMPLATE.search(self.query):
+        if not self.planned and not holds_template(self.query):
             check(self.query)
 
     @property
     def name(self) -> str:
         return self.query
-
-    def resolve(self, context: Any) -> Sql:
-        """Return the transform with the templates in its text rendered: Airflow calls this before the task runs."""
-        return Sql(context["task"].render_template(self.query, context))
 
     def fingerprint(self) -> str:
         return self.query

@@ -13,6 +13,7 @@ import pyarrow as pa
 from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,11 @@ class ArrowWriter:
         """Nothing: the files say their columns."""
 
     def write(
-        self, rows: Iterable[pa.RecordBatch], staging: StagingDirectory, storage: Mapping[str, Any]
+        self,
+        rows: Iterable[pa.RecordBatch],
+        staging: StagingDirectory,
+        storage: Mapping[str, Any],
+        refused: RefusedRows,
     ) -> Iterator[StagedFile]:
         """Write rows; see `RowWriter.write`."""
         # Each attempt has a file of its own. The manifest does not name the files of failed and superseded speculative attempts.

@@ -14,6 +14,7 @@ from airflow_kafka_offsets.staging.arrow_files import ArrowFileWriter
 from airflow_kafka_offsets.staging.branches import split
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,11 @@ class FanOutWriter:
         """Nothing: the files say their columns."""
 
     def write(
-        self, rows: Iterable[pa.RecordBatch], staging: StagingDirectory, storage: Mapping[str, Any]
+        self,
+        rows: Iterable[pa.RecordBatch],
+        staging: StagingDirectory,
+        storage: Mapping[str, Any],
+        refused: RefusedRows,
     ) -> Iterator[StagedFile]:
         """Write rows, as `staging.branches` joins them; see `RowWriter.write`."""
         writers: dict[int, ArrowFileWriter] = {}

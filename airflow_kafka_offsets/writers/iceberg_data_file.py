@@ -31,6 +31,7 @@ class TableShape:
     :param location: of the table
     :param properties: of the table, as far as they concern writing
     :param sort_by: the columns by which the rows of a file are sorted, each with `asc` or `desc`, as JSON
+    :param uuid: of the table: another one may have its name later
     """
 
     schema: str
@@ -38,6 +39,7 @@ class TableShape:
     location: str
     properties: Mapping[str, str]
     sort_by: str = "[]"
+    uuid: str = ""
 
     @cached_property
     def iceberg_schema(self) -> Schema:
@@ -70,6 +72,7 @@ class TableShape:
         return json.dumps(
             {
                 "shape": self.digest,
+                "table": self.uuid,
                 "path": file.file_path,
                 "partition": partition,
                 "rows": file.record_count,
@@ -101,6 +104,11 @@ class TableShape:
                 **{name: {int(key): base64.b64decode(value) for key, value in plain[name].items()} for name in _BOUNDS},
             },
         )
+
+
+def table_of(text: str) -> str:
+    """Return the UUID of the table for which a file was written, from what `to_json` wrote."""
+    return str(json.loads(text)["table"])
 
 
 def data_file(shape: TableShape, path: str, partition: Record, size: int, statistics: Mapping[str, Any]) -> DataFile:

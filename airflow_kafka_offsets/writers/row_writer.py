@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 
 WRITERS = {
     "arrow": "airflow_kafka_offsets.writers.arrow_writer:ArrowWriter",
@@ -41,12 +42,17 @@ class RowWriter(Protocol):
         """The columns of the rows in final files, as `staging.rows.schema_text` has them; None where the worker writes the rows."""
 
     def write(
-        self, rows: Iterable[pa.RecordBatch], staging: StagingDirectory, storage: Mapping[str, Any]
+        self,
+        rows: Iterable[pa.RecordBatch],
+        staging: StagingDirectory,
+        storage: Mapping[str, Any],
+        refused: RefusedRows,
     ) -> Iterator[StagedFile]:
         """Write the rows of a Spark partition. Each attempt of a task has files of its own.
 
         :param rows: record batches of one schema
         :param storage: what the sink's `storage_options` returned: secrets are in no plain data of a writer
+        :param refused: takes the rows that final files cannot have
         :return: the files, complete; none where there are no rows
         :raises KafkaOffsetsError: the rows cannot be written
         """

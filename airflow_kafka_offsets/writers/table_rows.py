@@ -9,17 +9,26 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
 from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.writers.fitting import fit
+from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 
 
 def table_rows(
-    name: str, rows: Iterable[pa.RecordBatch], table: pa.Schema, required: Collection[str], batch_id: int
+    name: str,
+    rows: Iterable[pa.RecordBatch],
+    table: pa.Schema,
+    required: Collection[str],
+    batch_id: int,
+    refused: RefusedRows,
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows with the types of a table, and the id of their batch. A column that they do not hold stays away.
 
     :param name: of the table, for messages
     :param table: its columns, and those that are added to it
     :param required: columns that may not be null
+    :param refused: takes the rows with values that do not fit
     :raises TargetError: the rows do not fit; staging them again does not help
+    :raises RecordError: a value does not fit, and its record may not become a dead letter
     """
     for batch in rows:
         held = {*batch.schema.names, BATCH_ID}
@@ -28,13 +37,11 @@ def table_rows(
         if missing := sorted(set(required).difference(held)):
             raise TargetError(f"Table {name!r} needs a value for {', '.join(map(repr, missing))}")
         columns = [column for column in table if column.name in held]
-        arrays = [
-            _repeated(batch_id, batch.num_rows).cast(column.type)
-            if column.name == BATCH_ID
-            else _fitting(name, batch.column(column.name), column, required)
-            for column in columns
-        ]
-        yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(columns))
+        of_rows = [column for column in columns if column.name != BATCH_ID]
+        fitting, arrays = fit(name, batch, of_rows, refused)
+        values = {column.name: array for column, array in zip(of_rows, arrays, strict=True)}
+        values[BATCH_ID] = _repeated(batch_id, fitting.num_rows).cast(table.field(BATCH_ID).type)
+        yield pa.RecordBatch.from_arrays([values[column.name] for column in columns], schema=pa.schema(columns))
 
 
 def file_type(kind: pa.DataType) -> pa.DataType:
@@ -63,18 +70,6 @@ def file_columns(columns: pa.Schema) -> pa.Schema:
 
 def _file_field(column: pa.Field) -> pa.Field:
     return pa.field(column.name, file_type(column.type), column.nullable)
-
-
-def _fitting(table: str, values: pa.Array, column: pa.Field, required: Collection[str]) -> pa.Array:
-    if column.name in required and values.null_count:
-        raise TargetError(f"Column {column.name!r} of table {table!r} is NOT NULL, and a row has a null there")
-    if values.type == column.type:
-        return values
-    try:
-        return values.cast(column.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # whose message quotes values
-        misfit = f"column {column.name!r} is {column.type}, the rows hold {values.type}"
-        raise TargetError(f"Table {table!r} does not fit the rows: {misfit}, and not every value fits") from None
 
 
 def _repeated(number: int, count: int) -> pa.Array:

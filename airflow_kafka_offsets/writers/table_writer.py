@@ -16,6 +16,7 @@ from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import schema_of
 from airflow_kafka_offsets.writers.data_files import DataFile, FileLayout, write_data_files
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
+from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 from airflow_kafka_offsets.writers.table_rows import table_rows
 
 
@@ -56,11 +57,15 @@ class TableWriter(ABC):
         """Return what the commit has to know of a file."""
 
     def write(
-        self, rows: Iterable[pa.RecordBatch], staging: StagingDirectory, storage: Mapping[str, Any]
+        self,
+        rows: Iterable[pa.RecordBatch],
+        staging: StagingDirectory,
+        storage: Mapping[str, Any],
+        refused: RefusedRows,
     ) -> Iterator[StagedFile]:
         """Write rows; see `RowWriter.write`."""
         files, table = ObjectFiles(self.uri, storage), schema_of(self.table)
-        fitting = table_rows(self.name, rows, table, self.required, self.batch_id)
+        fitting = table_rows(self.name, rows, table, self.required, self.batch_id, refused)
         # All record batches have the columns of the first.
         first = next(fitting, None)
         if first is None:

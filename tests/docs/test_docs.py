@@ -76,6 +76,10 @@ def test_all_shell_snippets_are_known_here() -> None:
         "pip install 'airflow-kafka-offsets[spark,postgres]'",
         "airflow kafka-offsets init --conn-id warehouse",
         "airflow kafka-offsets init --conn-id warehouse --show-sql --grant-to loader",
+        # tests/cli/test_targets_of_tasks.py
+        "airflow kafka-offsets verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load\n"
+        "airflow kafka-offsets rewind orders_loader --conn-id warehouse --to-batch 2 --execute --replace --dag-id load_orders --task-id load\n"
+        "airflow kafka-offsets replay orders_loader --conn-id warehouse --batch 2 --replace --dag-id load_orders --task-id load",
     }
 
 

@@ -11,7 +11,8 @@ from airflow_kafka_offsets.exceptions import LedgerError
 from airflow_kafka_offsets.lag.measure import group_states
 from airflow_kafka_offsets.ledger import install
 from airflow_kafka_offsets.ledger.batches import open_batch
-from airflow_kafka_offsets.ledger.install import MIGRATIONS, create_missing, initialize
+from airflow_kafka_offsets.ledger.install import create_missing, initialize
+from airflow_kafka_offsets.ledger.migrations import MIGRATIONS
 from airflow_kafka_offsets.ledger.positions import read_positions
 from airflow_kafka_offsets.ledger.tables import SCHEMA_VERSION, Ledger, Tables
 from tests.support.old_tables import T0, T1, batch, contents, offset_range, position, structure, upgraded

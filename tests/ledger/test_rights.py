@@ -18,7 +18,7 @@ from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.schema_registry import SchemaRegistry
 from airflow_kafka_offsets.ledger.groups import wait_for_group
 from airflow_kafka_offsets.ledger.install import initialize
-from airflow_kafka_offsets.ledger.publications import installation_id
+from airflow_kafka_offsets.ledger.installation import installation_id
 from airflow_kafka_offsets.ledger.rights import grants, of_loads, of_moves
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.letters.drop import drop_letters

@@ -14,8 +14,8 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets import Sql, replay
 from airflow_kafka_offsets.exceptions import OlderLedgerError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.ledger.installation import installation_id
 from airflow_kafka_offsets.ledger.overview import between_commits, groups
-from airflow_kafka_offsets.ledger.publications import installation_id
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.letters.replay import replay_letters
 from airflow_kafka_offsets.letters.selection import Letters

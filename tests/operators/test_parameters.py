@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk import DAG
 from jinja2 import UndefinedError
 
-from airflow_kafka_offsets import Json, KafkaBatchOperator, KafkaReplayOperator, SqlTable
+from airflow_kafka_offsets import Avro, Header, Json, KafkaBatchOperator, KafkaReplayOperator, SqlTable
 from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks import connections
@@ -128,14 +128,28 @@ TEMPLATE = "{{ params.of_the_run }}"
 @pytest.mark.parametrize(
     ("operator", "given", "name"),
     [
-        (KafkaBatchOperator, GIVEN | {"kafka_conn_id": TEMPLATE}, "kafka_conn_id"),
-        (KafkaBatchOperator, GIVEN | {"spark_conn_id": TEMPLATE}, "spark_conn_id"),
-        (KafkaBatchOperator, GIVEN | {"sink": SqlTable(TEMPLATE, conn_id="warehouse")}, "sink"),
-        (KafkaReplayOperator, GIVEN | {"offsets_schema": TEMPLATE}, "offsets_schema"),
-        (KafkaReplayPlanOperator, GROUP | {"topics": ["orders"], "parts": 2, "conn_id": TEMPLATE}, "conn_id"),
-        (KafkaRewindOperator, GROUP | {"scenario": "undo", "offsets_conn_id": TEMPLATE}, "offsets_conn_id"),
-        (KafkaVerifyOperator, GROUP | {"sink": SINK, "offsets_prefix": TEMPLATE}, "offsets_prefix"),
-        (KafkaLagSensor, LAG | {"offsets_conn_id": TEMPLATE}, "offsets_conn_id"),
+        (KafkaBatchOperator, GIVEN | {"on_data_loss": TEMPLATE}, "on_data_loss"),
+        (KafkaBatchOperator, GIVEN | {"lease": "{% if params.long %}60{% endif %}"}, "lease"),
+        (
+            KafkaBatchOperator,
+            GIVEN | {"value_format": Avro(registry_conn_id="registry", columns_from=TEMPLATE)},  # type: ignore[arg-type]
+            "value_format.columns_from",
+        ),
+        (
+            KafkaBatchOperator,
+            GIVEN | {"metadata_columns": {"source": Header("source", which=TEMPLATE)}},  # type: ignore[arg-type]
+            "metadata_columns.which",
+        ),
+        (KafkaBatchOperator, GIVEN | {"metadata_columns": {TEMPLATE: "timestamp"}}, "a key of metadata_columns"),
+        (KafkaReplayOperator, GIVEN | {"isolation_level": TEMPLATE}, "isolation_level"),
+        (
+            KafkaReplayPlanOperator,
+            GROUP | {"topics": ["orders"], "parts": 2, "isolation_level": TEMPLATE},
+            "isolation_level",
+        ),
+        (KafkaRewindOperator, GROUP | {"scenario": "undo", "offsets_conn_id": "w", "new_group": TEMPLATE}, "new_group"),
+        (KafkaVerifyOperator, GROUP | {"sink": SINK, "isolation_level": TEMPLATE}, "isolation_level"),
+        (KafkaLagSensor, LAG | {"isolation_level": TEMPLATE}, "isolation_level"),
     ],
 )
 def test_a_template_that_airflow_does_not_render_is_refused(operator: Any, given: dict[str, Any], name: str) -> None:
@@ -143,7 +157,7 @@ def test_a_template_that_airflow_does_not_render_is_refused(operator: Any, given
         operator(**given)
 
 
-@pytest.mark.parametrize("name", ["group_id", "topics", "offsets_conn_id"])
+@pytest.mark.parametrize("name", ["group_id", "topics", "offsets_conn_id", "start"])
 def test_nothing_of_an_event_trigger_is_templated(name: str) -> None:
     given: dict[str, Any] = {"group_id": "group", "offsets_conn_id": "warehouse", "min_lag": 1, name: TEMPLATE}
 

@@ -10,12 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import ArrowTransform, Branch, KafkaBatchOperator, Sql, SqlTable
 from airflow_kafka_offsets.exceptions import ConfigurationError, DeadLetterError, TargetError, TransformError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
-from airflow_kafka_offsets.sinks.fan_out import FanOut
-from airflow_kafka_offsets.sinks.sink import Sink
+from airflow_kafka_offsets.sinks.fan_out import FanOut, targets_in
+from airflow_kafka_offsets.sinks.sink import Output, Sink
 from tests.support import callables
 from tests.support.archive import ARCHIVE
 from tests.support.clients import Kafka, produce
@@ -62,6 +63,20 @@ def records(*texts: str) -> list[bytes]:
 def test_it_is_a_sink() -> None:
     assert isinstance(FanOut.of(BOTH), Sink)
     assert FanOut.of(BOTH).name == FanOut.of([LARGE, ORDERS]).name == "fanout://large+orders"
+
+
+def test_names_of_branches_may_have_any_characters() -> None:
+    names = ["a+b", "c%2Bd", "größe", "shop.orders"]
+
+    name = FanOut.of([SqlTable(table) for table in names]).name
+
+    assert name == "fanout://a%2Bb+c%252Bd+größe+shop.orders"
+    assert targets_in(name) == names
+
+
+def test_a_target_that_is_one_wrote_nothing_into_several(engine: Engine) -> None:
+    with engine.begin() as conn, SqlTable("orders").open(conn, Output(1, "loader", (), "")) as target:
+        assert (target.written, target.removed) == ({}, {})
 
 
 def test_each_sink_gets_its_rows_in_one_transaction(inline_loader: Loader, name: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
+from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 
 IMPORTED = "; import sys; print('pandas' in sys.modules)"
 
@@ -48,7 +49,8 @@ def test_a_session_for_a_transform_starts_without_it_and_the_transform_may_have_
 
 def test_staged_rows_are_read_without_it(tmp_path: Path) -> None:
     rows = pa.RecordBatch.from_pydict({"id": pa.array([1, 2, 3], pa.int64())})
-    (file,) = ArrowWriter().write([rows], StagingDirectory(str(tmp_path)), {})
+    staging = StagingDirectory(str(tmp_path))
+    (file,) = ArrowWriter().write([rows], staging, {}, RefusedRows(staging))
     code = (
         "import pyarrow as pa; "
         "from airflow_kafka_offsets.staging.rows import StagedRows; "

@@ -17,11 +17,13 @@ from airflow_kafka_offsets.formats.raw import Raw
 from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes
-from airflow_kafka_offsets.spark.tasks import read_arrow
+from airflow_kafka_offsets.spark.tasks import read_arrow, write_rows
 from airflow_kafka_offsets.staging.dead_letters import dead_letters
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest, SliceRead
-from airflow_kafka_offsets.staging.rows import TargetColumns
+from airflow_kafka_offsets.staging.rows import TargetColumns, schema_text
+from airflow_kafka_offsets.transforms.dataframe import DataFrameFunction
+from airflow_kafka_offsets.writers.delta_writer import DeltaWriter
 from tests.support.fake_consumer import FakeConsumer, Step, end_of_log
 from tests.support.messages import FakeMessage
 
@@ -226,3 +228,38 @@ class TestBadRecords:
         one = job(tmp_path, on_bad_record="dead_letter", record_format=Raw(), columns=row_columns(Raw()))
         assert [row["value"] for row in rows_of(one, self.SCRIPT)][2] == b"{"
         assert note(one).dead_letters == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "are_fail"),
+        ({"on_bad_record": "dead_letter"}, "are_kept"),
+        ({"on_bad_record": "dead_letter", "transform": DataFrameFunction("shop.orders.clean")}, "are_spread"),
+    ],
+)
+def test_rows_that_no_file_can_have_are_staged_unless_spark_may_have_spread_their_record(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    columns = row_columns(Json("id BIGINT"))
+    table = pa.schema([pa.field("id", pa.int32()), *list(columns)[1:], ("_batch_id", pa.int64())])
+    writer = DeltaWriter(
+        name="orders", uri=str(tmp_path / "lake"), columns=schema_text(columns), table=schema_text(table), required=[],
+        partition_by=[], sort_by=[], measured=[], file_bytes=1 << 20, batch_id=1, directory="batch-1-x", layout="",
+    )  # fmt: skip
+    rows = pa.RecordBatch.from_pylist(
+        [
+            {"id": number, "_kafka_topic": "orders", "_kafka_partition": 3, "_kafka_offset": offset}
+            for offset, number in enumerate((1, 2**40, 2))
+        ],
+        schema=columns,
+    )
+    one = job(tmp_path, writer=writer, **changes)
+    if said == "are_kept":
+        final, staged = write_rows(one, [rows])
+        assert (final.rows, final.is_final, staged.rows, staged.is_final) == (2, True, 1, False)
+        return
+    with pytest.raises(RecordError, match="does not fit into int32") as raised:
+        list(write_rows(one, [rows]))
+    assert raised.value.offset == 1
+    assert ("other rows that the transform of DataFrames made of it" in str(raised.value)) == (said == "are_spread")

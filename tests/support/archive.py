@@ -27,6 +27,7 @@ from airflow_kafka_offsets.sinks.sink import (
     Removed,
     ReplacedOffsets,
     RowCount,
+    Target,
 )
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
@@ -93,7 +94,7 @@ class Archive:
 
 
 @dataclass(frozen=True)
-class OpenArchive:
+class OpenArchive(Target):
     """An archive in a transaction.
 
     :param ledger: a connection to the state tables, if it is another one

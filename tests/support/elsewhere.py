@@ -83,7 +83,7 @@ class ElsewhereArchive(Archive):
             yield target
             if self.dies == "before":
                 raise ProcessDiedError
-            self._store(other, output, {"rows": target.rows, "removed": target.removed})
+            self._store(other, output, {"rows": target.rows, "removed": target.gone})
         if self.dies == "after":
             raise ProcessDiedError
 
@@ -124,19 +124,19 @@ class ElsewhereArchive(Archive):
 
 
 @dataclass
-class Recording:
+class Recording(Target):
     """The archive in a transaction of its own, and what was done to it."""
 
     target: OpenArchive
     rows: int = 0
-    removed: tuple[Removed, ...] = ()
+    gone: tuple[Removed, ...] = ()
 
     def add_columns(self, columns: pa.Schema) -> list[str]:
         return []
 
     def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
         removed = self.target.remove(replaced)
-        self.removed += tuple(removed)
+        self.gone += tuple(removed)
         return removed
 
     def write(self, rows: StagedRows) -> int:
@@ -145,7 +145,7 @@ class Recording:
 
 
 @dataclass
-class Published:
+class Published(Target):
     """An archive that has the batch already."""
 
     did: dict[str, object]

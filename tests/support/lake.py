@@ -21,6 +21,7 @@ from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 from airflow_kafka_offsets.staging.rows import StagedRows
 from airflow_kafka_offsets.verification.verify import verify
+from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 from tests.support.loads import Loader, positions, rows
 
 RUN = TaskRun("run", "dag", "task", -1, 1)
@@ -112,7 +113,7 @@ def publish_rows(sink: FileTableSink, rows: pa.RecordBatch, tmp_path: Path, batc
     sink.prepare(engine, rows.schema, **options)
     writer = sink.writer(engine, rows.schema, output)
     directory = StagingDirectory(str(tmp_path))
-    files = tuple(writer.write([rows], directory, {}))
+    files = tuple(writer.write([rows], directory, {}, RefusedRows(directory)))
     staged = StagedRows(directory, Manifest(batch_id, "", files, (), (), writer.columns))
     with sink.open(engine, output) as target:
         target.add_columns(rows.schema)

@@ -132,6 +132,8 @@ def upgraded(engine: Engine) -> dict[str, list[dict[str, Any]]]:
         )
     )
     found["offset_batches"] = [row | added for row in found["offset_batches"]]
-    found["dead_letters"] = [row | {"error_class": None, "schema_id": None} for row in found["dead_letters"]]
+    found["dead_letters"] = [
+        row | dict.fromkeys(("error_class", "schema_id", "publishing")) for row in found["dead_letters"]
+    ]
     found |= {"schema_texts": [], "batch_schemas": [], "offsets_installation": []}
     return found | {"offsets_schema_version": [{"version": SCHEMA_VERSION}]}

@@ -34,10 +34,11 @@ class DeltaTable(FileTableSink):
 
     The other parameters are those of `FileTableSink`.
 
-    :param properties: of a table that is created, such as `{"delta.logRetentionDuration": "interval 60 days"}`
+    :param properties: of a table that is created, such as `{"delta.logRetentionDuration": "interval 60 days"}` (templated)
     """
 
     scheme: ClassVar[str] = "delta+"
+    template_fields: ClassVar[tuple[str, ...]] = (*FileTableSink.template_fields, "properties")
 
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)
 

@@ -81,7 +81,7 @@ class ElsewhereIcebergTable(IcebergSink):
     def retire(self, engine: Engine, output: Output) -> list[Removed]:
         """Take the rows of an abandoned batch back, and see to it that it never is published; see `ElsewhereSink.retire`."""
         from airflow_kafka_offsets.sinks.iceberg.publication import published
-        from airflow_kafka_offsets.sinks.iceberg.removal import BatchRows
+        from airflow_kafka_offsets.sinks.iceberg.removal import of_output
         from airflow_kafka_offsets.sinks.iceberg.target import Changes
         from airflow_kafka_offsets.sinks.lake.replaced import as_removed
 
@@ -91,7 +91,7 @@ class ElsewhereIcebergTable(IcebergSink):
         for attempt in range(_ATTEMPTS):
             last = published(table, output)
             changes = Changes(output)
-            removal = changes.find_removed(table, BatchRows(output.batch_id))
+            removal = changes.find_removed(table, of_output(table, output))
             if last is not None and last.batch >= output.batch_id and removal.is_empty:
                 return []
             if last is not None and last.batch > output.batch_id:

@@ -13,9 +13,11 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
+from airflow_kafka_offsets.core.offsets import Span
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.sinks.iceberg.source import of_batches, plan, read
-from airflow_kafka_offsets.sinks.lake.replaced import Key, count_rows
+from airflow_kafka_offsets.sinks.lake.replaced import Key, ReplacedRows, count_rows
+from airflow_kafka_offsets.sinks.sink import Output
 from airflow_kafka_offsets.writers.iceberg_data_file import TableShape
 from airflow_kafka_offsets.writers.iceberg_files import DataFiles
 
@@ -50,6 +52,16 @@ class BatchRows(NamedTuple):
 
     def mask(self, rows: pa.RecordBatch | pa.Table) -> pa.Array:
         return pc.fill_null(pc.equal(rows.column(BATCH_ID), self.batch_id), False)
+
+
+def of_output(table: Table, output: Output) -> RemovedRows:
+    """Return which rows are of a batch: those of its ranges, where the table says it. Rows of another installation may have its number."""
+    if not set(RECORD) <= set(table.schema().column_names):
+        return BatchRows(output.batch_id)
+    ranges: dict[Key, list[Span]] = {}
+    for part in output.ranges:
+        ranges.setdefault((output.batch_id, part.topic, part.partition), []).append((part.start, part.end))
+    return ReplacedRows(".".join(table.name()), ranges)
 
 
 @dataclass

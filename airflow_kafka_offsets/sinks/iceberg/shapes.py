@@ -101,4 +101,5 @@ def shape_of(table: Table, columns: pa.Schema | None = None) -> TableShape:
         metadata.location,
         properties,
         json.dumps(sort_by),
+        str(metadata.table_uuid),
     )

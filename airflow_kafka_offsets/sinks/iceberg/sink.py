@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
+from airflow_kafka_offsets.core.templates import Templated
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 
 if TYPE_CHECKING:
@@ -29,8 +30,22 @@ Properties = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class IcebergSink:
+class IcebergSink(Templated):
     """What sinks of Iceberg tables share; as it is, with the catalog in the database of the positions. See `IcebergTable`."""
+
+    template_fields: ClassVar[tuple[str, ...]] = (
+        "identifier",
+        "catalog",
+        "conn_id",
+        "catalog_conn_id",
+        "catalog_name",
+        "warehouse",
+        "storage_conn_id",
+        "partition_by",
+        "sort_by",
+        "properties",
+        "columns",
+    )
 
     identifier: str = field(kw_only=False)
     catalog: Properties | str | None = field(default=None, repr=False, kw_only=False)

@@ -25,6 +25,8 @@ class IcebergTable(IcebergSink):
     A missing table is created, with the columns of the rows and `_batch_id`; all may be null. Columns are matched by name, and the table's may
     be wider. Values that do not fit are errors, and no dead letters: the files are final when the commit sees them.
 
+    All parameters are templated; that there is a catalog is known when the DAG is parsed.
+
     :param identifier: namespace and name, such as `shop.orders`
     :param catalog: the properties of a catalog, as `pyiceberg.catalog.load_catalog` takes them; None is the database of the positions, as
         is "positions"

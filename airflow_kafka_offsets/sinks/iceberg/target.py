@@ -20,9 +20,9 @@ from airflow_kafka_offsets.sinks.iceberg.publication import Publication, removed
 from airflow_kafka_offsets.sinks.iceberg.removal import Removal, RemovedRows
 from airflow_kafka_offsets.sinks.iceberg.shapes import add_columns, arrow_columns, lacking, shape_of
 from airflow_kafka_offsets.sinks.lake.replaced import ReplacedRows, as_removed
-from airflow_kafka_offsets.sinks.sink import Output, Removed, ReplacedOffsets
+from airflow_kafka_offsets.sinks.sink import Output, Removed, ReplacedOffsets, Target
 from airflow_kafka_offsets.staging.rows import StagedRows
-from airflow_kafka_offsets.writers.iceberg_data_file import TableShape
+from airflow_kafka_offsets.writers.iceberg_data_file import TableShape, table_of
 
 # An object store answers a request in tens of milliseconds, and many at once just as quickly.
 _LOOKED_AT_ONCE = 32
@@ -106,6 +106,14 @@ class Changes:
         """Return the files of the rows, as the table now wants them."""
         if self.rows is None:
             return []
+        if any(table_of(file.data) != shape.uuid for file in self.rows.files):
+            name = ".".join(table.name())
+            raise TargetError(
+                f"Iceberg table {name!r} was dropped and created again after the files of batch {self.output.batch_id} were written: it is "
+                "another table, without the rows of earlier batches. Nothing was written, and no position moved. If the earlier table was "
+                "dropped by mistake, restore it (register_table of its last metadata file, under this name), and run the task again. If the "
+                f"new one is meant: abandon batch {self.output.batch_id}, and rewind the group to where the new table is to begin."
+            )
         files = [(file, shape.from_json(file.data)) for file in self.rows.files]
         if unfit := [file.name for file, entry in files if entry is None]:
             raise StagedFileError(
@@ -116,7 +124,7 @@ class Changes:
 
 
 @dataclass
-class IcebergTarget:
+class IcebergTarget(Target):
     """A table, and what is to be done to it; see `Target`.
 
     :ivar table: None where there is none
@@ -148,14 +156,14 @@ class IcebergTarget:
             return 0
         if self.table is None:
             raise TargetError(f"{self.name} disappeared between staging and commit; nothing was written")
-        prove_files(self.table.io, rows)
         self.changes.rows, self.changes.number = rows, len(rows)
         self.changes._files(self.table, shape_of(self.table, self.changes.columns))
+        prove_files(self.table.io, rows)
         return len(rows)
 
 
 @dataclass
-class PublishedTarget:
+class PublishedTarget(Target):
     """A table that has a batch already: nothing is done again, and each method returns what it did then."""
 
     publication: Publication

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
+from airflow_kafka_offsets.core.templates import Templated
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError
 
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FileTableSink(ABC):
+class FileTableSink(Templated, ABC):
     """A sink whose files Spark's tasks write, and whose commit names them; an `ElsewhereSink`, a `FileSink` and a `ConnectedSink`.
+
+    All parameters are templated.
 
     :param uri: an absolute path that all machines share, or a URI such as `s3://bucket/path`
     :param conn_id: the Airflow connection of the database that holds the positions
@@ -43,6 +46,15 @@ class FileTableSink(ABC):
     """
 
     scheme: ClassVar[str]
+    template_fields: ClassVar[tuple[str, ...]] = (
+        "uri",
+        "conn_id",
+        "storage_conn_id",
+        "partition_by",
+        "columns",
+        "sort_by",
+        "file_bytes",
+    )
 
     uri: str
     conn_id: str | None = None

@@ -19,7 +19,7 @@ from airflow_kafka_offsets.sinks.lake.file_table import Did, FileTable
 from airflow_kafka_offsets.sinks.lake.removal import Removal, of_output, plan_removal, rewrite
 from airflow_kafka_offsets.sinks.lake.replaced import ReplacedRows
 from airflow_kafka_offsets.sinks.lake.staged import LakeSink, check_files
-from airflow_kafka_offsets.sinks.sink import Output, Removed, ReplacedOffsets
+from airflow_kafka_offsets.sinks.sink import Output, Removed, ReplacedOffsets, Target
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import StagedRows
 from airflow_kafka_offsets.writers.data_files import DataFile
@@ -33,7 +33,7 @@ TRIES = 50
 Table = TypeVar("Table", bound=FileTable)
 
 
-class LakeTarget(ABC, Generic[Table]):
+class LakeTarget(Target, ABC, Generic[Table]):
     """A table, and what is done to it; see `Target`. Of a batch that is published already, all is done.
 
     :param conn: of the database with the state tables; None where a batch is retired
@@ -45,6 +45,7 @@ class LakeTarget(ABC, Generic[Table]):
         self._is_published = False
         self._columns: pa.Schema | None = None
         self._staged: tuple[tuple[StagedFile, ...], pa.Schema] | None = None
+        self._is_written = False
         self.adds: list[dict[str, Any]] = []
         self.removal: Removal | None = None
         self.rewritten: list[dict[str, Any]] = []
@@ -104,7 +105,7 @@ class LakeTarget(ABC, Generic[Table]):
 
     def write(self, rows: StagedRows) -> int:
         """Take note of the files that Spark's tasks wrote; see `Target.write`."""
-        schema = rows.schema()
+        schema, self._is_written = rows.schema(), True
         if not self._is_published and schema is not None:
             self._staged = rows.files, schema
             self.adds = check_files(self._existing(), *self._staged)
@@ -112,14 +113,15 @@ class LakeTarget(ABC, Generic[Table]):
         return self.did.rows
 
     def commit(self) -> None:
-        """Commit what was done, if it is anything.
+        """Commit what was done, if it is anything. A batch without rows takes its number: no earlier attempt, which had some, may
+        publish it afterwards.
 
         :raises TargetError: the table does not fit any more
         :raises StagedFileError: the files do not fit any more; staging again helps
         :raises DatabaseBusyError: others commit all the time, or have changed what was to be removed
         """
         snapshot = self.snapshot
-        if self._is_published or snapshot is None or self.did == Did():
+        if self._is_published or snapshot is None or (self.did == Did() and not self._is_written):
             return
         for _ in range(TRIES):
             try:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -29,6 +30,9 @@ MARKER = "_SUCCESS"
 """The file in a directory whose files are committed."""
 
 _READS_AT_ONCE = 32
+
+# File systems take 255 bytes, and some stores a thousand for the whole path. Names of groups have up to 250 characters.
+_LONGEST_NAME = 160
 _NAME = re.compile(r"(?P<number>\d{20})(?P<retired>\.retired)?\.json")
 
 
@@ -146,7 +150,12 @@ def manifest_path(series: str, number: int, *, retired: bool = False) -> str:
 
 
 def _directory(series: str) -> str:
-    return quote(series, safe="")
+    """Return the name of the directory of a series; its manifests hold the whole name."""
+    name = quote(series, safe="")
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(series.encode()).hexdigest()
+    return f"{name[: _LONGEST_NAME - len(digest) - 1]}-{digest}"
 
 
 def _schema_path(version: int) -> str:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+from obstore.exceptions import BaseError
 
+from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.sinks.lake.target import LakeTarget
 from airflow_kafka_offsets.sinks.parquet.snapshot import MARKER, ParquetSnapshot, manifest_path
 from airflow_kafka_offsets.sinks.sink import Removed
 from airflow_kafka_offsets.writers.data_files import DataFile
 from airflow_kafka_offsets.writers.parquet_writer import described, new_path
+
+log = logging.getLogger(__name__)
 
 
 class ParquetTarget(LakeTarget[ParquetSnapshot]):
@@ -61,10 +66,16 @@ class ParquetTarget(LakeTarget[ParquetSnapshot]):
         active = {_attempt(file.path) for file in snapshot.active()}
         touched = {_attempt(add["path"]) for add in manifest["adds"]} | set(map(_attempt, manifest["replaces"]))
         for directory in sorted(touched):
-            if directory in active:
-                snapshot.files.put(f"{directory}/{MARKER}", b"")
-            else:
-                snapshot.files.remove(f"{directory}/{MARKER}")
+            marker = f"{directory}/{MARKER}"
+            try:
+                if directory in active:
+                    snapshot.files.put(marker, b"")
+                else:
+                    snapshot.files.remove(marker)
+            except BaseError as error:  # such as a user who may write files, and not delete them
+                # The manifest is what counts, and it is there.
+                reason = f"{type(error).__name__}: {shortened(str(error))}"
+                log.warning("Marker %s of %s could not be set or removed: %s", marker, self.sink.name, reason)
 
     def path(self, directory: str, partition: Mapping[str, Any]) -> str:
         """Return the path of a new file."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
+from airflow_kafka_offsets.core.templates import Templated
 from airflow_kafka_offsets.exceptions import ConfigurationError, OlderLedgerError, TargetError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class SqlTable:
+class SqlTable(Templated):
     """Append rows to a table, or upsert them. Columns are matched by name; a missing table is created from the rows' columns.
 
     The number of rows of a batch is the one that the database reports. If triggers or rules of the table drop rows, or write them
@@ -48,11 +49,13 @@ class SqlTable:
       such: a transform leaves them out.
     * `verify` proves positions and history, and not the rows: later batches replace those of earlier ones.
 
-    :param table: the table's name
-    :param schema: its schema; None is the connection's default
-    :param conn_id: the Airflow connection of the database, which holds the positions too
-    :param upsert_key: the columns that a row is known by, for example `("id",)`; without them all rows are appended
+    :param table: the table's name (templated)
+    :param schema: its schema; None is the connection's default (templated)
+    :param conn_id: the Airflow connection of the database, which holds the positions too (templated)
+    :param upsert_key: the columns that a row is known by, for example `("id",)`; without them all rows are appended (templated)
     """
+
+    template_fields: ClassVar[tuple[str, ...]] = ("table", "schema", "conn_id", "upsert_key")
 
     table: str
     schema: str | None = None

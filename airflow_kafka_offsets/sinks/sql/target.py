@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -13,7 +14,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.sink import Removed, ReplacedOffsets
+from airflow_kafka_offsets.sinks.sink import Removed, ReplacedOffsets, Target
 from airflow_kafka_offsets.sinks.sql import insert, upsert, upsert_key
 from airflow_kafka_offsets.sinks.sql.column_types import match
 from airflow_kafka_offsets.sinks.sql.new_columns import add_columns, lacking, lock_table
@@ -27,7 +28,8 @@ Writer = Callable[[Connection, sa.Table, pa.Schema, StagedRows], int]
 log = logging.getLogger(__name__)
 
 
-class SqlTarget(NamedTuple):
+@dataclass(frozen=True)
+class SqlTarget(Target):
     """A table, and the connection of a transaction; see `Target`."""
 
     conn: Connection

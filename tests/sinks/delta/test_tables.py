@@ -17,6 +17,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.delta.columns import skipping_columns
 from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 from tests.support.lake import publish_rows
 
 AT = datetime(2024, 5, 6, 7, 8, 9, 123456, UTC)
@@ -134,7 +135,7 @@ def test_declared_columns_create_the_table_where_a_transform_hides_them(uri: str
     writer = sink.writer(engine, None, output)
     rows = pa.RecordBatch.from_pydict({"id": pa.array([1], pa.int32()), "other": ["x"]})
     with pytest.raises(TargetError, match="no column 'other'"):
-        list(writer.write([rows], StagingDirectory(uri), {}))
+        list(writer.write([rows], StagingDirectory(uri), {}, RefusedRows(StagingDirectory(uri))))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,10 @@ from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output, connect
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 from tests.support.iceberg import IcebergGroup, open_table, scanned
+
+NOWHERE = StagingDirectory("/nowhere")
 
 NARROW = pa.schema([("id", pa.int64())])
 WIDE = pa.schema([("id", pa.int64()), ("name", pa.string()), ("at", pa.struct([("x", pa.int32()), ("y", pa.int32())]))])
@@ -36,8 +39,8 @@ def stage(
     sink.prepare(engine, columns, may_grow=True)
     writer = sink.writer(engine, columns, output(batch_id))
     batch = pa.RecordBatch.from_pylist(rows, columns)
-    files = tuple(writer.write([batch], StagingDirectory("/nowhere"), sink.storage_options()))
-    return StagedRows(StagingDirectory("/nowhere"), Manifest(batch_id, "", files, (), (), writer.columns))
+    files = tuple(writer.write([batch], NOWHERE, sink.storage_options(), RefusedRows(NOWHERE)))
+    return StagedRows(NOWHERE, Manifest(batch_id, "", files, (), (), writer.columns))
 
 
 def commit(sink: IcebergSink, engine: Engine, rows: StagedRows, columns: pa.Schema, batch_id: int) -> list[str]:

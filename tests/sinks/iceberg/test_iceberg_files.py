@@ -24,9 +24,12 @@ from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.staging.rows import schema_text
 from airflow_kafka_offsets.writers import iceberg_files
 from airflow_kafka_offsets.writers.iceberg_writer import IcebergWriter
+from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 from airflow_kafka_offsets.writers.row_writer import from_plain, to_plain
 
 START = datetime(2026, 1, 30, 22, tzinfo=UTC)
+
+NOWHERE = StagingDirectory("/nowhere")
 
 COLUMNS = pa.schema(
     [
@@ -88,7 +91,7 @@ def write(
     """Write rows as a task does, to which the writer came as JSON."""
     writer = IcebergWriter("orders", schema_text(columns), asdict(shape_of(table)), 7, "batch-7-abc")
     batches = (pa.RecordBatch.from_pylist(rows[i : i + at_once], columns) for i in range(0, len(rows), at_once))
-    return list(from_plain(to_plain(writer)).write(batches, StagingDirectory("/nowhere"), {}))
+    return list(from_plain(to_plain(writer)).write(batches, NOWHERE, {}, RefusedRows(NOWHERE)))
 
 
 def commit(table: Table, files: list[StagedFile]) -> pa.Table:
@@ -203,7 +206,7 @@ def test_files_of_a_task_that_fails_are_removed(catalog: Catalog, monkeypatch: p
     first = pa.RecordBatch.from_pylist([row(number) for number in range(10)], COLUMNS)
 
     with pytest.raises(RecordError, match="outside of the years") as raised:
-        list(writer.write([first, late], StagingDirectory("/nowhere"), {}))
+        list(writer.write([first, late], NOWHERE, {}, RefusedRows(NOWHERE)))
 
     assert raised.value.offset == 10
     assert list(Path(table.location().removeprefix("file://")).rglob("*.parquet")) == []

@@ -19,6 +19,7 @@ from airflow_kafka_offsets.sinks.sink import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 from tests.support.iceberg import open_table, scanned
 
 pytestmark = pytest.mark.server
@@ -41,7 +42,7 @@ def output(batch_id: int, attempt: str) -> Output:
 def stage(sink: IcebergSink, engine: Engine, batch_id: int, attempt: str) -> StagedRows:
     writer = sink.writer(engine, COLUMNS, output(batch_id, attempt))
     rows = pa.RecordBatch.from_pydict({"id": [batch_id * 10, batch_id * 10 + 1]}, COLUMNS)
-    files = tuple(writer.write([rows], STAGING, sink.storage_options()))
+    files = tuple(writer.write([rows], STAGING, sink.storage_options(), RefusedRows(STAGING)))
     return StagedRows(STAGING, Manifest(batch_id, "", files, (), (), writer.columns))
 
 

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.lake.columns import keeps, match
+from airflow_kafka_offsets.sinks.lake.columns import match
+from airflow_kafka_offsets.writers.fitting import keeps
 
 DECIMAL = pa.decimal128(10, 2)
 
@@ -66,20 +67,27 @@ def test_rows_that_fit_pass() -> None:
 
 
 def test_every_fault_is_named() -> None:
-    rows = pa.schema([pa.field("id", pa.int64()), pa.field("color", pa.string())])
+    rows = pa.schema([pa.field("id", pa.float64()), pa.field("color", pa.string())])
     with pytest.raises(
         TargetError,
         match=(
-            "Table 't' does not fit the rows: column 'id' is int32, the rows hold int64; it has no column 'color'; "
+            "Table 't' does not fit the rows: column 'id' is int32, the rows hold double; it has no column 'color'; "
             "it needs a value for 'name', which the rows do not hold"
         ),
     ):
         match("t", TABLE, ["name", "_batch_id"], rows)
 
 
-def test_a_value_that_may_be_null_is_refused_where_none_may_be() -> None:
-    with pytest.raises(TargetError, match="column 'id' is NOT NULL, and that of the rows may be null"):
-        match("t", TABLE, ["id"], pa.schema([pa.field("id", pa.int32())]))
+@pytest.mark.parametrize(
+    ("column", "rows"),
+    [
+        (pa.field("id", pa.int32(), nullable=False), pa.field("id", pa.int32())),
+        (pa.field("id", pa.int16()), pa.field("id", pa.int64())),
+        (pa.field("id", pa.decimal128(6, 2)), pa.field("id", pa.decimal128(18, 4))),
+    ],
+)
+def test_what_only_some_values_do_not_fit_is_left_to_the_tasks(column: pa.Field, rows: pa.Field) -> None:
+    match("t", pa.schema([column]), [] if column.nullable else ["id"], pa.schema([rows]))
 
 
 def test_a_table_that_grows_lacks_nothing() -> None:

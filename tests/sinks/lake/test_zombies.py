@@ -23,6 +23,7 @@ from airflow_kafka_offsets.sinks.sink import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 
 COLUMNS = pa.schema([("id", pa.int64()), *ORIGIN_COLUMNS])
 ROWS = 40
@@ -56,7 +57,7 @@ def staged(sink: FileTableSink, engine: Engine, of: Output, staging: Path, *, ma
     sink.prepare(engine, COLUMNS, may_grow=may_grow)
     writer = sink.writer(engine, COLUMNS, of)
     directory = StagingDirectory(str(staging))
-    files = tuple(writer.write([rows], directory, {}))
+    files = tuple(writer.write([rows], directory, {}, RefusedRows(directory)))
     return StagedRows(directory, Manifest(of.batch_id, "", files, (), (), writer.columns))
 
 
@@ -167,6 +168,24 @@ def test_a_zombie_cannot_publish_what_was_retired(sink: FileTableSink, engine: E
     assert sink.is_published(engine, zombie)
     with sink.open(None, zombie) as target:  # type: ignore[arg-type]
         assert target.write(rows) == 0
+    assert offsets(sink) == []
+
+
+def test_a_zombie_cannot_publish_after_a_batch_without_rows(
+    sink: FileTableSink, engine: Engine, tmp_path: Path
+) -> None:
+    """The successor has another transform, which leaves nothing of the records."""
+    zombie, successor = output(1, "zombie"), output(1, "successor")
+    rows = staged(sink, engine, zombie, tmp_path)
+
+    def publish_late() -> None:
+        with sink.open(None, zombie) as late:  # type: ignore[arg-type]
+            assert late.write(rows) == ROWS
+            assert publish(sink, None, successor, StagedRows.none(1)) == 0
+
+    with pytest.raises(DatabaseBusyError, match="Another attempt published batch 1"):
+        publish_late()
+    assert publish(sink, None, zombie, rows) == 0
     assert offsets(sink) == []
 
 

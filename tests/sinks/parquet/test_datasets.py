@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
+from obstore.exceptions import PermissionDeniedError
 from pyarrow.dataset import dataset
 from pyspark.sql import SparkSession
 from sqlalchemy.engine import Engine
@@ -18,8 +20,10 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets import ParquetDataset, committed_files, read_committed
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
+from airflow_kafka_offsets.sinks.parquet.snapshot import manifest_path
 from airflow_kafka_offsets.sinks.parquet.target import ParquetTarget
 from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, FileSink
+from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from tests.support.clients import Kafka, produce
 from tests.support.lake import NEXT, RUN, LakeGroup, dying, publish_rows
 from tests.support.loads import Loader, TopicFactory, names
@@ -49,6 +53,39 @@ def group(inline_loader: Loader, kafka: Kafka, topic: TopicFactory, uri: str) ->
 def marked(uri: str) -> list[int]:
     """The batches whose directories have the marker."""
     return sorted(int(path.parent.name.split("-")[1]) for path in Path(uri).glob("attempt=*/_SUCCESS"))
+
+
+def test_a_user_who_may_not_delete_goes_on(
+    group: LakeGroup, uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(*_: Any) -> None:
+        raise PermissionDeniedError("AccessDenied: s3:DeleteObject")
+
+    group.load()
+    monkeypatch.setattr(ObjectFiles, "remove", refused)
+
+    assert group.replay({group.topic: {0: (0, 6)}}, NEXT, replace=True).rows == 6
+
+    # The manifests are right, and the marker that stays is named.
+    assert group.places() == [(2, offset) for offset in range(6)]
+    assert group.proved() == (6, 0)
+    assert "could not be set or removed: PermissionDeniedError: AccessDenied" in caplog.text
+    with dying(ParquetTarget, "after"):
+        group.replay({group.topic: {0: (0, 6)}}, replace=True)
+    assert group.replay({group.topic: {0: (0, 6)}}, replace=True).rows == 6
+
+
+@pytest.mark.parametrize("series", ["an installation." + "ä/+%" * 62, "i." + "x" * 250])
+def test_the_name_of_a_group_may_be_long(uri: str, series: str) -> None:
+    (name,) = {Path(manifest_path(series, number)).parent.name for number in (1, 2)}
+
+    assert len(name) <= 160
+    assert manifest_path(series, 1) != manifest_path(series + "y", 1)
+    assert manifest_path("i.orders loader", 1).split("/")[1] == "i.orders%20loader"
+    snapshot = ParquetDataset(uri).create(pa.schema([("id", pa.int64())]))
+    assert snapshot.files.put_new(manifest_path(series, 7), b"{}")
+    again = snapshot.again()
+    assert (again.last_number(series), again.last_number(series + "y"), again.is_taken(series, 7)) == (7, -1, True)
 
 
 def test_it_is_a_sink_that_commits_elsewhere() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -32,13 +32,27 @@ def is_of(tables: Tables, batch_id: int, records: Iterable[Record]) -> sa.Column
     return sa.and_(letters.batch_id == batch_id, sa.or_(sa.false(), *places))
 
 
-def delete(conn: Connection, tables: Tables, batch_id: int, records: Sequence[Record]) -> int:
-    """Delete the letters of some records of a batch, but for dropped ones, and return how many there were."""
-    deleted, is_kept = 0, tables.dead_letters.c.error_class.is_distinct_from(DROPPED)
-    for first in range(0, len(records), _AT_ONCE):
-        some = is_of(tables, batch_id, records[first : first + _AT_ONCE])
-        deleted += conn.execute(tables.dead_letters.delete().where(some, is_kept)).rowcount
-    return deleted
+def parts(records: Collection[Record]) -> Iterator[list[Record]]:
+    """Yield as many records at once as a statement can name."""
+    ordered = sorted(records)
+    for first in range(0, len(ordered), _AT_ONCE):
+        yield ordered[first : first + _AT_ONCE]
+
+
+def delete(
+    conn: Connection, tables: Tables, batch_id: int, records: Collection[Record], attempt: str | None = None
+) -> int:
+    """Delete the letters of some records of a batch, but for dropped ones, and return how many there were.
+
+    :param attempt: the replay that may have published them; None for letters that none may have published
+    """
+    letters = tables.dead_letters
+    is_free = sa.and_(
+        letters.c.error_class.is_distinct_from(DROPPED), letters.c.publishing.is_not_distinct_from(attempt)
+    )
+    return sum(
+        conn.execute(letters.delete().where(is_of(tables, batch_id, some), is_free)).rowcount for some in parts(records)
+    )
 
 
 def store_errors(conn: Connection, tables: Tables, batch_id: int, errors: Mapping[Record, tuple[str, str]]) -> None:

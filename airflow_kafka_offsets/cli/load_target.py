@@ -1,0 +1,110 @@
+"""What a command loads into or looks at: the target of a task of a DAG, or a table that the arguments name."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from airflow_kafka_offsets.cli.command import usage
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.formats.raw import Raw
+from airflow_kafka_offsets.hooks.connections import connected_sink, registry_config, sink_connections
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.loading.pipeline import Pipeline
+from airflow_kafka_offsets.sinks.sink import Sink
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+
+_OF_TASK = ("table", "table_schema", "columns", "transform", "upsert_key", "staging_dir")
+
+
+class CommandPipeline(NamedTuple):
+    """A pipeline of a command, and the connections that it runs with.
+
+    :param spark: the arguments of `make_launcher`, but for the name
+    :param connections: what those of the formats and the sink hold
+    """
+
+    pipeline: Pipeline
+    kafka_conn_id: str
+    spark: dict[str, Any]
+    connections: dict[str, dict[str, Any]]
+
+
+@usage()
+def check_target(args: Namespace, command: str, *, table: str = "--table") -> None:
+    """Check that the arguments name one target.
+
+    :param command: what needs it, as the subject of a message
+    :param table: the argument that names a table, as a message names it
+    :raises ConfigurationError: they name none, or two
+    """
+    if (args.dag_id is None) != (args.task_id is None):
+        raise ConfigurationError("--dag-id and --task-id belong together")
+    option = table.partition(" ")[0]
+    named = getattr(args, option.removeprefix("--"))
+    if args.dag_id is None:
+        if not named:
+            raise ConfigurationError(f"{command} needs --dag-id and --task-id of the load, or {table}")
+        return
+    given = [f"--{name.replace('_', '-')}" for name in _OF_TASK if getattr(args, name, None)]
+    if named and option not in given:
+        given.insert(0, table)
+    if given:
+        raise ConfigurationError(f"The task of --task-id says what {', '.join(given)} would say: leave out one of them")
+
+
+def sink_of(args: Namespace, table: str | None) -> tuple[Sink, str]:
+    """Return the target, connected, and the isolation level of its load.
+
+    :param table: the one that the arguments name, if they name no task
+    """
+    if args.dag_id is None:
+        assert table is not None  # see `check_target`
+        upsert_key = tuple(getattr(args, "upsert_key", None) or ())
+        return SqlTable(table, args.table_schema, upsert_key=upsert_key), Pipeline.isolation_level
+    from airflow_kafka_offsets.cli.dag_task import find_task
+
+    task = find_task(args.dag_id, args.task_id, only=("group_id",))
+    _check_group(args, task.group_id)
+    return connected_sink(task.sink), task.isolation_level
+
+
+def pipeline_of(args: Namespace, topics: Sequence[str], tables: Tables) -> CommandPipeline:
+    """Return the pipeline.
+
+    :param topics: of the records; where there are none, those of the task
+    """
+    if args.dag_id is None:
+        pipeline = Pipeline(
+            group_id=args.group,
+            topics=tuple(topics),
+            value_format=Json(args.columns) if args.columns is not None else Raw(),
+            sink=SqlTable(args.table, args.table_schema, upsert_key=tuple(args.upsert_key or ())),
+            transform=args.transform,
+            staging_dir=args.staging_dir,
+            tables=tables,
+        )
+        kafka_conn_id, spark_conn_id, conf = "kafka_default", "spark_default", None
+    else:
+        from airflow_kafka_offsets.cli.dag_task import find_task
+
+        task = find_task(args.dag_id, args.task_id)
+        pipeline = replace(task.pipeline(), tables=tables)
+        pipeline = replace(pipeline, topics=tuple(topics) or pipeline.topics)
+        _check_group(args, pipeline.group_id)
+        kafka_conn_id, spark_conn_id, conf = task.kafka_conn_id, task.spark_conn_id, task.spark_conf
+    spark = {"conn_id": args.spark_conn_id or spark_conn_id, "conf": conf}
+    connections = {conn_id: registry_config(conn_id) for conn_id in pipeline.conn_ids}
+    connections |= sink_connections(pipeline.sink)
+    return CommandPipeline(pipeline, getattr(args, "kafka_conn_id", None) or kafka_conn_id, spark, connections)
+
+
+def _check_group(args: Namespace, group_id: str) -> None:
+    if group_id != args.group:
+        raise ConfigurationError(
+            f"Task {args.task_id!r} of DAG {args.dag_id!r} loads group {group_id!r}, not {args.group!r}: it is not the task of this "
+            "group"
+        )

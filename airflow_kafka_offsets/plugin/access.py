@@ -1,0 +1,129 @@
+"""Who may see what: Airflow's own login and its auth manager decide. Without them nothing here can be imported, and there is no app.
+
+* Every route needs read access to the view of plugins.
+* A group is shown to who may read a DAG that loads it; a group that no DAG loads, to who may read the connection of its database.
+* What dead letters hold is data of tasks: it needs read access to the XComs of such a DAG.
+* Where a connection belongs to a team, all of this needs access to the team.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import (
+    AccessView,
+    ConnectionDetails,
+    DagAccessEntity,
+    DagDetails,
+    TeamDetails,
+)
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
+from airflow.configuration import conf
+from airflow.models import Connection  # noqa: TID251 - the page runs in the API server
+from airflow.models.dag import DagModel  # noqa: TID251
+from fastapi import Depends, HTTPException, status
+
+from airflow_kafka_offsets.ledger.group_summaries import GroupSummary
+from airflow_kafka_offsets.plugin.problems import Problem
+from airflow_kafka_offsets.plugin.sources import Source
+
+if TYPE_CHECKING:
+    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
+
+Method = Literal["GET", "PUT"]
+
+LOGIN = Depends(requires_access_view(AccessView.PLUGINS))
+"""The dependency of the app: without it, routes of plugins are anonymous."""
+
+READS_DAG = Depends(requires_access_dag(method="GET"))
+"""The dependency of routes with a `dag_id` in their path."""
+
+
+class Caller:
+    """The user of a request, with answers that are asked for once."""
+
+    def __init__(self, user: BaseUser) -> None:
+        self.user = user
+        self._connections: dict[str, bool] = {}
+        self._teams: dict[str, bool] = {}
+
+    def may_dag(self, method: Method, dag_id: str, entity: DagAccessEntity | None = None) -> bool:
+        """Return whether the user may read (GET) or edit (PUT) a DAG, or a kind of its data."""
+        details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+        return bool(
+            get_auth_manager().is_authorized_dag(method=method, access_entity=entity, details=details, user=self.user)
+        )
+
+    @cached_property
+    def readable_dags(self) -> set[str]:
+        """Return the DAGs that the user may read, of those that Airflow knows."""
+        readable: set[str] = get_auth_manager().get_authorized_dag_ids(user=self.user, method="GET")
+        return readable
+
+    def reads_connection(self, conn_id: str) -> bool:
+        """Return whether the user may read a connection, as Airflow's own page of connections decides."""
+        if conn_id not in self._connections:
+            details = ConnectionDetails(conn_id=conn_id, team_name=_team_of(conn_id))
+            self._connections[conn_id] = bool(
+                get_auth_manager().is_authorized_connection(method="GET", details=details, user=self.user)
+            )
+        return self._connections[conn_id]
+
+    def shares_team(self, conn_id: str) -> bool:
+        """Return whether the user is in the team that a connection belongs to; True where it belongs to none."""
+        if conn_id not in self._teams:
+            team = _team_of(conn_id)
+            self._teams[conn_id] = team is None or bool(
+                get_auth_manager().is_authorized_team(method="GET", details=TeamDetails(name=team), user=self.user)
+            )
+        return self._teams[conn_id]
+
+    def sees_source(self, source: Source, dag_ids: Iterable[str], *, is_configured: bool) -> bool:
+        """Return whether the user may know of state tables: the configuration names them, or a DAG that the user may read."""
+        named = is_configured or not self.readable_dags.isdisjoint(dag_ids)
+        return self.shares_team(source.conn_id) and (named or self.reads_connection(source.conn_id))
+
+    def sees_group(self, source: Source, group: GroupSummary) -> bool:
+        """Return whether the user may see a group."""
+        if not self.shares_team(source.conn_id):
+            return False
+        return any(dag_id in self.readable_dags for dag_id in group.dag_ids) or self.reads_connection(source.conn_id)
+
+    def sees_records(self, source: Source, group: GroupSummary) -> bool:
+        """Return whether the user may see what dead letters of a group hold."""
+        if not self.shares_team(source.conn_id):
+            return False
+        dags = [dag_id for dag_id in group.dag_ids if dag_id in self.readable_dags]
+        return any(self.may_dag("GET", dag_id, DagAccessEntity.XCOM) for dag_id in dags) or self.reads_connection(
+            source.conn_id
+        )
+
+    def edits_group(self, source: Source, group: GroupSummary) -> bool:
+        """Return whether the user may edit a DAG that loads a group: what its state may be changed by needs that."""
+        dags = [dag_id for dag_id in group.dag_ids if dag_id in self.readable_dags]
+        return self.shares_team(source.conn_id) and any(self.may_dag("PUT", dag_id) for dag_id in dags)
+
+    def text(self, problem: Problem) -> str:
+        """Return what the user may know of a problem."""
+        if problem.detail is None or problem.conn_id is None or not self.reads_connection(problem.conn_id):
+            return problem.summary
+        return f"{problem.summary}: {problem.detail}"
+
+
+def _team_of(conn_id: str) -> Any:
+    return Connection.get_team_name(conn_id) if conf.getboolean("core", "multi_team") else None
+
+
+def _caller(user: GetUserDep) -> Caller:
+    return Caller(user)
+
+
+CallerDep = Annotated[Caller, Depends(_caller)]
+
+
+def not_found(what: str) -> HTTPException:
+    """Return the answer for what is not there, and for what the user may not see: the two look the same."""
+    return HTTPException(status.HTTP_404_NOT_FOUND, what)

@@ -1,0 +1,59 @@
+"""The FastAPI app of the pages. To add pages, write a module with a `router`, and add it to `ROUTERS`.
+
+Every route needs Airflow's login, whatever its module: the dependency is the app's. There is no way to create the app without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from airflow.sdk import conf
+from fastapi import FastAPI, HTTPException, Request, Response
+
+from airflow_kafka_offsets.hooks.connections import kafka_cluster, open_database
+from airflow_kafka_offsets.plugin import group_pages, pages
+from airflow_kafka_offsets.plugin.access import LOGIN
+from airflow_kafka_offsets.plugin.readings import Connections, Readings
+from airflow_kafka_offsets.plugin.rendering import HEADERS
+from airflow_kafka_offsets.plugin.serialized_dags import SerializedDags
+from airflow_kafka_offsets.plugin.sources import Origin, Source, configured
+
+ROUTERS = (pages.router, group_pages.router)
+
+# Less than a page is refreshed after.
+_KAFKA_TIMEOUT_SECONDS = 8.0
+
+
+def create_app(readings: Readings | None = None) -> FastAPI:
+    """Return the app.
+
+    :param readings: what the pages read; by default what connections and Airflow's metadata database name
+    """
+    # The API is no one's but the pages'.
+    app = FastAPI(title="Kafka offsets", openapi_url=None, docs_url=None, redoc_url=None, dependencies=[LOGIN])
+    app.state.readings = readings if readings is not None else _readings()
+    for router in ROUTERS:
+        app.include_router(router)
+
+    @app.middleware("http")
+    async def add_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        response = await call_next(request)
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    @app.exception_handler(HTTPException)
+    def refuse(request: Request, error: HTTPException) -> Response:
+        return Response(str(error.detail), error.status_code, error.headers, "text/plain; charset=utf-8")
+
+    return app
+
+
+def _readings() -> Readings:
+    connections = Connections(open_database, lambda conn_id: kafka_cluster(conn_id, timeout=_KAFKA_TIMEOUT_SECONDS))
+    return Readings(connections, configured_sources, SerializedDags().registered)
+
+
+def configured_sources() -> dict[Source, Origin]:
+    """Return the state tables that `[kafka_offsets] conn_ids` names."""
+    return configured(conf.get("kafka_offsets", "conn_ids", fallback="") or "")

@@ -1,0 +1,133 @@
+"""Values that threads read while requests wait no longer than a deadline: a server that does not answer delays no page."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 0.6
+"""How long a page waits for a reading, counted from when it began."""
+
+
+class Look(NamedTuple, Generic[T]):
+    """What is known of a value.
+
+    :param value: as it was read last; None before that
+    :param age: seconds since then
+    :param error: why the latest reading failed
+    :param waiting: seconds since the reading began that is still running; None while none is
+    """
+
+    value: T | None
+    age: float | None
+    error: Exception | None
+    waiting: float | None
+
+
+class Refreshed(Generic[T]):
+    """A value that is read again, in a thread of its own, when somebody looks at one that is older than `max_age`.
+
+    Only one thread reads it at a time, whatever the number of requests and however long it takes.
+
+    :param read: reads the value
+    :param max_age: in seconds
+    """
+
+    def __init__(self, read: Callable[[], T], max_age: float) -> None:
+        self._read = read
+        self._max_age = max_age
+        self._changed = threading.Condition()
+        self._value: T | None = None
+        self._read_at: float | None = None
+        self._error: Exception | None = None
+        self._ended_at: float | None = None
+        self._began_at: float | None = None
+
+    def start(self) -> None:
+        """Start a reading where the value is older than `max_age` and none is running."""
+        with self._changed:
+            is_fresh = self._ended_at is not None and time.monotonic() - self._ended_at < self._max_age
+            if is_fresh or self._began_at is not None:
+                return
+            self._began_at = time.monotonic()
+        threading.Thread(target=self._refresh, name="kafka-offsets-page", daemon=True).start()
+
+    def look(self, deadline: float) -> Look[T]:
+        """Return what is known, after the running reading ends, or at the deadline if that is earlier.
+
+        A reading that has run for longer than `PATIENCE_SECONDS` is not waited for: only the first pages after it began are late.
+
+        :param deadline: by `time.monotonic()`
+        """
+        self.start()
+        with self._changed:
+            if self._began_at is not None:
+                until = min(deadline, self._began_at + PATIENCE_SECONDS)
+                self._changed.wait_for(lambda: self._began_at is None, max(0.0, until - time.monotonic()))
+            now = time.monotonic()
+            age = now - self._read_at if self._read_at is not None else None
+            return Look(self._value, age, self._error, now - self._began_at if self._began_at is not None else None)
+
+    def _refresh(self) -> None:
+        value, error = self._value, None
+        try:
+            value = self._read()
+        except Exception as failed:
+            # The page shows it; the traceback may hold values of connections.
+            log.warning("The page of the groups lacks what could not be read: %s", type(failed).__name__)
+            error = failed
+        with self._changed:
+            now = time.monotonic()
+            self._value, self._error, self._ended_at, self._began_at = value, error, now, None
+            if error is None:
+                self._read_at = now
+            self._changed.notify_all()
+
+
+class TooSlowError(Exception):
+    """A server did not answer within the time that a page has."""
+
+
+class Limited:
+    """Work in threads of which a few run at a time: a server that does not answer occupies these, and no thread of requests.
+
+    :param most: how many run at a time
+    """
+
+    def __init__(self, most: int) -> None:
+        self._free = threading.BoundedSemaphore(most)
+
+    def run(self, work: Callable[[], T], seconds: float) -> T:
+        """Return what the work returns.
+
+        :raises TooSlowError: it takes longer, or earlier work still takes all threads
+        """
+        deadline = time.monotonic() + seconds
+        if not self._free.acquire(timeout=seconds):
+            raise TooSlowError
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(work())
+            except Exception as error:
+                future.set_exception(error)
+            finally:
+                self._free.release()
+
+        threading.Thread(target=run, name="kafka-offsets-page", daemon=True).start()
+        try:
+            return future.result(max(0.0, deadline - time.monotonic()))
+        except FutureTimeoutError:
+            if future.done():
+                raise
+            raise TooSlowError from None

@@ -1,0 +1,186 @@
+"""The table of groups: all that the user may see, or those of a DAG; and the static files."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import HTMLResponse
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.plugin.access import READS_DAG, Caller, CallerDep, not_found
+from airflow_kafka_offsets.plugin.group_rows import GroupRow, Level, group_row, in_order
+from airflow_kafka_offsets.plugin.readings import Readings, SourceLook
+from airflow_kafka_offsets.plugin.rendering import STATIC, page, static_file
+from airflow_kafka_offsets.plugin.sources import Registered, Source
+
+router = APIRouter()
+
+# How long an answer waits in all: for the names of state tables, and then for what is in them.
+_SOURCES_SECONDS, _GROUPS_SECONDS = 0.2, 0.6
+
+_REFRESH_SECONDS, _SOON_SECONDS = 10, 2
+"""After how long a page asks again; the second where something is being read for the first time."""
+
+
+def readings_of(request: Request) -> Readings:
+    """Return what the pages of the app read."""
+    readings: Readings = request.app.state.readings
+    return readings
+
+
+ReadingsDep = Annotated[Readings, Depends(readings_of)]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCard:
+    """State tables above the table of groups.
+
+    :param problems: why something of them is not known
+    :param age: seconds since they were read; None before that
+    :param lag_age: likewise, of the lag
+    """
+
+    source: Source
+    groups: int
+    levels: Counter[Level]
+    problems: Sequence[str]
+    age: float | None
+    lag_age: float | None
+    is_empty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What the table of groups shows.
+
+    :param notes: why the lag of groups is not known, by state tables and group
+    :param now: the time of each database
+    :param problem: why it is empty
+    :param refresh: seconds after which the page asks again
+    """
+
+    rows: Sequence[GroupRow] = ()
+    cards: Sequence[SourceCard] = ()
+    notes: dict[tuple[Source, str], str] = field(default_factory=dict)
+    now: dict[Source, datetime | None] = field(default_factory=dict)
+    problem: str | None = None
+    refresh: int = _REFRESH_SECONDS
+
+    @property
+    def is_first(self) -> bool:
+        """Return whether something is being read for the first time."""
+        return self.refresh == _SOON_SECONDS
+
+    @property
+    def lag(self) -> int:
+        return sum(row.report.lag for row in self.rows if row.report is not None)
+
+    def at_least(self, level: Level) -> int:
+        """Return how many groups have a level that is as urgent or more."""
+        return sum(row.level <= level for row in self.rows)
+
+
+@router.get("/")
+def groups_page(request: Request, caller: CallerDep, readings: ReadingsDep) -> HTMLResponse:
+    """Return the page of all groups."""
+    return page(request, "groups.html", overview=overview(readings, caller), dag_id=None)
+
+
+@router.get("/groups")
+def groups(request: Request, caller: CallerDep, readings: ReadingsDep) -> HTMLResponse:
+    """Return the table alone, with which the page refreshes itself."""
+    return page(request, "groups_table.html", overview=overview(readings, caller), dag_id=None)
+
+
+@router.get("/dags/{dag_id}", dependencies=[READS_DAG])
+def dag_page(request: Request, dag_id: str, caller: CallerDep, readings: ReadingsDep) -> HTMLResponse:
+    """Return the page of the groups of a DAG."""
+    return page(request, "groups.html", overview=overview(readings, caller, dag_id), dag_id=dag_id)
+
+
+@router.get("/dags/{dag_id}/groups", dependencies=[READS_DAG])
+def dag_groups(request: Request, dag_id: str, caller: CallerDep, readings: ReadingsDep) -> HTMLResponse:
+    """Return the table of the groups of a DAG alone."""
+    return page(request, "groups_table.html", overview=overview(readings, caller, dag_id), dag_id=dag_id)
+
+
+@router.get("/static/{name}")
+def static(name: str) -> Response:
+    """Return a static file. It needs the login, as all routes do."""
+    if name not in STATIC:
+        raise not_found("There is no such file")
+    # The URL has the version of the package.
+    headers = {"Cache-Control": "private, max-age=86400"}
+    return Response(static_file(name), media_type=STATIC[name], headers=headers)
+
+
+def overview(readings: Readings, caller: Caller, dag_id: str | None = None) -> Overview:
+    """Return the groups that the user may see, of all DAGs or of one."""
+    deadline = time.monotonic() + _SOURCES_SECONDS
+    try:
+        sources = readings.sources(deadline)
+    except ConfigurationError as error:
+        return Overview(problem=str(error))
+    named = readings.dags(deadline).get(dag_id, Registered()) if dag_id is not None else Registered()
+    seen = {
+        source: origin
+        for source, origin in sources.items()
+        if caller.sees_source(source, origin.dag_ids, is_configured=origin.is_configured)
+    }
+    rows: list[GroupRow] = []
+    cards: list[SourceCard] = []
+    notes: dict[tuple[Source, str], str] = {}
+    looks = readings.look(seen, _GROUPS_SECONDS)
+    for look in looks:
+        mine = [
+            row
+            for row in _rows(look, caller)
+            if dag_id is None
+            or dag_id in row.group.dag_ids
+            or (row.group.group_id in named.groups and look.source in named.kafka_conn_ids)
+        ]
+        rows += mine
+        notes |= {row.key: caller.text(row.lag_problem) for row in mine if row.lag_problem is not None}
+        card = _card(look, mine, caller)
+        if mine or look.origin.is_configured or card.problems:
+            cards.append(card)
+    is_first = not readings.has_dags or any(look.stored.value is None or look.lags.value is None for look in looks)
+    now = {look.source: look.stored.value.now for look in looks if look.stored.value is not None}
+    return Overview(in_order(rows), cards, notes, now, refresh=_SOON_SECONDS if is_first else _REFRESH_SECONDS)
+
+
+def _rows(look: SourceLook, caller: Caller) -> list[GroupRow]:
+    if look.stored.value is None:
+        return []
+    lags = look.lags.value
+    rows = []
+    for group in look.stored.value.groups or ():
+        if caller.sees_group(look.source, group):
+            report = lags.reports.get(group.group_id) if lags is not None else None
+            lag_problem = lags.problems.get(group.group_id) if lags is not None else None
+            rows.append(group_row(look.source, group, report, lag_problem))
+    return rows
+
+
+def _card(look: SourceLook, rows: Sequence[GroupRow], caller: Caller) -> SourceCard:
+    problems = []
+    if look.problem is not None:
+        problems.append(caller.text(look.problem))
+    elif look.stored.value is None and look.stored.waiting is not None:
+        problems.append(f"The database of connection {look.source.conn_id!r} has not answered yet")
+    problems += dict.fromkeys(caller.text(row.lag_problem) for row in rows if row.lag_problem is not None)
+    return SourceCard(
+        look.source,
+        len(rows),
+        Counter(row.level for row in rows),
+        problems,
+        look.stored.age,
+        look.lags.age,
+        look.stored.value is not None and look.stored.value.groups is None,
+    )

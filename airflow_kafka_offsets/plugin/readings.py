@@ -1,0 +1,213 @@
+"""What is read in threads for the pages: the DAGs, the state tables of each database, and the lag that brokers are asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeVar
+
+from sqlalchemy.engine import Connection, Engine
+
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.lag.measure import GroupState, LagPolls, LagQuestion, group_states
+from airflow_kafka_offsets.lag.report import LagReport
+from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, group_summaries
+from airflow_kafka_offsets.ledger.install import installed_version
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.plugin.background import Limited, Look, Refreshed
+from airflow_kafka_offsets.plugin.problems import Problem, problem
+from airflow_kafka_offsets.plugin.sources import Origin, Registered, Source, merged
+
+T = TypeVar("T")
+
+# How many requests may read a database at a time, besides the threads that keep the table of groups fresh.
+_AT_ONCE = 4
+
+STORED_SECONDS, LAG_SECONDS, SOURCES_SECONDS = 5.0, 15.0, 30.0
+"""How old what pages show may be: the state tables, the lag, and which state tables there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The groups of state tables.
+
+    :param groups: None where there are no state tables
+    """
+
+    now: datetime | None
+    groups: tuple[GroupSummary, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lags:
+    """The lag of the groups of state tables, and why that of others is not known."""
+
+    reports: Mapping[str, LagReport]
+    problems: Mapping[str, Problem]
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """How connections are opened."""
+
+    database: Callable[[str], AbstractContextManager[Engine]]
+    cluster: Callable[[str], Cluster]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLook:
+    """What is known of state tables at a request."""
+
+    source: Source
+    origin: Origin
+    stored: Look[Stored]
+    lags: Look[Lags]
+
+    @property
+    def problem(self) -> Problem | None:
+        """Return why the groups are not known, or not anew."""
+        if self.stored.error is not None:
+            return problem(self.stored.error, self.source.conn_id)
+        return None
+
+
+@dataclass(eq=False)
+class _Reading:
+    stored: Refreshed[Stored]
+    lags: Refreshed[Lags]
+
+
+@dataclass(eq=False)
+class Readings:
+    """All that is read for the pages; each is read while somebody looks at it.
+
+    :param configured: returns the state tables that the configuration names
+    :param registered: returns what the tasks of each DAG name
+    """
+
+    connections: Connections
+    configured: Callable[[], dict[Source, Origin]]
+    registered: Callable[[], dict[str, Registered]]
+    _dags: Refreshed[dict[str, Registered]] = field(init=False)
+    _limits: dict[str, Limited] = field(default_factory=dict, init=False)
+    _readings: dict[tuple[Source, frozenset[str]], _Reading] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self._dags = Refreshed(self.registered, SOURCES_SECONDS)
+
+    def dags(self, deadline: float) -> dict[str, Registered]:
+        """Return what the tasks of each DAG name, as far as it is known at the deadline."""
+        return self._dags.look(deadline).value or {}
+
+    @property
+    def has_dags(self) -> bool:
+        """Return whether the DAGs have been read once."""
+        return self._dags.look(0.0).value is not None
+
+    def sources(self, deadline: float) -> dict[Source, Origin]:
+        """Return the state tables that are known at the deadline."""
+        return merged(self.configured(), self.dags(deadline))
+
+    def look(self, sources: Mapping[Source, Origin], seconds: float) -> list[SourceLook]:
+        """Return what is known of state tables, after so many seconds at most, however many there are."""
+        deadline = time.monotonic() + seconds
+        readings = {source: self._reading(source, origin) for source, origin in sources.items()}
+        for reading in readings.values():
+            reading.stored.start()
+            reading.lags.start()
+        return [
+            SourceLook(source, sources[source], reading.stored.look(deadline), reading.lags.look(deadline))
+            for source, reading in readings.items()
+        ]
+
+    def run(self, source: Source, work: Callable[[Connection, Tables], T], seconds: float) -> T:
+        """Return what work with state tables returns.
+
+        :raises TooSlowError: the database does not answer in time
+        :raises ConfigurationError: there are no state tables
+        """
+
+        def connected() -> T:
+            with self.connections.database(source.conn_id) as engine:
+                tables = Tables.of(source.schema, source.prefix)
+                with Ledger(engine, tables).connect() as conn:
+                    return work(conn, tables)
+
+        return self._limits.setdefault(source.conn_id, Limited(_AT_ONCE)).run(connected, seconds)
+
+    def _reading(self, source: Source, origin: Origin) -> _Reading:
+        kafka = origin.kafka_conn_ids
+        if (source, kafka) not in self._readings:
+            self._readings[source, kafka] = _Reading(
+                Refreshed(lambda: read_stored(self.connections, source), STORED_SECONDS),
+                Refreshed(lambda: measure(self.connections, source, sorted(kafka)), LAG_SECONDS),
+            )
+        return self._readings[source, kafka]
+
+
+def read_stored(connections: Connections, source: Source) -> Stored:
+    """Read the groups of state tables."""
+    with connections.database(source.conn_id) as engine:
+        tables = Tables.of(source.schema, source.prefix)
+        with Ledger(engine, tables).connect() as conn:
+            if installed_version(conn, tables) is None:
+                return Stored(None, None)
+            now, groups = group_summaries(conn, tables)
+    return Stored(now, tuple(groups))
+
+
+def measure(connections: Connections, source: Source, kafka_conn_ids: list[str]) -> Lags:
+    """Measure the lag of every group, each at the cluster that its positions belong to."""
+    with connections.database(source.conn_id) as engine:
+        tables = Tables.of(source.schema, source.prefix)
+        with Ledger(engine, tables).connect() as conn:
+            if installed_version(conn, tables) is None:
+                return Lags({}, {})
+            group_ids = [group.group_id for group in group_summaries(conn, tables)[1]]
+            states = group_states(conn, tables, group_ids)
+    # A group without positions has no lag yet.
+    left = {group_id: state for group_id, state in states.items() if state.stored}
+    reports: dict[str, LagReport] = {}
+    problems: dict[str, Problem] = {}
+    failed: list[Problem] = []
+    for conn_id in kafka_conn_ids:
+        try:
+            cluster = connections.cluster(conn_id)
+            cluster_id = cluster.cluster_id()
+        except Exception as error:
+            failed.append(problem(error, conn_id))
+            continue
+        mine = {group_id: state for group_id, state in left.items() if state.cluster_id in (cluster_id, None)}
+        left = {group_id: state for group_id, state in left.items() if group_id not in mine}
+        _measure(cluster, conn_id, mine, reports, problems)
+    unknown = _no_cluster(kafka_conn_ids)
+    return Lags(reports, problems | dict.fromkeys(left, failed[0] if failed else unknown))
+
+
+def _measure(
+    cluster: Cluster,
+    conn_id: str,
+    states: Mapping[str, GroupState],
+    reports: dict[str, LagReport],
+    problems: dict[str, Problem],
+) -> None:
+    questions = [(LagQuestion(group_id, times=True), state) for group_id, state in states.items()]
+    try:
+        for group_id, answer in zip(states, LagPolls(cluster).reports(questions), strict=True):
+            if isinstance(answer, Exception):
+                problems[group_id] = problem(answer, conn_id)
+            else:
+                reports[group_id] = answer
+    except KafkaOffsetsError as error:
+        problems.update(dict.fromkeys(states, problem(error, conn_id)))
+
+
+def _no_cluster(kafka_conn_ids: list[str]) -> Problem:
+    return Problem(
+        f"No connection leads to the Kafka cluster of this group: {', '.join(kafka_conn_ids)} "
+        "lead to others. Name it in [kafka_offsets] conn_ids"
+    )

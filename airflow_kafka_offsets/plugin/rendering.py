@@ -1,0 +1,178 @@
+"""Templates, how values are written in them, and the static files. Everything is escaped; nothing comes from another server."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from importlib import resources
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from airflow_kafka_offsets import __version__
+from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.letters.page import Excerpt
+from airflow_kafka_offsets.plugin.group_rows import share_level
+from airflow_kafka_offsets.plugin.sources import Source
+
+STATIC = {
+    "style.css": "text/css",
+    "uPlot.min.css": "text/css",
+    "page.js": "text/javascript",
+    "plots.js": "text/javascript",
+    "uPlot.iife.min.js": "text/javascript",
+}
+"""The static files, with their types."""
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'self'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Headers of every answer. Airflow shows the pages in frames of its own origin."""
+
+
+def static_file(name: str) -> bytes:
+    """Return a file of `STATIC`."""
+    return (resources.files(__package__ or "") / "static" / name).read_bytes()
+
+
+def number(value: float | None) -> str:
+    """Write a number with separators."""
+    return "–" if value is None else f"{value:,}"
+
+
+def duration(value: timedelta | None) -> str:
+    """Write a duration with its two largest units: 45s, 3m 20s, 5h 0m, 12d 3h."""
+    if value is None:
+        return "–"
+    whole = max(0, int(value.total_seconds()))
+    units = ((whole // 86_400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "m"), (whole % 60, "s"))
+    first = next((index for index, (amount, _) in enumerate(units) if amount), 3)
+    return " ".join(f"{amount}{unit}" for amount, unit in units[first : first + 2])
+
+
+def instant(value: datetime | None) -> str:
+    """Write an instant in UTC."""
+    return "–" if value is None else f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def ago(value: datetime | None, now: datetime | None) -> str:
+    """Write how long ago an instant was."""
+    return "–" if value is None or now is None else f"{duration(now - value)} ago"
+
+
+def text_of(excerpt: Excerpt | None) -> tuple[str, str]:
+    """Return the beginning of what a record holds as text, and as what it was written: text, JSON, Base64, null."""
+    if excerpt is None:
+        return "", "null"
+    if isinstance(excerpt.beginning, str):
+        return excerpt.beginning, "text"
+    data = bytes(excerpt.beginning)
+    is_cut = excerpt.length > len(data)
+    try:
+        # A character of several bytes may be cut.
+        text = data.decode(errors="strict") if not is_cut else data[: _whole_characters(data)].decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(data).decode(), "Base64"
+    if not is_cut and text[:1] in "{[":
+        try:
+            return json.dumps(json.loads(text), indent=2, ensure_ascii=False), "JSON"
+        except (ValueError, RecursionError):
+            return text, "text"
+    return text, "text"
+
+
+def _whole_characters(data: bytes) -> int:
+    """Return how many of the bytes are whole characters of UTF-8, where the last one may be cut."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte < 0x80:
+            break
+        if byte >= 0xC0:
+            needed = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return len(data) if needed == back else len(data) - back
+    return len(data)
+
+
+def headers_of(excerpt: Excerpt | None) -> list[tuple[str, str, str]]:
+    """Return the names of headers, their values as text, and as what these are written; a row of what is stored if it is cut."""
+    if excerpt is None:
+        return []
+    stored = str(excerpt.beginning)
+    if excerpt.length > len(stored):
+        return [("(the beginning of all)", stored, "JSON")]
+    rows = []
+    for name, value in json.loads(stored):
+        data = None if value is None else base64.b64decode(value)
+        rows.append((name, *text_of(None if data is None else Excerpt(data, len(data)))))
+    return rows
+
+
+class Links:
+    """URLs below the prefix of the app, and of Airflow's own pages."""
+
+    def __init__(self, request: Request) -> None:
+        # With the prefix that Airflow itself is served under.
+        self.base = str(request.scope.get("root_path", ""))
+        self.airflow = self.base.removesuffix("/kafka-offsets")
+
+    def static(self, name: str) -> str:
+        return f"{self.base}/static/{name}?v={__version__}"
+
+    def groups(self) -> str:
+        return f"{self.base}/"
+
+    def page(self, path: str, source: Source, group: str, **more: Any) -> str:
+        """Return the URL of a page of a group."""
+        named = {"conn_id": source.conn_id, "schema": source.schema, "prefix": source.prefix, "group": group, **more}
+        return (
+            f"{self.base}/{path}?{urlencode({key: value for key, value in named.items() if value not in (None, '')})}"
+        )
+
+    def task(self, batch: Mapping[str, Any]) -> str | None:
+        """Return the URL of the log of the task instance of a batch; None if no task made it."""
+        dag_id, task_id, run_id = (batch[name] for name in ("dag_id", "task_id", "run_id"))
+        if None in (dag_id, task_id, run_id):
+            return None
+        url = f"{self.airflow}/dags/{quote(dag_id, '')}/runs/{quote(run_id, '')}/tasks/{quote(task_id, '')}"
+        if batch["map_index"] is not None and batch["map_index"] >= 0:
+            url += f"/mapped/{batch['map_index']}"
+        return f"{url}?try_number={batch['try_number']}" if batch["try_number"] else url
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader(__package__ or ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": number,
+        "duration": duration,
+        "instant": instant,
+        "ago": ago,
+        "text_of": text_of,
+        "headers_of": headers_of,
+        "count": count,
+        "level_of_share": lambda share: share_level(share).word,
+    }
+    return environment
+
+
+_ENVIRONMENT = _environment()
+
+
+def page(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """Return a rendered template; `links` is in it."""
+    text = _ENVIRONMENT.get_template(template).render(links=Links(request), **values)
+    return HTMLResponse(text, status)

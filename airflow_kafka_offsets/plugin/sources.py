@@ -1,0 +1,113 @@
+"""Which connections hold groups: those of `[kafka_offsets] conn_ids`, and those that the tasks of DAGs name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
+
+DEFAULT_KAFKA = "kafka_default"
+
+_OPTIONS = ("schema", "prefix", "kafka_conn_id")
+_OPERATORS = "airflow_kafka_offsets."
+
+
+class Source(NamedTuple):
+    """State tables: the connection of their database, their schema, and the prefix of their names."""
+
+    conn_id: str
+    schema: str | None = None
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        more = [
+            part for part in (self.schema and f"schema {self.schema}", self.prefix and f"prefix {self.prefix}") if part
+        ]
+        return f"{self.conn_id} ({', '.join(more)})" if more else self.conn_id
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How state tables became known.
+
+    :param kafka_conn_ids: connections of Kafka that their groups may be loaded through
+    :param dag_ids: the DAGs whose tasks name them
+    :param is_configured: whether the configuration names them
+    """
+
+    kafka_conn_ids: frozenset[str] = frozenset()
+    dag_ids: frozenset[str] = frozenset()
+    is_configured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What the tasks of one DAG name."""
+
+    kafka_conn_ids: Mapping[Source, frozenset[str]] = field(default_factory=dict)
+    groups: frozenset[str] = frozenset()
+
+
+def configured(option: str) -> dict[Source, Origin]:
+    """Return what `[kafka_offsets] conn_ids` names: `warehouse, lake?schema=team&prefix=x_&kafka_conn_id=kafka_eu`.
+
+    :raises ConfigurationError: an entry is of another form
+    """
+    found: dict[Source, Origin] = {}
+    for place, entry in enumerate(filter(None, (part.strip() for part in option.split(","))), start=1):
+        conn_id, _, query = entry.partition("?")
+        options = dict(parse_qsl(query, keep_blank_values=True))
+        if unknown := sorted(options.keys() - set(_OPTIONS)):
+            raise ConfigurationError(
+                f"[kafka_offsets] conn_ids: entry {place} has {', '.join(unknown)}; an entry may have {', '.join(_OPTIONS)}"
+            )
+        source = Source(conn_id, options.get("schema") or None, options.get("prefix", ""))
+        kafka = {options["kafka_conn_id"]} if options.get("kafka_conn_id") else set()
+        before = found.get(source, Origin())
+        found[source] = Origin(before.kafka_conn_ids | kafka, is_configured=True)
+    return found
+
+
+def of_serialized_dag(data: Mapping[str, Any]) -> Registered:
+    """Return what the tasks of a serialized DAG name. Tasks of other packages and mapped tasks are left out."""
+    found: dict[Source, frozenset[str]] = {}
+    groups: set[str] = set()
+    for task in data.get("dag", {}).get("tasks", ()):
+        values = task.get("__var", {})
+        if not str(values.get("_task_module", "")).startswith(_OPERATORS):
+            continue
+        if isinstance(group := values.get("group_id"), str) and "{{" not in group:
+            groups.add(group)
+        state = values.get("kafka_offsets_state")
+        if isinstance(state, str) and "{{" not in state:
+            conn_id, schema, prefix, kafka_conn_id = json.loads(state)
+            if conn_id is not None:
+                source = Source(conn_id, schema, prefix)
+                found[source] = found.get(source, frozenset()) | ({kafka_conn_id} - {None})
+    return Registered(found, frozenset(groups))
+
+
+def merged(configured: Mapping[Source, Origin], registered: Mapping[str, Registered]) -> dict[Source, Origin]:
+    """Return all state tables, in the order of their names.
+
+    :param registered: by DAG
+    """
+    found = dict(configured)
+    for dag_id, names in registered.items():
+        for source, kafka in names.kafka_conn_ids.items():
+            origin = found.get(source, Origin())
+            found[source] = replace(
+                origin, kafka_conn_ids=origin.kafka_conn_ids | kafka, dag_ids=origin.dag_ids | {dag_id}
+            )
+    return {
+        source: replace(found[source], kafka_conn_ids=found[source].kafka_conn_ids or frozenset({DEFAULT_KAFKA}))
+        for source in _in_order(found)
+    }
+
+
+def _in_order(sources: Iterable[Source]) -> list[Source]:
+    return sorted(sources, key=lambda source: (source.conn_id, source.schema or "", source.prefix))

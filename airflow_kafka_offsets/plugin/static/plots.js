@@ -1,0 +1,121 @@
+"use strict";
+// Plots of the history of a group.
+(() => {
+  const box = document.getElementById("plots");
+  let history = null;
+  let plots = [];
+
+  const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+  const span = (seconds) => {
+    if (seconds === null || seconds === undefined) return "–";
+    for (const [unit, size] of [["d", 86400], ["h", 3600], ["m", 60]]) {
+      if (seconds >= size) return `${+(seconds / size).toFixed(1)}${unit}`;
+    }
+    return seconds > 0 && seconds < 1 ? `${Math.round(seconds * 1000)}ms` : `${+seconds.toFixed(1)}s`;
+  };
+  const whole = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en"));
+  const line = (label, key, stroke, write) => ({ label, key, stroke, write });
+  const HEIGHT = 190;
+  const SECONDS = [0.01, 0.05, 0.1, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800, 2592000];
+  const clock = (at, step) => {
+    const date = new Date(at * 1000);
+    const day = date.toLocaleDateString([], { day: "numeric", month: "short" });
+    const time = date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", hour12: false });
+    return step >= 86400 || (date.getHours() === 0 && date.getMinutes() === 0) ? day : time;
+  };
+  const KINDS = [
+    { title: "Rows and records of each batch", axis: (v) => compact.format(v), series: [
+      line("records", "records", "--plot-1", whole), line("rows", "rows", "--plot-2", whole), line("dead letters", "dead_letters", "--plot-3", whole) ] },
+    { title: "Duration of stage and commit", axis: span, incrs: SECONDS, series: [
+      line("stage", "stage", "--plot-1", span), line("commit", "commit", "--plot-2", span) ] },
+    { title: "Delay: commit minus newest record", axis: span, incrs: SECONDS, series: [line("delay", "delay", "--plot-1", span)] },
+  ];
+
+  // Gaps and rewinds as vertical lines, with what they are in words where there is room.
+  const marks = () => ({
+    hooks: { draw: (plot) => {
+      const { ctx, bbox } = plot;
+      ctx.save();
+      ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
+      ctx.lineWidth = devicePixelRatio;
+      ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+      let free = -Infinity;
+      for (const mark of history.marks) {
+        const x = Math.round(plot.valToPos(mark.at, "x", true));
+        if (x < bbox.left || x > bbox.left + bbox.width) continue;
+        ctx.strokeStyle = ctx.fillStyle = color(mark.kind === "gap" ? "--critical" : "--warning");
+        ctx.beginPath();
+        ctx.moveTo(x, bbox.top);
+        ctx.lineTo(x, bbox.top + bbox.height);
+        ctx.stroke();
+        const width = ctx.measureText(mark.text).width + 8 * devicePixelRatio;
+        if (x > free && x + width < bbox.left + bbox.width) {
+          ctx.fillText(mark.text, x + 4 * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
+          free = x + width;
+        }
+      }
+      ctx.restore();
+    } },
+  });
+
+  const draw = () => {
+    for (const plot of plots) plot.destroy();
+    plots = [];
+    box.replaceChildren();
+    const points = history.points;
+    document.getElementById("no-plots").hidden = points.length >= 2;
+    if (points.length < 2) return;
+    const kinds = KINDS.map(({ title, axis, incrs, series }) => {
+      const known = series.filter(({ key }) => points.some((point) => point[key] !== null));
+      return { title, axis, incrs, series: known };
+    }).filter(({ series }) => series.length > 0);
+    // The width of a figure depends on how many there are.
+    const figures = kinds.map(({ title }) => {
+      const figure = document.createElement("figure");
+      figure.append(document.createElement("figcaption"));
+      figure.firstChild.textContent = title;
+      box.append(figure);
+      return figure;
+    });
+    const line = { stroke: color("--line"), width: 1 };
+    const axis = { stroke: color("--faint"), grid: line, ticks: line, font: "11px system-ui, sans-serif" };
+    plots = kinds.map((kind, number) => {
+      const options = {
+        width: figures[number].clientWidth,
+        height: HEIGHT,
+        plugins: [marks()],
+        cursor: { sync: { key: "history" }, points: { size: 7 } },
+        scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+        axes: [
+          { ...axis, space: 60, values: (_, splits, __, ___, step) => splits.map((at) => clock(at, step)) },
+          { ...axis, size: 56, incrs: kind.incrs, values: (_, values) => values.map(kind.axis) },
+        ],
+        series: [
+          { label: "batch", value: (_, at, __, index) => (points[index] ? `${points[index].batch}, ${new Date(at * 1000).toLocaleString()}` : "–") },
+          ...kind.series.map(({ label, stroke, write }) => ({ label, stroke: color(stroke), width: 2, points: { show: points.length < 60, size: 5 }, spanGaps: true, value: (_, value) => write(value) })),
+        ],
+      };
+      const values = kind.series.map(({ key }) => points.map((point) => point[key]));
+      return new uPlot(options, [points.map((point) => point.at), ...values], figures[number]);
+    });
+  };
+
+  const load = async () => {
+    const answer = await fetch(box.dataset.url);
+    if (!answer.ok) return;
+    const text = await answer.text();
+    if (history !== null && text === history.text) return;
+    history = { ...JSON.parse(text), text };
+    draw();
+  };
+  document.addEventListener("theme", () => history !== null && draw());
+  document.addEventListener("refreshed", load);
+  let width = box.clientWidth;
+  new ResizeObserver(() => {
+    if (history === null || box.clientWidth === width) return;
+    width = box.clientWidth;
+    for (const plot of plots) plot.setSize({ width: plot.root.parentElement.clientWidth, height: HEIGHT });
+  }).observe(box);
+  load();
+})();

@@ -1,0 +1,64 @@
+"""Pages over real Postgres data, with a log in memory for Kafka."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from devstack.airflow import AirflowHome
+from tests.support.clients import Kafka, produce
+from tests.support.inline import InlineLauncher
+from tests.support.loads import Loader, TopicFactory, names
+from tests.support.verifying import LEFT_OUT
+
+if TYPE_CHECKING:
+    from tests.support.web import Web
+
+RUN = TaskRun("run-1", "shop", "load_orders", -1, 1)
+DIED = b"\xff\xfe"
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    return log
+
+
+@pytest.fixture
+def loader(kafka: Kafka, postgres_engine: Engine) -> Loader:
+    return Loader(kafka, postgres_engine, InlineLauncher())
+
+
+@pytest.fixture
+def orders(loader: Loader, kafka: Kafka, topic: TopicFactory) -> str:
+    """A topic that group `loader` has loaded, with three dead letters, and of which two records wait."""
+    name = topic()
+    produce(kafka, name, [*names(0, 3), b'{"id": "<script>one"}', DIED, b"[]"])
+    loader(name, run=RUN, **LEFT_OUT)
+    produce(kafka, name, names(6, 2))
+    return name
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers wait for what is read, however slow the machine is."""
+    from airflow_kafka_offsets.plugin import background, group_pages, pages
+
+    for module, name in (
+        (background, "PATIENCE_SECONDS"),
+        (pages, "_SOURCES_SECONDS"),
+        (pages, "_GROUPS_SECONDS"),
+        (group_pages, "_LAG_SECONDS"),
+        (group_pages, "_SECONDS"),
+    ):
+        monkeypatch.setattr(module, name, 60.0)
+
+
+@pytest.fixture
+def web(airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka) -> Web:
+    # It imports Airflow, which this file may not: pytest reads it before the session has its AIRFLOW_HOME.
+    from tests.support.web import Web, readings
+
+    return Web(readings({"warehouse": postgres_engine}, kafka))

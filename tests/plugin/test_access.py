@@ -1,0 +1,193 @@
+"""Who gets what from every route: nobody without a login, and nobody more than their rights."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
+
+from airflow_kafka_offsets.plugin.sources import Origin, Source
+from tests.support.web import PREFIX, ROLES, Web, of_group
+
+pytestmark = pytest.mark.server
+
+GROUP, BATCH = of_group("loader"), of_group("loader", batch=1)
+
+# By path: the query, and the answers to a viewer, an editor and an operator. The DAG of the group is not one of this Airflow, so that
+# only who may read the connection sees the group.
+ROUTES = {
+    "/": ({}, (200, 200, 200)),
+    "/groups": ({}, (200, 200, 200)),
+    "/dags/{dag_id}": ({}, (200, 200, 200)),
+    "/dags/{dag_id}/groups": ({}, (200, 200, 200)),
+    "/static/{name}": ({}, (200, 200, 200)),
+    "/group": (GROUP, (404, 404, 200)),
+    "/group/now": (GROUP, (404, 404, 200)),
+    "/group/history": (GROUP, (404, 404, 200)),
+    "/batch": (BATCH, (404, 404, 200)),
+    "/letters": (GROUP, (404, 404, 200)),
+}
+VALUES = {"{dag_id}": "shop", "{name}": "page.js"}
+
+
+def path(route: str) -> str:
+    for name, value in VALUES.items():
+        route = route.replace(name, value)
+    return route
+
+
+def routes(web: Web) -> list[BaseRoute]:
+    return list(web.app.routes)
+
+
+def test_the_table_has_every_route(web: Web) -> None:
+    found = {route.path for route in routes(web) if isinstance(route, APIRoute)}
+
+    assert found == ROUTES.keys()
+    assert len(routes(web)) == len(found), "a mount has no dependencies"
+
+
+def test_the_anonymous_get_nothing(web: Web, orders: str) -> None:
+    for route, (query, _) in ROUTES.items():
+        answer = web.get(path(route), None, **query)
+
+        assert (answer.status_code, answer.text) == (401, "Not authenticated")
+
+
+def test_users_get_what_their_role_may_see(web: Web, orders: str) -> None:
+    found = {
+        route: tuple(web.get(path(route), role, **query).status_code for role in ROLES)
+        for route, (query, _) in ROUTES.items()
+    }
+
+    assert found == {route: answers for route, (_, answers) in ROUTES.items()}
+
+
+def test_a_group_of_a_readable_dag_is_shown_to_a_viewer(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "loader</a>" not in web.get("/groups", "viewer").text
+
+    monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
+
+    assert "loader</a>" in web.get("/groups", "viewer").text
+    for page, query in (("/group", GROUP), ("/batch", BATCH), ("/letters", GROUP)):
+        assert web.get(page, "viewer", **query).status_code == 200
+
+
+def test_records_need_the_right_to_read_xcoms(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
+    allowed = web.auth_manager.is_authorized_dag
+
+    def no_xcoms(*, access_entity: object = None, **options: object) -> bool:
+        return access_entity is None and allowed(access_entity=access_entity, **options)
+
+    monkeypatch.setattr(web.auth_manager, "is_authorized_dag", no_xcoms)
+
+    assert web.get("/letters", "viewer", **GROUP).status_code == 403
+    page = web.get("/group", "viewer", **GROUP)
+    assert page.status_code == 200
+    assert "/letters" not in page.text
+
+
+def test_who_may_not_see_plugins_sees_nothing(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web.auth_manager, "is_authorized_view", lambda **_: False)
+
+    for route, (query, _) in ROUTES.items():
+        assert web.get(path(route), "operator", **query).status_code == 403
+
+
+def test_who_edits_a_dag_may_edit_its_groups(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For routes that change state."""
+    from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+    from airflow_kafka_offsets.plugin.access import Caller
+
+    monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
+    source = Source("warehouse")
+    (look,) = web.readings.look({source: Origin()}, 60.0)
+    assert look.stored.value is not None
+    (group,) = look.stored.value.groups or ()
+
+    edits = {
+        role: Caller(SimpleAuthManagerUser(username=role, role=name)).edits_group(source, group)
+        for role, name in ROLES.items()
+    }
+
+    assert edits == {"viewer": False, "editor": True, "operator": True}
+
+
+def test_a_dag_needs_its_own_right(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web.auth_manager, "is_authorized_dag", lambda **_: False)
+
+    assert web.get("/dags/shop", "operator").status_code == 403
+    assert web.get("/dags/shop/groups", "operator").status_code == 403
+
+
+def test_a_connection_of_another_team_is_no_business_of_a_user(
+    web: Web, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow_kafka_offsets.plugin import access
+
+    monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
+    monkeypatch.setattr(access, "_team_of", lambda conn_id: "red")
+
+    assert "loader" not in web.get("/groups", "viewer").text
+    assert web.get("/group", "viewer", **GROUP).status_code == 404
+    for teams, status in (["blue"], 404), (["red"], 200):
+        client = web.client("viewer", teams=teams)
+        assert client.get(f"{PREFIX}/group", params=GROUP).status_code == status
+
+
+def test_a_url_opens_no_connection_that_nobody_registered(web: Web) -> None:
+    def refuse(conn_id: str) -> None:
+        raise AssertionError(conn_id)
+
+    object.__setattr__(web.readings.connections, "database", refuse)
+
+    assert web.get("/group", **of_group("loader", "other")).status_code == 404
+    assert web.get("/group", **of_group("loader", schema="other")).status_code == 404
+
+
+def test_nothing_but_get_is_answered(web: Web, orders: str) -> None:
+    for route in routes(web):
+        assert isinstance(route, APIRoute)
+        assert route.methods == {"GET"}
+        answer = web.client("operator").post(f"{PREFIX}{path(route.path)}")
+        assert answer.status_code == 405
+
+
+def test_a_page_cannot_be_framed_by_others_nor_run_foreign_scripts(web: Web) -> None:
+    for role in (None, "viewer"):
+        policy = web.get("/", role).headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in policy
+        assert "frame-ancestors 'self'" in policy
+    page = web.get("/").text
+    assert not re.search(r"<script(?![^>]* src=\"/kafka-offsets/static/)|\son\w+=|style=", page)
+
+
+def test_without_airflows_login_there_is_no_app() -> None:
+    """In a process of its own, in which the module cannot be imported."""
+    code = (
+        "import sys; sys.modules['airflow.api_fastapi.core_api.security'] = None\n"
+        "from airflow_kafka_offsets.plugin import KafkaOffsetsPlugin\n"
+        "print(KafkaOffsetsPlugin.fastapi_apps)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_plugin_imports_no_web_server_in_workers() -> None:
+    code = "import sys, airflow_kafka_offsets.plugin; print('fastapi' in sys.modules)"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+def test_sources_are_named() -> None:
+    assert str(Source("lake", "team", "x_")) == "lake (schema team, prefix x_)"

@@ -1,0 +1,79 @@
+"""Values that threads read: a request waits for a while, and a server that does not answer occupies one thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from airflow_kafka_offsets.plugin import background
+from airflow_kafka_offsets.plugin.background import Limited, Refreshed, TooSlowError
+
+
+def test_one_thread_reads_whoever_looks() -> None:
+    end, readings = threading.Event(), []
+
+    def read() -> int:
+        readings.append(1)
+        end.wait()
+        return 7
+
+    value = Refreshed(read, 60.0)
+    for _ in range(5):
+        look = value.look(time.monotonic())
+        assert look.value is None
+        assert look.waiting is not None
+    end.set()
+
+    assert value.look(time.monotonic() + 30).value == 7
+    assert len(readings) == 1
+
+
+def test_an_error_leaves_the_last_value() -> None:
+    answers: Iterator[int | Exception] = iter([7, ValueError("gone")])
+
+    def read() -> int:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    value = Refreshed(read, 0.0)
+    assert value.look(time.monotonic() + 30).error is None
+    look = value.look(time.monotonic() + 30)
+
+    assert look.value == 7
+    assert isinstance(look.error, ValueError)
+
+
+def test_a_reading_that_is_late_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "PATIENCE_SECONDS", 0.0)
+    end = threading.Event()
+    value = Refreshed(end.wait, 60.0)
+
+    assert value.look(time.monotonic() + 3_600).value is None
+
+    end.set()
+
+
+def test_work_that_is_too_slow_is_left_alone() -> None:
+    end, limited = threading.Event(), Limited(1)
+
+    with pytest.raises(TooSlowError):
+        limited.run(end.wait, 0.01)
+    with pytest.raises(TooSlowError):
+        limited.run(lambda: 1, 0.01)
+    end.set()
+
+    assert limited.run(lambda: 2, 30.0) == 2
+
+
+def test_an_error_of_the_work_is_raised() -> None:
+    with pytest.raises(TimeoutError, match="of the work"):
+        Limited(1).run(_fail, 30.0)
+
+
+def _fail() -> None:
+    raise TimeoutError("of the work")

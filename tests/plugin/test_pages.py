@@ -1,0 +1,213 @@
+"""The pages of groups, over real data."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import OperationalError
+
+from airflow_kafka_offsets.exceptions import KafkaUnavailableError
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.plugin import background
+from airflow_kafka_offsets.plugin.sources import Registered, Source
+from devstack.airflow import AirflowHome
+from devstack.topics import create_topic
+from tests.support.clients import Kafka, produce
+from tests.support.command_line import leave_open
+from tests.support.loads import Loader
+from tests.support.web import Web, of_group, readings
+from tests.support.web_groups import many
+
+pytestmark = pytest.mark.server
+
+CANARY = "canary-of-the-password"
+
+
+def test_the_table_has_what_a_group_needs(web: Web, orders: str) -> None:
+    page = web.get("/").text
+
+    assert 'conn_id=warehouse&amp;group=loader">loader</a>' in page
+    assert '<td class="num" data-label="Lag">2</td>' in page
+    assert "3 dead letters in the last batch" in page
+    assert "3 rows" in page
+
+
+def test_a_batch_that_nobody_finishes_needs_attention(web: Web, loader: Loader, orders: str) -> None:
+    leave_open(loader, orders)
+
+    page = web.get("/groups").text
+
+    assert '<tr class="warning"' in page
+    assert "batch 2 is open, and no run holds the group" in page
+
+
+def test_a_group_has_partitions_batches_and_links_to_logs(web: Web, orders: str) -> None:
+    page = web.get("/group", **of_group("loader")).text
+
+    assert f'<td data-label="Topic">{orders}</td>' in page
+    assert '<td class="num" data-label="Position">6</td><td class="num" data-label="End">8</td>' in page
+    assert 'href="/dags/shop/runs/run-1/tasks/load_orders?try_number=1" data-airflow' in page
+
+
+def test_the_history_has_a_point_for_each_batch(web: Web, orders: str, loader: Loader) -> None:
+    loader(orders, on_bad_record="dead_letter")
+
+    history = web.get("/group/history", **of_group("loader")).json()
+
+    assert [(point["batch"], point["records"], point["rows"]) for point in history["points"]] == [(1, 6, 3), (2, 2, 2)]
+    assert all(point["stage"] >= 0 and point["commit"] >= 0 and point["delay"] >= 0 for point in history["points"])
+    assert history["marks"] == []
+
+
+def test_a_batch_has_its_ranges(web: Web, orders: str) -> None:
+    page = web.get("/batch", **of_group("loader", batch=1)).text
+
+    assert '<td data-label="Start" class="num">0</td><td data-label="End" class="num">6</td>' in page
+    assert web.get("/batch", **of_group("loader", batch=99)).status_code == 404
+
+
+def test_dead_letters_are_decoded_and_escaped(web: Web, orders: str) -> None:
+    page = web.get("/letters", **of_group("loader")).text
+
+    assert "&#34;id&#34;: &#34;&lt;script&gt;one&#34;" in page
+    assert "<script>one" not in page
+    assert "//4=" in page
+    assert "Base64, 2 bytes" in page
+
+
+def test_dead_letters_are_paged(web: Web, orders: str, loader: Loader, kafka: Kafka) -> None:
+    produce(kafka, orders, [b"[]"] * 40)
+    loader(orders, on_bad_record="dead_letter")
+
+    pages = [web.get("/letters", **of_group("loader", page=number)).text for number in (1, 2, 3, 4)]
+
+    assert [page.count('<article class="letter">') for page in pages] == [20, 20, 3, 0]
+    assert ["Next" in page for page in pages] == [True, True, False, False]
+
+
+def test_large_values_are_cut(web: Web, orders: str, loader: Loader, kafka: Kafka) -> None:
+    produce(kafka, orders, [b"[" + "ü".encode() * 100_000 + b"]"])
+    loader(orders, on_bad_record="dead_letter")
+
+    page = web.get("/letters", **of_group("loader", batch=2)).text
+
+    assert len(page) < 20_000
+    assert "text, 200,002 bytes, the beginning" in page
+
+
+def test_a_broker_that_is_down_is_a_state_of_the_page(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def down(conn_id: str) -> None:
+        raise KafkaUnavailableError(f"10.1.2.3:9092 does not answer to {CANARY}")
+
+    object.__setattr__(web.readings.connections, "cluster", down)
+    monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
+
+    for path, query in (("/", {}), ("/group", of_group("loader"))):
+        page = web.get(path, "viewer", **query)
+        assert page.status_code == 200
+        assert "The Kafka cluster of connection &#39;kafka_default&#39; does not answer" in page.text
+        assert "10.1.2.3" not in page.text
+        assert "10.1.2.3" in web.get(path, "operator", **query).text
+    assert '<td class="num" data-label="Position">6</td>' in page.text
+
+
+def test_a_database_that_does_not_answer_delays_no_other(
+    airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka, orders: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "PATIENCE_SECONDS", 0.2)
+    web = Web(readings({"dead": postgres_engine, "warehouse": postgres_engine}, kafka))
+    real, end = web.readings.connections.database, threading.Event()
+
+    @contextmanager
+    def database(conn_id: str) -> Iterator[Engine]:
+        if conn_id == "dead":
+            end.wait()
+        with real(conn_id) as engine:
+            yield engine
+
+    object.__setattr__(web.readings.connections, "database", database)
+
+    while "group=loader" not in (page := web.get("/groups").text):
+        pass
+
+    assert "The database of connection &#39;dead&#39; has not answered yet" in page
+    end.set()
+
+
+def test_an_error_of_a_database_shows_no_secret(web: Web, orders: str) -> None:
+    def database(conn_id: str) -> None:
+        raise OperationalError("SELECT 1", {}, Exception(f"no route to {conn_id}"), connection_invalidated=True)
+
+    object.__setattr__(web.readings.connections, "database", database)
+
+    assert "cannot be read: no route to warehouse" in web.get("/").text.replace("&#39;", "'")
+    assert "no route" not in web.get("/", "viewer").text
+    assert web.get("/group", **of_group("loader")).status_code == 503
+
+
+def test_no_url_of_a_connection_is_in_an_answer(
+    airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka
+) -> None:
+    """The password is wrong, so that the driver complains."""
+    engine = sa.create_engine(postgres_engine.url.set(password=CANARY), hide_parameters=True)
+    web = Web(readings({"warehouse": engine}, kafka))
+
+    for role in ("viewer", "operator"):
+        page = web.get("/", role).text
+        assert "refuses the login" in page
+        assert CANARY not in page
+    engine.dispose()
+
+
+def test_a_database_without_state_tables_is_empty(web: Web) -> None:
+    assert "Nothing was loaded into this database yet" in web.get("/").text
+
+
+def test_a_dag_has_its_own_groups(web: Web, orders: str, loader: Loader, kafka: Kafka) -> None:
+    loader(orders, group_id="other", on_bad_record="dead_letter")
+
+    page = web.get("/dags/shop").text
+
+    assert "group=loader" in page
+    assert "group=other" not in page
+    assert "group=other" in web.get("/").text
+
+
+def test_a_dag_that_names_a_database_registers_it(
+    airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka, orders: str
+) -> None:
+    found = readings({"warehouse": postgres_engine}, kafka)
+    source = Source("warehouse")
+    found.configured = dict
+    web = Web(found)
+    assert "No groups yet" in web.get("/").text
+
+    names = {source: frozenset({"kafka_default"})}
+    found = readings({"warehouse": postgres_engine}, kafka, lambda: {"shop": Registered(names, frozenset({"loader"}))})
+    found.configured = dict
+
+    assert "group=loader" in Web(found).get("/dags/shop").text
+
+
+def test_500_groups_take_a_few_queries(airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka) -> None:
+    topics = [f"many_{number}" for number in range(25)]
+    for topic in topics:
+        create_topic(kafka.bootstrap_servers, topic, 20, {})
+        produce(kafka, topic, [b"{}"] * 16)
+    many(postgres_engine, kafka, topics, 500)
+    statements: list[str] = []
+    sa.event.listen(postgres_engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    web = Web(readings({"warehouse": postgres_engine}, kafka))
+
+    page = web.get("/groups").text
+
+    assert page.count("<tr class=") == 500
+    # For the table and for the lag, each with the check of the version.
+    assert len(statements) < 40
+    with postgres_engine.connect() as conn:
+        assert conn.scalar(sa.select(sa.func.count()).select_from(Tables().consumed_offsets)) == 10_000

@@ -1,0 +1,56 @@
+"""Which state tables the pages know: those of the configuration, and those that tasks name."""
+
+from __future__ import annotations
+
+import pytest
+from airflow.sdk import DAG
+from airflow.serialization.serialized_objects import DagSerialization
+
+from airflow_kafka_offsets import Json, KafkaBatchOperator, SqlTable
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.plugin.sources import Origin, Source, configured, merged, of_serialized_dag
+
+
+def serialized(**options: str) -> dict[str, object]:
+    with DAG("shop") as dag:
+        KafkaBatchOperator(
+            task_id="load",
+            group_id="orders",
+            topics=["orders"],
+            value_format=Json("id BIGINT"),
+            sink=SqlTable("orders", conn_id="warehouse"),
+            **options,  # type: ignore[arg-type]
+        )
+    data: dict[str, object] = DagSerialization.to_dict(dag)
+    assert DagSerialization.from_dict(data).dag_id == "shop"
+    return data
+
+
+def test_a_task_names_its_state_tables_and_its_group() -> None:
+    found = of_serialized_dag(serialized(offsets_schema="team", kafka_conn_id="kafka_eu"))
+
+    assert found.kafka_conn_ids == {Source("warehouse", "team"): {"kafka_eu"}}
+    assert found.groups == {"orders"}
+
+
+def test_the_configuration_names_state_tables() -> None:
+    assert configured("warehouse, lake?schema=team&prefix=x_&kafka_conn_id=kafka_eu,") == {
+        Source("warehouse"): Origin(is_configured=True),
+        Source("lake", "team", "x_"): Origin(frozenset({"kafka_eu"}), is_configured=True),
+    }
+
+
+def test_a_mistake_in_the_configuration_is_named_without_its_text() -> None:
+    with pytest.raises(ConfigurationError, match="entry 2 has password") as error:
+        configured("warehouse, lake?password=secret")
+
+    assert "secret" not in str(error.value)
+
+
+def test_both_are_merged() -> None:
+    registered = {"shop": of_serialized_dag(serialized())}
+
+    assert merged(configured("warehouse,lake"), registered) == {
+        Source("lake"): Origin(frozenset({"kafka_default"}), is_configured=True),
+        Source("warehouse"): Origin(frozenset({"kafka_default"}), frozenset({"shop"}), is_configured=True),
+    }

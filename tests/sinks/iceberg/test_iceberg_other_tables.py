@@ -1,0 +1,78 @@
+"""A table that was dropped and created again under its name, and rows of another installation with the same numbers of batches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import load_catalog
+
+from airflow_kafka_offsets.exceptions import TargetError
+from airflow_kafka_offsets.rewinding.execution import abandon_batch
+from airflow_kafka_offsets.sinks.iceberg.target import Changes
+from tests.support.clients import Kafka, produce
+from tests.support.iceberg import IcebergGroup, iceberg_sink
+from tests.support.loads import Loader, TopicFactory, names
+
+
+@pytest.fixture
+def group(inline_loader: Loader, kafka: Kafka, topic: TopicFactory, tmp_path: Path) -> IcebergGroup:
+    """A topic of four records, and nothing loaded."""
+    name = topic()
+    produce(kafka, name, names(0, 4))
+    return IcebergGroup(inline_loader, name, iceberg_sink("elsewhere", tmp_path))
+
+
+def test_a_table_that_is_created_again_after_staging_is_named(
+    group: IcebergGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.load(max_records=2)
+    produce(group.loader.kafka, group.orders, names(4, 2))
+    catalog, old = load_catalog("default", **group.sink.catalog), group.table  # type: ignore[arg-type]
+    launch = type(group.loader.launcher).__call__
+
+    def created_again(launcher: Any, job: Any) -> None:
+        launch(launcher, job)
+        catalog.drop_table("shop.orders")
+        catalog.create_table("shop.orders", old.schema(), location=old.location())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(group.loader.launcher), "__call__", created_again)
+        with pytest.raises(TargetError, match=r"dropped and created again .* restore it \(register_table"):
+            group.load()
+    assert group.table.current_snapshot() is None
+
+    # What the error says.
+    catalog.drop_table("shop.orders")
+    catalog.register_table("shop.orders", old.metadata_location)
+    assert group.load().rows == 2
+    assert group.offsets() == list(range(6))
+
+
+def test_rows_of_another_installation_stay_where_a_batch_of_its_number_is_taken_back(
+    group: IcebergGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = Changes.commit
+
+    def dies(changes: Changes, table: Any, **options: Any) -> int:
+        commit(changes, table, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Changes, "commit", dies)
+        with pytest.raises(KeyboardInterrupt):
+            group.load()
+    foreign = group.table.scan("_kafka_offset = 0").to_arrow()
+    topic = foreign.schema.get_field_index("_kafka_topic")
+    group.table.append(
+        foreign.set_column(topic, foreign.schema.field(topic), pa.array(["theirs"], foreign.schema.field(topic).type))
+    )
+    abandon_batch("loader", 1, engine=group.loader.engine)
+
+    group.load()
+
+    found = group.table.scan(selected_fields=("_kafka_topic", "_batch_id", "_kafka_offset")).to_arrow().to_pylist()
+    places = sorted((row["_kafka_topic"] == "theirs", row["_batch_id"], row["_kafka_offset"]) for row in found)
+    assert places == [*((False, 3, offset) for offset in range(4)), (True, 1, 0)]

@@ -1,0 +1,244 @@
+"""Values that a column of a lake table refuses: their records become dead letters, or one fails the batch and is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import deltalake
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+from pyarrow.dataset import dataset
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets import DeltaTable, Json, ParquetDataset, Sql, committed_files, replay
+from airflow_kafka_offsets.exceptions import DeadLetterError, RecordError
+from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
+from airflow_kafka_offsets.letters.replay import replay_letters
+from airflow_kafka_offsets.letters.selection import Letters
+from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
+from airflow_kafka_offsets.sinks.sink import Sink
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.staging.refused import Record
+from tests.support.clients import Kafka, produce
+from tests.support.iceberg import iceberg_sink, open_table
+from tests.support.inline import InlineLauncher
+from tests.support.lake import AGAIN, NEXT, RUN, LakeGroup, dying
+from tests.support.loads import Loader, TopicFactory, rows
+from tests.support.memory_log import MemoryLog
+
+NARROW = Json("id INT, amount DECIMAL(6,2)")
+WIDE = Json("id BIGINT, amount DECIMAL(18,4)")
+
+FIRST = [b'{"id": 0, "amount": 0.25}']
+LARGE = [
+    b'{"id": 1, "amount": 1.25}',
+    b'{"id": 5000000000, "amount": 1}',  # beyond 32 bits
+    b'{"id": 3, "amount": 12345.5}',  # beyond six digits
+    b'{"id": 4, "amount": 0.1234}',  # more than two decimals
+    b'{"id": null, "amount": 5.5}',
+    b"nothing",
+]
+LOADED = [(1, 0), (2, 1), (2, 5)]
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(params=["iceberg", "iceberg elsewhere", "delta", "parquet"])
+def target(request: pytest.FixtureRequest, tmp_path: Path, engine: Engine) -> tuple[Sink, Callable[[], pa.Table]]:
+    """A sink, and a reader of its table."""
+    uri = f"{tmp_path}/lake/orders"
+    if request.param == "delta":
+        return DeltaTable(uri), lambda: pa.table(deltalake.DeltaTable(uri).to_pyarrow_table())
+    if request.param == "parquet":
+        return ParquetDataset(uri), lambda: dataset(committed_files(uri)).to_table()
+    sink = iceberg_sink("elsewhere" if "elsewhere" in request.param else "positions", tmp_path)
+    return sink, lambda: open_table(sink, engine).scan().to_arrow()
+
+
+@pytest.fixture
+def group(
+    inline_loader: Loader, kafka: Kafka, topic: TopicFactory, target: tuple[Sink, Callable[[], pa.Table]]
+) -> LakeGroup:
+    """A topic of which the first record is loaded into narrow columns, and the others are not loaded."""
+    found = LakeGroup(inline_loader, topic(), *target)
+    produce(kafka, found.topic, FIRST)
+    found.load(RUN, value_format=NARROW)
+    produce(kafka, found.topic, LARGE)
+    return found
+
+
+class Letter(NamedTuple):
+    offset: int
+    value: bytes
+    error_class: str
+    error: str
+
+
+def letters(group: LakeGroup) -> list[Letter]:
+    query = "SELECT offset_value, value, error_class, error FROM dead_letters ORDER BY offset_value"
+    return [Letter(*row) for row in rows(group.loader.engine, query)]
+
+
+def test_they_are_dead_letters(group: LakeGroup) -> None:
+    result = group.load(NEXT, value_format=WIDE)
+
+    assert (result.records, result.rows, result.dead_letters) == (6, 2, 4)
+    assert group.places() == LOADED
+    assert group.proved() == (3, 4)
+    found = letters(group)
+    assert [letter[:3] for letter in found] == [
+        (2, LARGE[1], "target"),
+        (3, LARGE[2], "target"),
+        (4, LARGE[3], "target"),
+        (6, LARGE[5], "value"),
+    ]
+    name = group.sink.name
+    assert found[0].error == f"column 'id' of table {name!r}: a value of type int64 does not fit into int32"
+    for letter in found[1:3]:
+        assert "column 'amount'" in letter.error
+        assert "a value of type decimal128(18, 4) does not fit into decimal128(6, 2)" in letter.error
+        assert "12345" not in letter.error
+
+
+def test_the_first_one_is_an_error_where_no_dead_letters_are_asked_for(group: LakeGroup) -> None:
+    with pytest.raises(RecordError, match=r"column 'id' of table .*: a value of type int64 does not fit") as raised:
+        group.load(NEXT, value_format=WIDE, on_bad_record="fail", max_records=3)
+
+    error = raised.value
+    assert (error.topic, error.partition, error.offset) == (group.topic, 0, 2)
+    assert (group.position(), group.places(), letters(group)) == (1, [(1, 0)], [])
+    group.load(NEXT, value_format=WIDE)  # the same batch, with another pipeline
+    assert [offset for _, offset in group.places()] == [0, 1, 5]
+    assert group.proved()[1] == 4
+
+
+def test_they_count_as_dead_letters(group: LakeGroup) -> None:
+    with pytest.raises(DeadLetterError, match="at least 3 are refused by the target"):
+        group.load(NEXT, value_format=WIDE, max_dead_letters=3)
+
+    assert (group.position(), group.places()) == (1, [(1, 0)])
+    assert group.load(NEXT, value_format=WIDE, max_dead_letters=4).dead_letters == 4
+
+
+class Deletes(InlineLauncher):
+    """Has Kafka delete all records once they are staged."""
+
+    def __init__(self, log: MemoryLog, topic: str) -> None:
+        super().__init__()
+        self._log, self._topic = log, topic
+
+    def __call__(self, job: StageJob) -> None:
+        super().__call__(job)
+        self._log.delete_records(self._topic, 0, 7)
+
+
+def test_of_a_record_that_kafka_no_longer_has_the_row_is_kept(group: LakeGroup, log: MemoryLog) -> None:
+    launcher = Deletes(log, group.topic)
+    replace(group, loader=Loader(log, group.loader.engine, launcher)).load(NEXT, value_format=WIDE)
+
+    (first, *_) = letters(group)
+    assert json.loads(first.value) == {"id": 5000000000, "amount": "1.0000"}
+    assert first.error.endswith("Kafka no longer has the record, and the value is what it was decoded to, as JSON")
+
+
+def test_a_replay_that_replaces_refuses_the_same_records(group: LakeGroup) -> None:
+    group.load(NEXT, value_format=WIDE)
+
+    replayed = replay(
+        group.loader.pipeline([group.topic], sink=group.sink, value_format=WIDE, on_bad_record="dead_letter"),
+        {group.topic: {0: (0, 7)}},
+        kafka_config=group.loader.config,
+        engine=group.loader.engine,
+        launcher=group.loader.launcher,
+        run=AGAIN,
+        replace=True,
+    )
+
+    assert (replayed.rows, replayed.dead_letters) == (3, 4)
+    assert group.proved() == (3, 4)
+
+
+def test_their_dead_letters_are_replayed(group: LakeGroup) -> None:
+    group.load(NEXT, value_format=WIDE)
+    pipeline = group.loader.pipeline([group.topic], sink=group.sink, value_format=WIDE)
+    corrected = {Record(group.topic, 0, 3): b'{"id": 3, "amount": 12.5}', Record(group.topic, 0, 4): LARGE[3]}
+
+    (replayed,) = replay_letters(
+        Letters("loader"), pipeline, engine=group.loader.engine, corrected=corrected, who="ana@host"
+    )
+
+    assert (replayed.records, replayed.rows, replayed.still_bad) == (1, 1, 1)
+    assert group.proved() == (4, 3)
+
+
+def test_no_other_row_of_their_records_is_written(group: LakeGroup) -> None:
+    twice = Sql(
+        "SELECT unnest([id, id * 10]) AS id, amount, _kafka_topic, _kafka_partition, _kafka_offset, _kafka_timestamp FROM records"
+    )
+    produce(group.loader.kafka, group.topic, [b'{"id": 300000000, "amount": 1}'])  # ten times that is too large
+
+    result = group.load(NEXT, value_format=WIDE, transform=twice)
+
+    assert (result.rows, result.dead_letters) == (4, 5)
+    assert sorted(group.read()["_kafka_offset"].to_pylist()) == [0, 1, 1, 5, 5]
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_process_that_dies_between_the_commits(
+    inline_loader: Loader, kafka: Kafka, topic: TopicFactory, tmp_path: Path, moment: str
+) -> None:
+    uri = f"{tmp_path}/lake/orders"
+    found = LakeGroup(
+        inline_loader, topic(), DeltaTable(uri), lambda: pa.table(deltalake.DeltaTable(uri).to_pyarrow_table())
+    )
+    produce(kafka, found.topic, FIRST)
+    found.load(RUN, value_format=NARROW)
+    produce(kafka, found.topic, LARGE)
+    with dying(DeltaTarget, moment):
+        found.load(NEXT, value_format=WIDE)
+
+    found.load(replace(NEXT, try_number=2), value_format=WIDE)
+
+    assert found.places() == LOADED
+    assert found.proved() == (3, 4)
+
+
+def test_a_null_in_a_required_column_is_a_dead_letter(
+    inline_loader: Loader, kafka: Kafka, topic: TopicFactory, tmp_path: Path
+) -> None:
+    uri = f"{tmp_path}/lake/orders"
+    columns = pa.schema([pa.field("id", pa.int64(), nullable=False), *ORIGIN_COLUMNS, ("_batch_id", pa.int64())])
+    deltalake.DeltaTable.create(uri, deltalake.Schema.from_arrow(columns))
+    found = LakeGroup(
+        inline_loader, topic(), DeltaTable(uri), lambda: pa.table(deltalake.DeltaTable(uri).to_pyarrow_table())
+    )
+    produce(kafka, found.topic, [b'{"id": 1}', b'{"id": null}', b"{}"])
+
+    found.load(RUN, value_format=Json("id BIGINT"))
+
+    assert found.places() == [(1, 0)]
+    assert found.proved() == (1, 2)
+    assert {letter.error.partition("': ")[2] for letter in letters(found)} == {
+        f"column 'id' of table {found.sink.name!r}: it is NOT NULL, the int64 is null".partition("': ")[2]
+    }
+
+
+def test_a_batch_of_refused_values_only_moves_the_positions(group: LakeGroup, kafka: Kafka) -> None:
+    group.load(NEXT, value_format=WIDE)
+    produce(kafka, group.topic, LARGE[1:4])
+
+    result = group.load(replace(NEXT, run_id="third"), value_format=WIDE)
+
+    assert (result.rows, result.dead_letters, group.position()) == (0, 3, 10)
+    assert group.places() == LOADED
+    assert group.proved() == (3, 7)

@@ -1,0 +1,83 @@
+"""The pages as a browser asks for them: the app below its prefix, users with roles, and connections of one test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.kafka.cluster import Cluster
+from airflow_kafka_offsets.plugin.readings import Connections, Readings
+from airflow_kafka_offsets.plugin.sources import Origin, Registered, Source
+from tests.support.clients import Kafka
+
+ROLES = {"viewer": "VIEWER", "editor": "USER", "operator": "OP"}
+"""Roles of Airflow's simple auth manager: who reads DAGs, who edits them, who reads connections, too."""
+
+PREFIX = "/kafka-offsets"
+
+
+class Web:
+    """The app, and its answers for users.
+
+    :param readings: what it reads
+    """
+
+    def __init__(self, readings: Readings) -> None:
+        # Airflow's API server is imported with the first app.
+        from airflow.api_fastapi.app import create_auth_manager
+
+        from airflow_kafka_offsets.plugin.app import create_app
+
+        self.readings = readings
+        self.app = create_app(readings)
+        self.auth_manager: Any = create_auth_manager()
+        outer = FastAPI()
+        outer.mount(PREFIX, self.app)
+        self._outer = outer
+
+    def client(self, role: str | None = None, **user: Any) -> TestClient:
+        """Return a client that has logged in; without a role, one that has not."""
+        client = TestClient(self._outer, raise_server_exceptions=True)
+        if role is not None:
+            from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+
+            name = SimpleAuthManagerUser(username=role, role=ROLES[role], **user)
+            client.cookies["_token"] = self.auth_manager.generate_jwt(name)
+        return client
+
+    def get(self, path: str, role: str | None = "operator", **query: Any) -> httpx.Response:
+        answer: httpx.Response = self.client(role).get(f"{PREFIX}{path}?{urlencode(query)}")
+        return answer
+
+
+def readings(
+    engines: Mapping[str, Engine],
+    kafka: Kafka | None = None,
+    registered: Callable[[], dict[str, Registered]] = dict,
+    **options: Any,
+) -> Readings:
+    """Return readings of databases by the ids of their connections, which the configuration names; Kafka is `kafka_default`."""
+
+    @contextmanager
+    def database(conn_id: str) -> Iterator[Engine]:
+        yield engines[conn_id]
+
+    def cluster(conn_id: str) -> Cluster:
+        assert kafka is not None
+        assert conn_id == "kafka_default"
+        return Cluster({"bootstrap.servers": kafka.bootstrap_servers}, timeout=5)
+
+    configured = {Source(conn_id): Origin(is_configured=True) for conn_id in engines}
+    return Readings(Connections(database, cluster), lambda: configured, registered, **options)
+
+
+def of_group(group: str, conn_id: str = "warehouse", **more: Any) -> dict[str, Any]:
+    """Return the query that names a group."""
+    return {"conn_id": conn_id, "group": group, **more}
