@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import cast
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 import pyarrow as pa
 from sqlalchemy.engine import Engine
@@ -194,7 +194,7 @@ class Pipeline:
             )
         staging_dir = self.staging_dir or "/"
         parts = urlsplit(staging_dir)
-        if parts.username or parts.password:
+        if _has_credentials(parts):
             raise ConfigurationError(
                 "staging_dir must not hold credentials: they would be stored in the history of batches"
             )
@@ -220,6 +220,15 @@ class Pipeline:
         code = [transform.kind, transform.fingerprint()] if transform is not None else []
         parts = [*decoding, *code, self.on_bad_record, self.max_record_bytes, self.on_new_field]
         return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def _has_credentials(uri: SplitResult) -> bool:
+    """Return whether the URI of a directory holds any."""
+    if uri.scheme in ("abfs", "abfss"):  # the container of Azure is before the @
+        return uri.password is not None or "sig" in parse_qs(uri.query)
+    # By this name pyarrow does not log in to Google's store.
+    anonymous = uri.scheme in ("gs", "gcs") and uri.username == "anonymous"
+    return uri.password is not None or (uri.username is not None and not anonymous)
 
 
 @dataclass(frozen=True, kw_only=True)
