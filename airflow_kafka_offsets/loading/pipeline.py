@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import cast
-from urllib.parse import SplitResult, parse_qs, urlsplit
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 from sqlalchemy.engine import Engine
@@ -15,6 +15,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.core import planning
 from airflow_kafka_offsets.core.instants import Start, check_start, check_until
 from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES, check
+from airflow_kafka_offsets.core.uris import holds_credentials
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.header import MetadataColumns
 from airflow_kafka_offsets.formats.new_fields import with_fields
@@ -193,12 +194,11 @@ class Pipeline:
                 f"also_to_topic={self.also_to_topic!r}"
             )
         staging_dir = self.staging_dir or "/"
-        parts = urlsplit(staging_dir)
-        if _has_credentials(parts):
+        if holds_credentials(staging_dir):
             raise ConfigurationError(
                 "staging_dir must not hold credentials: they would be stored in the history of batches"
             )
-        if not parts.scheme and not staging_dir.startswith("/"):
+        if not urlsplit(staging_dir).scheme and not staging_dir.startswith("/"):
             raise ConfigurationError(f"staging_dir must be an absolute path or a URI; got staging_dir={staging_dir!r}")
         for record_format in filter(None, (self.value_format, self.key_format)):
             if record_format.kind not in FORMATS:
@@ -220,15 +220,6 @@ class Pipeline:
         code = [transform.kind, transform.fingerprint()] if transform is not None else []
         parts = [*decoding, *code, self.on_bad_record, self.max_record_bytes, self.on_new_field]
         return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def _has_credentials(uri: SplitResult) -> bool:
-    """Return whether the URI of a directory holds any."""
-    if uri.scheme in ("abfs", "abfss"):  # the container of Azure is before the @
-        return uri.password is not None or "sig" in parse_qs(uri.query)
-    # By this name pyarrow does not log in to Google's store.
-    anonymous = uri.scheme in ("gs", "gcs") and uri.username == "anonymous"
-    return uri.password is not None or (uri.username is not None and not anonymous)
 
 
 @dataclass(frozen=True, kw_only=True)
