@@ -37,10 +37,9 @@ def test_files_of_delta_and_parquet(uri: str, extra: dict[str, Any], store: type
 
     found: Any = ObjectFiles(uri, options).store
 
-    assert type(found) is store
+    assert (type(found), found.prefix) == (store, "orders")
     assert found.config == config
     assert found.client_options == {"timeout": "5s"}
-    assert found.prefix == "orders"
 
 
 def test_hdfs_is_no_store_of_delta_and_parquet() -> None:
