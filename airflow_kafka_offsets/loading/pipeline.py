@@ -15,6 +15,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.core import planning
 from airflow_kafka_offsets.core.instants import Start, check_start, check_until
 from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES, check
+from airflow_kafka_offsets.core.uris import holds_credentials
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.formats.header import MetadataColumns
 from airflow_kafka_offsets.formats.new_fields import with_fields
@@ -193,12 +194,11 @@ class Pipeline:
                 f"also_to_topic={self.also_to_topic!r}"
             )
         staging_dir = self.staging_dir or "/"
-        parts = urlsplit(staging_dir)
-        if parts.username or parts.password:
+        if holds_credentials(staging_dir):
             raise ConfigurationError(
                 "staging_dir must not hold credentials: they would be stored in the history of batches"
             )
-        if not parts.scheme and not staging_dir.startswith("/"):
+        if not urlsplit(staging_dir).scheme and not staging_dir.startswith("/"):
             raise ConfigurationError(f"staging_dir must be an absolute path or a URI; got staging_dir={staging_dir!r}")
         for record_format in filter(None, (self.value_format, self.key_format)):
             if record_format.kind not in FORMATS:

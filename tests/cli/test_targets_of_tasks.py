@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import DeltaTable, IcebergTable, ParquetDataset, SqlTable
-from airflow_kafka_offsets.cli import target as cli_target
+from airflow_kafka_offsets.hooks import connections
 from airflow_kafka_offsets.sinks.fan_out import Sinks
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support.clients import Kafka, produce
@@ -92,7 +92,7 @@ def orders(
         cli.connect(conn_id, cli_connection(conn_id, kafka))
     for conn_id in ("kafka_default", "spark_default"):
         monkeypatch.delenv(f"AIRFLOW_CONN_{conn_id.upper()}")
-    monkeypatch.setattr(cli_target, "make_launcher", lambda conn_id, *, conf, name: inline_loader.launcher)
+    monkeypatch.setattr(connections, "make_launcher", lambda conn_id, *, conf, name: inline_loader.launcher)
     dags = tmp_path / "dags"
     dags.mkdir()
     bundle = {

@@ -41,7 +41,7 @@ def airflow(
     # Files that commands write and read.
     monkeypatch.chdir(tmp_path)
     # What Spark does to a replay from the command line is tested in tests/cli/test_replay.py.
-    monkeypatch.setattr("airflow_kafka_offsets.cli.target.make_launcher", lambda *_, **__: InlineLauncher())
+    monkeypatch.setattr("airflow_kafka_offsets.hooks.connections.make_launcher", lambda *_, **__: InlineLauncher())
     return CommandLine(
         monkeypatch,
         capsys,

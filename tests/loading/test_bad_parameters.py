@@ -15,6 +15,7 @@ from airflow_kafka_offsets.loading.load import load
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, names
+from tests.support.memory_log import MemoryLog
 
 pytestmark = pytest.mark.server
 
@@ -90,6 +91,10 @@ def test_missing_or_old_java_is_said_in_one_line(tmp_path: Path, monkeypatch: py
     [
         ("staging/here", "must be an absolute path or a URI; got staging_dir='staging/here'"),
         ("s3://KEY:SECRET@bucket/staging", "must not hold credentials"),
+        ("s3://SECRET@bucket/staging", "must not hold credentials"),
+        ("gs://SECRET@bucket/staging", "must not hold credentials"),
+        ("abfss://lake@account.dfs.core.windows.net/staging?sv=2026&sig=SECRET", "must not hold credentials"),
+        ("abfss://account:SECRET@account.dfs.core.windows.net/lake/staging", "must not hold credentials"),
     ],
 )
 def test_a_staging_directory_that_cannot_work_is_refused(
@@ -99,3 +104,10 @@ def test_a_staging_directory_that_cannot_work_is_refused(
         postgres_loader(topic(), staging_dir=staging_dir)
 
     assert "SECRET" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "staging_dir", ["gs://anonymous@lake/staging", "abfss://lake@account.dfs.core.windows.net/staging"]
+)
+def test_the_container_of_a_staging_directory_on_azure_is_no_login(staging_dir: str) -> None:
+    Loader(MemoryLog(), sa.create_engine("sqlite://"), None).pipeline(["orders"], staging_dir=staging_dir).check()

@@ -74,6 +74,36 @@ class TestWhere:
     def test_the_uri_is_kept_as_it_was_given(self, tmp_path: Path) -> None:
         assert StagingDirectory(f"file://{tmp_path}/batch/").uri == f"file://{tmp_path}/batch/"
 
+    @pytest.mark.parametrize(
+        ("uri", "file_system", "options"),
+        [
+            (
+                "gs://anonymous@lake/staging?scheme=http&endpoint_override=127.0.0.1:1",
+                fs.GcsFileSystem,
+                {"anonymous": True, "scheme": "http", "endpoint_override": "127.0.0.1:1"},
+            ),
+            (
+                "abfss://lake@account.dfs.core.windows.net/staging",
+                fs.AzureFileSystem,
+                {"account_name": "account", "dfs_storage_scheme": "https"},
+            ),
+            (
+                "abfs://lake@account.dfs.core.windows.net/staging?enable_tls=false",
+                fs.AzureFileSystem,
+                {"account_name": "account", "dfs_storage_scheme": "http"},
+            ),
+        ],
+    )
+    def test_a_uri_names_the_store_and_its_options_also_of_directories_in_it(
+        self, uri: str, file_system: type[fs.FileSystem], options: dict[str, Any]
+    ) -> None:
+        directory = StagingDirectory(uri).child("batch-1")
+        _, (found,) = directory.filesystem.__reduce__()
+
+        assert isinstance(directory.filesystem, file_system)
+        assert found.items() >= options.items()
+        assert directory.file("part-1.arrow") == "lake/staging/batch-1/part-1.arrow"
+
 
 class TestNames:
     @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc/passwd", "a\\b", "..\\x", "x/"])

@@ -80,7 +80,24 @@ class Removal:
 
     @classmethod
     def find(cls, table: Table, rows: RemovedRows) -> Removal:
-        """Read the columns that say where rows are from, of the files that may hold some of them."""
+        """Read the columns that say where rows are from, of the files that may hold some of them.
+
+        Where others expire the snapshot meanwhile and remove its files, the rows are those of the table as it is now. A commit that goes on
+        from `table` fails then: the current snapshot is another one.
+
+        :raises FileNotFoundError: files of the current snapshot are missing
+        """
+        while True:
+            try:
+                return cls._find(table, rows)
+            except FileNotFoundError:
+                current = table.catalog.load_table(table.name())
+                if current.metadata_location == table.metadata_location:
+                    raise
+                table = current
+
+    @classmethod
+    def _find(cls, table: Table, rows: RemovedRows) -> Removal:
         found = cls(rows)
         if not rows.batch_ids or table.current_snapshot() is None:
             return found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_kafka_offsets.core.origin import BATCH_ID
+from airflow_kafka_offsets.core.uris import holds_credentials
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.formats.spark_ddl import parse_ddl
@@ -27,7 +28,7 @@ def check_parameters(sink: FileTableSink) -> pa.Schema | None:
     """
     if not sink.uri or (is_local(sink.uri) and not local_path(sink.uri).startswith("/")):
         raise ConfigurationError(f"{type(sink).__name__} needs an absolute path or a URI; got uri={sink.uri!r}")
-    if not is_local(sink.uri) and "@" in sink.uri.partition("://")[2].partition("/")[0]:
+    if not is_local(sink.uri) and holds_credentials(sink.uri):
         raise ConfigurationError("uri must not hold credentials: it is stored in the history of batches")
     if sink.file_bytes <= 0:
         raise ConfigurationError(f"file_bytes must be positive; got file_bytes={sink.file_bytes!r}")

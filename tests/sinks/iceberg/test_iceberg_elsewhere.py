@@ -29,7 +29,6 @@ from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.iceberg.target import Changes
 from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output
 from tests.sinks.iceberg.conftest import REST
-from tests.sinks.iceberg.test_iceberg_foreign_writers import compact, expire_all_but_the_current
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import IcebergGroup
 from tests.support.loads import names, positions, rows
@@ -212,29 +211,6 @@ def test_another_writer_that_is_first_is_rebased_upon(
     table = group.table
     assert table.scan("_batch_id is null").count() == 3
     assert sorted(table.scan("_batch_id is not null").to_arrow()["_kafka_offset"].to_pylist()) == [*OFFSETS, 10]
-    assert group.proved()[:2] == (10, 1)
-
-
-def test_a_snapshot_that_expires_while_a_batch_goes_on_from_it_is_loaded_anew(
-    group: IcebergGroup, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    group.load(max_records=4)
-    produce(kafka, group.orders, names(10, 1))
-    commit, removed = Changes.commit, list[str]()
-
-    def expire_first(changes: Changes, table: Any, **options: Any) -> int:
-        if not removed:
-            expired = table.current_snapshot()
-            compact(group.table)
-            expire_all_but_the_current(group.table)
-            removed.append(expired.manifest_list.removeprefix("file://"))
-            Path(removed[0]).unlink(missing_ok=True)
-        return commit(changes, table, **options)
-
-    monkeypatch.setattr(Changes, "commit", expire_first)
-
-    assert group.load(run=RUN).rows == 1
-
     assert group.proved()[:2] == (10, 1)
 
 

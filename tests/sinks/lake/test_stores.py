@@ -1,0 +1,90 @@
+"""By the URI of a table its store is chosen, and the options of the connection reach it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from obstore.store import AzureStore, GCSStore
+from pyarrow import fs
+from pyiceberg.io import load_file_io
+
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
+from airflow_kafka_offsets.sinks.lake.storage import storage_options
+from airflow_kafka_offsets.writers.object_files import ObjectFiles
+
+
+@pytest.mark.parametrize(
+    ("uri", "extra", "store", "config"),
+    [
+        (
+            "gs://lake/orders",
+            {"google_skip_signature": True, "timeout": "5s"},
+            GCSStore,
+            {"bucket": "lake", "skip_signature": "true"},
+        ),
+        (
+            "abfss://lake@account.dfs.core.windows.net/orders",
+            {"azure_storage_account_key": "c2VjcmV0", "timeout": "5s"},
+            AzureStore,
+            {"account_name": "account", "container_name": "lake", "account_key": "c2VjcmV0"},
+        ),
+    ],
+)
+def test_files_of_delta_and_parquet(uri: str, extra: dict[str, Any], store: type, config: dict[str, str]) -> None:
+    options = storage_options("storage", {"conn_type": "generic", "extra": extra})
+
+    found: Any = ObjectFiles(uri, options).store
+
+    assert (type(found), found.prefix) == (store, "orders")
+    assert found.config == config
+    assert found.client_options == {"timeout": "5s"}
+
+
+def test_hdfs_is_no_store_of_delta_and_parquet() -> None:
+    with pytest.raises(ConfigurationError, match="'hdfs://namenode:8020/orders' cannot be opened"):
+        ObjectFiles("hdfs://namenode:8020/orders", {})
+
+
+@pytest.mark.parametrize(
+    ("scheme", "extra", "file_system", "arguments"),
+    [
+        (
+            "gs",
+            {"gcs.oauth2.token": "secret", "gcs.service.host": "http://127.0.0.1:1"},
+            "GcsFileSystem",
+            {"access_token": "secret", "scheme": "http", "endpoint_override": "127.0.0.1:1"},
+        ),
+        ("hdfs", {}, "HadoopFileSystem", {"uri": "hdfs://lake"}),
+    ],
+)
+@pytest.mark.parametrize("catalog", [None, {"type": "rest", "uri": "http://127.0.0.1:1"}])
+def test_files_of_iceberg_in_tasks_of_spark(
+    monkeypatch: pytest.MonkeyPatch,
+    scheme: str,
+    extra: dict[str, str],
+    file_system: str,
+    arguments: dict[str, Any],
+    catalog: dict[str, str] | None,
+) -> None:
+    opened: list[dict[str, Any]] = []
+
+    class FileSystem:
+        def __init__(self, **arguments: Any) -> None:
+            opened.append(arguments)
+
+        @classmethod
+        def from_uri(cls, uri: str) -> FileSystem:
+            return cls(uri=uri)
+
+    monkeypatch.setattr(fs, file_system, FileSystem)
+    sink = IcebergTable("shop.orders", catalog, storage_conn_id="storage", warehouse=f"{scheme}://lake/warehouse")
+    sink = sink.connected({"storage": {"conn_type": "generic", "extra": extra}})
+    monkeypatch.setattr(type(sink), "_load", lambda self: None, raising=False)
+
+    location = f"{scheme}://lake/warehouse/shop/orders"
+    io = load_file_io(dict(sink.storage_options()), location)
+    io.new_input(f"{location}/data/1.parquet")
+
+    assert opened == [arguments]
