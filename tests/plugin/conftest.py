@@ -31,6 +31,11 @@ def pytest_runtest_teardown() -> None:
             assert not thread.is_alive()
 
 
+@pytest.fixture(autouse=True)
+def _database(airflow_home: AirflowHome) -> None:
+    """Before the first request, which would open the database of Airflow without its tables."""
+
+
 @pytest.fixture
 def kafka(log: Kafka) -> Kafka:
     return log

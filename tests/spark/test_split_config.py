@@ -13,6 +13,7 @@ from pyspark import SparkContext, cloudpickle
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.kafka.reader import consumer_config
 from airflow_kafka_offsets.spark import driver, main
+from airflow_kafka_offsets.spark.display import Lines
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.split_config import FILE, _together, split_config
 from tests.spark.test_job import JOB
@@ -110,7 +111,9 @@ class Sent:
 
 
 @pytest.mark.parametrize(
-    "run", [driver.run, lambda _, job: main._run_submitted(job, {})], ids=["session", "application"]
+    "run",
+    [lambda spark, job: driver.run(spark, job, Lines()), lambda _, job: main._run_submitted(job, {})],
+    ids=["session", "application"],
 )
 def test_no_code_that_is_sent_holds_a_credential(
     job: StageJob, run: Callable[[Any, StageJob], object], monkeypatch: pytest.MonkeyPatch
