@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import httpx
+import httpx2
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
@@ -22,17 +22,17 @@ pytestmark = [pytest.mark.server, pytest.mark.usefixtures("of_shop")]
 GROUP = of_group("loader")
 
 
-def preview(web: Web, scenario: str, value: str = "", **form: str) -> httpx.Response:
+def preview(web: Web, scenario: str, value: str = "", **form: str) -> httpx2.Response:
     ticket = ticket_of(web.get("/rewind", "editor", **GROUP))
     typed = {"scenario": scenario, f"value-{scenario}": value, **form}
     return web.post("/rewind/preview", "editor", GROUP, ticket=ticket, **typed)
 
 
-def execute(web: Web, page: httpx.Response, reason: str = "wrong day") -> httpx.Response:
+def execute(web: Web, page: httpx2.Response, reason: str = "wrong day") -> httpx2.Response:
     return web.post("/rewind/execute", "editor", GROUP, ticket=ticket_of(page), reason=reason)
 
 
-def tiles(page: httpx.Response) -> list[str]:
+def tiles(page: httpx2.Response) -> list[str]:
     return [part.partition("</dd>")[0] for part in page.text.split("<dd>")[1:]]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-import httpx
+import httpx2
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
@@ -31,7 +31,7 @@ def no_results(web: Web) -> None:
         session.execute(sa.delete(Log).where(Log.event.startswith("kafka_offsets.")))
 
 
-def click(web: Web) -> httpx.Response:
+def click(web: Web) -> httpx2.Response:
     return web.post("/verification", "editor", GROUP, ticket=ticket_of(web.get("/group", "editor", **GROUP)))
 
 

@@ -56,18 +56,17 @@ class Web:
     def get(self, path: str, role: str | None = "operator", **query: Any) -> httpx2.Response:
         return self.client(role).get(f"{PREFIX}{path}?{urlencode(query)}")
 
-    def post(self, path: str, role: str | None, query: dict[str, Any], **form: str) -> httpx.Response:
+    def post(self, path: str, role: str | None, query: dict[str, Any], **form: str) -> httpx2.Response:
         """Send a form as a browser does that shows a page of this site."""
-        answer: httpx.Response = self.client(role).post(
+        return self.client(role).post(
             f"{PREFIX}{path}?{urlencode(query)}",
             data=form,
             headers={"Sec-Fetch-Site": "same-origin"},
             follow_redirects=False,
         )
-        return answer
 
 
-def ticket_of(page: httpx.Response) -> str:
+def ticket_of(page: httpx2.Response) -> str:
     """Return the ticket of the only form of a page."""
     (ticket,) = re.findall(r'name="ticket" value="([^"]+)"', page.text)
     return str(ticket)
