@@ -47,6 +47,14 @@ def get_provider_info() -> dict[str, Any]:
                         "example": "warehouse,lake?schema=orders_team&kafka_conn_id=kafka_eu",
                         "default": "",
                     },
+                    "rewind_in_web_interface": {
+                        "description": "Whether positions can be moved in the web interface, by who may edit a DAG of their group. Without it, "
+                        "that needs the command line or a task.",
+                        "version_added": None,
+                        "type": "boolean",
+                        "example": None,
+                        "default": "True",
+                    },
                     "spark_environment": {
                         "description": "Environment variables of the worker that spark-submit inherits besides those that Spark, Java, "
                         "Python and object stores need: names, with * for any letters, separated by commas. Their values must "

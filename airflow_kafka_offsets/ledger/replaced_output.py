@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.instants import TimeSpan
-from airflow_kafka_offsets.core.offsets import TopicPartition
+from airflow_kafka_offsets.core.offsets import Span, TopicPartition
 from airflow_kafka_offsets.exceptions import ConfigurationError, OpenBatchError
 from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -20,6 +20,7 @@ from airflow_kafka_offsets.sinks.sql.rows import delete_rows
 
 # A statement has a limited number of parameters: 999 in older SQLite.
 _MOST_BOUND = 500
+_SPANS_AT_ONCE = 50
 
 if TYPE_CHECKING:
     _Ranges = sa.Select[int, str, int, int, int]
@@ -123,6 +124,62 @@ def recorded_offsets(conn: Connection, tables: Tables, batch_id: int) -> Replace
     )
     ids = sorted({row.batch_id for row in conn.execute(ranges)})
     return _offsets(ids, ranges, None) if ids else None
+
+
+def count_output(
+    conn: Connection,
+    tables: Tables,
+    group_id: str,
+    target: str,
+    replaced: Mapping[TopicPartition, Span],
+    topic_ids: Mapping[TopicPartition, str | None],
+    count_rows: Callable[[ReplacedOffsets], int],
+) -> tuple[int, int]:
+    """Return how many rows and dead letters `replace_output` would delete now. Nothing is locked or written.
+
+    :param target: the name of the sink
+    :param replaced: the offsets whose output would be deleted
+    :param topic_ids: of the topics of these offsets
+    :param count_rows: counts the rows of the target
+    """
+    names, batches, letters = same_table_names(conn, target), tables.offset_batches.c, tables.dead_letters
+    origin = Origin(letters.c.batch_id, letters.c.topic, letters.c.partition, letters.c.offset_value)
+    rows = dead_letters = 0
+    ordered = sorted(replaced.items())
+    for place in range(0, len(ordered), _SPANS_AT_ONCE):
+        spans = ordered[place : place + _SPANS_AT_ONCE]
+        loaded = sa.union_all(*(_loading(tables, tp, span, topic_ids.get(tp)) for tp, span in spans)).subquery()
+        ranges = (
+            sa.select(loaded)
+            .join(tables.offset_batches, batches.batch_id == loaded.c.batch_id)
+            .where(batches.consumer_group == group_id, batches.state == "committed", batches.target_table.in_(names))
+        )
+        ids = sorted({row.batch_id for row in conn.execute(ranges)})
+        if ids:
+            offsets = _offsets(ids, ranges, None)
+            rows += count_rows(offsets)
+            counted = sa.select(sa.func.count()).select_from(letters).where(offsets.include(origin))
+            dead_letters += conn.scalar(counted) or 0
+    return rows, dead_letters
+
+
+def _loading(tables: Tables, tp: TopicPartition, span: Span, topic_id: str | None) -> _Ranges:
+    """Select the batches that loaded some offsets of a partition, each with these offsets."""
+    loaded = tables.offset_ranges.c
+    start, end = span
+    return sa.select(
+        loaded.batch_id,
+        loaded.topic,
+        loaded.partition,
+        sa.literal(start, sa.BigInteger).label("start_offset"),
+        sa.literal(end, sa.BigInteger).label("end_offset"),
+    ).where(
+        loaded.topic == tp.topic,
+        loaded.partition == tp.partition,
+        loaded.start_offset < end,
+        loaded.end_offset > start,
+        sa.or_(loaded.topic_id == topic_id, loaded.topic_id.is_(None)) if topic_id is not None else sa.true(),
+    )
 
 
 def _overlapping(tables: Tables, group_id: str, batch_id: int, of_state: sa.ColumnElement[bool]) -> _Ranges:

@@ -144,12 +144,16 @@ class GroupOperator(BaseOperator):
 
     @property
     def kafka_offsets_state(self) -> str:
-        """Return the names of the connections, the schema and the prefix, as JSON: no secrets."""
+        """Return the names of the connections, the schema, the prefix and the table, as JSON: no secrets."""
+        from airflow_kafka_offsets.sinks.sql.table import SqlTable
+
         sink = getattr(self, "sink", None)
         conn_id = sink.conn_id if sink is not None else getattr(self, "offsets_conn_id", None)
         kafka_conn_id = getattr(self, "kafka_conn_id", None)
+        # One that verifies and removes its rows by its parameters alone.
+        table = [sink.table, sink.schema, list(sink.upsert_key)] if isinstance(sink, SqlTable) else None
         # Airflow reads a dictionary of a task as one of its own types.
-        return json.dumps([conn_id, self.offsets_schema, self.offsets_prefix, kafka_conn_id])
+        return json.dumps([conn_id, self.offsets_schema, self.offsets_prefix, kafka_conn_id, table])
 
     @property
     def tables(self) -> Tables:

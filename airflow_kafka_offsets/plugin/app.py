@@ -10,15 +10,16 @@ from collections.abc import Awaitable, Callable
 from airflow.sdk import conf
 from fastapi import FastAPI, HTTPException, Request, Response
 
-from airflow_kafka_offsets.hooks.connections import kafka_cluster, open_database
-from airflow_kafka_offsets.plugin import group_pages, pages
+from airflow_kafka_offsets.hooks.connections import kafka_cluster, kafka_config, open_database
+from airflow_kafka_offsets.plugin import group_pages, pages, rewind_pages, verify_pages
 from airflow_kafka_offsets.plugin.access import LOGIN
 from airflow_kafka_offsets.plugin.readings import Connections, Readings
 from airflow_kafka_offsets.plugin.rendering import HEADERS
 from airflow_kafka_offsets.plugin.serialized_dags import SerializedDags
 from airflow_kafka_offsets.plugin.sources import Origin, Source, configured
+from airflow_kafka_offsets.plugin.verifications import Verifications
 
-ROUTERS = (pages.router, group_pages.router)
+ROUTERS = (pages.router, group_pages.router, rewind_pages.router, verify_pages.router)
 
 # Less than a page is refreshed after.
 _KAFKA_TIMEOUT_SECONDS = 8.0
@@ -32,6 +33,7 @@ def create_app(readings: Readings | None = None) -> FastAPI:
     # The API is no one's but the pages'.
     app = FastAPI(title="Kafka offsets", openapi_url=None, docs_url=None, redoc_url=None, dependencies=[LOGIN])
     app.state.readings = readings if readings is not None else _readings()
+    app.state.verifications = Verifications(app.state.readings)
     for router in ROUTERS:
         app.include_router(router)
 
@@ -50,7 +52,9 @@ def create_app(readings: Readings | None = None) -> FastAPI:
 
 
 def _readings() -> Readings:
-    connections = Connections(open_database, lambda conn_id: kafka_cluster(conn_id, timeout=_KAFKA_TIMEOUT_SECONDS))
+    connections = Connections(
+        open_database, lambda conn_id: kafka_cluster(conn_id, timeout=_KAFKA_TIMEOUT_SECONDS), kafka_config
+    )
     return Readings(connections, configured_sources, SerializedDags().registered)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Generic, TypeVar
 
+from airflow.sdk import conf
 from fastapi import APIRouter, Depends, HTTPException, Query, Request, status
 from fastapi.responses import HTMLResponse, JSONResponse
 from sqlalchemy.engine import Connection
@@ -21,6 +22,7 @@ from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, HistoryPo
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.letters.page import letters_page
 from airflow_kafka_offsets.plugin.access import Caller, CallerDep, not_found
+from airflow_kafka_offsets.plugin.forms import issue
 from airflow_kafka_offsets.plugin.group_rows import GroupRow, group_row, partition_share
 from airflow_kafka_offsets.plugin.pages import ReadingsDep
 from airflow_kafka_offsets.plugin.problems import problem
@@ -71,6 +73,11 @@ class Found(Generic[T]):
     now: datetime
     summary: GroupSummary
     more: T
+
+
+def rewinds_are_on() -> bool:
+    """Return whether the deployment wants rewinds in the web interface."""
+    return bool(conf.getboolean("kafka_offsets", "rewind_in_web_interface", fallback=True))
 
 
 def find_group(
@@ -186,6 +193,8 @@ def batch_page(
         batch=row,
         parts={name: some[:_PARTS] for name, some in by_part.items()},
         left_out={name: max(0, len(some) - _PARTS) for name, some in by_part.items()},
+        can_rewind=caller.edits_group(named.source, found.summary) and rewinds_are_on(),
+        rewind_kinds=REWIND_KINDS,
     )
 
 
@@ -245,6 +254,7 @@ def _group(readings: Readings, caller: Caller, named: NamedGroup) -> dict[str, A
     lag_problem = lags.problems.get(named.group_id) if lags is not None else None
     row = group_row(named.source, found.summary, report, lag_problem)
     partitions = worst_first(report) if report is not None else stored
+    edits = caller.edits_group(named.source, found.summary)
     return {
         "named": named,
         "now": found.now,
@@ -257,6 +267,8 @@ def _group(readings: Readings, caller: Caller, named: NamedGroup) -> dict[str, A
         "has_more_batches": len(batches) > _BATCHES,
         "totals": _totals(row),
         "sees_records": caller.sees_records(named.source, found.summary),
+        "can_rewind": edits and rewinds_are_on(),
+        "ticket": issue("verify", caller, named.source, named.group_id) if edits else None,
     }
 
 

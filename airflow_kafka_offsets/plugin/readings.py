@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy.engine import Connection, Engine
 
@@ -52,10 +52,14 @@ class Lags:
 
 @dataclass(frozen=True, slots=True)
 class Connections:
-    """How connections are opened."""
+    """How connections are opened.
+
+    :param kafka_config: returns the librdkafka configuration of a connection, for a rewind
+    """
 
     database: Callable[[str], AbstractContextManager[Engine]]
     cluster: Callable[[str], Cluster]
+    kafka_config: Callable[[str], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,7 @@ class Readings:
     registered: Callable[[], dict[str, Registered]]
     _dags: Refreshed[dict[str, Registered]] = field(init=False)
     _limits: dict[str, Limited] = field(default_factory=dict, init=False)
+    _long: dict[str, Limited] = field(default_factory=dict, init=False)
     _readings: dict[tuple[Source, frozenset[str]], _Reading] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -132,12 +137,28 @@ class Readings:
         """
 
         def connected() -> T:
-            with self.connections.database(source.conn_id) as engine:
-                tables = Tables.of(source.schema, source.prefix)
-                with Ledger(engine, tables).connect() as conn:
-                    return work(conn, tables)
+            with self.ledger(source) as ledger, ledger.connect() as conn:
+                return work(conn, ledger.tables)
 
         return self._limits.setdefault(source.conn_id, Limited(_AT_ONCE)).run(connected, seconds)
+
+    def run_long(self, source: Source, work: Callable[[Ledger], T], seconds: float) -> T:
+        """Return what longer work with state tables returns, such as a rewind; it takes nothing from the pages that read.
+
+        :raises TooSlowError: it takes longer; it goes on
+        """
+
+        def connected() -> T:
+            with self.ledger(source) as ledger:
+                return work(ledger)
+
+        return self._long.setdefault(source.conn_id, Limited(_AT_ONCE)).run(connected, seconds)
+
+    @contextmanager
+    def ledger(self, source: Source) -> Iterator[Ledger]:
+        """Open state tables, and close their database after the block."""
+        with self.connections.database(source.conn_id) as engine:
+            yield Ledger(engine, Tables.of(source.schema, source.prefix))
 
     def _reading(self, source: Source, origin: Origin) -> _Reading:
         kafka = origin.kafka_conn_ids

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 DEFAULT_KAFKA = "kafka_default"
 
@@ -46,10 +47,14 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """What the tasks of one DAG name."""
+    """What the tasks of one DAG name.
+
+    :param tables: those that tasks of a group load into, or verify; without those whose names are templates
+    """
 
     kafka_conn_ids: Mapping[Source, frozenset[str]] = field(default_factory=dict)
     groups: frozenset[str] = frozenset()
+    tables: Mapping[tuple[Source, str], frozenset[SqlTable]] = field(default_factory=dict)
 
 
 def configured(option: str) -> dict[Source, Origin]:
@@ -76,19 +81,27 @@ def of_serialized_dag(data: Mapping[str, Any]) -> Registered:
     """Return what the tasks of a serialized DAG name. Tasks of other packages and mapped tasks are left out."""
     found: dict[Source, frozenset[str]] = {}
     groups: set[str] = set()
+    tables: dict[tuple[Source, str], frozenset[SqlTable]] = {}
     for task in data.get("dag", {}).get("tasks", ()):
         values = task.get("__var", {})
         if not str(values.get("_task_module", "")).startswith(_OPERATORS):
             continue
-        if isinstance(group := values.get("group_id"), str) and "{{" not in group:
+        group_id = values.get("group_id")
+        group = group_id if isinstance(group_id, str) and "{{" not in group_id else None
+        if group is not None:
             groups.add(group)
         state = values.get("kafka_offsets_state")
         if isinstance(state, str) and "{{" not in state:
-            conn_id, schema, prefix, kafka_conn_id = json.loads(state)
+            conn_id, schema, prefix, kafka_conn_id, table = json.loads(state)
             if conn_id is not None:
                 source = Source(conn_id, schema, prefix)
                 found[source] = found.get(source, frozenset()) | ({kafka_conn_id} - {None})
-    return Registered(found, frozenset(groups))
+                if table is not None and group is not None:
+                    name, schema, upsert_key = table
+                    tables[source, group] = tables.get((source, group), frozenset()) | {
+                        SqlTable(name, schema, upsert_key=tuple(upsert_key))
+                    }
+    return Registered(found, frozenset(groups), tables)
 
 
 def merged(configured: Mapping[Source, Origin], registered: Mapping[str, Registered]) -> dict[Source, Origin]:

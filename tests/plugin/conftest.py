@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.airflow import AirflowHome
 from tests.support.clients import Kafka, produce
 from tests.support.inline import InlineLauncher
@@ -59,7 +61,7 @@ def orders(loader: Loader, kafka: Kafka, topic: TopicFactory) -> str:
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers wait for what is read, however slow the machine is."""
-    from airflow_kafka_offsets.plugin import background, group_pages, pages
+    from airflow_kafka_offsets.plugin import background, group_pages, pages, rewind_pages
 
     for module, name in (
         (background, "PATIENCE_SECONDS"),
@@ -67,13 +69,29 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
         (pages, "_GROUPS_SECONDS"),
         (group_pages, "_LAG_SECONDS"),
         (group_pages, "_SECONDS"),
+        (rewind_pages, "_PREVIEW_SECONDS"),
+        (rewind_pages, "_EXECUTE_SECONDS"),
     ):
         monkeypatch.setattr(module, name, 60.0)
 
 
 @pytest.fixture
+def of_shop(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The DAG of group `loader` is one that everybody may read, and the editor may edit."""
+    monkeypatch.setattr(web.auth_manager, "get_authorized_dag_ids", lambda **_: {"shop"})
+
+
+@pytest.fixture
 def web(airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka) -> Web:
     # It imports Airflow, which this file may not: pytest reads it before the session has its AIRFLOW_HOME.
+    from airflow_kafka_offsets.plugin.sources import Registered, Source
     from tests.support.web import Web, readings
 
-    return Web(readings({"warehouse": postgres_engine}, kafka))
+    source = Source("warehouse")
+    tables = {(source, "loader"): frozenset({SqlTable("target")})}
+    shop = Registered({source: frozenset({"kafka_default"})}, frozenset({"loader"}), tables)
+    found = readings({"warehouse": postgres_engine}, kafka, lambda: {"shop": shop})
+    web = Web(found)
+    # Before the first page, as in a server that runs for a while.
+    found.dags(time.monotonic() + 60.0)
+    return web

@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from urllib.parse import urlencode
 
 import pytest
+import sqlalchemy as sa
 from fastapi.routing import APIRoute
+from sqlalchemy.engine import Engine
 from starlette.routing import BaseRoute
 
+from airflow_kafka_offsets.plugin import forms
 from airflow_kafka_offsets.plugin.sources import Origin, Source
-from tests.support.web import PREFIX, ROLES, Web, of_group
+from tests.support.web import PREFIX, ROLES, Web, of_group, ticket_of
 
 pytestmark = pytest.mark.server
 
@@ -30,6 +34,16 @@ ROUTES = {
     "/group/history": (GROUP, (404, 404, 200)),
     "/batch": (BATCH, (404, 404, 200)),
     "/letters": (GROUP, (404, 404, 200)),
+    "/verification": (GROUP, (404, 404, 200)),
+    "/verification/now": (GROUP, (404, 404, 200)),
+    "/rewind": (GROUP, (404, 404, 403)),
+}
+# Those that change something: the answers where the DAG of the group is one that all may read and the editor and the operator may edit,
+# to a form without a ticket. Without that, nobody gets further than 404 or 403.
+FORMS = {
+    "/rewind/preview": (403, 403, 403),
+    "/rewind/execute": (403, 403, 403),
+    "/verification": (403, 403, 403),
 }
 VALUES = {"{dag_id}": "shop", "{name}": "page.js"}
 
@@ -47,14 +61,17 @@ def routes(web: Web) -> list[BaseRoute]:
 def test_the_table_has_every_route(web: Web) -> None:
     found = {route.path for route in routes(web) if isinstance(route, APIRoute)}
 
-    assert found == ROUTES.keys()
-    assert len(routes(web)) == len(found), "a mount has no dependencies"
+    assert found == ROUTES.keys() | FORMS.keys()
+    assert all(isinstance(route, APIRoute) for route in routes(web)), "a mount has no dependencies"
 
 
 def test_the_anonymous_get_nothing(web: Web, orders: str) -> None:
     for route, (query, _) in ROUTES.items():
         answer = web.get(path(route), None, **query)
 
+        assert (answer.status_code, answer.text) == (401, "Not authenticated")
+    for route in FORMS:
+        answer = web.post(route, None, GROUP)
         assert (answer.status_code, answer.text) == (401, "Not authenticated")
 
 
@@ -151,12 +168,81 @@ def test_a_url_opens_no_connection_that_nobody_registered(web: Web) -> None:
     assert web.get("/group", **of_group("loader", schema="other")).status_code == 404
 
 
-def test_nothing_but_get_is_answered(web: Web, orders: str) -> None:
+def test_only_forms_are_posted(web: Web, orders: str) -> None:
+    posted = set()
     for route in routes(web):
         assert isinstance(route, APIRoute)
-        assert route.methods == {"GET"}
-        answer = web.client("operator").post(f"{PREFIX}{path(route.path)}")
-        assert answer.status_code == 405
+        posted |= {route.path} if route.methods == {"POST"} else set()
+        assert route.methods in ({"GET"}, {"POST"})
+
+    assert posted == FORMS.keys()
+
+
+def test_nothing_changes_state_by_get(web: Web, orders: str, of_shop: None, postgres_engine: Engine) -> None:
+    """Every statement of every page only reads."""
+    statements: list[str] = []
+    sa.event.listen(postgres_engine, "before_cursor_execute", lambda *args: statements.append(args[2].split()[0]))
+
+    for route, (query, _) in ROUTES.items():
+        assert web.get(path(route), "editor", **query).status_code == 200
+    for route in FORMS.keys() - ROUTES.keys():
+        assert web.get(route, "editor", **GROUP).status_code == 405
+
+    assert {statement.upper() for statement in statements} <= {"SELECT", "SET", "WITH", "SHOW"}
+
+
+def test_a_form_needs_a_user_who_edits_the_dag_and_a_ticket(web: Web, orders: str, of_shop: None) -> None:
+    found = {route: tuple(web.post(route, role, GROUP).status_code for role in ROLES) for route in FORMS}
+
+    assert found == FORMS
+    for route in FORMS:
+        assert "right to edit a DAG" in web.post(route, "viewer", GROUP).text
+        assert "This form is not yours" in web.post(route, "editor", GROUP).text
+
+
+def test_a_form_of_another_site_is_refused(web: Web, orders: str, of_shop: None) -> None:
+    """Also with a ticket."""
+    ticket = ticket_of(web.get("/rewind", "editor", **GROUP))
+    form = {"ticket": ticket, "scenario": "to-earliest"}
+    statuses = {}
+    for headers in (
+        {},
+        {"Origin": "null"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "http://testserver"},
+        {"Origin": "http://testserver", "Sec-Fetch-Site": "cross-site"},
+        {"Origin": "http://testserver", "Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "same-origin"},
+    ):
+        answer = web.client("editor").post(f"{PREFIX}/rewind/preview?{urlencode(GROUP)}", data=form, headers=headers)
+        statuses[str(headers)] = answer.status_code
+
+    assert list(statuses.values()) == [403, 403, 403, 200, 403, 403, 200]
+
+
+def test_a_ticket_is_of_one_user_one_group_and_one_purpose(
+    web: Web, orders: str, of_shop: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticket = ticket_of(web.get("/rewind", "editor", **GROUP))
+    scenario = {"scenario": "to-earliest"}
+
+    assert web.post("/rewind/preview", "operator", GROUP, ticket=ticket, **scenario).status_code == 403
+    assert web.post("/rewind/execute", "editor", GROUP, ticket=ticket, reason="it").status_code == 403
+    assert web.post("/rewind/preview", "editor", GROUP, ticket=f"A{ticket}", **scenario).status_code == 403
+    assert web.post("/rewind/preview", "editor", GROUP, ticket=ticket, **scenario).status_code == 200
+    monkeypatch.setattr(forms, "TICKET_SECONDS", -1)
+    assert web.post("/rewind/preview", "editor", GROUP, ticket=ticket, **scenario).status_code == 403
+
+
+def test_rewinds_can_be_turned_off(web: Web, orders: str, of_shop: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "/rewind?" in web.get("/group", "editor", **GROUP).text
+    assert "/rewind?" not in web.get("/group", "viewer", **GROUP).text
+    monkeypatch.setenv("AIRFLOW__KAFKA_OFFSETS__REWIND_IN_WEB_INTERFACE", "False")
+
+    assert "/rewind?" not in web.get("/group", "editor", **GROUP).text
+    assert web.get("/rewind", "editor", **GROUP).status_code == 403
+    for route in ("/rewind/preview", "/rewind/execute"):
+        assert "turned off" in web.post(route, "editor", GROUP).text
 
 
 def test_a_page_cannot_be_framed_by_others_nor_run_foreign_scripts(web: Web) -> None:

@@ -31,6 +31,7 @@ def test_a_task_names_its_state_tables_and_its_group() -> None:
 
     assert found.kafka_conn_ids == {Source("warehouse", "team"): {"kafka_eu"}}
     assert found.groups == {"orders"}
+    assert found.tables == {(Source("warehouse", "team"), "orders"): {SqlTable("orders")}}
 
 
 def test_the_configuration_names_state_tables() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -55,6 +56,21 @@ class Web:
     def get(self, path: str, role: str | None = "operator", **query: Any) -> httpx2.Response:
         return self.client(role).get(f"{PREFIX}{path}?{urlencode(query)}")
 
+    def post(self, path: str, role: str | None, query: dict[str, Any], **form: str) -> httpx2.Response:
+        """Send a form as a browser does that shows a page of this site."""
+        return self.client(role).post(
+            f"{PREFIX}{path}?{urlencode(query)}",
+            data=form,
+            headers={"Sec-Fetch-Site": "same-origin"},
+            follow_redirects=False,
+        )
+
+
+def ticket_of(page: httpx2.Response) -> str:
+    """Return the ticket of the only form of a page."""
+    (ticket,) = re.findall(r'name="ticket" value="([^"]+)"', page.text)
+    return str(ticket)
+
 
 def readings(
     engines: Mapping[str, Engine],
@@ -73,8 +89,13 @@ def readings(
         assert conn_id == "kafka_default"
         return Cluster({"bootstrap.servers": kafka.bootstrap_servers}, timeout=5)
 
+    def config(conn_id: str) -> dict[str, str]:
+        assert kafka is not None
+        assert conn_id == "kafka_default"
+        return {"bootstrap.servers": kafka.bootstrap_servers}
+
     configured = {Source(conn_id): Origin(is_configured=True) for conn_id in engines}
-    return Readings(Connections(database, cluster), lambda: configured, registered, **options)
+    return Readings(Connections(database, cluster, config), lambda: configured, registered, **options)
 
 
 def of_group(group: str, conn_id: str = "warehouse", **more: Any) -> dict[str, Any]:

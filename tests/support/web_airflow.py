@@ -34,11 +34,32 @@ def write_dags(folder: Path) -> Path:
     return folder
 
 
+def register(home: AirflowHome, dags: Path, conn_id: str) -> None:
+    """Add a DAG that names a database, and parse it."""
+    text = (
+        _DAGS.partition("for dag_id")[0]
+        + f"""
+with DAG("registers_{conn_id}", schedule=None):
+    KafkaBatchOperator(
+        task_id="load", group_id="more", topics=["more"], value_format=Json("id BIGINT"),
+        sink=SqlTable("more", conn_id={conn_id!r}),
+    )
+"""
+    )
+    (dags / f"{conn_id}.py").write_text(text)
+    parse(home)
+
+
+def parse(home: AirflowHome) -> None:
+    """Parse the DAGs of a home."""
+    done = home.run("dags", "reserialize")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @contextmanager
 def api_server(home: AirflowHome) -> Iterator[None]:
     """Parse the DAGs of a home, and run its API server."""
-    done = home.run("dags", "reserialize")
-    assert done.returncode == 0, done.stdout + done.stderr
+    parse(home)
     program = str(Path(sys.executable).with_name("airflow"))
     log = home.directory / "api-server.log"
     server = ServerProcess(

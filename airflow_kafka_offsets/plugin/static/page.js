@@ -38,6 +38,16 @@
     outside.remove();
   });
 
+  // Typing a value chooses its scenario.
+  document.addEventListener("input", (event) => {
+    const radio = event.target.closest(".choice")?.querySelector("input[type=radio]");
+    if (radio !== undefined && radio !== null) radio.checked = true;
+  });
+  // One click, one rewind.
+  document.addEventListener("submit", (event) => {
+    for (const button of event.target.querySelectorAll("button")) button.disabled = true;
+  });
+
   const live = document.getElementById("live");
   if (live === null) return;
   const filter = document.getElementById("filter");

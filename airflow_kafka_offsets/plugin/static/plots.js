@@ -51,6 +51,7 @@
         ctx.stroke();
         const width = ctx.measureText(mark.text).width + 8 * devicePixelRatio;
         if (x > free && x + width < bbox.left + bbox.width) {
+          ctx.textAlign = "left";  // uPlot leaves that of its axes
           ctx.fillText(mark.text, x + 4 * devicePixelRatio, bbox.top + 11 * devicePixelRatio);
           free = x + width;
         }

@@ -101,16 +101,27 @@ class SqlRows(NamedTuple):
         for (offset,) in stream(self.conn, query.order_by(origin.offset)):
             yield int(offset)
 
-    def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
-        """Delete the rows of replaced offsets; see `Target.remove`."""
-        if self.table is None:  # a table that was dropped holds no duplicates
-            return []
+    def count_replaced(self, replaced: ReplacedOffsets) -> int:
+        """Return how many rows `remove` would delete now."""
+        if self.table is None:
+            return 0
+        self._check_origin()
+        query = sa.select(sa.func.count()).select_from(self.table).where(replaced.include(self._origin()))
+        return self.conn.scalar(query) or 0
+
+    def _check_origin(self) -> None:
         if missing := self._known().missing:
             raise ConfigurationError(
                 f"Table {self.name!r} has no column {', '.join(missing)}: which of its rows are of the offsets that are to be "
                 "replaced is not known. Nothing was changed; delete the rows yourself and rewind without replacing, or load "
                 "into a new table."
             )
+
+    def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
+        """Delete the rows of replaced offsets; see `Target.remove`."""
+        if self.table is None:  # a table that was dropped holds no duplicates
+            return []
+        self._check_origin()
         origin = self._origin()
         silent = sa.or_(*(column.is_(None) for column in origin[1:]))
         of_batch = replaced.batches.include(origin.batch_id)

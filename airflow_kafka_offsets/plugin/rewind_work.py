@@ -1,0 +1,211 @@
+"""What the pages of rewinds do with state tables and Kafka: read a form, preview what it asks for, and execute a preview."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy.engine import Connection
+
+from airflow_kafka_offsets.core.offsets import Scope, parse_scope
+from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, NoPositionError
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, group_summaries
+from airflow_kafka_offsets.ledger.replaced_output import count_output
+from airflow_kafka_offsets.ledger.tables import Ledger, Tables
+from airflow_kafka_offsets.plugin.access import Caller
+from airflow_kafka_offsets.plugin.group_targets import GroupTarget, group_target
+from airflow_kafka_offsets.plugin.readings import Readings
+from airflow_kafka_offsets.plugin.sources import Source
+from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
+from airflow_kafka_offsets.rewinding.history import state_before_last_rewind
+from airflow_kafka_offsets.rewinding.preview import RewindPreview
+from airflow_kafka_offsets.rewinding.previewing import preview_rewind
+from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+
+ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the form of a rewind asks for, as it was typed.
+
+    :param kafka_conn_id: empty is the connection that leads to the cluster of the group
+    """
+
+    scenario: str = ""
+    value: str = ""
+    scope: str = ""
+    kafka_conn_id: str = ""
+    isolation_level: str = ISOLATION_LEVELS[0]
+    replace: bool = False
+    abandon: bool = False
+    new_cluster: bool = False
+
+    def parsed(self, group_id: str) -> tuple[Scenario, Scope]:
+        """Return the scenario and the scope.
+
+        :raises ConfigurationError: they are none
+        """
+        if self.scenario not in SCENARIOS:
+            raise ConfigurationError("Choose where the positions move to")
+        if self.isolation_level not in ISOLATION_LEVELS:
+            raise ConfigurationError(f"The isolation level is one of {', '.join(ISOLATION_LEVELS)}")
+        return Scenario.of(self.scenario, self.value or None, group_id=group_id), parse_scope(self.scope.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What the form shows of a group.
+
+    :param undo: the reason why the last rewind cannot be undone; None where it can be
+    """
+
+    target: GroupTarget = field(default_factory=GroupTarget)
+    undo: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A preview, and what it costs.
+
+    :param rows: how many rows are removed; None where none are to be
+    """
+
+    preview: RewindPreview
+    rows: int | None = None
+    dead_letters: int | None = None
+    sink: SqlTable | None = None
+
+    @property
+    def is_nothing(self) -> bool:
+        """Return whether there is nothing to execute."""
+        return not (self.preview.changed if self.sink is None else self.preview.replacing)
+
+
+def before(conn: Connection, tables: Tables, readings: Readings, source: Source, group_id: str) -> Before:
+    """Return what the form shows."""
+    try:
+        state_before_last_rewind(Ledger(conn.engine, tables), group_id, {})
+        undo = None
+    except KafkaOffsetsError as error:
+        undo = str(error)
+    return Before(group_target(conn, tables, source, group_id, readings.dags(0.0)), undo)
+
+
+def preview_wish(
+    ledger: Ledger,
+    readings: Readings,
+    caller: Caller,
+    source: Source,
+    group: GroupSummary,
+    kafka_conn_ids: frozenset[str],
+    wish: Wish,
+) -> Cost:
+    """Return the preview of what a form asks for. Nothing is written.
+
+    :param kafka_conn_ids: the connections that the group may be loaded through
+    :raises KafkaOffsetsError: see `preview_rewind`
+    """
+    scenario, scope = wish.parsed(group.group_id)
+    if scenario.name == "to-group":
+        _check_other_group(ledger, caller, source, str(scenario.value))
+    preview = preview_rewind(
+        group.group_id,
+        scenario,
+        engine=ledger.engine,
+        kafka_config=_kafka_config(readings, caller, group, kafka_conn_ids, wish),
+        tables=ledger.tables,
+        scope=scope,
+        isolation_level=wish.isolation_level,
+        new_cluster=wish.new_cluster,
+    )
+    if not wish.replace:
+        return Cost(preview)
+    preview.refuse_replace()
+    with ledger.connect() as conn:
+        target = group_target(conn, ledger.tables, source, group.group_id, readings.dags(0.0))
+        if target.sink is None:
+            raise ConfigurationError(
+                f"{target.unknown}: its rows cannot be removed here. Rewind with KafkaRewindOperator(replace=…), or with "
+                "'airflow kafka-offsets rewind --replace --dag-id … --task-id …'"
+            )
+        moves = [move for move in preview.replacing if move.reread is not None]
+        rows, letters = count_output(
+            conn,
+            ledger.tables,
+            group.group_id,
+            target.sink.name,
+            {move.topic_partition: move.reread for move in moves if move.reread is not None},
+            {move.topic_partition: move.new.topic_id for move in moves if move.new is not None},
+            target.sink.rows(conn).count_replaced,
+        )
+    return Cost(preview, rows, letters, target.sink)
+
+
+def execute(ledger: Ledger, content: Mapping[str, Any], number: str, who: str, reason: str) -> RewindResult:
+    """Execute the preview that a ticket holds.
+
+    :param content: see `ticket_content`
+    :param number: of the ticket: a form that is sent twice is executed once
+    :raises KafkaOffsetsError: see `execute_rewind`
+    """
+    preview = RewindPreview.from_dict(content["preview"])
+    sink = None
+    if content["sink"] is not None:
+        table, schema, upsert_key = content["sink"]
+        sink = SqlTable(table, schema, upsert_key=tuple(upsert_key))
+    return execute_rewind(
+        preview,
+        engine=ledger.engine,
+        tables=ledger.tables,
+        run=TaskRun(f"web interface:{number}"),
+        who=who,
+        reason=reason,
+        abandon=preview.open_batch if content["abandon"] else None,
+        replace=sink,
+    )
+
+
+def ticket_content(cost: Cost, wish: Wish) -> dict[str, Any]:
+    """Return what the ticket of a preview holds."""
+    sink = cost.sink
+    return {
+        "preview": cost.preview.as_dict(),
+        "sink": [sink.table, sink.schema, sink.upsert_key] if sink is not None else None,
+        "abandon": wish.abandon,
+    }
+
+
+def _check_other_group(ledger: Ledger, caller: Caller, source: Source, group_id: str) -> None:
+    """Raise if the user may not see the group whose positions are copied, as if there were none."""
+    with ledger.connect() as conn:
+        _, groups = group_summaries(conn, ledger.tables, [group_id])
+    if not groups or not caller.sees_group(source, groups[0]):
+        raise NoPositionError(f"There is no group {group_id!r} in {source}, or you may not see it")
+
+
+def _kafka_config(
+    readings: Readings, caller: Caller, group: GroupSummary, kafka_conn_ids: frozenset[str], wish: Wish
+) -> Mapping[str, Any]:
+    """Return the configuration of the connection that the form names, or of the one that leads to the group's cluster."""
+    allowed = sorted(conn_id for conn_id in kafka_conn_ids if caller.shares_team(conn_id))
+    if wish.kafka_conn_id:
+        if wish.kafka_conn_id not in allowed:
+            raise ConfigurationError(f"The group is not loaded through connection {wish.kafka_conn_id!r}")
+        return readings.connections.kafka_config(wish.kafka_conn_id)
+    if len(allowed) > 1:
+        for conn_id in allowed:
+            try:
+                if readings.connections.cluster(conn_id).cluster_id() == group.cluster_id:
+                    return readings.connections.kafka_config(conn_id)
+            except KafkaOffsetsError:
+                # Another one may lead there; the message below names those that do not.
+                continue
+    if len(allowed) != 1:
+        raise ConfigurationError(
+            f"No connection leads to the Kafka cluster of the group ({', '.join(allowed) or 'none is yours to use'}): choose one"
+        )
+    return readings.connections.kafka_config(allowed[0])

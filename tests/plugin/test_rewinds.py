@@ -1,0 +1,202 @@
+"""Rewinds on the page: the preview, its execution, and what is refused."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.exceptions import KafkaUnavailableError
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.plugin import rewind_work
+from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS
+from tests.support.clients import Kafka, produce
+from tests.support.command_line import leave_open
+from tests.support.loads import Loader, names, positions, rows
+from tests.support.verifying import LEFT_OUT
+from tests.support.web import Web, of_group, ticket_of
+
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("of_shop")]
+
+GROUP = of_group("loader")
+
+
+def preview(web: Web, scenario: str, value: str = "", **form: str) -> httpx2.Response:
+    ticket = ticket_of(web.get("/rewind", "editor", **GROUP))
+    typed = {"scenario": scenario, f"value-{scenario}": value, **form}
+    return web.post("/rewind/preview", "editor", GROUP, ticket=ticket, **typed)
+
+
+def execute(web: Web, page: httpx2.Response, reason: str = "wrong day") -> httpx2.Response:
+    return web.post("/rewind/execute", "editor", GROUP, ticket=ticket_of(page), reason=reason)
+
+
+def tiles(page: httpx2.Response) -> list[str]:
+    return [part.partition("</dd>")[0] for part in page.text.split("<dd>")[1:]]
+
+
+def test_a_rewind_is_previewed_executed_and_in_the_history(
+    web: Web, orders: str, loader: Loader, postgres_engine: Engine
+) -> None:
+    page = preview(web, "to-offset", "2", replace="1")
+
+    assert page.status_code == 200
+    # Positions, records to load again, offsets never loaded, rows, dead letters.
+    assert tiles(page) == ["1", "4", "0", "1", "3"]
+    assert positions(postgres_engine) == {(orders, 0): 6}
+
+    answer = execute(web, page)
+
+    assert answer.status_code == 303
+    assert answer.headers["location"].endswith("/batch?conn_id=warehouse&group=loader&batch=2")
+    assert positions(postgres_engine) == {(orders, 0): 2}
+    history = rows(postgres_engine, "SELECT kind, scenario, reason, who FROM offset_batches WHERE batch_id = 2")
+    assert history == [("rewind", "to-offset 2", "wrong day", "editor")]
+    assert rows(postgres_engine, "SELECT count(*) FROM target") == [(2,)]
+
+    loader(orders, **LEFT_OUT)
+
+    assert rows(postgres_engine, "SELECT count(*), count(DISTINCT _kafka_offset) FROM target") == [(5, 5)]
+
+
+def test_a_preview_is_executed_as_it_was_shown_or_not_at_all(
+    web: Web, orders: str, loader: Loader, postgres_engine: Engine
+) -> None:
+    page = preview(web, "to-earliest")
+    loader(orders, run=TaskRun("run-2", "shop", "load_orders", -1, 1), **LEFT_OUT)
+
+    answer = execute(web, page)
+
+    assert answer.status_code == 409
+    assert f"{orders}[0]: position 6 in the preview, position 8 now" in answer.text
+    assert positions(postgres_engine) == {(orders, 0): 8}
+
+
+def test_a_form_that_is_sent_twice_is_executed_once(web: Web, orders: str, postgres_engine: Engine) -> None:
+    page = preview(web, "shift-by", "-2")
+
+    first, second = execute(web, page), execute(web, page)
+
+    assert first.headers["location"] == second.headers["location"]
+    assert positions(postgres_engine) == {(orders, 0): 4}
+
+
+def test_a_rewind_needs_a_reason(web: Web, orders: str, postgres_engine: Engine) -> None:
+    assert execute(web, preview(web, "to-earliest"), reason=" ").status_code == 422
+    assert positions(postgres_engine) == {(orders, 0): 6}
+
+
+def test_a_rewind_is_undone_once(web: Web, orders: str, loader: Loader, postgres_engine: Engine) -> None:
+    refusal = "has no rewind that could be undone"
+    assert refusal in web.get("/rewind", "editor", **GROUP).text
+    assert refusal in preview(web, "undo").text
+    execute(web, preview(web, "to-earliest"))
+
+    assert execute(web, preview(web, "undo")).status_code == 303
+
+    assert positions(postgres_engine) == {(orders, 0): 6}
+
+
+def test_an_undo_is_refused_with_its_reason(web: Web, orders: str) -> None:
+    execute(web, preview(web, "to-earliest", replace="1"))
+
+    answer = preview(web, "undo")
+
+    assert answer.status_code == 409
+    assert "removed the rows that are to be loaded again" in answer.text
+    assert "/rewind/execute" not in answer.text
+
+
+VALUES = {
+    "to-offset": "1", "shift-by": "-1", "to-datetime": "2020-01-01T00:00:00Z", "by-duration": "P1D", "to-batch": "1",
+    "to-group": "other", "import": "app",
+}  # fmt: skip
+
+
+def test_every_scenario_and_scope_of_the_command_line(
+    web: Web, orders: str, loader: Loader, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader(orders, group_id="other", **LEFT_OUT)
+    monkeypatch.setattr(rewind_work, "_check_other_group", lambda *_: None)
+    refusals = {"undo": "no rewind that could be undone", "import": "no consumer group"}
+
+    for scenario in SCENARIOS:
+        value = f"{orders},0,3" if scenario == "from-file" else VALUES.get(scenario, "")
+        page = preview(web, scenario, value, scope=f"{orders}:0")
+        if scenario in refusals:
+            assert refusals[scenario] in page.text
+        else:
+            assert page.status_code == 200, page.text
+            assert f"<h1>{scenario}" in page.text
+
+
+@pytest.mark.parametrize(
+    ("scenario", "value", "scope", "reason"),
+    [
+        ("", "", "", "Choose where the positions move to"),
+        ("to-offset", "two", "", "needs a whole number"),
+        ("to-earliest", "", "nothing", "nothing"),
+        ("to-earliest", "", "orders:x", "partitions as numbers"),
+    ],
+)
+def test_what_cannot_be_is_shown_beside_the_form(
+    web: Web, orders: str, scenario: str, value: str, scope: str, reason: str
+) -> None:
+    page = preview(web, scenario, value, scope=scope)
+
+    assert page.status_code == 409
+    assert reason in page.text
+    assert f'name="scope" value="{scope}"' in page.text
+
+
+def test_a_group_that_the_user_may_not_see_lends_no_positions(web: Web, orders: str, loader: Loader) -> None:
+    loader(orders, group_id="secret", **LEFT_OUT)
+
+    page = preview(web, "to-group", "secret")
+
+    assert page.status_code == 409
+    assert "or you may not see it" in page.text
+
+
+def test_an_open_batch_is_in_the_way_until_it_is_abandoned(
+    web: Web, orders: str, loader: Loader, postgres_engine: Engine
+) -> None:
+    leave_open(loader, orders)
+
+    page = preview(web, "to-earliest")
+    assert "Batch 2 is open" in page.text
+    assert "/rewind/execute" not in page.text
+
+    assert execute(web, preview(web, "to-earliest", abandon="1")).status_code == 303
+    assert rows(postgres_engine, "SELECT state FROM offset_batches WHERE batch_id = 2") == [("abandoned",)]
+
+
+def test_the_rows_of_an_unknown_target_stay(web: Web, orders: str, postgres_engine: Engine) -> None:
+    with postgres_engine.begin() as conn:
+        conn.execute(sa.text("UPDATE offset_batches SET target_table = 'delta://elsewhere'"))
+
+    page = preview(web, "to-earliest", replace="1")
+
+    assert page.status_code == 409
+    assert "delta://elsewhere is no table of this database" in page.text
+
+
+def test_a_broker_that_is_down_names_no_host(web: Web, orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def down(*_: object, **__: object) -> None:
+        raise KafkaUnavailableError("10.1.2.3:9092 refuses canary-of-the-password")
+
+    monkeypatch.setattr(rewind_work, "preview_rewind", down)
+
+    page = preview(web, "to-earliest")
+
+    assert page.status_code == 503
+    assert "The Kafka cluster does not answer" in page.text
+    assert "10.1.2.3" not in page.text
+    assert "canary" not in page.text
+
+
+def test_what_waits_is_counted_as_never_loaded(web: Web, orders: str, kafka: Kafka) -> None:
+    produce(kafka, orders, names(8, 3))
+
+    assert tiles(preview(web, "to-latest"))[:3] == ["1", "0", "5"]
