@@ -14,7 +14,8 @@ from tests.support.command_line import CommandLine
 from tests.support.loads import rows
 from tests.support.runbook import Orders, load_days, once
 
-pytestmark = pytest.mark.server
+# The commands of the runbook, which run every day, are the same ones.
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 
 def test_tuesday_is_loaded_again_and_a_copy_starts_at_its_positions(

@@ -50,6 +50,8 @@ def orders(kafka: KafkaBroker) -> int:
     return produce_orders(kafka.bootstrap_servers, "orders", 2000)
 
 
+# A DataFrame transform beside its DAG loads in tests/operators/test_batch.py every day.
+@pytest.mark.long
 def test_the_transform_example_loads(kafka: KafkaBroker, database: str, orders: int) -> None:
     engine = sa.create_engine(database)
     connections = {

@@ -162,7 +162,7 @@ SECRET_PROPERTIES = (
 )
 
 
-@pytest.mark.parametrize("transform", [all_that_is_seen_of_processes, None])
+@pytest.mark.parametrize("transform", [all_that_is_seen_of_processes, pytest.param(None, marks=pytest.mark.long)])
 def test_properties_with_secrets_are_in_no_argument_variable_or_event_log(
     monkeypatch: pytest.MonkeyPatch,
     kafka: KafkaBroker,

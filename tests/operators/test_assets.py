@@ -14,7 +14,8 @@ from tests.support.airflow_runs import Runs, airflow_runs, airflow_uri
 from tests.support.clients import produce
 from tests.support.loads import TopicFactory, names
 
-pytestmark = pytest.mark.server
+# Two runs of `airflow dags test`; what an event holds is also tested in tests/operators/test_asset_uris.py.
+pytestmark = [pytest.mark.server, pytest.mark.long]
 
 
 def read_events(runs: Runs) -> tuple[int, dict[str, object] | None]:
