@@ -5,7 +5,7 @@ import hashlib
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,14 +54,7 @@ class Jars(NamedTuple):
 
         :raises RuntimeError: the download failed, and the message ends with Ivy's output; or a jar is not the recorded one
         """
-        home = BUILD / self.name
-        if not home.exists():
-            BUILD.mkdir(exist_ok=True)
-            with (BUILD / f"{self.name}.lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here, then finds the jars
-                if not home.exists():
-                    self._fetch(home)
-        return home
+        return fetched_once(self.name, self._fetch)
 
     def check(self, folder: Path) -> None:
         """Compare the jars in a folder with the recorded digests: neither Ivy nor a mirror of Maven is trusted.
@@ -78,27 +71,53 @@ class Jars(NamedTuple):
                 "compare with the digests that Maven Central publishes, and record the new ones with sha256sum"
             )
 
-    def _fetch(self, home: Path) -> None:
-        (ivy,) = (pyspark_home() / "jars").glob("ivy-*.jar")
-        partial = Path(tempfile.mkdtemp(prefix=f"{self.name}-", dir=home.parent))
-        try:
-            modules = "".join(module.as_xml() for module in self.modules)
-            (partial / "ivy.xml").write_text(
-                '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
-                f'<info organisation="devstack" module="{self.name}"/><configurations><conf name="default"/></configurations>'
-                f"<dependencies>{modules}</dependencies></ivy-module>"
-            )
-            for name, text in self.files.items():
-                (partial / name).write_text(text)
-            pattern = f"{partial}/[artifact]-[revision](-[classifier]).[ext]"
-            command = [str(find_java()), "-cp", str(ivy), "org.apache.ivy.Main", "-ivy", f"{partial}/ivy.xml"]
-            # Jars are not filtered by type: some are OSGi bundles.
-            done = subprocess.run([*command, "-retrieve", pattern], capture_output=True, text=True)
-            if done.returncode != 0:
-                output = "\n".join((done.stdout + done.stderr).splitlines()[-60:])
-                raise RuntimeError(f"{self.title} could not be fetched from Maven:\n{output}")
-            self.check(partial)
-            partial.chmod(0o755)
-            partial.rename(home)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+    def _fetch(self, partial: Path) -> None:
+        retrieve(self.title, partial, "".join(module.as_xml() for module in self.modules))
+        for name, text in self.files.items():
+            (partial / name).write_text(text)
+        self.check(partial)
+
+
+def fetched_once(name: str, fetch: Callable[[Path], None]) -> Path:
+    """Return a folder of what is fetched once, and fetch it where it is missing.
+
+    :param fetch: fills a new folder
+    """
+    home = BUILD / name
+    if home.exists():
+        return home
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here, then finds the folder
+        if not home.exists():
+            partial = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=BUILD))
+            try:
+                fetch(partial)
+                partial.chmod(0o755)
+                partial.rename(home)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+    return home
+
+
+def retrieve(title: str, folder: Path, dependencies: str, *options: str) -> None:
+    """Have Ivy fetch dependencies into a folder.
+
+    :param dependencies: elements of Ivy's XML
+    :param options: more arguments of Ivy
+    :raises RuntimeError: the download failed; the message ends with Ivy's output
+    """
+    (ivy,) = (pyspark_home() / "jars").glob("ivy-*.jar")
+    module = folder / "ivy.xml"
+    module.write_text(
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="devstack" module="fetched"/><configurations><conf name="default"/></configurations>'
+        f"<dependencies>{dependencies}</dependencies></ivy-module>"
+    )
+    command = [str(find_java()), "-cp", str(ivy), "org.apache.ivy.Main", *options, "-ivy", str(module)]
+    # Jars are not filtered by type: some are OSGi bundles.
+    pattern = f"{folder}/[artifact]-[revision](-[classifier]).[ext]"
+    done = subprocess.run([*command, "-retrieve", pattern], capture_output=True, text=True)
+    if done.returncode != 0:
+        output = "\n".join((done.stdout + done.stderr).splitlines()[-60:])
+        raise RuntimeError(f"{title} could not be fetched from Maven:\n{output}")

@@ -1,9 +1,6 @@
 """A real schema registry for the long tests: Apicurio's, with Confluent's API. Its 104 MB come from Maven, once, by Ivy."""
 
-import fcntl
 import hashlib
-import shutil
-import subprocess
 import tarfile
 import tempfile
 import urllib.error
@@ -12,7 +9,8 @@ from pathlib import Path
 from typing import Self
 
 from devstack.java import find_java
-from devstack.paths import BUILD, REPOSITORY, pyspark_home
+from devstack.maven import fetched_once, retrieve
+from devstack.paths import REPOSITORY
 from devstack.process import ServerProcess, free_port, wait_until
 from devstack.server import Server
 
@@ -33,15 +31,10 @@ _SETTINGS = """<ivysettings>
 </ivysettings>
 """
 
-_IVY = f"""<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
-  <info organisation="devstack" module="registry"/>
-  <configurations><conf name="default"/></configurations>
-  <dependencies>
-    <dependency org="io.apicurio" name="apicurio-registry-app" rev="{VERSION}" transitive="false" conf="default->default">
-      <artifact name="apicurio-registry-app" type="tar.gz" ext="tar.gz" m:classifier="all"/>
-    </dependency>
-  </dependencies>
-</ivy-module>
+_DEPENDENCY = f"""
+<dependency org="io.apicurio" name="apicurio-registry-app" rev="{VERSION}" transitive="false" conf="default->default">
+  <artifact name="apicurio-registry-app" type="tar.gz" ext="tar.gz" m:classifier="all"/>
+</dependency>
 """
 
 
@@ -89,38 +82,22 @@ def registry_home() -> Path:
 
     :raises RuntimeError: the download failed, or the archive is not the recorded one
     """
-    home = BUILD / f"registry-{VERSION}"
-    if not home.exists():
-        BUILD.mkdir(exist_ok=True)
-        with (BUILD / "registry.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # a second process waits here, then finds the jars
-            if not home.exists():
-                _fetch(home)
-    return home
+    return fetched_once(f"registry-{VERSION}", _fetch)
 
 
 def _fetch(home: Path) -> None:
-    (ivy,) = (pyspark_home() / "jars").glob("ivy-*.jar")
-    partial = Path(tempfile.mkdtemp(prefix="registry-", dir=home.parent))
-    try:
-        (partial / "settings.xml").write_text(_SETTINGS)
-        (partial / "ivy.xml").write_text(_IVY)
-        command = [str(find_java()), "-cp", str(ivy), "org.apache.ivy.Main", "-settings", f"{partial}/settings.xml"]
+    with tempfile.TemporaryDirectory(dir=home) as directory:
+        partial = Path(directory)
+        settings = partial / "settings.xml"
+        settings.write_text(_SETTINGS)
         # Ivy's cache would keep the archive a second time.
-        command += ["-cache", f"{partial}/cache", "-ivy", f"{partial}/ivy.xml"]
-        pattern = f"{partial}/[artifact]-[revision](-[classifier]).[ext]"
-        done = subprocess.run([*command, "-retrieve", pattern], capture_output=True, text=True)
+        options = ["-settings", str(settings), "-cache", f"{partial}/cache"]
+        retrieve("The schema registry", partial, _DEPENDENCY, *options)
         archive = partial / _ARCHIVE
-        if done.returncode != 0 or not archive.exists():
-            output = "\n".join((done.stdout + done.stderr).splitlines()[-60:])
-            raise RuntimeError(f"The schema registry could not be fetched from Maven:\n{output}")
         digest = hashlib.sha256(archive.read_bytes()).hexdigest()
         if _DIGEST.read_text().split() != [digest, _ARCHIVE]:
             raise RuntimeError(
                 f"{_ARCHIVE} is not as recorded in {_DIGEST.relative_to(REPOSITORY)}; its SHA-256 is {digest}"
             )
         with tarfile.open(archive) as opened:
-            opened.extractall(partial / "jars", filter="data")
-        (partial / "jars").rename(home)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+            opened.extractall(home, filter="data")

@@ -6,7 +6,10 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -99,3 +102,27 @@ class SparkSql:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(message) + "\n")
         self._process.stdin.flush()
+
+
+@contextmanager
+def inserting(insert: Callable[[int], object]) -> Iterator[list[int]]:
+    """Insert rows with the ids -1, -2, … until the block ends; yield the ids of those that are there.
+
+    :raises Exception: what an insert raised
+    """
+    inserted: list[int] = []
+    stopped = threading.Event()
+
+    def insert_until_stopped() -> None:
+        while not stopped.is_set():
+            id_ = -1 - len(inserted)
+            insert(id_)
+            inserted.append(id_)
+
+    with ThreadPoolExecutor(1) as threads:
+        done = threads.submit(insert_until_stopped)
+        try:
+            yield inserted
+        finally:
+            stopped.set()
+        done.result()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
@@ -14,7 +14,7 @@ from tests.support.clients import produce
 from tests.support.lake import NEXT, LakeGroup
 from tests.support.loads import names
 from tests.support.rewinds import Rewinder
-from tests.support.spark_sql import SparkSql
+from tests.support.spark_sql import SparkSql, inserting
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
 
@@ -118,28 +118,11 @@ def test_spark_that_inserts_all_the_time_loses_nothing_and_costs_nothing(
 ) -> None:
     group.load()
     assert isinstance(group.sink, DeltaTable)
-    inserted: list[int] = []
-    stopped = threading.Event()
-    failures: list[Exception] = []
+    with inserting(partial(insert, sql, table)) as inserted:
+        for number in range(6):
+            produce(group.loader.kafka, group.topic, names(6 + number, 1))
+            assert group.load(NEXT).rows == 1
 
-    def insert_until_stopped() -> None:
-        while not stopped.is_set():
-            try:
-                insert(sql, table, -1 - len(inserted))
-            except Exception as error:  # the test looks at it
-                failures.append(error)
-                return
-            inserted.append(-1 - len(inserted))
-
-    writer = threading.Thread(target=insert_until_stopped)
-    writer.start()
-    for number in range(6):
-        produce(group.loader.kafka, group.topic, names(6 + number, 1))
-        assert group.load(NEXT).rows == 1
-    stopped.set()
-    writer.join()
-
-    assert failures == []
     assert inserted
     assert ours(sql, table) == list(range(12))
     assert sql(f"SELECT id FROM {table} WHERE _batch_id IS NULL ORDER BY id DESC") == [(id_,) for id_ in inserted]

@@ -6,6 +6,7 @@ import itertools
 import json
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.support.clients import Kafka, produce
 from tests.support.iceberg import IcebergGroup, iceberg_sink, rest_server
 from tests.support.loads import TopicFactory
 from tests.support.rewinds import Rewinder
-from tests.support.spark_sql import SparkSql
+from tests.support.spark_sql import SparkSql, inserting
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
 
@@ -228,28 +229,11 @@ def test_spark_that_inserts_all_the_time_loses_nothing_and_costs_nothing(
     group: IcebergGroup, kafka: Kafka, sql: SparkSql, table: str
 ) -> None:
     group.load(value_format=COLUMNS)
-    inserted: list[int] = []
-    stopped = threading.Event()
-    failures: list[Exception] = []
+    with inserting(partial(insert, sql, table)) as inserted:
+        for number in range(6):
+            produce(kafka, group.orders, orders_of(10 + number, 1))
+            assert group.load(value_format=COLUMNS).rows == 1
 
-    def insert_until_stopped() -> None:
-        while not stopped.is_set():
-            try:
-                insert(sql, table, -1 - len(inserted))
-            except Exception as error:  # the test looks at it
-                failures.append(error)
-                return
-            inserted.append(-1 - len(inserted))
-
-    writer = threading.Thread(target=insert_until_stopped)
-    writer.start()
-    for number in range(6):
-        produce(kafka, group.orders, orders_of(10 + number, 1))
-        assert group.load(value_format=COLUMNS).rows == 1
-    stopped.set()
-    writer.join()
-
-    assert failures == []
     assert ours(sql, table) == list(range(16))
     assert sql(f"SELECT id FROM {table} WHERE _batch_id IS NULL ORDER BY id DESC") == [(id_,) for id_ in inserted]
     assert group.proved() == (16, 0, 16)
