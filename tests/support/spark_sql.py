@@ -28,7 +28,7 @@ for statement in sys.stdin:
         answer = [list(row) for row in spark.sql(json.loads(statement)).collect()]
     except Exception as error:
         answer = {"error": str(error)}
-    print(json.dumps(answer, default=str), flush=True)
+    print("answer", json.dumps(answer, default=str), flush=True)
 spark.stop()
 """
 
@@ -90,10 +90,12 @@ class SparkSql:
         self._send(statement)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
+        while line and not line.startswith("answer "):  # what Delta prints
+            line = self._process.stdout.readline()
         if not line:
             self._log.seek(0)
             raise RuntimeError(f"Spark ended:\n{self._log.read()[-5000:]}")
-        answer = json.loads(line)
+        answer = json.loads(line.removeprefix("answer "))
         if isinstance(answer, dict):
             raise RuntimeError(f"{statement}: {answer['error']}")
         return [tuple(row) for row in answer]
