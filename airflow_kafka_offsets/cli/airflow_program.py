@@ -9,7 +9,8 @@ from importlib import import_module
 from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
 from airflow_kafka_offsets.cli.arguments import Argument
-from airflow_kafka_offsets.cli.commands import COMMANDS, DESCRIPTION, SUMMARY, Command, Group
+from airflow_kafka_offsets.cli.commands import COMMANDS, DESCRIPTION, SUMMARY
+from airflow_kafka_offsets.cli.entries import Command, Group
 
 
 def command_group() -> GroupCommand:

@@ -10,7 +10,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES, from_attributes
 from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
-from airflow_kafka_offsets.operators.base import NO_INTERVAL, PipelineOperator
+from airflow_kafka_offsets.operators.base import NO_INTERVAL
+from airflow_kafka_offsets.operators.on_spark import PipelineOperator
 from airflow_kafka_offsets.sinks.fan_out import as_sink
 
 if TYPE_CHECKING:

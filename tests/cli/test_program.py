@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import Engine
 
-from airflow_kafka_offsets.cli.commands import COMMANDS, Group
+from airflow_kafka_offsets.cli.commands import COMMANDS
+from airflow_kafka_offsets.cli.entries import Group
 from airflow_kafka_offsets.cli.file_connections import DATABASE, DATABASE_FILE, KAFKA_CONFIG
 from airflow_kafka_offsets.cli.program import main, parser
 from scripts.command_reference import DOCUMENT, own_commands
