@@ -119,26 +119,29 @@ def test_every_alert_says_what_happened_and_what_to_do() -> None:
         assert rule["labels"]["severity"] in ("warning", "critical")
 
 
+@pytest.fixture(scope="module")
+def promtool(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Prometheus' own tool: that of the machine, or else that of Debian's package, which is unpacked and not installed."""
+    if (installed := shutil.which("promtool")) is not None:
+        return installed
+    own = BUILD / "promtool"
+    if not own.exists():
+        if shutil.which("apt-get") is None:
+            pytest.skip("there is neither promtool nor apt-get")
+        directory = tmp_path_factory.mktemp("debian")
+        # apt's own user must be able to write there.
+        directory.chmod(0o777)
+        subprocess.run(["apt-get", "download", "prometheus"], cwd=directory, check=True, capture_output=True)
+        (package,) = directory.glob("*.deb")
+        subprocess.run(["dpkg", "-x", package, directory / "prometheus"], check=True)
+        # Its other files have links to packages that are not there.
+        partial = shutil.copy(directory / "prometheus" / "usr" / "bin" / "promtool", BUILD / "promtool.partial")
+        Path(partial).rename(own)
+    return str(own)
+
+
 @pytest.mark.long
 class TestPromtool:
-    @pytest.fixture(scope="class")
-    def promtool(self, tmp_path_factory: pytest.TempPathFactory) -> str:
-        """Prometheus' own tool: that of the machine, or else that of Debian's package, which is unpacked and not installed."""
-        if (installed := shutil.which("promtool")) is not None:
-            return installed
-        unpacked = BUILD / "prometheus"
-        if not unpacked.exists():
-            if shutil.which("apt-get") is None:
-                pytest.skip("there is neither promtool nor apt-get")
-            directory = tmp_path_factory.mktemp("debian")
-            # apt's own user must be able to write there.
-            directory.chmod(0o777)
-            subprocess.run(["apt-get", "download", "prometheus"], cwd=directory, check=True, capture_output=True)
-            (package,) = directory.glob("*.deb")
-            subprocess.run(["dpkg", "-x", package, directory / "prometheus"], check=True)
-            shutil.copytree(directory / "prometheus", unpacked)
-        return str(unpacked / "usr" / "bin" / "promtool")
-
     @pytest.mark.parametrize("arguments", [("check", "rules", "alerts.yml"), ("test", "rules", "alerts_test.yml")])
     def test_the_alerts_load_and_fire_when_they_should(self, promtool: str, arguments: tuple[str, ...]) -> None:
         done = subprocess.run([promtool, *arguments], cwd=DASHBOARDS, capture_output=True, text=True, check=False)
