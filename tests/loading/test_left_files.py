@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from tests.support import fixtures
 from tests.support.archive import Archive
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory, names, rows
@@ -40,11 +39,7 @@ def loader(inline_loader: Loader) -> Loader:
     return inline_loader
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Any:
-    made = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield made
-    made.dispose()
+engine = fixtures.sqlite_engine
 
 
 def load(loader: Loader, name: str, **options: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -135,6 +136,14 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     else:
         url = f"sqlite:///{request.getfixturevalue('tmp_path')}/warehouse.db"
     made = sa.create_engine(url, hide_parameters=True)
+    yield made
+    made.dispose()
+
+
+# A module of one kind of database has `engine = fixtures.sqlite_engine`, or one of the others below.
+@pytest.fixture
+def sqlite_engine(tmp_path: Path) -> Iterator[Engine]:
+    made = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db", hide_parameters=True)
     yield made
     made.dispose()
 
