@@ -66,6 +66,7 @@ class SparkApplication:
         self._secret_properties = secret_properties
         self._error: Exception | None = None
         self._connection: socket.socket | None = None
+        self._received = b""
         with ExitStack() as stack:
             directory = Path(stack.enter_context(_job_directory()))
             application, package = write_application(directory)
@@ -154,11 +155,10 @@ class SparkApplication:
         self._connection = self._resources.enter_context(self._listener.accept()[0])
         # No other may connect.
         self._listener.close()
-        self._answers = self._resources.enter_context(self._connection.makefile(encoding="utf-8"))
         # If it is gone already, it gives no answer either.
         with suppress(ConnectionError):
             self._connection.sendall(f"{json.dumps(dict(self._secret_properties))}\n{job.to_json()}\n".encode())
-        return self._answer(job)
+        return self._outcome(job) if self._answer() == Answer.BEGUN else self._raise_end(job)
 
     def _next(self, job: StageJob) -> Answer:
         assert self._connection is not None
@@ -169,20 +169,27 @@ class SparkApplication:
             self._connection.sendall(f"{job.to_json()}\n".encode())
         except ConnectionError as error:
             raise ApplicationEndedError from error
-        answer = self._answer(job)
-        if answer == Answer.STOPPED:
+        if self._answer() != Answer.BEGUN:
             raise ApplicationEndedError
-        return answer
+        return self._outcome(job)
 
-    def _answer(self, job: StageJob) -> Answer:
+    def _outcome(self, job: StageJob) -> Answer:
+        return self._answer() or self._raise_end(job)
+
+    def _answer(self) -> Answer | None:
+        """Wait for an answer; return None where the application has ended."""
         assert self._connection is not None
-        line = ""
-        if _is_readable(self._connection, self._ended):
-            with suppress(ConnectionError):
-                line = self._answers.readline()
-        if not line:
-            self._raise_end(job)
-        return Answer(line.strip())
+        # A buffered reader could hold an answer back, for which the socket shows nothing.
+        while b"\n" not in self._received:
+            received = b""
+            if _is_readable(self._connection, self._ended):
+                with suppress(ConnectionError):
+                    received = self._connection.recv(4096)
+            if not received:
+                return None
+            self._received += received
+        line, _, self._received = self._received.partition(b"\n")
+        return Answer(line.decode())
 
     def _raise_end(self, job: StageJob) -> NoReturn:
         self._join()

@@ -1,7 +1,7 @@
 """The socket over which a submitted application gets its jobs, and what is secret: no file, argument or variable holds it.
 
-The launcher listens, in a directory that only its owner can enter, and sends lines of JSON: Spark properties, then jobs. For each job the
-application answers with a line. It ends when the launcher closes the socket, and at once where that happens while a job runs: the launcher
+The launcher listens, in a directory that only its owner can enter, and sends lines of JSON: Spark properties, then jobs. The
+application answers each job when it begins, and when it ends. It ends when the launcher closes the socket, and at once where that happens while a job runs: the launcher
 was killed, and nobody would commit what is staged.
 """
 
@@ -22,8 +22,9 @@ from airflow_kafka_offsets.spark.job import StageJob
 
 
 class Answer(StrEnum):
-    """What became of a job."""
+    """What the application says of a job: that it begins or does not, then what became of it."""
 
+    BEGUN = "begun"
     DONE = "done"
     FAILED = "failed"
     """The staging directory says why."""
@@ -53,16 +54,15 @@ class Jobs:
 
     def __iter__(self) -> Iterator[StageJob]:
         while (text := self._received.get()) is not None:
-            self._is_running = True
-            # The thread looks at both in the other order.
-            if self._is_closed:
-                self._end()
             yield StageJob.from_json(text)
 
     def answer(self, answer: Answer) -> None:
-        """Send what became of the last job."""
+        """Send an answer of the last job."""
         # Before the launcher can know it, and close the socket.
-        self._is_running = False
+        self._is_running = answer == Answer.BEGUN
+        # The thread looks at both in the other order.
+        if self._is_running and self._is_closed:
+            self._end()
         # Where the launcher is gone, there is no other job.
         with suppress(ConnectionError):
             self._socket.sendall(f"{answer}\n".encode())

@@ -55,6 +55,7 @@ def main(path: str) -> int:
         if application.is_stopped():
             jobs.answer(Answer.STOPPED)
             return 1
+        jobs.answer(Answer.BEGUN)
         display = MarkedLines()
         answer = _stage(application, job, display)
         display.end()
