@@ -11,7 +11,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from importlib.util import find_spec
@@ -23,11 +22,11 @@ from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.hooks.spark_application import ApplicationEndedError, SparkApplication
 from airflow_kafka_offsets.hooks.spark_log import FoldedLog
 from airflow_kafka_offsets.spark.display import Bar, is_watched
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.main import java_options
-from airflow_kafka_offsets.spark.package import write_job
+from airflow_kafka_offsets.spark.main import java_options, spark_need
 from airflow_kafka_offsets.spark.properties import REDACTION, read_defaults, split_secrets, weakness
 
 log = logging.getLogger(__name__)
@@ -67,7 +66,8 @@ class _Hook(SparkSubmitHook):
         super().__init__(**arguments)
         # The constructor takes properties, too; but they depend on the master, which only the constructor resolves.
         self._conf = {**_default_properties(self.resolved["master"]), **conf}
-        self._folded: FoldedLog | None = None
+        self.folded = FoldedLog(log, lambda: Bar() if is_watched() else None)
+        self._is_killed = False
 
     @property
     def resolved(self) -> Mapping[str, Any]:
@@ -77,17 +77,23 @@ class _Hook(SparkSubmitHook):
 
     def submit(self, application: str = "", **kwargs: Any) -> str | None:
         """Run spark-submit, and log what it prints as `spark_log` says."""
-        self._folded = FoldedLog(log, Bar() if is_watched() else None)
         # The command line is long, and the first of Spark's lines.
-        self._folded.fold()
+        self.folded.fold()
         try:
             return super().submit(application, **kwargs)
         finally:
-            self._folded.close()
+            self.folded.close()
+
+    def on_kill(self) -> None:
+        """Stop spark-submit, also if it is only about to be started."""
+        self._is_killed = True
+        super().on_kill()
 
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
-        assert self._folded is not None
-        super()._process_spark_submit_log(self._folded.others(itr))
+        # From here on there is a process.
+        if self._is_killed:
+            super().on_kill()
+        super()._process_spark_submit_log(self.folded.others(itr))
 
     def close(self) -> None:
         """Wait until spark-submit has exited, and close its pipe, which the hook leaves to the garbage collector."""
@@ -97,7 +103,7 @@ class _Hook(SparkSubmitHook):
 
 
 class SparkSubmitLauncher:
-    """Runs a job with `spark-submit`, in client deploy mode: the driver runs beside the task.
+    """Runs jobs in an application of `spark-submit`, in client deploy mode: the driver runs beside the task.
 
     :param conn_id: a connection of the official Spark provider
     :param conf: Spark properties; they take precedence over those that this package sets. Those that hold secrets are in no argument
@@ -111,7 +117,9 @@ class SparkSubmitLauncher:
         self.name = name
         self.last_batch: int | None = None
         """The batch that was last given to Spark."""
-        self._hook: _Hook | None = None
+        self._application: SparkApplication | None = None
+        self._need: tuple[bool, bool] | None = None
+        self._is_staging = self._is_cancelled = False
 
     def check(self, staging_dir: str | None) -> None:
         """Check, before anything is planned, that Spark can be launched.
@@ -150,28 +158,58 @@ class SparkSubmitLauncher:
         return weakness(hook.resolved["master"], {**_spark_defaults(), **self._conf})
 
     def __call__(self, job: StageJob) -> None:
+        """Stage a job in the application of the jobs before, or start one."""
         self.last_batch = job.batch_id
-        with tempfile.TemporaryDirectory(prefix="kafka-offsets-job-") as directory:
-            application, package = write_job(Path(directory), job, self._secrets)
-            hook = self._make_hook(py_files=str(package), application_args=[directory])
-            self._hook = hook
-            try:
-                hook.submit(str(application), env=_environment() | java_options(job, os.environ))
-            except BaseException:
-                # On a timeout Airflow raises an exception here, and calls on_kill only after it.
-                self.cancel()
-                raise
-            finally:
-                self._hook = None
-                hook.close()
+        self._is_staging, self._is_cancelled = True, False
+        try:
+            self._stage(job)
+        except BaseException:
+            # Its error is the one that is raised.
+            if self._application is not None and self._application.has_ended:
+                self._end()
+            raise
+        finally:
+            self._is_staging = False
 
     def cancel(self) -> None:
-        """Stop the application, if one is running."""
-        if self._hook is not None:
-            self._hook.on_kill()
+        """Stop the application, if it stages a job."""
+        if self._is_staging:
+            self._is_cancelled = True
+            if self._application is not None:
+                self._application.kill()
 
     def close(self) -> None:
-        """Do nothing: an application ends with its job."""
+        """End the application, if one is running."""
+        if not self._end():
+            log.warning("The Spark application ended with an error after its last batch, which is not affected")
+
+    def _end(self) -> bool:
+        """End the application, if one is running; return whether spark-submit had no error."""
+        application, self._application = self._application, None
+        return application is None or application.close() is None
+
+    def _stage(self, job: StageJob) -> None:
+        need = spark_need(job)
+        if self._need != need:
+            self.close()
+        if self._application is not None:
+            try:
+                self._application.stage(job)
+                return
+            except ApplicationEndedError:
+                log.warning(
+                    "The Spark application ended after the batch before, and batch %d starts another", job.batch_id
+                )
+                self._end()
+        self._need = need
+        self._application = SparkApplication(
+            lambda package, path: self._make_hook(py_files=package, application_args=[path]),
+            _environment() | java_options(job, os.environ),
+            self._secrets,
+        )
+        if self._is_cancelled:
+            self._application.kill()
+        self._application.stage(job)
 
     def _make_hook(self, **arguments: Any) -> _Hook:
         return _Hook(conf=self._conf, conn_id=self._conn_id, name=self.name, **arguments)

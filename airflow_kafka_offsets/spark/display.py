@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _MARKED = re.compile(r"\[kafka-offsets(?: (\d+)/(\d+))?\] (.*)")
 
+END_OF_JOB = "[kafka-offsets end]"
+"""The line after all lines of a job."""
+
 
 class Display(Protocol):
     """Shows what a batch does."""
@@ -54,6 +57,10 @@ class Lines:
 
 class MarkedLines(Lines):
     """Prints lines with a mark, for the task that submitted the application."""
+
+    def end(self) -> None:
+        """Print that all lines of the job are printed."""
+        self._print(END_OF_JOB)
 
     def line(self, text: str) -> None:
         self._print("\n".join(f"[kafka-offsets] {line}" for line in text.splitlines()))

@@ -24,8 +24,8 @@ from airflow_kafka_offsets.writers.row_writer import RowWriter
 class StageJob:
     """One attempt to stage a batch.
 
-    :param kafka_config: librdkafka configuration; holds secrets, and reaches the driver in a file that only its owner can read, and
-        executors as `split_config` says
+    :param kafka_config: librdkafka configuration; holds secrets, and reaches the driver over the `job_socket`, and executors as
+        `split_config` says
     :param connections: those that the format names, and the storage of the sink; they hold secrets, too
     :param columns: of a decoded row
     :param transform: what `Transform.prepared` returned, or None

@@ -11,7 +11,6 @@ Without any of these the same rows would be staged, later. They matter for small
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import traceback
@@ -19,15 +18,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.abc import MetaPathFinder
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.core.text import count, shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, StagingError, TransformError
-from airflow_kafka_offsets.spark.display import MarkedLines
+from airflow_kafka_offsets.spark.display import Display, MarkedLines
 from airflow_kafka_offsets.spark.driver import run, stage_files
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.package import JOB, SECRET_PROPERTIES
+from airflow_kafka_offsets.spark.job_socket import Answer, Jobs
 from airflow_kafka_offsets.spark.split_config import split_config
 from airflow_kafka_offsets.spark.tasks import report_failure, stage_slices
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -35,28 +33,44 @@ from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.transforms.transform import DataFrameTransform
 from airflow_kafka_offsets.transforms.user_errors import from_text
 
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 
 # Up to so many rows, optimizing the code of a transform takes longer than it saves; with three times as many it breaks even.
 _FEW_ROWS = 1_000_000
 
 
-def main(directory: str) -> int:
-    """Stage the batch of a job file.
+def main(path: str) -> int:
+    """Stage the jobs that a launcher sends.
 
-    :param directory: the directory that `package.write_job` wrote into
+    :param path: of the launcher's socket
     :return: the exit status
     """
-    texts = {}
-    for name in (JOB, SECRET_PROPERTIES):
-        file = Path(directory) / name
-        texts[name] = file.read_text(encoding="utf-8")
-        # They hold credentials, and only this process needs them. The launcher may be killed before it removes the directory.
-        file.unlink()
-    job, properties = StageJob.from_json(texts[JOB]), json.loads(texts[SECRET_PROPERTIES])
+    jobs = Jobs(path)
+    application = Application(jobs.properties())
+    for job in jobs:
+        if application.is_stopped():
+            jobs.answer(Answer.STOPPED)
+            return 1
+        jobs.answer(Answer.BEGUN)
+        display = MarkedLines()
+        answer = _stage(application, job, display)
+        display.end()
+        jobs.answer(answer)
+    return 0
+
+
+def _stage(application: Application, job: StageJob, display: Display) -> Answer:
+    """Stage a job, and report its failure in the staging directory.
+
+    :raises Exception: no task has reported the failure: Spark, or this process, may be in any state
+    """
     sys.path.extend(path for path in job.python_path if path not in sys.path)
     try:
-        _run_submitted(job, properties)
+        application.stage(job, display)
     except KafkaOffsetsError as error:
         report_failure(StagingDirectory(job.staging_uri), error)
         if isinstance(error, TransformError):
@@ -64,14 +78,16 @@ def main(directory: str) -> int:
             sys.stderr.write(f"TransformError: {error}\n")
         else:
             traceback.print_exc()
-        return 1
+        return Answer.FAILED
     except Exception as error:
         # The report of a task says more than Spark's exception.
         staging = StagingDirectory(job.staging_uri)
         if not staging.find("failure-"):
             report_failure(staging, failure(job.batch_id, error, job.dataframe_transform))
-        raise
-    return 0
+            raise
+        traceback.print_exc()
+        return Answer.FAILED
+    return Answer.DONE
 
 
 def failure(batch_id: int, error: Exception, transform: DataFrameTransform | None = None) -> KafkaOffsetsError:
@@ -95,33 +111,72 @@ def failure(batch_id: int, error: Exception, transform: DataFrameTransform | Non
     return StagingError(f"Spark did not stage batch {batch_id}: {cause}")
 
 
-def _run_submitted(job: StageJob, properties: dict[str, Any]) -> None:
-    """Stage a batch in an application that does nothing else.
+class Application:
+    """Spark in an application that does nothing else, started as the first job needs it.
 
     :param properties: those of Spark's that hold secrets
     """
-    display = MarkedLines()
-    display.line(f"Batch {job.batch_id}: {count(job.offsets, 'offset')} in {count(len(job.slices), 'slice')} for Spark")
-    if job.dataframe_transform is not None:
-        from pyspark.sql import SparkSession
 
-        with hidden_pandas():
-            session = SparkSession.builder.config(map=properties).getOrCreate()
-        run(session, job, display)
-        return
-    without_pandas()
-    from pyspark import SparkConf, SparkContext
+    def __init__(self, properties: Mapping[str, Any]) -> None:
+        self._properties = dict(properties)
+        self._session: SparkSession | None = None
+        self._context: SparkContext | None = None
 
-    job = split_config(job)
+    def is_stopped(self) -> bool:
+        """Return whether Spark was started, and was stopped since, for example by the cluster."""
+        from py4j.protocol import Py4JError
 
-    def stage(numbers: Iterable[int]) -> Iterator[StagedFile]:
-        if job.batch_transform is None or not job.batch_transform.runs_python:
-            without_pandas()
-        return stage_slices(job, numbers)
+        try:
+            return self._context is not None and self._context._jsc.sc().isStopped()
+        except Py4JError:
+            # Its JVM has ended.
+            return True
 
-    context = SparkContext.getOrCreate(SparkConf().setAll(list(properties.items())))
-    tasks = context.parallelize(range(len(job.tasks)), len(job.tasks))
-    stage_files(job, tasks.mapPartitions(stage).collect, display)
+    def stage(self, job: StageJob, display: Display) -> None:
+        """Stage a job that needs the same of Spark as the first one; see `spark_need`."""
+        display.line(
+            f"Batch {job.batch_id}: {count(job.offsets, 'offset')} in {count(len(job.slices), 'slice')} for Spark"
+        )
+        if job.dataframe_transform is not None:
+            run(self._sql(), job, display)
+        else:
+            self._stage_without_sql(split_config(job), display)
+
+    def _sql(self) -> SparkSession:
+        if self._session is None:
+            from pyspark.sql import SparkSession
+
+            with hidden_pandas():
+                self._session = SparkSession.builder.config(map=self._properties).getOrCreate()
+            self._context = self._session.sparkContext
+        else:
+            # What the transform of the batch before has cached.
+            self._session.catalog.clearCache()
+        return self._session
+
+    def _stage_without_sql(self, job: StageJob, display: Display) -> None:
+        without_pandas()
+        from pyspark import SparkConf, SparkContext
+
+        def stage(numbers: Iterable[int]) -> Iterator[StagedFile]:
+            if not runs_python(job):
+                without_pandas()
+            return stage_slices(job, numbers)
+
+        if self._context is None:
+            self._context = SparkContext.getOrCreate(SparkConf().setAll(list(self._properties.items())))
+        tasks = self._context.parallelize(range(len(job.tasks)), len(job.tasks))
+        stage_files(job, tasks.mapPartitions(stage).collect, display)
+
+
+def runs_python(job: StageJob) -> bool:
+    """Return whether Python code of the user runs where records are decoded, which may want pandas."""
+    return job.batch_transform is not None and job.batch_transform.runs_python
+
+
+def spark_need(job: StageJob) -> tuple[bool, bool]:
+    """Return what an application decides once, and what its other jobs must therefore need, too."""
+    return job.dataframe_transform is not None, runs_python(job)
 
 
 def java_options(job: StageJob, environment: Mapping[str, str]) -> dict[str, str]:

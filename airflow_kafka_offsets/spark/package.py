@@ -1,14 +1,9 @@
-"""Write the files that are submitted with a job: this package, the application that calls `main`, and the job itself."""
+"""Write the files that are submitted: this package, and the application that calls `main`. Jobs come over the `job_socket`."""
 
 from __future__ import annotations
 
-import json
-import os
 import zipfile
-from collections.abc import Mapping
 from pathlib import Path
-
-from airflow_kafka_offsets.spark.job import StageJob
 
 _APPLICATION = """\
 import sys
@@ -19,23 +14,12 @@ sys.exit(main(sys.argv[1]))
 """
 
 
-# The files that hold secrets: Kafka's configuration is in that of the job.
-JOB, SECRET_PROPERTIES = "job.json", "secret-properties.json"
+def write_application(directory: Path) -> tuple[Path, Path]:
+    """Write what is submitted into a directory that only its owner can enter.
 
-
-def write_job(directory: Path, job: StageJob, secret_properties: Mapping[str, str]) -> tuple[Path, Path]:
-    """Write a job's files into a directory that only its owner can enter.
-
-    What is secret is in these files, and in no argument, environment variable or property of Spark's command line.
-
-    :param secret_properties: Spark properties that the application sets itself
-    :return: the application to submit, and the archive for `--py-files`
+    :return: the application, and the archive for `--py-files`
     """
     directory.chmod(0o700)
-    for name, text in ((JOB, job.to_json()), (SECRET_PROPERTIES, json.dumps(dict(secret_properties)))):
-        descriptor = os.open(directory / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
     application = directory / "application.py"
     application.write_text(_APPLICATION, encoding="utf-8")
     return application, write_package(directory / "airflow_kafka_offsets.zip")

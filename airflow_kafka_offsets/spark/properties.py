@@ -1,4 +1,4 @@
-"""Which Spark properties hold secrets, which go to the application in a file of its owner, never on a command line; and whether
+"""Which Spark properties hold secrets, which go to the application over the `job_socket`, never on a command line; and whether
 properties protect what Spark's processes send to each other.
 
 Spark hides in its own logs and event logs what `spark.redaction.regex` names; `REDACTION` names the same as this module. DAG files
@@ -37,7 +37,7 @@ def refuse_literal_secrets(conf: object) -> None:
         if _is_secret(str(name)) and isinstance(value, str) and "{{" not in value:
             raise ConfigurationError(
                 f"spark_conf[{name!r}] holds a secret, and everybody who may see the DAG could read it. Take it from a connection, as "
-                "in '{{ conn.lake.password }}': it then reaches Spark in a file that only its owner can read"
+                "in '{{ conn.lake.password }}': it then reaches Spark over a socket that only its owner can reach"
             )
 
 

@@ -1,7 +1,7 @@
 """Kafka's configuration on its way to the executors: in two halves, either of which is random bytes without the other.
 
 One half is a file in the staging directory. The other is in the code that Spark sends to the executors, which Spark neither
-authenticates nor encrypts by default: who reads that has no secret. `main` gets the configuration in a file of its own.
+authenticates nor encrypts by default: who reads that has no secret. `main` gets the configuration over the `job_socket`.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def from_text(what: str, text: str) -> Callable[..., Any]:
             f"{what} was sent by the Airflow worker as code of Python {python}, and Spark runs Python {_PYTHON}: have both run the same"
         )
     try:
-        # The worker wrote it, into a file that only its owner may read, or into the code that Spark sends.
+        # The worker wrote it, into the job that only its application gets, or into the code that Spark sends.
         sources, pickled = pickle.loads(base64.b64decode(encoded))  # noqa: S301
         install({name: Source(*source) for name, source in sources.items()})
         function: Callable[..., Any] = pickle.loads(pickled)  # noqa: S301

@@ -108,10 +108,12 @@ class Drawn(Lines):
 
 def test_a_bar_takes_the_place_of_progress_in_lines(caplog: pytest.LogCaptureFixture) -> None:
     bar = Drawn()
-    folded = FoldedLog(logging.getLogger(__name__), bar)
+    folded = FoldedLog(logging.getLogger(__name__), lambda: bar)
     with caplog.at_level(logging.INFO):
+        folded.begin_job()
         assert list(folded.others(line for line in PRINTED.splitlines() if line.startswith("[kafka"))) == []
         folded.close()
+        folded.end_job()
 
     assert (bar.seen, bar.is_closed) == ([(4, 10)], True)
     assert caplog.messages == ["Batch 3: 10 offsets in 2 slices for Spark"]

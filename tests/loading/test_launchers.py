@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from airflow_kafka_offsets import Json
@@ -55,7 +57,7 @@ def test_by_a_replay(inline_loader: Loader, orders: str, fails: bool) -> None:
 @pytest.mark.parametrize("transform", [None, "tests.loading.test_transforms.twice"])
 def test_by_a_replay_of_dead_letters(inline_loader: Loader, orders: str, transform: str | None) -> None:
     produce(inline_loader.kafka, orders, [b"{"])
-    dead = {"on_bad_record": "dead_letter", "value_format": Json("id BIGINT, name STRING")}
+    dead: dict[str, Any] = {"on_bad_record": "dead_letter", "value_format": Json("id BIGINT, name STRING")}
     inline_loader(orders, **dead)
     launcher = Fails()
     try:

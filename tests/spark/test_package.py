@@ -8,7 +8,6 @@ import sys
 import time
 import zipfile
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -17,7 +16,7 @@ from airflow_kafka_offsets.core.offsets import Slice
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.formats.row_columns import row_columns
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.package import write_job, write_package
+from airflow_kafka_offsets.spark.package import write_application, write_package
 from airflow_kafka_offsets.staging.rows import TargetColumns
 
 JOB = StageJob(
@@ -35,64 +34,25 @@ JOB = StageJob(
     connections={"registry": {"url": "https://registry", "bearer.auth.token": "5ecret"}},
 )
 
-PROPERTIES = {"spark.hadoop.fs.s3a.secret.key": "5ecret too"}
 
+class TestApplication:
+    def test_only_its_owner_can_enter_its_directory(self, tmp_path: Path) -> None:
+        tmp_path.chmod(0o777)
+        write_application(tmp_path)
+        assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
 
-class JobFiles(NamedTuple):
-    directory: Path
-    application: Path
-    package: Path
-
-
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
-
-
-@pytest.fixture
-def written(tmp_path: Path) -> JobFiles:
-    before = os.umask(0)
-    try:
-        return JobFiles(tmp_path, *write_job(tmp_path, JOB, PROPERTIES))
-    finally:
-        os.umask(before)
-
-
-class TestJob:
-    @pytest.mark.parametrize("name", ["job.json", "secret-properties.json"])
-    def test_secrets_are_readable_by_their_owner_alone(self, written: JobFiles, name: str) -> None:
-        assert mode(written.directory / name) == 0o600
-        assert mode(written.directory) == 0o700
-
-    def test_the_job_is_the_one_that_was_given(self, written: JobFiles) -> None:
-        assert StageJob.from_json((written.directory / "job.json").read_text()) == JOB
-
-    def test_the_properties_are_those_that_were_given(self, written: JobFiles) -> None:
-        assert json.loads((written.directory / "secret-properties.json").read_text()) == PROPERTIES
-
-    def test_the_secrets_are_in_these_files_alone(self, written: JobFiles) -> None:
-        holding = [
-            path.name
-            for path in written.directory.iterdir()
-            if b"5ecret" in path.read_bytes()
-            or (zipfile.is_zipfile(path) and any(b"5ecret" in content for content in contents(path).values()))
-        ]
-        assert sorted(holding) == ["job.json", "secret-properties.json"]
-
-    def test_a_job_that_is_there_already_is_not_overwritten(self, written: JobFiles) -> None:
-        with pytest.raises(FileExistsError):
-            write_job(written.directory, JOB, {})
-
-    def test_the_application_runs_the_job_of_the_directory_it_is_given(self, written: JobFiles) -> None:
+    def test_it_stages_the_jobs_of_the_socket_that_it_is_given(self, tmp_path: Path) -> None:
+        application, package = write_application(tmp_path)
         code = (
             "import runpy, sys\n"
             "from airflow_kafka_offsets.spark import main\n"
-            "main.main = lambda directory: print('job in', directory) or 7\n"
-            f"sys.argv = ['application.py', {str(written.directory)!r}]\n"
-            f"runpy.run_path({str(written.application)!r}, run_name='__main__')\n"
+            "main.main = lambda path: print('jobs of', path) or 7\n"
+            "sys.argv = ['application.py', '/jobs']\n"
+            f"runpy.run_path({str(application)!r}, run_name='__main__')\n"
         )
-        done = run(code, written.package)
+        done = run(code, package)
         assert done.returncode == 7
-        assert done.stdout == f"job in {written.directory}\n"
+        assert done.stdout == "jobs of /jobs\n"
 
 
 def contents(archive: Path) -> dict[str, bytes]:

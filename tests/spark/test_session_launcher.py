@@ -154,7 +154,8 @@ def test_a_job_is_interrupted_by_a_tag_of_its_own_until_it_ends(monkeypatch: pyt
         assert threads.submit(lambda: spark.tags.of_this_thread).result() == set()
     wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "interrupt"], 30, "its end")
     interrupted = list(spark.tags.interrupted)
-    assert set(interrupted) == of_job and len(of_job) == 1
+    assert set(interrupted) == of_job
+    assert len(of_job) == 1
 
     launcher.cancel()
     monkeypatch.setattr(session_launcher, "run", lambda *_: of_job.update(spark.tags.of_this_thread))

@@ -112,7 +112,7 @@ class Sent:
 
 @pytest.mark.parametrize(
     "run",
-    [lambda spark, job: driver.run(spark, job, Lines()), lambda _, job: main._run_submitted(job, {})],
+    [lambda spark, job: driver.run(spark, job, Lines()), lambda _, job: main.Application({}).stage(job, Lines())],
     ids=["session", "application"],
 )
 def test_no_code_that_is_sent_holds_a_credential(

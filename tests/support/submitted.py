@@ -1,0 +1,83 @@
+"""A spark-submit without Spark: the application's own loop in a process of its own, which stages jobs there.
+
+What a job does in it is in its `group_id`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_kafka_offsets.spark.job import StageJob
+from tests.spark.test_package import JOB
+
+SUBMIT = """\
+#!{python}
+import json, os, signal, sys, time
+from pathlib import Path
+from airflow_kafka_offsets.exceptions import RecordError, StagingError
+from airflow_kafka_offsets.spark import main
+
+class Application(main.Application):
+    def stage(self, job, display):
+        directory = Path(job.staging_uri)
+        display.line(f"Batch {{job.batch_id}}: staged")
+        process = {{"pid": os.getpid(), "properties": self._properties, "kafka": dict(job.kafka_config), "argv": sys.argv}}
+        (directory / "process.tmp").write_text(json.dumps(process))
+        (directory / "process.tmp").rename(directory / f"process-{{job.batch_id}}.json")
+        if job.group_id == "hangs":
+            time.sleep(600)
+        elif job.group_id == "dies":
+            os._exit(3)
+        elif job.group_id == "raises":
+            raise MemoryError("no room")
+        elif job.group_id == "is_refused":
+            raise StagingError("not like this")
+
+    def is_stopped(self):
+        return Path("{stopped}").exists()
+
+main.Application = Application
+print("26/11/23 01:00:00 WARN Utils: Set SPARK_LOCAL_IP", flush=True)
+status = main.main(sys.argv[-1])
+print("26/11/23 01:00:09 WARN Utils: the end", flush=True)
+sys.exit(status)
+"""
+
+
+class Submitted:
+    """Jobs, and the processes that staged them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.staging = directory / "staging"
+        self.staging.mkdir()
+        self.stopped = directory / "stopped"
+        programs = directory / "bin"
+        programs.mkdir()
+        (programs / "spark3-submit").write_text(SUBMIT.format(python=sys.executable, stopped=self.stopped))
+        (programs / "spark3-submit").chmod(0o755)
+        connection = {"conn_type": "spark", "host": "local[2]", "extra": {"spark-binary": "spark3-submit"}}
+        self.environment = {"PATH": str(programs), "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(connection)}
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("PATH", self.environment["PATH"], prepend=":")
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", self.environment["AIRFLOW_CONN_SPARK_DEFAULT"])
+
+    def job(self, batch_id: int, does: str = "is_staged", **others: Any) -> StageJob:
+        return replace(JOB, batch_id=batch_id, group_id=does, slices=(), staging_uri=str(self.staging), **others)
+
+    def process(self, batch_id: int) -> dict[str, Any]:
+        """What the process that had a job knew."""
+        found: dict[str, Any] = json.loads((self.staging / f"process-{batch_id}.json").read_text())
+        return found
+
+    def pids(self, *batch_ids: int) -> list[int]:
+        return [self.process(batch_id)["pid"] for batch_id in batch_ids]
+
+    def has_begun(self, batch_id: int) -> bool:
+        return (self.staging / f"process-{batch_id}.json").exists()
