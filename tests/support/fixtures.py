@@ -24,19 +24,32 @@ from tests.support.memory_log import MemoryLog
 _ALL, _WITHOUT_THE_BROKER = True, False
 _SQLITE_IN_SOAK = {
     "cli/": _ALL,
+    "docs/test_runbook": _ALL,
+    "letters/test_retention": _ALL,
     "cli/test_import": _WITHOUT_THE_BROKER,
     "cli/test_rewind": _WITHOUT_THE_BROKER,
     "loading/test_bounds_of_loads": _WITHOUT_THE_BROKER,
     "loading/test_changed_logs": _WITHOUT_THE_BROKER,
     "loading/test_clean_up": _WITHOUT_THE_BROKER,
     "loading/test_crash_sweep": _ALL,
+    "loading/test_damaged_files": _ALL,
     "loading/test_dead_letters": _WITHOUT_THE_BROKER,
+    "loading/test_mirror": _ALL,
+    "loading/test_new_fields": _ALL,
     "loading/test_older_ledger": _WITHOUT_THE_BROKER,
+    "loading/test_protobuf_loads": _ALL,
     "loading/test_races": _ALL,
+    "loading/test_staged_again": _ALL,
     "loading/test_starts": _WITHOUT_THE_BROKER,
+    "loading/test_transforms": _ALL,
     "replaying/": _ALL,
     "rewinding/": _WITHOUT_THE_BROKER,
+    "rewinding/test_kafka_tool": _ALL,
     "rewinding/test_rewind_races": _ALL,
+    "sensors/": _ALL,
+    "sinks/test_callable_operations": _ALL,
+    "sinks/test_fan_out": _ALL,
+    "sinks/test_upsert_operations": _ALL,
 }
 
 # Modules whose matrices have MariaDB as well, by the beginning of their names: every day, or in `make soak`. The longest beginning
