@@ -91,7 +91,9 @@ def _planned_in(kafka: KafkaBroker, engine: Engine, group_id: str, topics: Itera
             launched.append(time.monotonic())
             raise StagingError("only the plan is measured")
 
-        def on_kill(self) -> None: ...
+        def cancel(self) -> None: ...
+
+        def close(self) -> None: ...
 
     began = time.monotonic()
     try:

@@ -159,16 +159,19 @@ class SparkSubmitLauncher:
                 hook.submit(str(application), env=_environment() | java_options(job, os.environ))
             except BaseException:
                 # On a timeout Airflow raises an exception here, and calls on_kill only after it.
-                self.on_kill()
+                self.cancel()
                 raise
             finally:
                 self._hook = None
                 hook.close()
 
-    def on_kill(self) -> None:
+    def cancel(self) -> None:
         """Stop the application, if one is running."""
         if self._hook is not None:
             self._hook.on_kill()
+
+    def close(self) -> None:
+        """Do nothing: an application ends with its job."""
 
     def _make_hook(self, **arguments: Any) -> _Hook:
         return _Hook(conf=self._conf, conn_id=self._conn_id, name=self.name, **arguments)

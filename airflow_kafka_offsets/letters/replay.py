@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -89,7 +90,7 @@ def replay_letters(
     :param letters: which ones
     :param pipeline: as it is now; its group is that of the letters
     :param engine: the database of the target and the positions
-    :param launcher: runs a transform of DataFrames; without one, no Spark is started
+    :param launcher: runs a transform of DataFrames, and is closed at the end; without one, no Spark is started
     :param corrected: values to decode instead of those that the letters hold; only these letters are replayed then
     :param who: who does it, for the history; None is the user of this process
     :param reason: why, for the history
@@ -98,7 +99,10 @@ def replay_letters(
     :raises ConfigurationError: they belong into another target, there is no such group, or a transform of DataFrames has no launcher
     :raises KafkaOffsetsError: see `exceptions`
     """
-    with translated_errors(f"The dead letters of group {letters.group_id!r} were not replayed to the end"):
+    with (
+        translated_errors(f"The dead letters of group {letters.group_id!r} were not replayed to the end"),
+        closing(launcher) if launcher is not None else nullcontext(),
+    ):
         pipeline = pipeline.prepared(connections or {}, engine)
         columns = pipeline.check()
         if pipeline.needs_spark_sql:

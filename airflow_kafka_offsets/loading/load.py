@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -61,14 +61,14 @@ def load(
     :param kafka_config: librdkafka configuration
     :param engine: the database of the target and the positions; sessions of Postgres have the settings of `database.session` from
         then on
-    :param launcher: how Spark is started, for example `SessionLauncher(spark)`
+    :param launcher: how Spark is started, for example `SessionLauncher(spark)`; closed at the end
     :param run: who loads; the attempts of one task instance share the end offsets that its first attempt captured
     :param on_commit: called after each commit; an exception that it raises is logged, and the load continues
     :param connections: of the formats, such as that of a schema registry: `{"registry": {"url": "https://…"}}`
     :raises KafkaOffsetsError: see `exceptions`; `retriable` says whether loading again can help
     """
     options = options or LoadOptions()
-    with translated_errors(f"Group {pipeline.group_id!r} was not loaded to the end"):
+    with translated_errors(f"Group {pipeline.group_id!r} was not loaded to the end"), closing(launcher):
         pipeline = pipeline.prepared(connections or {}, engine)
         columns = pipeline.check()
         options.check()

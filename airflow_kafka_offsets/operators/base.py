@@ -247,7 +247,7 @@ class PipelineOperator(GroupOperator):
         """Stop Spark when Airflow stops the task; the next try resumes the batch."""
         self._stopped = True
         if self._launcher is not None:
-            self._launcher.on_kill()
+            self._launcher.cancel()
 
     @property
     def last_batch(self) -> int | None:

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -92,7 +93,7 @@ def replay(
     :param bounds: `OffsetBounds`, `TimeBounds`, `BatchBounds`, or a mapping such as `{"orders": {0: (10, 20)}}`
     :param kafka_config: librdkafka configuration
     :param engine: the database of the target and the history
-    :param launcher: how Spark is started, for example `SessionLauncher(spark)`
+    :param launcher: how Spark is started, for example `SessionLauncher(spark)`; closed at the end
     :param max_records: the most offsets of one batch; batches are replayed one after another
     :param on_data_loss: fail, or skip records of the range that are gone, and record the gap
     :param replace: remove the rows and dead letters that the group's batches wrote of these offsets, in the transaction that
@@ -120,7 +121,7 @@ def replay(
             f"Rows of a span of time are replaced by their timestamps, of which tables on {engine.dialect.name} may not keep the "
             f"milliseconds: with all_records, replace=True works on {' and '.join(_EXACT_TIMES)}"
         )
-    with translated_errors(not_finished):
+    with translated_errors(not_finished), closing(launcher):
         context = LoadContext.prepare(
             pipeline,
             columns,

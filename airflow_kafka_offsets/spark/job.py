@@ -115,9 +115,9 @@ class StageJob:
 
 
 class Launcher(Protocol):
-    """Runs the Spark application for a job, and returns when it has finished.
+    """Stages one job after another on Spark.
 
-    `session_launcher` and `hooks.spark` implement it. A launcher knows nothing of batches, positions and targets.
+    `session_launcher` and `hooks.spark` implement it. A launcher knows nothing of positions and targets.
     """
 
     def check(self, staging_dir: str | None) -> None:
@@ -129,8 +129,15 @@ class Launcher(Protocol):
     def __call__(self, job: StageJob) -> None:
         """Stage a job, and raise an exception if that fails.
 
-        An error that the application left in the staging directory takes precedence over the exception.
+        The first call may start an application, which later calls use. It may come from another thread than the one that calls
+        `cancel` or `close`. An error that the application left in the staging directory takes precedence over the exception.
         """
 
-    def on_kill(self) -> None:
-        """Stop the application, if one is running: Airflow stops the task."""
+    def cancel(self) -> None:
+        """Stop the job that is running, if there is one, and wait for nothing; the call that stages it raises.
+
+        Airflow stops the task, or the batch before this one cannot be committed.
+        """
+
+    def close(self) -> None:
+        """End the application, if one is running; no job is running. A later call starts another."""

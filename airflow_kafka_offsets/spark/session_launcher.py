@@ -5,6 +5,10 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
+import threading
+import uuid
+from collections.abc import Callable
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
 # Contexts whose executors have this package. Without this, each batch would send it again.
 _with_package: WeakSet[SparkContext] = WeakSet()
 
+_INTERRUPT_SECONDS = 0.2
+
 
 class SessionLauncher:
     """Stages batches in a session that belongs to the caller.
@@ -32,6 +38,7 @@ class SessionLauncher:
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        self._running: _Running | None = None
 
     def check(self, staging_dir: str | None) -> None:
         """Check nothing: the session is running, and only its owner knows whether its executors share a directory with this process."""
@@ -39,21 +46,69 @@ class SessionLauncher:
     def __call__(self, job: StageJob) -> None:
         """Send this package to the executors of the session, and stage a batch in it."""
         spark = self._spark
-        # Spark Connect, whose module is not imported, since it needs gRPC. Spark 3.5 has addArtifacts for it only.
-        if any(kind.__module__ == "pyspark.sql.connect.session" for kind in type(spark).__mro__):
+        # Spark 3.5 has addArtifacts for Spark Connect only.
+        if _is_connect(spark):
             # Adding the same archive again does nothing.
             spark.addArtifacts(str(_archive()), pyfile=True)
         elif spark.sparkContext not in _with_package:
             spark.sparkContext.addPyFile(str(_archive()))
             _with_package.add(spark.sparkContext)
-        display = display_here()
-        try:
-            run(spark, job, display)
-        finally:
-            display.close()
+        with closing(display_here()) as display, _Running(spark) as self._running:
+            try:
+                run(spark, job, display)
+            finally:
+                self._running = None
 
-    def on_kill(self) -> None:
+    def cancel(self) -> None:
+        """Interrupt the job that is running, if there is one; the session stays."""
+        if (running := self._running) is not None:
+            running.interrupt()
+
+    def close(self) -> None:
         """Do nothing: the session belongs to the caller, who stops it."""
+
+
+class _Running:
+    """A job that is running in a session, which a tag of its own tells from the other jobs there.
+
+    Tags belong to threads: enter it in the thread that calls Spark.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._tag = f"kafka-offsets-{uuid.uuid4().hex}"
+        self._add: Callable[[str], object]
+        self._remove: Callable[[str], object]
+        self._cancel: Callable[[str], object]
+        if _is_connect(spark):
+            self._add, self._remove, self._cancel = spark.addTag, spark.removeTag, spark.interruptTag
+        else:
+            # A classic session of Spark 3.5 has no tags, but its context has.
+            context = spark.sparkContext
+            self._add, self._remove, self._cancel = context.addJobTag, context.removeJobTag, context.cancelJobsWithTag
+        self._ended = threading.Event()
+
+    def __enter__(self) -> _Running:
+        self._add(self._tag)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._remove(self._tag)
+
+    def interrupt(self) -> None:
+        """Interrupt the job, and wait for nothing."""
+        threading.Thread(target=self._interrupt, name="interrupt", daemon=True).start()
+
+    def _interrupt(self) -> None:
+        # Spark interrupts what it runs at that moment: before the job is submitted, that is nothing.
+        while not self._ended.is_set():
+            self._cancel(self._tag)
+            self._ended.wait(_INTERRUPT_SECONDS)
+
+
+def _is_connect(spark: SparkSession) -> bool:
+    """Return whether it is a session of Spark Connect, whose module is not imported, since it needs gRPC."""
+    return any(kind.__module__ == "pyspark.sql.connect.session" for kind in type(spark).__mro__)
 
 
 @cache

@@ -37,7 +37,7 @@ class TimedOut(BaseException):
     """As Airflow's AirflowTaskTimeout, which is raised in the middle of a task by a signal."""
 
 
-@pytest.mark.parametrize("stopped_by", ["on_kill", pytest.param("time-out", marks=pytest.mark.long)])
+@pytest.mark.parametrize("stopped_by", ["cancel", pytest.param("time-out", marks=pytest.mark.long)])
 def test_a_task_that_is_stopped_leaves_no_process_and_no_secret(
     monkeypatch: pytest.MonkeyPatch, postgres_loader: Loader, tmp_path: Path, stopped_by: str
 ) -> None:
@@ -59,8 +59,8 @@ def test_a_task_that_is_stopped_leaves_no_process_and_no_secret(
         assert not [name for name in java.environ() if name.startswith("AIRFLOW_CONN_")]
         assert not list(Path(application).parent.glob("*.json"))
         seen.append(application)
-        if stopped_by == "on_kill":
-            launcher.on_kill()
+        if stopped_by == "cancel":
+            launcher.cancel()
         else:
             os.kill(os.getpid(), signal.SIGUSR1)
 
@@ -71,7 +71,7 @@ def test_a_task_that_is_stopped_leaves_no_process_and_no_secret(
             produce(broker, "orders", names(0, 1000))
             stopper = threading.Thread(target=stop_while_spark_reads)
             stopper.start()
-            with pytest.raises(StagingError if stopped_by == "on_kill" else TimedOut):
+            with pytest.raises(StagingError if stopped_by == "cancel" else TimedOut):
                 load(
                     postgres_loader.pipeline(["orders"], staging_dir=str(tmp_path)),
                     kafka_config={"bootstrap.servers": broker.bootstrap_servers},

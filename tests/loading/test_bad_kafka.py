@@ -142,8 +142,11 @@ class StopsTheBroker:
         self._broker.stop()
         self._launcher(job)
 
-    def on_kill(self) -> None:
-        self._launcher.on_kill()
+    def cancel(self) -> None:
+        self._launcher.cancel()
+
+    def close(self) -> None:
+        self._launcher.close()
 
 
 def test_reading_that_stalls_says_where_and_why(postgres_loader: Loader) -> None:

@@ -61,7 +61,10 @@ def test_spark_that_fails_for_its_own_reasons_is_a_staging_error(
         def __call__(self, job: object) -> None:
             raise RuntimeError("no room on the cluster")
 
-        def on_kill(self) -> None:
+        def cancel(self) -> None:
+            """Nothing runs."""
+
+        def close(self) -> None:
             """Nothing runs."""
 
     with pytest.raises(StagingError, match=r"Spark did not stage batch 1: no room on the cluster"):

@@ -23,7 +23,7 @@ KINDS = pytest.mark.parametrize("kind", [KafkaBatchOperator, KafkaReplayOperator
 def stopped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What launchers have stopped."""
     stopped: list[str] = []
-    launcher = SimpleNamespace(on_kill=lambda: stopped.append("Spark"))
+    launcher = SimpleNamespace(cancel=lambda: stopped.append("Spark"))
     monkeypatch.setattr(connections, "make_launcher", lambda *_, **__: launcher)
     monkeypatch.setattr(connections, "kafka_config", lambda _: {"bootstrap.servers": "localhost:9092"})
     # Nothing is loaded here, and there are no state tables to ask.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -9,12 +11,36 @@ import pytest
 
 from airflow_kafka_offsets.spark import session_launcher
 from airflow_kafka_offsets.spark.session_launcher import SessionLauncher
+from devstack.process import wait_until
 from tests.spark.test_package import JOB
+
+
+class Tags:
+    """Which tags the calling thread has, and which were interrupted."""
+
+    def __init__(self) -> None:
+        self.threads = threading.local()
+        self.interrupted: list[str] = []
+
+    @property
+    def of_this_thread(self) -> set[str]:
+        tags: set[str] = self.threads.__dict__.setdefault("tags", set())
+        return tags
 
 
 class Context:
     def __init__(self) -> None:
         self.files: list[str] = []
+        self.tags = Tags()
+
+    def addJobTag(self, tag: str) -> None:
+        self.tags.of_this_thread.add(tag)
+
+    def removeJobTag(self, tag: str) -> None:
+        self.tags.of_this_thread.remove(tag)
+
+    def cancelJobsWithTag(self, tag: str) -> None:
+        self.tags.interrupted.append(tag)
 
     def addPyFile(self, path: str) -> None:
         self.files.append(path)
@@ -23,8 +49,9 @@ class Context:
 class ClassicSession:
     """As in Spark 3.5."""
 
-    def __init__(self, context: Context) -> None:
-        self.sparkContext = context
+    def __init__(self, context: Context | None = None) -> None:
+        self.sparkContext = context or Context()
+        self.tags = self.sparkContext.tags
 
     def addArtifacts(self, *path: str, pyfile: bool = False) -> NoReturn:
         raise RuntimeError("[ONLY_SUPPORTED_WITH_SPARK_CONNECT] SparkSession.addArtifact(s) is only supported")
@@ -37,6 +64,17 @@ class RemoteSession:
 
     def __init__(self) -> None:
         self.files: list[str] = []
+        self.tags = Tags()
+
+    def addTag(self, tag: str) -> None:
+        self.tags.of_this_thread.add(tag)
+
+    def removeTag(self, tag: str) -> None:
+        self.tags.of_this_thread.remove(tag)
+
+    def interruptTag(self, tag: str) -> list[str]:
+        self.tags.interrupted.append(tag)
+        return []
 
     def addArtifacts(self, *path: str, pyfile: bool = False) -> None:
         assert pyfile
@@ -87,3 +125,39 @@ def test_a_session_of_spark_connect_gets_it_as_an_artifact(runs: list[Any], kind
     SessionLauncher(spark)(JOB)
     assert [Path(file).name for file in spark.files] == ["airflow_kafka_offsets.zip"]
     assert runs == [spark]
+
+
+@pytest.mark.parametrize("kind", [ClassicSession, RemoteSession])
+def test_a_job_is_interrupted_by_a_tag_of_its_own_until_it_ends(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    spark = kind()
+    launcher = SessionLauncher(spark)
+    of_job: set[str] = set()
+    entered, left = threading.Event(), threading.Event()
+
+    def waits(*_: object) -> None:
+        of_job.update(spark.tags.of_this_thread)
+        entered.set()
+        assert left.wait(30)
+        raise RuntimeError("[CANCELLED] a job of the tag was cancelled")
+
+    monkeypatch.setattr(session_launcher, "run", waits)
+    launcher.cancel()  # nothing runs
+    with ThreadPoolExecutor(1) as threads:
+        staged = threads.submit(launcher, JOB)
+        assert entered.wait(30)
+        launcher.cancel()
+        # Spark may not have had the job yet.
+        wait_until(lambda: len(spark.tags.interrupted) > 1, 30, "another interruption")
+        left.set()
+        with pytest.raises(RuntimeError, match="CANCELLED"):
+            staged.result()
+        assert threads.submit(lambda: spark.tags.of_this_thread).result() == set()
+    wait_until(lambda: not [thread for thread in threading.enumerate() if thread.name == "interrupt"], 30, "its end")
+    interrupted = list(spark.tags.interrupted)
+    assert set(interrupted) == of_job and len(of_job) == 1
+
+    launcher.cancel()
+    monkeypatch.setattr(session_launcher, "run", lambda *_: of_job.update(spark.tags.of_this_thread))
+    launcher(JOB)
+    assert spark.tags.interrupted == interrupted
+    assert len(of_job) == 2

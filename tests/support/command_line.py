@@ -106,6 +106,12 @@ class DyingLauncher:
     def __call__(self, job: StageJob) -> None:
         raise StagingError("Spark did not come up")
 
+    def cancel(self) -> None:
+        """Nothing runs."""
+
+    def close(self) -> None:
+        """Nothing runs."""
+
 
 def leave_open(loader: Loader, topic: str, **options: Any) -> None:
     """A batch that was planned, and not finished."""

@@ -14,6 +14,7 @@ class InlineLauncher:
 
     def __init__(self) -> None:
         self.jobs: list[StageJob] = []
+        self.closed = 0
 
     def check(self, staging_dir: str | None) -> None:
         """Nothing can be missing."""
@@ -23,8 +24,11 @@ class InlineLauncher:
         self.jobs.append(job)
         stage_here(job)
 
-    def on_kill(self) -> None:
+    def cancel(self) -> None:
         """Nothing runs beside this process."""
+
+    def close(self) -> None:
+        self.closed += 1
 
 
 class Fails(InlineLauncher):
