@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import TracebackType
 
-from airflow_kafka_offsets.exceptions import KafkaUnavailableError, PlanningError, StagedFileError, UnknownTopicError
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError
 from airflow_kafka_offsets.ledger.ahead import has_batch_ahead
 from airflow_kafka_offsets.ledger.batch_rows import Batch
 from airflow_kafka_offsets.ledger.claims import Claim
@@ -132,8 +132,8 @@ class StagingAhead:
     def _plan(self, batch: Batch) -> Batch | None:
         try:
             return plan_after(self._context, self._claim, self._options, batch)
-        except (PlanningError, KafkaUnavailableError, UnknownTopicError) as error:
-            # Planning after the commit meets it again, or does not.
+        except KafkaOffsetsError as error:
+            # The batch before is committed first, unless that fails, too. Then planning meets the error again, or does not.
             log.info("Nothing is planned ahead of the commit of batch %d: %s", batch.batch_id, error)
             return None
 

@@ -19,6 +19,7 @@ from airflow_kafka_offsets.exceptions import (
     DatabaseUnavailableError,
     DataLossError,
     FencedError,
+    KafkaUnavailableError,
     StagingError,
     TopicRecreatedError,
 )
@@ -279,6 +280,23 @@ class TestNothingIsPlannedAhead:
         assert loader.launcher.ahead[:3] == [False, False, True]
         assert positions(loader.engine) == {(orders, 0): 20, (orders, 1): 10, (orders, 2): 5}
         assert_exactly_once(loader.engine)
+
+    def test_when_planning_fails(
+        self, loader: Loader, orders: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ahead = import_module("airflow_kafka_offsets.loading.ahead")
+        original, errors = ahead.plan_after, [KafkaUnavailableError("no broker answers")]
+
+        def plan_after(*args: Any) -> Any:
+            if errors:
+                raise errors.pop()
+            return original(*args)
+
+        monkeypatch.setattr(ahead, "plan_after", plan_after)
+        loader(orders, max_records=10, **options)
+
+        assert loader.launcher.ahead == [False, False, True]
+        finish(loader, orders, options)
 
     def test_before_records_were_measured(self, loader: Loader, orders: str, options: dict[str, Any]) -> None:
         loader(orders, max_bytes=10 * 1024, **options)
