@@ -63,7 +63,7 @@ WRITE = (
         "positions.abandon",
         "Abandon the open batch of a group",
         "Abandon an open batch, a load or a replay: its attempt can never commit, the positions stay where they are, and the "
-        "next load plans a new batch.",
+        "next load plans a new batch. A batch that is planned ahead of it is abandoned, too.",
         "abandon orders_loader --conn-id warehouse --batch 42 --reason 'its topic was deleted'",
         *shared.GROUP,
         option("--batch", "the id of the batch", type=positive, required=True),

@@ -54,7 +54,8 @@ class KafkaBatchOperator(PipelineOperator):
         an asset triggered does not have; the next run loads older records that arrive after it (templated)
     :param max_records: the most offsets of a batch; a larger range is loaded in several batches (templated)
     :param max_bytes: the most bytes of keys and values of a batch, estimated from earlier batches (templated)
-    :param time_budget: how long after its start a run plans further batches; the next run loads the rest
+    :param time_budget: how long after its start a run plans further batches; it finishes those that are planned, and the next run loads the
+        rest
     :param on_data_loss: what to do if records were deleted before they were loaded: fail, or skip them and record the gap
     :param on_bad_record: what to do with a record that cannot be decoded, or whose row the target refuses for one of its values: fail,
         or write it to the table `dead_letters`: dead_letter

@@ -75,6 +75,15 @@ def test_a_batch_that_was_closed_a_moment_ago_waits(loader: Loader, topic: Topic
     assert (ASKED, unchecked(loader)) == ([], [(1,), (2,)])
 
 
+def test_a_batch_that_is_planned_ahead_keeps_its_files(loader: Loader, topic: TopicFactory) -> None:
+    name = topic()
+    load(loader, name)
+    with loader.engine.begin() as conn:
+        conn.execute(sa.text("UPDATE offset_batches SET state = 'ahead', committed_at = NULL"))
+    load(loader, name)
+    assert (ASKED, unchecked(loader)) == ([], [(1,), (2,)])
+
+
 def test_a_storage_that_does_not_answer_fails_no_load(
     loader: Loader, topic: TopicFactory, caplog: pytest.LogCaptureFixture
 ) -> None:

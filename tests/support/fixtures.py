@@ -56,6 +56,7 @@ _SQLITE_IN_SOAK = {
 # decides; in all others, tests of two databases say enough.
 _EVERY_DAY, _IN_SOAK = True, False
 _MARIADB = {
+    "loading/test_ahead": _IN_SOAK,
     "loading/test_crash_sweep": _IN_SOAK,
     "loading/test_load": _IN_SOAK,
     "loading/test_races": _IN_SOAK,
