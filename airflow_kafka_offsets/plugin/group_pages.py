@@ -133,7 +133,7 @@ def group_history(caller: CallerDep, readings: ReadingsDep, named: NamedGroupDep
         readings, caller, named, lambda conn, tables: history_points(conn, tables, named.group_id, _POINTS)
     )
     loads = [point for point in found.more if point.kind not in REWIND_KINDS]
-    marks = [
+    marks: list[dict[str, Any]] = [
         {"at": point.committed_at.timestamp(), "kind": point.kind, "text": f"{point.kind} {point.batch_id}"}
         for point in found.more
         if point.kind in REWIND_KINDS
@@ -146,6 +146,8 @@ def group_history(caller: CallerDep, readings: ReadingsDep, named: NamedGroupDep
         for point in loads
         if point.skipped
     ]
+    # The plots write the texts from left to right, where there is room.
+    marks.sort(key=lambda mark: mark["at"])
     return JSONResponse({"points": [_plotted(point) for point in loads], "marks": marks})
 
 

@@ -94,7 +94,8 @@
         ],
         series: [
           { label: "batch", value: (_, at, __, index) => (points[index] ? `${points[index].batch}, ${new Date(at * 1000).toLocaleString()}` : "–") },
-          ...kind.series.map(({ label, stroke, write }) => ({ label, stroke: color(stroke), width: 2, points: { show: points.length < 60, size: 5 }, spanGaps: true, value: (_, value) => write(value) })),
+          // A line that another one covers is wider, and seen beside it.
+          ...kind.series.map(({ label, stroke, write }, place) => ({ label, stroke: color(stroke), width: place === 0 && kind.series.length > 1 ? 5 : 2, points: { show: points.length < 60, size: 5 }, spanGaps: true, value: (_, value) => write(value) })),
         ],
       };
       const values = kind.series.map(({ key }) => points.map((point) => point[key]));
