@@ -62,6 +62,7 @@ def main() -> int:
         sys.stdout.write(f"{machine.in_short()}; medians of {options.rounds} rounds\n")
         sys.stdout.write(f"{options.groups:,} groups, {options.groups * _PARTITIONS:,} partitions\n\n")
         sys.stdout.write(f"{'':14} {'first':>8} {'with every lag':>15} {'later':>8} {'slowest':>8} {'page':>8}\n")
+        sys.stdout.flush()
         connections = {
             "pages": postgres.airflow_uri("pages"),
             "kafka_up": as_connection(kafka.bootstrap_servers),
