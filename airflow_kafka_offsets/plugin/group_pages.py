@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.history import REWIND_KINDS
-from airflow_kafka_offsets.core.text import MAX_INT64
+from airflow_kafka_offsets.core.text import MAX_INT64, count
 from airflow_kafka_offsets.lag.measure import group_states
 from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
 from airflow_kafka_offsets.ledger import overview
@@ -141,7 +141,7 @@ def group_history(caller: CallerDep, readings: ReadingsDep, named: NamedGroupDep
         {
             "at": point.committed_at.timestamp(),
             "kind": "gap",
-            "text": f"batch {point.batch_id}: {point.skipped:,} offsets skipped",
+            "text": f"gap: {count(point.skipped, 'offset')}",
         }
         for point in loads
         if point.skipped

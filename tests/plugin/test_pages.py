@@ -75,7 +75,7 @@ def test_gaps_and_rewinds_are_marked_in_the_history(
     marks = web.get("/group/history", **of_group("loader")).json()["marks"]
 
     assert [(mark["kind"], mark["text"]) for mark in marks] == [
-        ("gap", "batch 2: 2 offsets skipped"),
+        ("gap", "gap: 2 offsets"),
         ("rewind", "rewind 3"),
     ]
 
