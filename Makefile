@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup quick-java test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-formats bench-transforms bench-lake airflow docs reference constraints clean
+.PHONY: help setup quick-java test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake airflow docs reference constraints clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ bench-rewind: setup ## measure previews and rewinds of 10 to 2,000 partitions, a
 bench-lag: setup ## measure looks at 10 to 10,000 partitions, and a triggerer with a thousand lag triggers
 	$(PYTHON) -m benchmarks.lag
 	$(PYTHON) -m benchmarks.triggers $(ARGS)
+
+bench-pages: setup ## measure the table of 500 groups of 10,000 partitions in the web interface
+	$(PYTHON) -m benchmarks.pages $(ARGS)
 
 bench-formats: setup ## measure the decoders of records on one core; ten seconds
 	$(PYTHON) -m benchmarks.formats

@@ -24,7 +24,7 @@ from airflow_kafka_offsets.core.parameters import (
     read_rendered,
 )
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.hooks.links import GroupLink
+from airflow_kafka_offsets.hooks.links import GroupLink, RewindLink
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.operators.retry_policy import KafkaOffsetsRetryPolicy
 from airflow_kafka_offsets.sinks.sink import Sink
@@ -70,7 +70,7 @@ class GroupOperator(BaseOperator):
     """
 
     rules: ClassVar[Mapping[str, Rule]] = RULES
-    operator_extra_links: Collection[BaseOperatorLink] = (GroupLink(),)
+    operator_extra_links: Collection[BaseOperatorLink] = (GroupLink(), RewindLink())
 
     group_id: str
     isolation_level: str
@@ -134,16 +134,21 @@ class GroupOperator(BaseOperator):
 
     @property
     def kafka_offsets_state(self) -> str:
-        """Return the names of the connections, the schema, the prefix and the table, as JSON: no secrets."""
+        """Return the names of the connections, the schema, the prefix and the tables, as JSON: no secrets."""
+        from airflow_kafka_offsets.sinks.fan_out import FanOut
         from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
         sink = getattr(self, "sink", None)
         conn_id = sink.conn_id if sink is not None else getattr(self, "offsets_conn_id", None)
         kafka_conn_id = getattr(self, "kafka_conn_id", None)
-        # One that verifies and removes its rows by its parameters alone.
-        table = [sink.table, sink.schema, list(sink.upsert_key)] if isinstance(sink, SqlTable) else None
+        targets = [branch.sink for branch in sink.branches] if isinstance(sink, FanOut) else [sink]
+        # Those that verify and remove their rows by their parameters alone.
+        tables = [
+            [target.table, target.schema, list(target.upsert_key)] for target in targets if isinstance(target, SqlTable)
+        ]
+        known = tables if len(tables) == len(targets) else []
         # Airflow reads a dictionary of a task as one of its own types.
-        return json.dumps([conn_id, self.offsets_schema, self.offsets_prefix, kafka_conn_id, table])
+        return json.dumps([conn_id, self.offsets_schema, self.offsets_prefix, kafka_conn_id, known])
 
     @property
     def tables(self) -> Tables:

@@ -167,6 +167,12 @@ class KafkaBatchOperator(PipelineOperator):
         self.assets = assets
         self.check_parameters()
 
+    @property
+    def rewind_choice(self) -> dict[str, Any]:
+        """Return what the form of a rewind offers after this load: the state before its first batch."""
+        done = self._done["batches"] if self._done is not None else []
+        return {"scenario": "to-batch", "value": done[0]} if done else {}
+
     def execute(self, context: Context) -> dict[str, Any]:
         """Load.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Asset, BaseOperatorLink
 
 from airflow_kafka_offsets.core.parameters import from_attributes
-from airflow_kafka_offsets.hooks.links import BatchLink, GroupLink
+from airflow_kafka_offsets.hooks.links import BatchLink, GroupLink, RewindLink
 from airflow_kafka_offsets.operators.assets import alias_of, announce, target_uris, topic_uris
 from airflow_kafka_offsets.operators.base import GroupOperator, task_run, topics_of
 from airflow_kafka_offsets.sinks.fan_out import FanOut
@@ -39,7 +39,7 @@ class PipelineOperator(GroupOperator):
     The parameters of a subclass have the fields of `Pipeline` among them.
     """
 
-    operator_extra_links: Collection[BaseOperatorLink] = (GroupLink(), BatchLink())
+    operator_extra_links: Collection[BaseOperatorLink] = (GroupLink(), BatchLink(), RewindLink())
     template_fields: Sequence[str] = (
         "group_id",
         "topics",
