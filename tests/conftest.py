@@ -17,6 +17,7 @@ from devstack.postgres import PostgresServer
 from devstack.quick_java import quick_java_home
 from devstack.secured_kafka import SecuredKafka
 from devstack.spark import SparkStandalone
+from devstack.spark_connect import SparkConnectServer
 from devstack.topics import create_topic, create_topics
 from tests.support.clients import Kafka
 from tests.support.examples import register_profiles
@@ -121,6 +122,13 @@ def spark_cluster() -> Iterator[SparkStandalone]:
     """A standalone Spark master with one worker."""
     with SparkStandalone() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def spark_connect() -> Iterator[SparkConnectServer]:
+    """A Spark Connect server on local[2], whose clients need a token."""
+    with SparkConnectServer(master="local[2]", token="canary/5e=;") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

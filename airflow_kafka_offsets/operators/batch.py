@@ -79,7 +79,7 @@ class KafkaBatchOperator(PipelineOperator):
     :param offsets_schema: database schema of the state tables; None is the connection's default (templated)
     :param offsets_prefix: prefix of the names of the state tables (templated)
     :param kafka_conn_id: connection of the Kafka provider (templated)
-    :param spark_conn_id: connection of the Spark provider (templated)
+    :param spark_conn_id: connection of the Spark provider, of type `spark` or `spark_connect` (templated)
     :param assets: whether the topics are inlets and the target is an outlet of the task, with an event after each run that loaded
         something; assets that the task is given stay in either case
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed

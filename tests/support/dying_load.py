@@ -28,6 +28,7 @@ from airflow_kafka_offsets.replaying import replay
 from airflow_kafka_offsets.replaying.bounds import Bounds
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark import tasks
+from airflow_kafka_offsets.spark.job import Launcher
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from tests.support.inline import InlineLauncher
 from tests.support.pipelines import pipeline_and_options
@@ -94,12 +95,15 @@ class Load:
                 *arguments,
                 kafka_config={"bootstrap.servers": self.bootstrap_servers},
                 engine=engine,
-                launcher=InlineLauncher(),
+                launcher=self._launcher(),
                 run=self.run,
                 **options,
             )
         finally:
             engine.dispose()
+
+    def _launcher(self) -> Launcher:
+        return InlineLauncher()
 
 
 @dataclass(frozen=True)
