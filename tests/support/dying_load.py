@@ -161,7 +161,7 @@ def _in_the_second_slice(stop: Callable[[], None]) -> None:
 def _while_a_slice_is_read(stop: Callable[[], None]) -> None:
 
     # The first records are fetched, and nothing is written of them yet.
-    _after(reader, "_record_batch")(stop)
+    _after(reader._Polled, "take")(stop)
 
 
 def _in_the_middle_of_removing(stop: Callable[[], None]) -> None:
