@@ -128,8 +128,9 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
 
     count = commit_batch(claim, batch, write)
     letters = sum(read.dead_letters for read in reads.values())
+    seconds = time.monotonic() - commit_began
     log.info(
-        "Committed batch %d, a %s of group %r: %s records, %s rows into %s%s in %.1f s: %s",
+        "Committed batch %d, a %s of group %r: %s records, %s rows into %s%s in %.1f s (%s rows/s): %s",
         batch.batch_id,
         claim.kind,
         batch.group_id,
@@ -137,7 +138,8 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
         f"{count:,}",
         into,
         f", {letters:,} dead letters" if letters else "",
-        time.monotonic() - commit_began,
+        seconds,
+        f"{count / max(seconds, 0.001):,.0f}",
         first_few(batch.ranges),
     )
     remove_attempt(batch.batch_id, staged.directory.uri, pipeline.staging_dir)
