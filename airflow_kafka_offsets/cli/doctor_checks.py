@@ -90,6 +90,7 @@ class Machine:
             self._is_installed = version is not None
             if version is not None:
                 return f"they exist, with schema version {version}"
+            ledger.tables.set_options(ledger.engine.dialect)
             try_to_create(ledger.engine, ledger.tables.metadata, "--schema")
         return "they do not exist yet; this user may create them, and the first load does"
 

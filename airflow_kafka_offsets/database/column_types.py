@@ -6,13 +6,9 @@ and space; bytes of any size; microseconds.
 
 from __future__ import annotations
 
-from typing import Any
-
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import TypeCompiler
-from sqlalchemy.types import TypeEngine
 
 from airflow_kafka_offsets.database.mysql import is_mariadb
 
@@ -31,17 +27,19 @@ class ExactText(sa.Text):
     inherit_cache = True
 
 
-def any_bytes() -> TypeEngine[bytes]:
-    """Return the type of bytes of any number."""
-    return sa.LargeBinary().with_variant(mysql.LONGBLOB(), *_MYSQL)
+class AnyBytes(sa.LargeBinary):
+    """Bytes of any number."""
+
+    inherit_cache = True
 
 
-def moment(*, timezone: bool) -> TypeEngine[Any]:
-    """Return the type of a date and time with microseconds.
+class Moment(sa.DateTime):
+    """A date and time with microseconds.
 
-    :param timezone: whether it is an instant; MySQL and SQLite have it in UTC, without a time zone
+    With `timezone` it is an instant; MySQL and SQLite have it in UTC, without a time zone.
     """
-    return sa.DateTime(timezone=timezone).with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
+
+    inherit_cache = True
 
 
 @compiles(ExactString, *_MYSQL)
@@ -52,6 +50,16 @@ def _string(type_: ExactString, compiler: TypeCompiler, **_: object) -> str:
 @compiles(ExactText, *_MYSQL)
 def _text(_: ExactText, compiler: TypeCompiler, **__: object) -> str:
     return f"LONGTEXT {_collation(compiler)}"
+
+
+@compiles(AnyBytes, *_MYSQL)
+def _bytes(*_: object, **__: object) -> str:
+    return "LONGBLOB"
+
+
+@compiles(Moment, *_MYSQL)
+def _moment(*_: object, **__: object) -> str:
+    return "DATETIME(6)"
 
 
 def _collation(compiler: TypeCompiler) -> str:

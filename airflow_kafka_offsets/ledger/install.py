@@ -150,6 +150,7 @@ def _missing_schema(tables: Tables, dialect: Dialect) -> str:
 
 
 def _create(conn: Connection, tables: Tables) -> bool:
+    tables.set_options(conn.dialect)
     tables.metadata.create_all(conn)
     if stored_version(conn, tables) is None:
         conn.execute(tables.schema_version.insert().values(version=SCHEMA_VERSION))

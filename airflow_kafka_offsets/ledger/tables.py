@@ -20,7 +20,7 @@ from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from airflow_kafka_offsets.core.history import AHEAD, OPEN_STATES
-from airflow_kafka_offsets.database.column_types import ExactString, ExactText, any_bytes, moment
+from airflow_kafka_offsets.database.column_types import AnyBytes, ExactString, ExactText, Moment
 from airflow_kafka_offsets.database.identifiers import is_too_long, without_placeholders
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.session import unify_sessions
@@ -43,7 +43,7 @@ class UtcDateTime(TypeDecorator[datetime]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(moment(timezone=True))
+        return dialect.type_descriptor(Moment(timezone=True))
 
     def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         if value is None or dialect.name == "postgresql":
@@ -101,7 +101,7 @@ class Tables:
     def __init__(self, schema: str | None = None, prefix: str = "") -> None:
         self.metadata = sa.MetaData(schema=schema)
         self.prefix = prefix
-        self._partial: set[sa.Index] = set()
+        self._partial: dict[sa.Index, sa.ColumnElement[bool] | sa.TextClause] = {}
         # Kafka limits topic names to 249 characters; MySQL needs a length for text in a key.
         topic = ExactString(249)
         name = ExactString(NAME_LENGTH)
@@ -179,7 +179,7 @@ class Tables:
             "dead_letters",
             *_keys(batch_id=sa.BigInteger, topic=topic, partition=sa.Integer, offset_value=sa.BigInteger),
             *_required(consumer_group=name),
-            *_optional(key=any_bytes(), value=any_bytes(), headers=ExactText, record_timestamp=UtcDateTime),
+            *_optional(key=AnyBytes, value=AnyBytes, headers=ExactText, record_timestamp=UtcDateTime),
             *_required(error=ExactText),
             *_optional(error_class=ExactString(20), schema_id=sa.BigInteger, publishing=ExactString(80)),
         )
@@ -216,13 +216,24 @@ class Tables:
                         f"choose a shorter prefix than {self.prefix!r}"
                     )
 
-    def _table(self, name: str, *columns: sa.Column[object]) -> sa.Table:
-        # Another engine may be the default of the server.
-        engine = "InnoDB"
-        return sa.Table(f"{self.prefix}{name}", self.metadata, *columns, mysql_engine=engine, mariadb_engine=engine)
+    def set_options(self, dialect: Dialect) -> None:
+        """Give the tables and indexes the options of a database; call it before they are created.
 
-    def _index(self, name: str, *columns: sa.ColumnElement[object], **options: object) -> sa.Index:
-        return sa.Index(f"{self.prefix}{name}", *columns, **options)  # type: ignore[arg-type]
+        Most processes create none: SQLAlchemy would import each dialect to check its options, a tenth of a second for a command.
+        """
+        if is_mysql(dialect):
+            for table in self.metadata.sorted_tables:
+                # Another engine may be the default of the server.
+                table.dialect_kwargs[f"{dialect.name}_engine"] = "InnoDB"
+        if dialect.name in PARTIAL_INDEX_DIALECTS:
+            for index, where in self._partial.items():
+                index.dialect_kwargs[f"{dialect.name}_where"] = where
+
+    def _table(self, name: str, *columns: sa.Column[object]) -> sa.Table:
+        return sa.Table(f"{self.prefix}{name}", self.metadata, *columns)
+
+    def _index(self, name: str, *columns: sa.ColumnElement[object], unique: bool = False) -> sa.Index:
+        return sa.Index(f"{self.prefix}{name}", *columns, unique=unique)
 
     def _partial_index(
         self,
@@ -231,12 +242,14 @@ class Tables:
         *columns: sa.ColumnElement[Any],
         unique: bool = False,
     ) -> None:
-        index = self._index(name, *columns, unique=unique, postgresql_where=where, sqlite_where=where)
-        self._partial.add(index.ddl_if(callable_=lambda *_, dialect, **__: dialect.name in PARTIAL_INDEX_DIALECTS))
+        index = self._index(name, *columns, unique=unique)
+        self._partial[index] = where
+        index.ddl_if(callable_=lambda *_, dialect, **__: dialect.name in PARTIAL_INDEX_DIALECTS)
 
     def ddl(self, dialect: Dialect) -> str:
         """Return the statements that `init` runs on an empty database, for users without the right to run DDL."""
         self.check_names(dialect)
+        self.set_options(dialect)
         statements: list[ClauseElement] = []
         partial = dialect.name in PARTIAL_INDEX_DIALECTS
         for table in self.metadata.sorted_tables:

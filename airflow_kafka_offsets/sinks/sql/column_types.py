@@ -14,7 +14,7 @@ from sqlalchemy.types import TypeEngine
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RESERVED_PREFIX
 from airflow_kafka_offsets.core.text import first_few
-from airflow_kafka_offsets.database.column_types import ExactString, ExactText, any_bytes, moment
+from airflow_kafka_offsets.database.column_types import AnyBytes, ExactString, ExactText, Moment
 from airflow_kafka_offsets.database.identifiers import is_too_long, without_placeholders
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
@@ -192,7 +192,7 @@ def created_type(field: pa.Field) -> TypeEngine[Any]:
         number = sa.Numeric(kind.precision, kind.scale)
         return number if kind.precision <= EXACT_DIGITS else number.with_variant(sa.Text(), "sqlite")
     if pa.types.is_timestamp(kind):
-        return moment(timezone=kind.tz is not None)
+        return Moment(timezone=kind.tz is not None)
     types: Sequence[tuple[bool, Callable[[], TypeEngine[Any]]]] = (
         (pa.types.is_boolean(kind), sa.Boolean),
         (pa.types.is_int8(kind) or pa.types.is_int16(kind), sa.SmallInteger),
@@ -202,7 +202,7 @@ def created_type(field: pa.Field) -> TypeEngine[Any]:
         (pa.types.is_float64(kind), sa.Double),
         (pa.types.is_string(kind) or pa.types.is_large_string(kind), ExactText),
         (pa.types.is_date(kind), sa.Date),
-        (pa.types.is_binary(kind) or pa.types.is_large_binary(kind), any_bytes),
+        (pa.types.is_binary(kind) or pa.types.is_large_binary(kind), AnyBytes),
     )
     for fits, created in types:
         if fits:
