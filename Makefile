@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup quick-java test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-formats bench-transforms bench-lake airflow docs reference constraints clean
+.PHONY: help setup quick-java test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect airflow docs reference constraints clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ bench-lag: setup ## measure looks at 10 to 10,000 partitions, and a triggerer wi
 	$(PYTHON) -m benchmarks.lag
 	$(PYTHON) -m benchmarks.triggers $(ARGS)
 
+bench-pages: setup ## measure the table of 500 groups of 10,000 partitions in the web interface
+	$(PYTHON) -m benchmarks.pages $(ARGS)
+
 bench-formats: setup ## measure the decoders of records on one core; ten seconds
 	$(PYTHON) -m benchmarks.formats
 
@@ -72,6 +75,9 @@ bench-transforms: setup ## measure transforms in the pass that decodes records, 
 
 bench-lake: setup ## compare loads of 20,000,000 records into lake tables with Spark's own connectors, on local[*] and a cluster; an hour (ARGS="--rounds 1")
 	$(PYTHON) -m benchmarks.lake $(ARGS)
+
+bench-connect: setup ## compare loads through spark-submit, Spark Connect and kept sessions; five minutes (ARGS=--write)
+	$(PYTHON) -m benchmarks.connect $(ARGS)
 
 airflow: setup ## try it in a browser: Airflow with a broker, Postgres, orders and the example DAGs
 	$(PYTHON) -m devstack.playground

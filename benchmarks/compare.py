@@ -24,6 +24,7 @@ from benchmarks.load import Load
 from benchmarks.machine import WRITTEN, describe
 from benchmarks.measured import PACKAGE, READING, SMALL, START, WRITING, Measured
 from benchmarks.plot import chart
+from benchmarks.processor_time import ProcessorTime
 from benchmarks.report import as_text, print_lines, table, verdict
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
@@ -80,8 +81,9 @@ def measure(
             # Postgres must not flush an earlier contender's writes during this one's time.
             checkpoint(postgres)
             began = time.monotonic()
-            contender(load)
-            measured.add(name, time.monotonic() - began)
+            with ProcessorTime() as processor:
+                contender(load)
+            measured.add(name, time.monotonic() - began, processor.seconds)
             if name != START:
                 load.check()
             if name == PACKAGE and not small:
@@ -125,6 +127,7 @@ def as_plain(measured: Measured) -> dict[str, object]:
         "records": measured.dataset.records,
         "title": measured.dataset.title,
         "seconds": {name: [round(seconds, 3) for seconds in measured.seconds[name]] for name in measured.names},
+        "processor": {name: [round(seconds, 3) for seconds in of_name] for name, of_name in measured.processor.items()},
         "bars": [bar._asdict() | {"met": bar.met} for bar in judge(measured)],
     }
 

@@ -27,6 +27,7 @@ from benchmarks.limits import seconds_of_reading
 from benchmarks.load import Load
 from benchmarks.machine import WRITTEN, describe
 from benchmarks.measured import SMALL
+from benchmarks.processor_time import ProcessorTime
 from benchmarks.report import as_text, print_lines
 from devstack.airflow import AirflowHome
 from devstack.kafka import KafkaBroker
@@ -122,7 +123,9 @@ class Bench:
         task = Task(
             self.kafka, self.postgres, dataset, self.masters[master], conf, directory, database, dict(self.home.env)
         )
-        figures = contender(task)
+        with ProcessorTime() as processor:
+            figures = contender(task)
+        figures = figures._replace(processor=processor.seconds)
         self.results.setdefault(Cell(master, dataset.records, name), []).append(figures)
         print_lines(f"  {master}, {dataset.records:,}: {name}: {figures.seconds:.1f} s")
         shutil.rmtree(directory)
@@ -133,10 +136,11 @@ def report(results: Results) -> Iterator[str]:
     """Return a table for each master, and which bars are met."""
     for master, records in dict.fromkeys((cell.master, cell.records) for cell in results if cell.records > SMALL):
         yield f"{records:,} records of 150 bytes, 4 partitions, {master}"
-        yield f"  {'':50} {'median':>8} {'no start':>9} {'commit':>8} {'files':>6} {'worker':>8}"
+        yield f"  {'':50} {'median':>8} {'no start':>9} {'processor':>11} {'commit':>8} {'files':>6} {'worker':>8}"
         found = {cell: results[cell] for cell in results if (cell.master, cell.records) == (master, records)}
         for cell, figures in found.items():
             line = f"  {cell.contender:50} {_seconds(figures):6.1f} s {_without_start(results, cell):7.1f} s"
+            line += f" {statistics.median(each.processor for each in figures):9.1f} s"
             if figures[0].commit is not None:
                 memory = max(each.memory or 0 for each in figures) / 2**20
                 line += f" {_commit(figures):6.2f} s {figures[0].files:6} {memory:5.0f} MB"

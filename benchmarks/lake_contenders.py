@@ -56,6 +56,7 @@ class Figures(NamedTuple):
     :param seconds: of the whole load
     :param files: of data
     :param commit: seconds from everything staged to everything committed; None where it cannot be told apart
+    :param processor: seconds, of all processes
     :param memory: bytes that the worker's process had at most; None where there is none
     """
 
@@ -63,6 +64,7 @@ class Figures(NamedTuple):
     files: int
     commit: float | None = None
     memory: int | None = None
+    processor: float = 0.0
 
 
 Contender = Callable[[Task], Figures]

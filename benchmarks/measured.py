@@ -28,20 +28,24 @@ SMALL = 1_000
 class Measured:
     """
     :param seconds: of each round, by contender
+    :param processor: processor seconds of each round, by contender
     :param small: the measurements of the small data set; None for that data set itself
     """
 
     dataset: Dataset
     small: Measured | None = None
     seconds: dict[str, list[float]] = field(default_factory=dict)
+    processor: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
         """The measured contenders, in the order of tables."""
         return [name for name in _ORDER if name in self.seconds]
 
-    def add(self, name: str, seconds: float) -> None:
+    def add(self, name: str, seconds: float, processor: float | None = None) -> None:
         self.seconds.setdefault(name, []).append(seconds)
+        if processor is not None:
+            self.processor.setdefault(name, []).append(processor)
 
     def median(self, name: str) -> float:
         return statistics.median(self.seconds[name])

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from statistics import median
 
 from benchmarks.bars import Bar
 from benchmarks.measured import PACKAGE, START, Measured
+
+# Characters of a line before the processor seconds.
+_WITHOUT_PROCESSOR = 100
 
 
 def as_text(lines: Iterable[str]) -> str:
@@ -20,9 +24,9 @@ def print_lines(*lines: str) -> None:
 
 
 def table(measured: Measured) -> Iterator[str]:
-    """Return a row for each contender: rates with and without the start, and the package's ratio to it."""
+    """Return a row for each contender: rates with and without the start, the package's ratio to it, processor seconds, and their ratio."""
     yield f"{measured.dataset.title}"
-    yield f"  {'':34} {'median':>8}  {'of rounds':>14} {'rows/s':>10} {'no start':>10} {'package is':>16}"
+    yield f"  {'':34} {'median':>8}  {'of rounds':>14} {'rows/s':>10} {'no start':>10} {'package is':>16} {'processor':>10} {'package is':>10}"
     for name in measured.names:
         seconds = measured.seconds[name]
         line = f"  {name:34} {measured.median(name):6.1f} s  {min(seconds):6.1f} to {max(seconds):4.1f}"
@@ -31,6 +35,11 @@ def table(measured: Measured) -> Iterator[str]:
         if name not in (START, PACKAGE):
             whole, without = (measured.ratio(PACKAGE, name, with_start=start) for start in (True, False))
             line += f" {f'{whole:.2f} ({without:.2f}) x':>16}"
+        if name in measured.processor:
+            processor = median(measured.processor[name])
+            line = f"{line:{_WITHOUT_PROCESSOR}} {processor:8.1f} s"
+            if name not in (START, PACKAGE) and PACKAGE in measured.processor:
+                line += f" {processor / median(measured.processor[PACKAGE]):8.2f} x"
         yield line
 
 

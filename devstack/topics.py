@@ -43,13 +43,17 @@ def create_topic(
     return created
 
 
-def create_topics(bootstrap_servers: str, topics: Sequence[str]) -> None:
-    """Create topics of one partition in one request, and wait until their leaders answer."""
+def create_topics(bootstrap_servers: str, topics: Sequence[str], partitions: int = 1) -> None:
+    """Create topics in one request, and wait until their leaders answer."""
     admin = _admin(bootstrap_servers)
-    for created in admin.create_topics([NewTopic(topic, 1, replication_factor=1) for topic in topics]).values():
-        created.result(30)
+    for created in admin.create_topics(
+        [NewTopic(topic, partitions, replication_factor=1) for topic in topics]
+    ).values():
+        created.result(60)
     for topic in topics:
-        wait_until(partial(_answers, admin, topic, 1), _READY_TIMEOUT, f"the leader of topic {topic}", interval=0.01)
+        wait_until(
+            partial(_answers, admin, topic, partitions), _READY_TIMEOUT, f"the leader of topic {topic}", interval=0.01
+        )
 
 
 def delete_topic(bootstrap_servers: str, topic: str) -> None:

@@ -2,8 +2,11 @@
 
 import itertools
 import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,7 @@ from devstack.postgres import PostgresServer
 from devstack.quick_java import quick_java_home
 from devstack.secured_kafka import SecuredKafka
 from devstack.spark import SparkStandalone
+from devstack.spark_connect import SparkConnectServer
 from devstack.topics import create_topic, create_topics
 from tests.support.clients import Kafka
 from tests.support.examples import register_profiles
@@ -26,6 +30,7 @@ pytest_plugins = ["tests.support.fixtures"]
 register_profiles(os.environ.get("HYPOTHESIS_PROFILE", "daily"))
 
 _HOME = pytest.StashKey[AirflowHome]()
+_SCRATCH = pytest.StashKey[Path]()
 # One request takes a broker little longer for many topics than for one.
 _TOPICS_AT_ONCE = 20
 
@@ -35,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Its environment also makes `pytest` work where no virtual environment is activated.
     """
+    config.stash[_SCRATCH] = _own_temporary_directory()
     home = config.stash[_HOME] = AirflowHome()
     for name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
         del os.environ[name]
@@ -47,6 +53,21 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     stop_server()
     stop_rest_server()
     config.stash[_HOME].close()
+    shutil.rmtree(config.stash[_SCRATCH], ignore_errors=True)
+
+
+def _own_temporary_directory() -> Path:
+    """Create the temporary directory of this process and its children, and return it.
+
+    Every load without a `staging_dir` looks at all directories in the one of its user, where other sessions leave theirs.
+    """
+    # What pytest keeps for whoever looks into a failure stays where it always is.
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    directory = Path(tempfile.mkdtemp(prefix="tests-"))
+    # Postgres runs as another user.
+    directory.chmod(0o711)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(directory)
+    return directory
 
 
 @pytest.fixture(scope="session")
@@ -101,6 +122,13 @@ def spark_cluster() -> Iterator[SparkStandalone]:
     """A standalone Spark master with one worker."""
     with SparkStandalone() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def spark_connect() -> Iterator[SparkConnectServer]:
+    """A Spark Connect server on local[2], whose clients need a token."""
+    with SparkConnectServer(master="local[2]", token="canary/5e=;") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 
 from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 
 from airflow_kafka_offsets.cli.arguments import Argument
-from airflow_kafka_offsets.cli.commands import COMMANDS, DESCRIPTION, SUMMARY, Command, Group
+from airflow_kafka_offsets.cli.commands import COMMANDS, DESCRIPTION, SUMMARY
+from airflow_kafka_offsets.cli.entries import Command, Group
+
+_PROCESS_CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
+"""The environment variable that says whether a process of Airflow may read the metadata database."""
 
 
 def command_group() -> GroupCommand:
@@ -47,7 +53,25 @@ def _run(path: str) -> Callable[[Namespace], None]:
         from airflow_kafka_offsets.cli.connections import AirflowConnections
 
         args.connections = AirflowConnections(args)
-        getattr(import_module(f"airflow_kafka_offsets.cli.{module}"), name)(args)
+        with _stored_connections():
+            getattr(import_module(f"airflow_kafka_offsets.cli.{module}"), name)(args)
 
     run.__name__ = name
     return run
+
+
+@contextmanager
+def _stored_connections() -> Iterator[None]:
+    """Have Airflow look for connections in its metadata database as well, after the environment and a secrets backend.
+
+    `airflow connections get` and `test` do the same. Without it, a process that is no task finds none that a user has added.
+    """
+    before = os.environ.get(_PROCESS_CONTEXT)
+    os.environ[_PROCESS_CONTEXT] = "server"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_PROCESS_CONTEXT]
+        else:
+            os.environ[_PROCESS_CONTEXT] = before

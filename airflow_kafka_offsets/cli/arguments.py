@@ -144,6 +144,27 @@ TABLE = option("--table", "the table that the group loads into, in place of a ta
 
 OF_TASK = "that of the task of --task-id, or else"
 
+ISOLATION_LEVEL_OF_TASK = option(
+    "--isolation-level",
+    f"that of the load; decides where a log ends (default: {OF_TASK} read_committed)",
+    choices=("read_committed", "read_uncommitted"),
+)
+
+SPARK_CONN_ID_OF_TASK = option("--spark-conn-id", f"the Airflow connection of Spark (default: {OF_TASK} spark_default)")
+
+PIPELINE = (
+    TABLE_SCHEMA,
+    option(
+        "--columns",
+        "the columns of JSON records, such as 'id BIGINT, name STRING' (default: keys and values unparsed)",
+        metavar="DDL",
+    ),
+    option("--transform", "import path of a function from DataFrame to DataFrame"),
+    UPSERT_KEY,
+    option("--staging-dir", "a directory that this machine and Spark's executors share, for staged files"),
+)
+"""The arguments of commands that decode records and write their rows, beside the table."""
+
 MAX_RECORDS = option("--max-records", "the most offsets of a batch", type=positive)
 
 ON_DATA_LOSS = choice(

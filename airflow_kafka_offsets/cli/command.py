@@ -20,10 +20,10 @@ from airflow_kafka_offsets.core.offsets import Scope, parse_scope
 from airflow_kafka_offsets.database.errors import database_message, is_refused_login
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.replaying.bounds import OffsetBounds
 
 if TYPE_CHECKING:
     from airflow_kafka_offsets.kafka.cluster import Cluster
+    from airflow_kafka_offsets.replaying.bounds import OffsetBounds
 
 KAFKA_TIMEOUT_SECONDS = 10.0
 """How long a command waits for an answer of Kafka: less than a task, since a person waits for the command."""
@@ -130,6 +130,8 @@ def offset_bounds(texts: Sequence[str]) -> OffsetBounds:
 
     :raises ConfigurationError: one is of another form, or a partition is named twice
     """
+    from airflow_kafka_offsets.replaying.bounds import OffsetBounds
+
     offsets = []
     for text in texts:
         match = _OFFSETS.fullmatch(text)

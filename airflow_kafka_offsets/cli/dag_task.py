@@ -21,7 +21,7 @@ from airflow_kafka_offsets.sinks.sink import Sink
 
 @runtime_checkable
 class PipelineTask(Protocol):
-    """A task that turns records into rows, as `operators.base.PipelineOperator` does."""
+    """A task that turns records into rows, as `operators.on_spark.PipelineOperator` does."""
 
     template_fields: Sequence[str]
     group_id: str

@@ -95,7 +95,7 @@ _CHECKS = (
     _Check(
         "Spark connection",
         Machine.spark_connection,
-        "add a connection of type spark, with the master as its host: local[*], spark://…, yarn, k8s://…",
+        "add a connection of type spark, with the master as its host: local[*], spark://…, yarn, k8s://…; or of type spark_connect",
         {},
     ),
     _Check(

@@ -6,10 +6,12 @@ import importlib.metadata
 import socket
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import Any
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_kafka_offsets.cli.command import KAFKA_TIMEOUT_SECONDS, database, scope
 from airflow_kafka_offsets.cli.connections import Connections
@@ -31,6 +33,9 @@ from airflow_kafka_offsets.ledger.group_table import tables_of_groups
 from airflow_kafka_offsets.ledger.overview import between_commits
 from airflow_kafka_offsets.ledger.rights import of_loads, of_moves
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+
+if TYPE_CHECKING:
+    from airflow_kafka_offsets.hooks.spark_connect import SparkConnectLauncher
 
 _REQUIRED = ("airflow-kafka-offsets", "apache-airflow-core", "confluent-kafka", "pyarrow", "sqlalchemy")
 
@@ -185,6 +190,8 @@ class Machine:
     def pyspark(self) -> str:
         full, client = _version("pyspark"), _version("pyspark-client")
         if full is None:
+            if client is not None and self._is_connect:
+                return f"pyspark-client {client}"
             raise CheckFailedError(
                 f"pyspark is not installed{f', only pyspark-client {client}' if client else ''}",
                 "pip install 'airflow-kafka-offsets[spark]'",
@@ -197,6 +204,8 @@ class Machine:
         return f"pyspark {full}{f', pyspark-client {client}' if client else ''}"
 
     def java(self) -> str:
+        if self._is_connect:
+            raise CheckSkipped("Spark is that of the Spark Connect server")
         from airflow_kafka_offsets.hooks.spark import check_java
 
         check_java()
@@ -204,17 +213,35 @@ class Machine:
 
     def spark_connection(self) -> str:
         # Without such a connection, the hook would use YARN.
-        BaseHook.get_connection(self._args.spark_conn_id)
+        if BaseHook.get_connection(self._args.spark_conn_id).conn_type == "spark_connect":
+            self._master = f"sc://{self._connect_launcher().endpoint}"
+            return f"Spark Connect, {self._master}"
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
         self._master = str(SparkSubmitHook(conn_id=self._args.spark_conn_id)._connection["master"])
         return f"master {self._master}"
+
+    @property
+    def _is_connect(self) -> bool:
+        try:
+            return bool(BaseHook.get_connection(self._args.spark_conn_id).conn_type == "spark_connect")
+        except AirflowNotFoundException:
+            return False
+
+    def _connect_launcher(self) -> SparkConnectLauncher:
+        from airflow_kafka_offsets.hooks.spark_connect import SparkConnectLauncher
+
+        return SparkConnectLauncher(self._args.spark_conn_id, name="doctor")
 
     def spark_security(self) -> str:
         if self._master.startswith("local"):
             raise CheckSkipped("driver and executors are one process")
         from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 
+        if self._is_connect:
+            if problem := self._connect_launcher().weakness():
+                raise CheckFailedError(problem)
+            return "encrypted between this machine and the server, or on this machine"
         if problem := SparkSubmitLauncher(self._args.spark_conn_id).weakness():
             raise CheckFailedError(problem)
         return "authenticated and encrypted between driver and executors"
@@ -225,6 +252,9 @@ class Machine:
         return "on the PATH, client deploy mode"
 
     def spark_master(self) -> str:
+        if self._is_connect:
+            with closing(self._connect_launcher()) as launcher:
+                return f"{launcher.endpoint} answers, with Spark {launcher.version()}"
         scheme, _, addresses = self._master.partition("://")
         if scheme != "spark" or not addresses:
             raise CheckSkipped(f"{self._master} has no address to connect to")

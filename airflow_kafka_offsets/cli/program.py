@@ -14,7 +14,8 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from airflow_kafka_offsets.cli.arguments import OF_TASK, Argument, option
-from airflow_kafka_offsets.cli.commands import COMMANDS, DESCRIPTION, Command, Group
+from airflow_kafka_offsets.cli.commands import COMMANDS, DESCRIPTION
+from airflow_kafka_offsets.cli.entries import Command, Group
 from airflow_kafka_offsets.cli.file_connections import (
     DATABASE,
     DATABASE_FILE,

@@ -5,5 +5,11 @@ from __future__ import annotations
 OPEN_STATES = ("planned", "staged")
 """States of a batch that is neither committed nor abandoned."""
 
+AHEAD = "ahead"
+"""State of a load that follows a group's open one: planned from the positions after it, and staged while it is committed."""
+
+UNFINISHED_STATES = (*OPEN_STATES, AHEAD)
+"""States of a batch that may still be committed."""
+
 REWIND_KINDS = ("rewind", "undo", "import")
 """Kinds of batches that moved positions on request, and loaded nothing."""

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LAUNCHERS = {"spark": "airflow_kafka_offsets.hooks.spark:SparkSubmitLauncher"}
+LAUNCHERS = {
+    "spark": "airflow_kafka_offsets.hooks.spark:SparkSubmitLauncher",
+    "spark_connect": "airflow_kafka_offsets.hooks.spark_connect:SparkConnectLauncher",
+}
 """The class of the launcher for each type of connection."""
 
 

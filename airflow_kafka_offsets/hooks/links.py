@@ -42,7 +42,7 @@ class GroupLink(_PageLink):
 
 
 class BatchLink(_PageLink):
-    """The page of the last batch that a load or a replay worked on, whether it was committed or not."""
+    """The page of the last batch that a load or a replay worked on, whether it was committed or not, or of what a rewind moved."""
 
     name = "Batch"
     xcom_key = "kafka_offsets_batch"
@@ -51,11 +51,18 @@ class BatchLink(_PageLink):
         return None if (batch := operator.last_batch) is None else ("batch", {"batch": batch})
 
 
-class RewindLink(BatchLink):
-    """The page of what a rewind moved."""
+class RewindLink(_PageLink):
+    """The form that rewinds the group: to the state before what a load has committed, or with the undo of a rewind, chosen."""
 
     name = "Rewind"
     xcom_key = "kafka_offsets_rewind"
+
+    def find(self, operator: Any) -> tuple[str, dict[str, Any]] | None:
+        from airflow.sdk.configuration import conf
+
+        if not conf.getboolean("kafka_offsets", "rewind_in_web_interface", fallback=True):
+            return None
+        return "rewind", getattr(operator, "rewind_choice", {})
 
 
 def page_url(operator: Any, page: str, **parameters: Any) -> str:

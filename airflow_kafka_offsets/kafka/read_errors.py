@@ -63,9 +63,13 @@ class ReadWatch:
 
     def progressed(self) -> None:
         """Note that the position moved: earlier errors of the client no longer count."""
-        self._deadline = time.monotonic() + self._idle_timeout
+        self.resumed()
         self._reported: list[KafkaError] = []
         self._unknown_since: float | None = None
+
+    def resumed(self) -> None:
+        """Note that records are waited for from now on: the time before was spent on others."""
+        self._deadline = time.monotonic() + self._idle_timeout
 
     def raise_if_fatal(self, position: int) -> None:
         """Raise for an error of the client that waiting does not mend."""

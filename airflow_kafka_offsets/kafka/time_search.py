@@ -16,7 +16,6 @@ from airflow_kafka_offsets.core.instants import milliseconds
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.exceptions import DataLossError
 from airflow_kafka_offsets.kafka.cluster import Cluster, TimedOffset
-from airflow_kafka_offsets.kafka.reader import consumer_config, read, within
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,6 +65,8 @@ class TimeSearch:
     ) -> dict[TopicPartition, int]:
         """Return how many records within offsets of each partition have a timestamp at or after an instant, and before another."""
 
+        from airflow_kafka_offsets.kafka.reader import within
+
         def count(tp: TopicPartition) -> int:
             return sum(within(batch, since_ms, until_ms).num_rows for batch in self._read(tp, *slices[tp]))
 
@@ -78,6 +79,8 @@ class TimeSearch:
 
     def _first(self, tp: TopicPartition, timestamp_ms: int, start: int, end: int) -> TimedOffset | None:
         """Return the first record within offsets at or after an instant."""
+        from airflow_kafka_offsets.kafka.reader import within
+
         for batch in self._read(tp, start, end):
             records = within(batch, timestamp_ms, None)
             if records.num_rows:
@@ -88,6 +91,9 @@ class TimeSearch:
 
     def _read(self, tp: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Read the records within offsets that the log still has."""
+        # Only what reads records pays for Arrow: lag seldom does, and is measured often.
+        from airflow_kafka_offsets.kafka.reader import consumer_config, read
+
         config = consumer_config(self.cluster.config, self.group_id, self.cluster.isolation_level)
         while start < end:
             try:

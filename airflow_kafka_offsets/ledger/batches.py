@@ -13,12 +13,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.history import OPEN_STATES
+from airflow_kafka_offsets.core.history import AHEAD, OPEN_STATES
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.text import MAX_INT64
 from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import OpenBatchError, PositionsMovedError
+from airflow_kafka_offsets.ledger.ahead import abandon_batch_ahead
 from airflow_kafka_offsets.ledger.batch_rows import (
     Batch,
     Recipe,
@@ -98,14 +99,17 @@ def bytes_per_offset(ledger: Ledger, group_id: str) -> dict[str, float]:
         return {topic: float(size) / float(count) for topic, size, count in conn.execute(query)}
 
 
-def record_plan(claim: Claim, plan: Plan, recipe: Recipe, generation: int, *, upsert: bool = False) -> Batch | None:
+def record_plan(
+    claim: Claim, plan: Plan, recipe: Recipe, generation: int, *, upsert: bool = False, ahead: bool = False
+) -> Batch | None:
     """Write a plan ahead of its load: from now on a retry, or the next run, loads exactly these ranges.
 
     Positions of topics that start at the end of their log are stored in the same transaction, as a batch of kind `start`.
 
     :param generation: of the group, read before the positions from which the plan was decided
     :param upsert: whether the sink identifies a row by a key, so that loading it again does not duplicate it
-    :return: the open batch; None where the plan loads nothing
+    :param ahead: whether the plan starts where the open batch ends, and is to be loaded after it
+    :return: the new batch; None where the plan loads nothing
     :raises PositionsMovedError: the positions were rewound since they were read
     :raises DoubleLoadError: a replay has already appended records to the table that the group would load into it
     """
@@ -124,24 +128,27 @@ def record_plan(claim: Claim, plan: Plan, recipe: Recipe, generation: int, *, up
             store_first_positions(conn, tables, group_id, owner, generation, recipe, plan.initial, now)
         if not plan.ranges:
             return None
-        values: dict[str, Any] = {"state": "planned", "planned_at": now} | asdict(recipe)
+        values: dict[str, Any] = {"state": AHEAD if ahead else "planned", "planned_at": now} | asdict(recipe)
         return insert_batch(conn, tables, group_id, owner, "load", generation, plan.ranges, plan.gaps, **values)
 
     return claim.transact(write)
 
 
-def abandon(claim: Claim, batch: Batch, reason: str) -> str | None:
-    """Abandon an open load as its own attempt: the positions stay where they are, or where the batch began.
+def abandon(claim: Claim, batch: Batch, reason: str) -> dict[int, str]:
+    """Abandon an open load as its own attempt, and the one that is planned ahead: the positions stay where they are, or where the
+    open batch began.
 
     :param reason: for the history
-    :return: where its latest attempt staged; None if there was none
+    :return: where the latest attempts staged them, by the ids of the batches
     """
     tables = claim.ledger.tables
 
-    def work(conn: Connection) -> str | None:
+    def work(conn: Connection) -> dict[int, str]:
         keep_first_positions(conn, tables, claim.group_id, batch.batch_id)
         update_open(conn, tables, batch.batch_id, state="abandoned", reason=reason)
-        return _staging_uri(conn, tables, batch)
+        staged = abandon_batch_ahead(conn, tables, claim.group_id, batch.batch_id, f"abandoned: {reason}")
+        uri = _staging_uri(conn, tables, batch)
+        return staged if uri is None else {batch.batch_id: uri} | staged
 
     return claim.transact(work)
 
@@ -156,7 +163,7 @@ def abandon_locked(
     *,
     moved: Collection[TopicPartition] | None = (),
 ) -> None:
-    """Abandon an open batch within a transaction that has locked the group's row.
+    """Abandon an open batch, and the one that is planned ahead of it, within a transaction that has locked the group's row.
 
     :param moved: partitions whose position is set in the same transaction; None where all positions become those of another
         cluster
@@ -183,10 +190,14 @@ def abandon_locked(
         )
     if row is None or not update_open(conn, tables, batch_id, state="abandoned", reason=recorded):
         refusal = "the group has no such batch" if row is None else f"it is {row.state}"
+        if row is not None and row.state == AHEAD:
+            before = open_batch_of(conn, tables, group_id)
+            refusal = f"it is planned ahead of batch {before}; abandon that one, and both are abandoned"
         raise OpenBatchError(
             f"Batch {batch_id} of group {group_id!r} cannot be abandoned: {refusal}. Nothing was changed."
         )
     if row.kind == "load":
+        abandon_batch_ahead(conn, tables, group_id, batch_id, recorded)
         if moved is not None:
             keep_first_positions(conn, tables, group_id, batch_id, but=moved)
         # The attempt that holds the group is fenced, and the next run does not wait for its lease.
@@ -202,12 +213,15 @@ def begin_staging(
 ) -> str | None:
     """Record where and how this attempt stages, before it does: a later attempt can remove the files that it leaves.
 
+    A batch that is planned ahead stays that.
+
     :param writes_target: whether it writes files of the target; see `ledger.left_files`
     :return: where the attempt before staged; None if there was none
     """
     tables = claim.ledger.tables
+    states = (AHEAD,) if batch.state == AHEAD else OPEN_STATES
     values: dict[str, Any] = {
-        "state": "planned",
+        "state": AHEAD if batch.state == AHEAD else "planned",
         "staging_uri": staging_uri,
         "attempt": tables.offset_batches.c.attempt + 1,
         "transform": recipe.transform,
@@ -217,7 +231,7 @@ def begin_staging(
     def work(conn: Connection) -> str | None:
         earlier = _staging_uri(conn, tables, batch)
         since: dict[str, Any] = {"files_since": database_now(conn)} if writes_target else {}
-        change_open(conn, tables, batch, **values, **since)
+        change_open(conn, tables, batch, states=states, **values, **since)
         return earlier
 
     return claim.transact(work)

@@ -24,6 +24,7 @@ from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.database.errors import database_message, is_lock_timeout, lacks_rights, translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import DatabaseBusyError, FencedError, GroupBusyError, LedgerError
+from airflow_kafka_offsets.ledger.ahead import open_batch_ahead
 from airflow_kafka_offsets.ledger.batch_rows import Batch, TaskRun
 from airflow_kafka_offsets.ledger.groups import OTHER_CLUSTER, group_row, insert_if_missing
 from airflow_kafka_offsets.ledger.positions import Reads, check_positions, positions_after, set_positions
@@ -63,7 +64,7 @@ class Claim(ABC):
 
     @abstractmethod
     def finish_commit(self, conn: Connection, batch: Batch, reads: Reads, now: datetime) -> None:
-        """Write what belongs to the commit besides rows, after these were written.
+        """Write what belongs to the commit besides rows, after these were written and the batch was marked committed.
 
         :param now: the time of the commit, by the database's clock
         """
@@ -139,9 +140,10 @@ class GroupClaim(Claim):
         check_positions(conn, self.ledger.tables, batch)
 
     def finish_commit(self, conn: Connection, batch: Batch, reads: Reads, now: datetime) -> None:
-        """Move the positions to the ends of the batch's ranges, and renew the lease."""
+        """Move the positions to the ends of the batch's ranges, open the batch that was planned ahead, and renew the lease."""
         tables, positions = self.ledger.tables, positions_after(batch.ranges)
         set_positions(conn, tables, self.group_id, batch.batch_id, positions, now, reads)
+        open_batch_ahead(conn, tables, batch)
         # The heartbeat could not renew the lease while this transaction had the group's row locked.
         self.update(conn, lease_expires_at=now + self.lease)
 

@@ -63,9 +63,9 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
         written = write(conn)
         rows, reads = written.rows, written.reads
         now = database_now(conn)
-        # A load moves its positions here.
-        claim.finish_commit(conn, batch, reads, now)
         _close(conn, tables, batch, written, now)
+        # A load moves its positions here, and opens the batch that was planned ahead: only now no other one is open.
+        claim.finish_commit(conn, batch, reads, now)
         return rows
 
     of_group = f"{batch.batch_id} of group {batch.group_id!r}"

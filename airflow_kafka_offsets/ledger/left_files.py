@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 import sqlalchemy as sa
 
-from airflow_kafka_offsets.core.history import OPEN_STATES
+from airflow_kafka_offsets.core.history import UNFINISHED_STATES
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.database.transactions import now, transact
 from airflow_kafka_offsets.ledger.tables import Ledger
@@ -36,7 +36,7 @@ def remove_left_files(ledger: Ledger, sink: Sink, group_id: str, retention: time
         batches.c.files_since < before,
         batches.c.consumer_group == group_id,
         batches.c.target_table == sink.name,
-        batches.c.state.not_in(OPEN_STATES),
+        batches.c.state.not_in(UNFINISHED_STATES),
         sa.or_(batches.c.committed_at.is_(None), batches.c.committed_at < before),
         # What is owed to the target comes first.
         batches.c.publishing_at.is_(None),

@@ -14,9 +14,10 @@ from sqlalchemy.schema import ExecutableDDLElement
 from sqlalchemy.sql.compiler import DDLCompiler
 
 from airflow_kafka_offsets.core.text import first_few
+from airflow_kafka_offsets.database.column_types import ExactString
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.exceptions import LedgerError
-from airflow_kafka_offsets.ledger.tables import PARTIAL_INDEX_DIALECTS, Tables, UtcDateTime
+from airflow_kafka_offsets.ledger.tables import NAME_LENGTH, PARTIAL_INDEX_DIALECTS, Tables, UtcDateTime
 
 
 class TableStatement(ExecutableDDLElement):
@@ -197,6 +198,26 @@ def _add_published_letters(conn: Connection, tables: Tables) -> Iterator[Stateme
         yield TableStatement("ALTER TABLE {} ADD publishing VARCHAR(80)", tables.dead_letters)
 
 
+def _allow_loads_ahead(conn: Connection, tables: Tables) -> Iterator[Statement]:
+    """Let a group have one load at most that is planned ahead of its open one."""
+    dialect, batches = conn.dialect, tables.offset_batches
+    index = f"{tables.prefix}offset_batches_one_ahead"
+    if dialect.name in PARTIAL_INDEX_DIALECTS:
+        yield TableStatement(
+            "CREATE UNIQUE INDEX IF NOT EXISTS {index} ON {} (consumer_group) WHERE kind = 'load' AND state IN ('ahead')",
+            batches,
+            index=index,
+        )
+    elif is_mysql(dialect) and "ahead_load" not in _column_names(conn, batches):
+        type_ = ExactString(NAME_LENGTH).compile(dialect=dialect)
+        yield TableStatement(
+            f"ALTER TABLE {{}} ADD ahead_load {type_} GENERATED ALWAYS AS (CASE WHEN kind = 'load' AND state IN ('ahead') THEN "
+            "consumer_group END) STORED, ADD UNIQUE KEY {index} (ahead_load)",
+            batches,
+            index=index,
+        )
+
+
 def _column_names(conn: Connection, table: sa.Table) -> set[str]:
     return {column["name"] for column in sa.inspect(conn).get_columns(table.name, schema=table.schema)}
 
@@ -209,5 +230,6 @@ MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {
     6: _add_schemas,
     7: _add_publications,
     8: _add_published_letters,
+    9: _allow_loads_ahead,
 }
 """The migrations by the version to which they lead. A migration yields statements, without those that an interrupted one has run."""

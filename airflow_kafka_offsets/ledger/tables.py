@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -19,14 +19,14 @@ from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from airflow_kafka_offsets.core.history import OPEN_STATES
+from airflow_kafka_offsets.core.history import AHEAD, OPEN_STATES
 from airflow_kafka_offsets.database.column_types import ExactString, ExactText, any_bytes, moment
 from airflow_kafka_offsets.database.identifiers import is_too_long, without_placeholders
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 
 NAME_LENGTH = 250
 """The most characters of a group's name, and of other names in the tables."""
@@ -72,21 +72,23 @@ def _optional(**types: Any) -> list[sa.Column[Any]]:
     return _columns(types, nullable=True)
 
 
-class _OneOpenLoad(Constraint):
-    """A group has one open load at most, in databases without partial indexes: a generated column is its name, or null."""
+class _OneLoad(Constraint):
+    """A group has one load at most in some states, in databases without partial indexes: a generated column is its name, or null."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, column: str, states: Sequence[str]) -> None:
         super().__init__(name=name)
+        self.column = column
+        self.states = states
         self.ddl_if(callable_=lambda *_, dialect, **__: is_mysql(dialect))
 
 
-@compiles(_OneOpenLoad)
-def _one_open_load(constraint: _OneOpenLoad, compiler: DDLCompiler, **_: object) -> str:
+@compiles(_OneLoad)
+def _one_load(constraint: _OneLoad, compiler: DDLCompiler, **_: object) -> str:
     type_ = compiler.dialect.type_compiler_instance.process(ExactString(NAME_LENGTH))
-    states = ", ".join(f"'{state}'" for state in OPEN_STATES)
+    column, states = constraint.column, ", ".join(f"'{state}'" for state in constraint.states)
     group = f"CASE WHEN kind = 'load' AND state IN ({states}) THEN consumer_group END"
     name = compiler.preparer.quote(str(constraint.name))
-    return f"open_load {type_} GENERATED ALWAYS AS ({group}) STORED, UNIQUE KEY {name} (open_load)"
+    return f"{column} {type_} GENERATED ALWAYS AS ({group}) STORED, UNIQUE KEY {name} ({column})"
 
 
 class Tables:
@@ -144,9 +146,10 @@ class Tables:
         batches = self.offset_batches.c
         self._index("offset_batches_by_run", batches.consumer_group, batches.run_id, batches.task_id)
         self._index("offset_batches_by_group", batches.consumer_group, batches.batch_id)
-        still_open = sa.and_(batches.kind == "load", batches.state.in_(OPEN_STATES))
-        self._partial_index("offset_batches_one_open", still_open, batches.consumer_group, unique=True)
-        self.offset_batches.append_constraint(_OneOpenLoad(f"{prefix}offset_batches_one_open"))
+        for word, states in (("open", OPEN_STATES), ("ahead", (AHEAD,))):
+            one_load, index = sa.and_(batches.kind == "load", batches.state.in_(states)), f"offset_batches_one_{word}"
+            self._partial_index(index, one_load, batches.consumer_group, unique=True)
+            self.offset_batches.append_constraint(_OneLoad(f"{prefix}{index}", f"{word}_load", states))
         self.unsent = sa.and_(batches.letters_topic.is_not(None), batches.letters_sent_at.is_(None))
         self._partial_index("offset_batches_unsent", self.unsent, batches.consumer_group)
         self._partial_index("offset_batches_publishing", batches.publishing_at.is_not(None), batches.consumer_group)

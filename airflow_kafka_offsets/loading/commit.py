@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 
 from sqlalchemy.engine import Connection
@@ -38,18 +40,26 @@ log = logging.getLogger(__name__)
 
 
 def stage_and_commit(
-    context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch | None, began: float
+    context: LoadContext,
+    claim: Claim,
+    batch: Batch,
+    staged: StagedBatch | None,
+    began: float,
+    beside: Callable[[Batch], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> LoadResult:
     """Commit a batch, staged first where it is not. Where its files turn out to be damaged, both are done once more.
 
     :param staged: the files that an earlier attempt completed
     :param began: when this attempt started with the batch, by the monotonic clock
+    :param beside: within which the staged batch is committed; where the commit fails, nothing of it runs any more
     :raises StagedFileError: the files are damaged again; the next attempt stages the batch again
     :raises TopicRecreatedError: a topic that would have to be read again was created again
     :raises LogTruncatedError: a log that would have to be read again was truncated
     """
     try:
-        return commit(context, claim, batch, staged or stage(context, claim, batch), began)
+        staged = staged or stage(context, claim, batch)
+        with beside(batch):
+            return commit(context, claim, batch, staged, began)
     except StagedFileError as damaged:
         log.warning("Batch %d is staged again: %s", batch.batch_id, damaged)
     # An earlier attempt staged the files: the topic may be another one by now.
@@ -118,8 +128,9 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
 
     count = commit_batch(claim, batch, write)
     letters = sum(read.dead_letters for read in reads.values())
+    seconds = time.monotonic() - commit_began
     log.info(
-        "Committed batch %d, a %s of group %r: %s records, %s rows into %s%s in %.1f s: %s",
+        "Committed batch %d, a %s of group %r: %s records, %s rows into %s%s in %.1f s (%s rows/s): %s",
         batch.batch_id,
         claim.kind,
         batch.group_id,
@@ -127,7 +138,8 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
         f"{count:,}",
         into,
         f", {letters:,} dead letters" if letters else "",
-        time.monotonic() - commit_began,
+        seconds,
+        f"{count / max(seconds, 0.001):,.0f}",
         first_few(batch.ranges),
     )
     remove_attempt(batch.batch_id, staged.directory.uri, pipeline.staging_dir)

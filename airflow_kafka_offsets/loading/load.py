@@ -20,9 +20,11 @@ from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.exceptions import CommitUnknownError, DataLossError, FencedError, GroupBusyError, LedgerError
 from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.ledger.batches import open_batch
 from airflow_kafka_offsets.ledger.claims import Claim, GroupClaim, claim_group, heartbeat
 from airflow_kafka_offsets.ledger.left_files import remove_left_files
 from airflow_kafka_offsets.ledger.tables import Ledger
+from airflow_kafka_offsets.loading.ahead import StagingAhead
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
 from airflow_kafka_offsets.loading.letters_topic import send_letters
@@ -88,33 +90,43 @@ def load(
 
 
 def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> LoadResult:
-    started = time.monotonic()
+    started, budget = time.monotonic(), options.time_budget
+
+    def has_time() -> bool:
+        return budget is None or time.monotonic() - started < budget.total_seconds()
+
     result = LoadResult()
     # An earlier run may have ended after its commit.
     send_letters(context)
-    while True:
-        batch_started = time.monotonic()
-        planned = plan(context, claim, options)
-        if planned is None:
-            if not result.batches:
-                # Mirrors positions that were stored without a batch, or that an earlier load could not mirror.
-                mirror_after_commit(context.cluster, options.mirror_to, context.ledger, context.pipeline)
-            return result
-        batch, staged = planned
-        try:
-            result += stage_and_commit(context, claim, batch, staged, batch_started)
-        except DataLossError:
-            if not abandon_if_expired(context, claim, options, batch):
-                raise
-            continue
-        send_letters(context)
-        mirror_after_commit(context.cluster, options.mirror_to, context.ledger, context.pipeline)
-        budget = options.time_budget
-        if budget is not None and time.monotonic() - started >= budget.total_seconds():
-            complete = not decide_for_claim(context, claim, options).ranges
-            if not complete:
-                log.info("The time budget of %s is used up; the next run loads the remaining records", budget)
-            return replace(result, complete=complete)
+    with StagingAhead(context, claim, options, has_time) as ahead:
+        while True:
+            batch_started = time.monotonic()
+            staging = ahead.next
+            if staging is not None:
+                batch, staged, batch_started = staging.batch, None, staging.began
+            elif (planned := plan(context, claim, options)) is not None:
+                batch, staged = planned
+            else:
+                if not result.batches:
+                    # Mirrors positions that were stored without a batch, or that an earlier load could not mirror.
+                    mirror_after_commit(context.cluster, options.mirror_to, context.ledger, context.pipeline)
+                return result
+            try:
+                if staging is not None:
+                    staged = ahead.finish()
+                result += stage_and_commit(context, claim, batch, staged, batch_started, ahead.beside)
+            except DataLossError:
+                if not abandon_if_expired(context, claim, options, batch):
+                    raise
+                continue
+            send_letters(context)
+            mirror_after_commit(context.cluster, options.mirror_to, context.ledger, context.pipeline)
+            # What is planned ahead is loaded, too: no run ends with an open batch for lack of time.
+            if not has_time() and open_batch(context.ledger, claim.group_id) is None:
+                complete = not decide_for_claim(context, claim, options).ranges
+                if not complete:
+                    log.info("The time budget of %s is used up; the next run loads the remaining records", budget)
+                return replace(result, complete=complete)
 
 
 @contextmanager

@@ -48,6 +48,7 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
 
     :return: None where there is nothing to load
     :raises ForeignBatchError: the group's batches belong to another load
+    :raises PlanningError: the stored positions and the logs do not fit together
     :raises DoubleLoadError: a replay has appended records to the table that the group would load into it again
     """
     pipeline, ledger = context.pipeline, context.ledger
@@ -77,10 +78,41 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
     return batch, None
 
 
-def log_planned(batch: Batch, kind: str) -> None:
-    """Log the offsets of a new batch."""
+def plan_after(context: LoadContext, claim: Claim, options: LoadOptions, batch: Batch) -> Batch | None:
+    """Return the batch that is planned ahead: it starts where an open batch ends, and is stored in the state `ahead`.
+
+    :param batch: the open one, which is about to be committed
+    :return: None where nothing remains to be loaded, or the batch would begin a partition, or its size is not known: then it is planned
+        after the commit
+    :raises PlanningError: as for `plan`
+    """
+    pipeline, ledger = context.pipeline, context.ledger
+    generation = read_generation(ledger, claim.group_id)
+    decided = decide_for_claim(context, claim, options, after=batch)
+    # Where a partition begins is stored with the first batch that has it: were it abandoned with the open one, that would be lost.
+    begins = decided.initial or any(range_.how not in ("stored", "skipped-gap") for range_ in decided.ranges)
+    if begins or not decided.ranges:
+        return None
+    if options.max_bytes is not None:
+        # The open batch may be the first of its topics that is measured.
+        measured = bytes_per_offset(ledger, claim.group_id)
+        if any(range_.topic not in measured for range_ in decided.ranges):
+            return None
+    log_gaps(decided.gaps)
+    ahead = record_plan(claim, decided, context.recipe, generation, upsert=pipeline.sink.replaces_rows, ahead=True)
+    if ahead is not None:
+        log_planned(ahead, "load", f"Planned ahead, to be staged while batch {batch.batch_id} is committed:")
+    return ahead
+
+
+def log_planned(batch: Batch, kind: str, planned: str = "Planned") -> None:
+    """Log the offsets of a new batch.
+
+    :param planned: what was done
+    """
     log.info(
-        "Planned batch %d, a %s of group %r: %s in %s: %s",
+        "%s batch %d, a %s of group %r: %s in %s: %s",
+        planned,
         batch.batch_id,
         kind,
         batch.group_id,
@@ -90,10 +122,17 @@ def log_planned(batch: Batch, kind: str) -> None:
     )
 
 
-def decide_for_claim(context: LoadContext, claim: Claim, options: LoadOptions) -> planning.Plan:
-    """Decide what a new batch of a task instance would load now, up to the ends that its first attempt captured."""
+def decide_for_claim(
+    context: LoadContext, claim: Claim, options: LoadOptions, after: Batch | None = None
+) -> planning.Plan:
+    """Decide what a new batch of a task instance would load now, up to the ends that its first attempt captured.
+
+    :param after: the open batch, if the plan is for the case that it is committed first
+    """
     pipeline, targets = context.pipeline, captured_targets(claim)
-    return decide_now(context.ledger, context.cluster, pipeline.group_id, pipeline.topics, options, targets)
+    return decide_now(
+        context.ledger, context.cluster, pipeline.group_id, pipeline.topics, options, targets, after=after
+    )
 
 
 def decide_now(
@@ -104,17 +143,21 @@ def decide_now(
     options: LoadOptions,
     targets: Mapping[TopicPartition, int] | None = None,
     abandoned: Batch | None = None,
+    after: Batch | None = None,
 ) -> planning.Plan:
     """Decide what a new batch would load now; nothing is written, and an open batch is ignored.
 
     :param targets: the end offsets that the first attempt of a task instance captured; None decides them now
     :param abandoned: the open batch, if the plan is for the case that it is abandoned first
+    :param after: the open batch, if the plan is for the case that it is committed first
     :raises PlanningError: the stored positions and the logs do not fit together
     """
     # Positions are read before the ends of the logs: the other way round, lag could be negative.
     positions = read_positions(ledger, group_id)
     if abandoned is not None:
         positions |= positions_after(first_ranges(abandoned, positions))
+    if after is not None:
+        positions |= positions_after(after.ranges)
     logs = cluster.logs(topics)
     search = TimeSearch(cluster, group_id)
     if targets is None and options.until is not None:
@@ -184,9 +227,8 @@ def abandon_if_expired(context: LoadContext, claim: Claim, options: LoadOptions,
     if current is not None and is_published(context, claim.kind, current):
         return False
     log.warning("Batch %d of group %r is abandoned: %s", batch.batch_id, batch.group_id, EXPIRED)
-    staging_uri = abandon(claim, batch, EXPIRED)
-    if staging_uri is not None:
-        remove_attempt(batch.batch_id, staging_uri, pipeline.staging_dir)
+    for batch_id, staging_uri in abandon(claim, batch, EXPIRED).items():
+        remove_attempt(batch_id, staging_uri, pipeline.staging_dir)
     return True
 
 

@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from sqlalchemy.engine import Engine
@@ -93,11 +93,25 @@ class StagedBatch:
         return next((file.name for file in files if not self.directory.holds(file.name, file.bytes)), None)
 
 
+class Attempt(NamedTuple):
+    """An attempt to stage a batch, which the state tables know: the arguments of `launch_application`."""
+
+    job: StageJob
+    batch: Batch
+    directory: StagingDirectory
+
+
 def stage(context: LoadContext, claim: Claim, batch: Batch) -> StagedBatch:
     """Run Spark to write files with the rows of a batch, in a new directory.
 
     :raises StagedFileError: Spark's files cannot be used; staging again may help
     """
+    attempt = begin_attempt(context, claim, batch)
+    return finish_attempt(context, claim, batch, launch_application(context.launcher, *attempt))
+
+
+def begin_attempt(context: LoadContext, claim: Claim, batch: Batch) -> Attempt:
+    """Write down that a batch is staged in a new directory, and remove that of an earlier attempt."""
     pipeline = context.pipeline
     with context.ledger.connect() as conn:
         # The commit checks it again; here it saves a Spark application whose result could not be committed.
@@ -109,9 +123,16 @@ def stage(context: LoadContext, claim: Claim, batch: Batch) -> StagedBatch:
     if earlier_uri is not None:
         # An earlier attempt was killed while it staged, or its files cannot be used.
         remove_attempt(batch.batch_id, earlier_uri, pipeline.staging_dir)
-    staged = launch_application(context.launcher, job, batch, directory)
+    return Attempt(job, batch, directory)
+
+
+def finish_attempt(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch) -> StagedBatch:
+    """Write down that an open batch is staged, and return it.
+
+    :raises TopicRecreatedError: a topic was created again while it was read
+    """
     # If a topic was recreated while Spark read, records of the new topic would be loaded as those of the old one.
-    log_identity.check_ranges(batch.ranges, context.cluster.logs(pipeline.topics))
+    log_identity.check_ranges(batch.ranges, context.cluster.logs(context.pipeline.topics))
     mark_staged(claim, batch, staged.records)
     return staged
 
@@ -186,7 +207,7 @@ def _task_offsets(slice_offsets: int, slices: Sequence[Slice], *, is_final: bool
 
 
 def launch_application(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDirectory) -> StagedBatch:
-    """Run the Spark application, and check that it staged the planned ranges.
+    """Run the Spark application, and check that it staged the planned ranges. Needs no state tables: another thread may do it.
 
     :raises KafkaOffsetsError: what the application reports, such as RecordError for a record that cannot be decoded
     :raises ConfigurationError: Spark's Python lacks a module

@@ -16,7 +16,7 @@ from secrets import token_hex
 import sqlalchemy as sa
 from pyarrow import fs
 
-from airflow_kafka_offsets.core.history import OPEN_STATES
+from airflow_kafka_offsets.core.history import UNFINISHED_STATES
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.pipeline import Pipeline
@@ -78,7 +78,7 @@ def remove_attempt(batch_id: int, uri: str, staging_dir: str | None) -> None:
 def clean_up(ledger: Ledger, pipeline: Pipeline) -> None:
     """Remove directories of closed batches, and old directories that no batch names.
 
-    A directory that an open batch of these state tables names always stays. A directory that no batch names here belongs to an
+    A directory that an open batch of these state tables names, or one that is planned ahead, always stays. A directory that no batch names here belongs to an
     attempt that a later one followed, or to a batch in another database that shares the location. Only its age tells which.
 
     :param pipeline: says where batches are staged, and from which age of its newest file on a directory is old
@@ -95,7 +95,7 @@ def clean_up(ledger: Ledger, pipeline: Pipeline) -> None:
     now = datetime.now(UTC)
     for _, directory in directories:
         state = states.get(directory.uri)
-        if state in OPEN_STATES:
+        if state in UNFINISHED_STATES:
             continue
         if state is not None or now - _last_written(directory, now) >= pipeline.staging_retention:
             log.info(

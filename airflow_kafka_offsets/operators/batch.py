@@ -10,7 +10,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES, from_attributes
 from airflow_kafka_offsets.exceptions import ConfigurationError, GroupBusyError
-from airflow_kafka_offsets.operators.base import NO_INTERVAL, PipelineOperator
+from airflow_kafka_offsets.operators.base import NO_INTERVAL
+from airflow_kafka_offsets.operators.on_spark import PipelineOperator
 from airflow_kafka_offsets.sinks.fan_out import as_sink
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ class KafkaBatchOperator(PipelineOperator):
         an asset triggered does not have; the next run loads older records that arrive after it (templated)
     :param max_records: the most offsets of a batch; a larger range is loaded in several batches (templated)
     :param max_bytes: the most bytes of keys and values of a batch, estimated from earlier batches (templated)
-    :param time_budget: how long after its start a run plans further batches; the next run loads the rest
+    :param time_budget: how long after its start a run plans further batches; it finishes those that are planned, and the next run loads the
+        rest
     :param on_data_loss: what to do if records were deleted before they were loaded: fail, or skip them and record the gap
     :param on_bad_record: what to do with a record that cannot be decoded, or whose row the target refuses for one of its values: fail,
         or write it to the table `dead_letters`: dead_letter
@@ -77,7 +79,7 @@ class KafkaBatchOperator(PipelineOperator):
     :param offsets_schema: database schema of the state tables; None is the connection's default (templated)
     :param offsets_prefix: prefix of the names of the state tables (templated)
     :param kafka_conn_id: connection of the Kafka provider (templated)
-    :param spark_conn_id: connection of the Spark provider (templated)
+    :param spark_conn_id: connection of the Spark provider, of type `spark` or `spark_connect` (templated)
     :param assets: whether the topics are inlets and the target is an outlet of the task, with an event after each run that loaded
         something; assets that the task is given stay in either case
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
@@ -164,6 +166,12 @@ class KafkaBatchOperator(PipelineOperator):
         self.spark_conn_id = spark_conn_id
         self.assets = assets
         self.check_parameters()
+
+    @property
+    def rewind_choice(self) -> dict[str, Any]:
+        """Return what the form of a rewind offers after this load: the state before its first batch."""
+        done = self._done["batches"] if self._done is not None else []
+        return {"scenario": "to-batch", "value": done[0]} if done else {}
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Load.

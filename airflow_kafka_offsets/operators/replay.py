@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_kafka_offsets.core.parameters import MAX_RECORD_BYTES
 from airflow_kafka_offsets.core.text import count, first_few
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.operators.base import GroupOperator, PipelineOperator, topics_of
+from airflow_kafka_offsets.operators.base import GroupOperator, topics_of
 from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
+from airflow_kafka_offsets.operators.on_spark import PipelineOperator
 from airflow_kafka_offsets.operators.shared_docs import complete_docs
 from airflow_kafka_offsets.sinks.fan_out import as_sink
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperatorLink
 
 from airflow_kafka_offsets.core.parameters import Rule, or_none
-from airflow_kafka_offsets.hooks.links import GroupLink, RewindLink
+from airflow_kafka_offsets.hooks.links import BatchLink, GroupLink, RewindLink
 from airflow_kafka_offsets.loading.parameters import SINK
 from airflow_kafka_offsets.operators.base import RULES, GroupOperator, task_run
 from airflow_kafka_offsets.operators.batch import KafkaBatchOperator
@@ -65,7 +65,7 @@ class KafkaRewindOperator(GroupOperator):
         "offsets_prefix",
         "kafka_conn_id",
     )
-    operator_extra_links: Collection[BaseOperatorLink] = (GroupLink(), RewindLink())
+    operator_extra_links: Collection[BaseOperatorLink] = (GroupLink(), BatchLink(), RewindLink())
     rules: ClassVar[Mapping[str, Rule]] = RULES | {"replace": or_none(SINK)}
     _done: dict[str, Any] | None = None
 
@@ -119,6 +119,11 @@ class KafkaRewindOperator(GroupOperator):
     def last_batch(self) -> int | None:
         """Return the rewind's number in the history; None where it moved nothing."""
         return self._done["batch_id"] if self._done is not None else None
+
+    @property
+    def rewind_choice(self) -> dict[str, Any]:
+        """Return what the form of a rewind offers after this one."""
+        return {"scenario": "undo"} if self.last_batch is not None else {}
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
         """Return the target whose rows are removed, for OpenLineage."""

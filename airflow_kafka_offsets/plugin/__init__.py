@@ -8,10 +8,9 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
-log = logging.getLogger(__name__)
+from airflow_kafka_offsets.hooks.links import PAGES
 
-PREFIX = "/kafka-offsets"
-"""The prefix of the pages' URLs, below that of Airflow."""
+log = logging.getLogger(__name__)
 
 
 def positions(conn_id: str, group_id: str, schema: str | None = None, prefix: str = "") -> dict[str, dict[int, int]]:
@@ -52,7 +51,7 @@ def _apps() -> list[dict[str, Any]]:
         # Without Airflow's own login there are no pages, but there is an Airflow.
         log.exception("The pages of Kafka offsets cannot be served: something that they import is missing")
         return []
-    return [{"app": create_app(), "url_prefix": PREFIX, "name": "Kafka offsets"}]
+    return [{"app": create_app(), "url_prefix": f"/{PAGES}", "name": "Kafka offsets"}]
 
 
 class KafkaOffsetsPlugin(AirflowPlugin):
@@ -65,15 +64,15 @@ class KafkaOffsetsPlugin(AirflowPlugin):
     external_views = [  # noqa: RUF012
         {
             "name": "Kafka offsets",
-            "href": f"{PREFIX[1:]}/",
+            "href": f"{PAGES}/",
             "destination": "nav",
             "category": "browse",
-            "url_route": "kafka-offsets",
+            "url_route": PAGES,
         },
         {
             "name": "Kafka offsets",
-            "href": f"{PREFIX[1:]}/dags/{{DAG_ID}}",
+            "href": f"{PAGES}/dags/{{DAG_ID}}",
             "destination": "dag",
-            "url_route": "kafka-offsets-of-dag",
+            "url_route": f"{PAGES}-of-dag",
         },
     ]

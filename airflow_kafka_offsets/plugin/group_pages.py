@@ -14,7 +14,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.history import REWIND_KINDS
-from airflow_kafka_offsets.core.text import MAX_INT64
+from airflow_kafka_offsets.core.text import MAX_INT64, count
 from airflow_kafka_offsets.lag.measure import group_states
 from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
 from airflow_kafka_offsets.ledger import overview
@@ -24,6 +24,7 @@ from airflow_kafka_offsets.letters.page import letters_page
 from airflow_kafka_offsets.plugin.access import Caller, CallerDep, not_found
 from airflow_kafka_offsets.plugin.forms import issue
 from airflow_kafka_offsets.plugin.group_rows import GroupRow, group_row, partition_share
+from airflow_kafka_offsets.plugin.group_targets import GroupTarget, group_target
 from airflow_kafka_offsets.plugin.pages import ReadingsDep
 from airflow_kafka_offsets.plugin.problems import problem
 from airflow_kafka_offsets.plugin.readings import Readings
@@ -132,7 +133,7 @@ def group_history(caller: CallerDep, readings: ReadingsDep, named: NamedGroupDep
         readings, caller, named, lambda conn, tables: history_points(conn, tables, named.group_id, _POINTS)
     )
     loads = [point for point in found.more if point.kind not in REWIND_KINDS]
-    marks = [
+    marks: list[dict[str, Any]] = [
         {"at": point.committed_at.timestamp(), "kind": point.kind, "text": f"{point.kind} {point.batch_id}"}
         for point in found.more
         if point.kind in REWIND_KINDS
@@ -140,11 +141,13 @@ def group_history(caller: CallerDep, readings: ReadingsDep, named: NamedGroupDep
         {
             "at": point.committed_at.timestamp(),
             "kind": "gap",
-            "text": f"batch {point.batch_id}: {point.skipped:,} offsets skipped",
+            "text": f"gap: {count(point.skipped, 'offset')}",
         }
         for point in loads
         if point.skipped
     ]
+    # The plots write the texts from left to right, where there is room.
+    marks.sort(key=lambda mark: mark["at"])
     return JSONResponse({"points": [_plotted(point) for point in loads], "marks": marks})
 
 
@@ -240,13 +243,14 @@ def letters(
 def _group(readings: Readings, caller: Caller, named: NamedGroup) -> dict[str, Any]:
     """Return the values of the templates of a group."""
 
-    def read(conn: Connection, tables: Tables) -> tuple[list[PartitionLag], list[overview.Row]]:
+    def read(conn: Connection, tables: Tables) -> tuple[list[PartitionLag], list[overview.Row], GroupTarget]:
         committed = group_states(conn, tables, [named.group_id])[named.group_id].committed()
         stored = [PartitionLag(*tp, position=each.position.offset) for tp, each in sorted(committed.items())]
-        return stored, overview.batches(conn, tables, named.group_id, _BATCHES + 1)
+        target = group_target(conn, tables, named.source, named.group_id, readings.dags(0.0))
+        return stored, overview.batches(conn, tables, named.group_id, _BATCHES + 1), target
 
     found = find_group(readings, caller, named, read)
-    stored, batches = found.more
+    stored, batches, target = found.more
     origin = readings.sources(time.monotonic())[named.source]
     (look,) = readings.look({named.source: origin}, _LAG_SECONDS)
     lags = look.lags.value
@@ -268,7 +272,8 @@ def _group(readings: Readings, caller: Caller, named: NamedGroup) -> dict[str, A
         "totals": _totals(row),
         "sees_records": caller.sees_records(named.source, found.summary),
         "can_rewind": edits and rewinds_are_on(),
-        "ticket": issue("verify", caller, named.source, named.group_id) if edits else None,
+        "can_verify": target.can_verify,
+        "ticket": issue("verify", caller, named.source, named.group_id) if edits and target.can_verify else None,
     }
 
 

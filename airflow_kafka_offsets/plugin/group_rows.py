@@ -83,7 +83,10 @@ def headroom_share(partitions: Iterable[PartitionLag]) -> float | None:
 
     Retention is its age and the time until it is deleted. None where no time is known; 1 where nothing is unread.
     """
-    shares = [share for partition in partitions if (share := partition_share(partition)) is not None]
+    partitions = list(partitions)
+    unread = [partition for partition in partitions if partition.lag != 0 or partition.lost]
+    # Partitions without unread records say nothing of the others, whose times may not be known.
+    shares = [share for partition in unread or partitions if (share := partition_share(partition)) is not None]
     return min(shares, default=None)
 
 

@@ -137,6 +137,10 @@ class Links:
             f"{self.base}/{path}?{urlencode({key: value for key, value in named.items() if value not in (None, '')})}"
         )
 
+    def of_task(self, dag_id: str, task_id: str) -> str:
+        """Return the URL of a task in Airflow."""
+        return f"{self.airflow}/dags/{quote(dag_id, '')}/tasks/{quote(task_id, '')}"
+
     def task(self, batch: Mapping[str, Any]) -> str | None:
         """Return the URL of the log of the task instance of a batch; None if no task made it."""
         dag_id, task_id, run_id = (batch[name] for name in ("dag_id", "task_id", "run_id"))

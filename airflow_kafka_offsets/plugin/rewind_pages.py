@@ -36,6 +36,7 @@ from airflow_kafka_offsets.plugin.pages import ReadingsDep
 from airflow_kafka_offsets.plugin.problems import Problem, problem
 from airflow_kafka_offsets.plugin.readings import Readings
 from airflow_kafka_offsets.plugin.rendering import Links, page
+from airflow_kafka_offsets.plugin.shell_commands import replace_command
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS
 
 T = TypeVar("T")
@@ -94,7 +95,7 @@ def rewind_form(
 
 
 @router.post("/rewind/preview", dependencies=[FROM_THIS_SITE])
-def preview(
+def preview_page(
     request: Request, caller: CallerDep, readings: ReadingsDep, named: NamedGroupDep, form: FormDep
 ) -> Response:
     """Return what a rewind would do, or the form again with what is wrong. Nothing is changed."""
@@ -115,18 +116,24 @@ def preview(
     )
     if isinstance(outcome, _Refused):
         return _form_page(request, readings, caller, named, found, wish, outcome)
-    blocked = outcome.preview.open_batch is not None and not wish.abandon
+    preview, command = outcome.preview, None
+    blocked = preview.open_batch is not None and not wish.abandon
     ticket = issue("execute", caller, named.source, named.group_id, work.ticket_content(outcome, wish))
-    partitions = [each for each in outcome.preview.partitions if each.changes or each.note or each.offsets_reread]
+    if not outcome.target.tables and preview.offsets_reread and not preview.moves_cluster:
+        command = replace_command(
+            named.source, named.group_id, outcome.target, wish, outcome.kafka_conn_id, preview.open_batch
+        )
+    partitions = [each for each in preview.partitions if each.changes or each.note or each.offsets_reread]
     return page(
         request,
         "rewind_preview.html",
         named=named,
         cost=outcome,
-        preview=outcome.preview,
+        preview=preview,
+        command=command,
         partitions=partitions[:_PARTITIONS],
         left_out=max(0, len(partitions) - _PARTITIONS),
-        unchanged=len(outcome.preview.partitions) - len(partitions),
+        unchanged=len(preview.partitions) - len(partitions),
         wish=wish,
         blocked=blocked,
         ticket=ticket,

@@ -15,14 +15,15 @@ from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, group_sum
 from airflow_kafka_offsets.ledger.replaced_output import count_output
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.plugin.access import Caller
-from airflow_kafka_offsets.plugin.group_targets import GroupTarget, group_target
+from airflow_kafka_offsets.plugin.group_targets import GroupTarget, group_target, sink_of
 from airflow_kafka_offsets.plugin.readings import Readings
-from airflow_kafka_offsets.plugin.sources import Source
+from airflow_kafka_offsets.plugin.sources import Source, tables_of
 from airflow_kafka_offsets.rewinding.execution import RewindResult, execute_rewind
 from airflow_kafka_offsets.rewinding.history import state_before_last_rewind
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import SCENARIOS, Scenario
+from airflow_kafka_offsets.sinks.sink import ReplacedOffsets
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 
 ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
@@ -71,18 +72,23 @@ class Before:
 class Cost:
     """A preview, and what it costs.
 
+    :param target: of the group
+    :param kafka_conn_id: the connection that was used
     :param rows: how many rows are removed; None where none are to be
+    :param tables: from which they are removed
     """
 
     preview: RewindPreview
+    target: GroupTarget
+    kafka_conn_id: str
     rows: int | None = None
     dead_letters: int | None = None
-    sink: SqlTable | None = None
+    tables: tuple[SqlTable, ...] = ()
 
     @property
     def is_nothing(self) -> bool:
         """Return whether there is nothing to execute."""
-        return not (self.preview.changed if self.sink is None else self.preview.replacing)
+        return not (self.preview.replacing if self.tables else self.preview.changed)
 
 
 def before(conn: Connection, tables: Tables, readings: Readings, source: Source, group_id: str) -> Before:
@@ -112,37 +118,42 @@ def preview_wish(
     scenario, scope = wish.parsed(group.group_id)
     if scenario.name == "to-group":
         _check_other_group(ledger, caller, source, str(scenario.value))
+    kafka_conn_id = _kafka_conn_id(readings, caller, group, kafka_conn_ids, wish)
     preview = preview_rewind(
         group.group_id,
         scenario,
         engine=ledger.engine,
-        kafka_config=_kafka_config(readings, caller, group, kafka_conn_ids, wish),
+        kafka_config=readings.connections.kafka_config(kafka_conn_id),
         tables=ledger.tables,
         scope=scope,
         isolation_level=wish.isolation_level,
         new_cluster=wish.new_cluster,
     )
-    if not wish.replace:
-        return Cost(preview)
-    preview.refuse_replace()
     with ledger.connect() as conn:
         target = group_target(conn, ledger.tables, source, group.group_id, readings.dags(0.0))
-        if target.sink is None:
+        if not wish.replace:
+            return Cost(preview, target, kafka_conn_id)
+        preview.refuse_replace()
+        if not target.tables:
             raise ConfigurationError(
                 f"{target.unknown}: its rows cannot be removed here. Rewind with KafkaRewindOperator(replace=…), or with "
                 "'airflow kafka-offsets rewind --replace --dag-id … --task-id …'"
             )
+
+        def count_rows(replaced: ReplacedOffsets) -> int:
+            return sum(table.rows(conn).count_replaced(replaced) for table in target.tables)
+
         moves = [move for move in preview.replacing if move.reread is not None]
         rows, letters = count_output(
             conn,
             ledger.tables,
             group.group_id,
-            target.sink.name,
+            sink_of(target.tables).name,
             {move.topic_partition: move.reread for move in moves if move.reread is not None},
             {move.topic_partition: move.new.topic_id for move in moves if move.new is not None},
-            target.sink.rows(conn).count_replaced,
+            count_rows,
         )
-    return Cost(preview, rows, letters, target.sink)
+    return Cost(preview, target, kafka_conn_id, rows, letters, target.tables)
 
 
 def execute(ledger: Ledger, content: Mapping[str, Any], number: str, who: str, reason: str) -> RewindResult:
@@ -153,10 +164,7 @@ def execute(ledger: Ledger, content: Mapping[str, Any], number: str, who: str, r
     :raises KafkaOffsetsError: see `execute_rewind`
     """
     preview = RewindPreview.from_dict(content["preview"])
-    sink = None
-    if content["sink"] is not None:
-        table, schema, upsert_key = content["sink"]
-        sink = SqlTable(table, schema, upsert_key=tuple(upsert_key))
+    tables = tables_of(content["tables"])
     return execute_rewind(
         preview,
         engine=ledger.engine,
@@ -165,16 +173,15 @@ def execute(ledger: Ledger, content: Mapping[str, Any], number: str, who: str, r
         who=who,
         reason=reason,
         abandon=preview.open_batch if content["abandon"] else None,
-        replace=sink,
+        replace=sink_of(tables) if tables else None,
     )
 
 
 def ticket_content(cost: Cost, wish: Wish) -> dict[str, Any]:
     """Return what the ticket of a preview holds."""
-    sink = cost.sink
     return {
         "preview": cost.preview.as_dict(),
-        "sink": [sink.table, sink.schema, sink.upsert_key] if sink is not None else None,
+        "tables": [[table.table, table.schema, table.upsert_key] for table in cost.tables],
         "abandon": wish.abandon,
     }
 
@@ -187,20 +194,20 @@ def _check_other_group(ledger: Ledger, caller: Caller, source: Source, group_id:
         raise NoPositionError(f"There is no group {group_id!r} in {source}, or you may not see it")
 
 
-def _kafka_config(
+def _kafka_conn_id(
     readings: Readings, caller: Caller, group: GroupSummary, kafka_conn_ids: frozenset[str], wish: Wish
-) -> Mapping[str, Any]:
-    """Return the configuration of the connection that the form names, or of the one that leads to the group's cluster."""
+) -> str:
+    """Return the connection that the form names, or the one that leads to the group's cluster."""
     allowed = sorted(conn_id for conn_id in kafka_conn_ids if caller.shares_team(conn_id))
     if wish.kafka_conn_id:
         if wish.kafka_conn_id not in allowed:
             raise ConfigurationError(f"The group is not loaded through connection {wish.kafka_conn_id!r}")
-        return readings.connections.kafka_config(wish.kafka_conn_id)
+        return wish.kafka_conn_id
     if len(allowed) > 1:
         for conn_id in allowed:
             try:
                 if readings.connections.cluster(conn_id).cluster_id() == group.cluster_id:
-                    return readings.connections.kafka_config(conn_id)
+                    return conn_id
             except KafkaOffsetsError:
                 # Another one may lead there; the message below names those that do not.
                 continue
@@ -208,4 +215,4 @@ def _kafka_config(
         raise ConfigurationError(
             f"No connection leads to the Kafka cluster of the group ({', '.join(allowed) or 'none is yours to use'}): choose one"
         )
-    return readings.connections.kafka_config(allowed[0])
+    return allowed[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
@@ -15,6 +15,7 @@ DEFAULT_KAFKA = "kafka_default"
 
 _OPTIONS = ("schema", "prefix", "kafka_conn_id")
 _OPERATORS = "airflow_kafka_offsets."
+_VERIFY = "airflow_kafka_offsets.operators.verify"
 
 
 class Source(NamedTuple):
@@ -49,12 +50,17 @@ class Origin:
 class Registered:
     """What the tasks of one DAG name.
 
-    :param tables: those that tasks of a group load into, or verify; without those whose names are templates
+    :param tables: those that tasks of a group load into, or verify, each with the others of the same task; tables of other databases,
+        and targets that are no tables, are left out
+    :param tasks: their ids, but for mapped ones
+    :param verifiers: the tasks that verify a group
     """
 
     kafka_conn_ids: Mapping[Source, frozenset[str]] = field(default_factory=dict)
     groups: frozenset[str] = frozenset()
-    tables: Mapping[tuple[Source, str], frozenset[SqlTable]] = field(default_factory=dict)
+    tables: Mapping[tuple[Source, str], frozenset[tuple[SqlTable, ...]]] = field(default_factory=dict)
+    tasks: frozenset[str] = frozenset()
+    verifiers: Mapping[tuple[Source, str], frozenset[str]] = field(default_factory=dict)
 
 
 def configured(option: str) -> dict[Source, Origin]:
@@ -81,27 +87,36 @@ def of_serialized_dag(data: Mapping[str, Any]) -> Registered:
     """Return what the tasks of a serialized DAG name. Tasks of other packages and mapped tasks are left out."""
     found: dict[Source, frozenset[str]] = {}
     groups: set[str] = set()
-    tables: dict[tuple[Source, str], frozenset[SqlTable]] = {}
+    tables: dict[tuple[Source, str], frozenset[tuple[SqlTable, ...]]] = {}
+    tasks: set[str] = set()
+    verifiers: dict[tuple[Source, str], frozenset[str]] = {}
     for task in data.get("dag", {}).get("tasks", ()):
         values = task.get("__var", {})
         if not str(values.get("_task_module", "")).startswith(_OPERATORS):
             continue
+        task_id = str(values["task_id"])
+        tasks.add(task_id)
         group_id = values.get("group_id")
         group = group_id if isinstance(group_id, str) and "{{" not in group_id else None
         if group is not None:
             groups.add(group)
         state = values.get("kafka_offsets_state")
         if isinstance(state, str) and "{{" not in state:
-            conn_id, schema, prefix, kafka_conn_id, table = json.loads(state)
+            conn_id, schema, prefix, kafka_conn_id, given = json.loads(state)
             if conn_id is not None:
                 source = Source(conn_id, schema, prefix)
                 found[source] = found.get(source, frozenset()) | ({kafka_conn_id} - {None})
-                if table is not None and group is not None:
-                    name, schema, upsert_key = table
-                    tables[source, group] = tables.get((source, group), frozenset()) | {
-                        SqlTable(name, schema, upsert_key=tuple(upsert_key))
-                    }
-    return Registered(found, frozenset(groups), tables)
+                if group is not None:
+                    key = (source, group)
+                    tables[key] = tables.get(key, frozenset()) | ({tables_of(given)} if given else set())
+                    if values["_task_module"] == _VERIFY:
+                        verifiers[key] = verifiers.get(key, frozenset()) | {task_id}
+    return Registered(found, frozenset(groups), tables, frozenset(tasks), verifiers)
+
+
+def tables_of(given: Sequence[Any]) -> tuple[SqlTable, ...]:
+    """Return tables as JSON has them: the name, the schema and the upsert key of each."""
+    return tuple(SqlTable(name, schema, upsert_key=tuple(upsert_key)) for name, schema, upsert_key in given)
 
 
 def merged(configured: Mapping[Source, Origin], registered: Mapping[str, Registered]) -> dict[Source, Origin]:

@@ -23,7 +23,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, PlanningError, 
 from airflow_kafka_offsets.plugin.problems import problem
 from airflow_kafka_offsets.plugin.readings import Readings
 from airflow_kafka_offsets.plugin.sources import Source
-from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.verification.verify import verify
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Verifications:
         self._running: dict[str, tuple[Source, str]] = {}
         self._process = uuid.uuid4().hex
 
-    def start(self, source: Source, group_id: str, sink: SqlTable, *, who: str, dag_id: str | None) -> None:
+    def start(self, source: Source, group_id: str, sink: Sink, *, who: str, dag_id: str | None) -> None:
         """Start one in a thread.
 
         :param dag_id: whose audit log has it
@@ -133,7 +133,7 @@ class Verifications:
             return number in self._running
         return datetime.now(UTC) - started_at < _LOST_AFTER
 
-    def _verify(self, source: Source, group_id: str, sink: SqlTable) -> dict[str, Any]:
+    def _verify(self, source: Source, group_id: str, sink: Sink) -> dict[str, Any]:
         try:
             with self._readings.ledger(source) as ledger:
                 coverage = verify(group_id, sink=sink, engine=ledger.engine, tables=ledger.tables)

@@ -10,10 +10,11 @@ from fastapi.responses import RedirectResponse
 from airflow_kafka_offsets.plugin.access import Caller, CallerDep
 from airflow_kafka_offsets.plugin.forms import FROM_THIS_SITE, FormDep, field, issue, redeem
 from airflow_kafka_offsets.plugin.group_pages import Found, NamedGroup, NamedGroupDep, find_group
-from airflow_kafka_offsets.plugin.group_targets import GroupTarget, group_target
+from airflow_kafka_offsets.plugin.group_targets import GroupTarget, group_target, sink_of
 from airflow_kafka_offsets.plugin.pages import ReadingsDep
 from airflow_kafka_offsets.plugin.readings import Readings
 from airflow_kafka_offsets.plugin.rendering import Links, page
+from airflow_kafka_offsets.plugin.shell_commands import verify_command
 from airflow_kafka_offsets.plugin.verifications import BusyError, Verifications
 
 router = APIRouter()
@@ -60,11 +61,12 @@ def start(
         )
     redeem(field(form, "ticket"), "verify", caller, named.source, named.group_id)
     target = found.more
-    if target.sink is None or not target.is_of_dag:
+    if not target.can_verify:
         raise HTTPException(status.HTTP_409_CONFLICT, f"{target.unknown}. Verify with KafkaVerifyOperator")
+    sink = sink_of(target.tables)
     dag_id = min(found.summary.dag_ids, default=None)
     try:
-        verifications.start(named.source, named.group_id, target.sink, who=str(caller.user.get_name()), dag_id=dag_id)
+        verifications.start(named.source, named.group_id, sink, who=str(caller.user.get_name()), dag_id=dag_id)
     except BusyError as error:
         raise HTTPException(status.HTTP_409_CONFLICT, str(error)) from None
     url = Links(request).page("verification", named.source, named.group_id)
@@ -97,7 +99,8 @@ def _answer(
         now=found.now,
         target=target,
         results=verifications.latest(named.source, named.group_id),
-        can_verify=target.sink is not None and target.is_of_dag,
+        command=verify_command(named.source, named.group_id, target) if not target.can_verify else None,
+        verifiers=[task for task in target.verifiers if task[0] in caller.readable_dags],
         ticket=issue("verify", caller, named.source, named.group_id)
         if caller.edits_group(named.source, found.summary)
         else None,

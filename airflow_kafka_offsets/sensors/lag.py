@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from airflow_kafka_offsets.core.parameters import check_parsed, from_attributes, read_rendered
 from airflow_kafka_offsets.core.templates import is_rendered_later
-from airflow_kafka_offsets.hooks.links import GroupLink
+from airflow_kafka_offsets.hooks.links import GroupLink, RewindLink
 from airflow_kafka_offsets.lag.thresholds import THRESHOLD_RULES
 from airflow_kafka_offsets.lag.watch_options import LAG_RULES, LagWatch
 
@@ -64,7 +64,7 @@ class KafkaLagSensor(BaseSensorOperator):
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
 
-    operator_extra_links: Collection[BaseOperatorLink] = (GroupLink(),)
+    operator_extra_links: Collection[BaseOperatorLink] = (GroupLink(), RewindLink())
     template_fields: Sequence[str] = LagWatch.templated
 
     def __init__(

@@ -5,15 +5,18 @@ What a task does is in `tasks`, and what a submitted application does to start s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import StagingError, TransformError
 from airflow_kafka_offsets.formats.read_schemas import with_texts
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.spark.display import Display
+from airflow_kafka_offsets.spark.hidden_pandas import without_pandas
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes
 from airflow_kafka_offsets.spark.slow_way import advice
@@ -27,11 +30,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def run(spark: SparkSession, job: StageJob, display: Display) -> Manifest:
+def run(spark: SparkSession, job: StageJob, display: Display, *, shared: bool = True) -> Manifest:
     """Stage a batch: read and decode each slice, apply the transform, write files, and name them in the manifest.
 
     Only DataFrames are used, so that any session will do, also one of Spark Connect.
 
+    :param shared: whether other code runs in the session's Python workers, too, which may need pandas
     :raises TransformError: the transform cannot be imported, raised, did not return a DataFrame, or did not read all records
     :raises TargetError: the columns of the transform do not fit the target; no record was read
     """
@@ -39,7 +43,14 @@ def run(spark: SparkSession, job: StageJob, display: Display) -> Manifest:
     tasks = spark.range(0, len(job.tasks), 1, len(job.tasks))
     transform = job.dataframe_transform
     if transform is None:
-        staged = tasks.mapInArrow(lambda numbers: write_arrow(job, read_arrow(job, numbers)), RESULT_DDL)
+        needs_pandas = shared or (job.batch_transform is not None and job.batch_transform.runs_python)
+
+        def stage(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            if not needs_pandas:
+                without_pandas()
+            return write_arrow(job, read_arrow(job, numbers))
+
+        staged = tasks.mapInArrow(stage, RESULT_DDL)
     else:
         decoded = tasks.mapInArrow(lambda numbers: read_arrow(job, numbers), spark_ddl(job.columns))
         transformed = transform.apply(decoded)

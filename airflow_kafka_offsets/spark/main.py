@@ -15,15 +15,13 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import cache
-from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.core.text import count, shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsError, StagingError, TransformError
 from airflow_kafka_offsets.spark.display import Display, MarkedLines
 from airflow_kafka_offsets.spark.driver import run, stage_files
+from airflow_kafka_offsets.spark.hidden_pandas import hidden_pandas, without_pandas
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.job_socket import Answer, Jobs
 from airflow_kafka_offsets.spark.split_config import split_config
@@ -191,26 +189,3 @@ def java_options(job: StageJob, environment: Mapping[str, str]) -> dict[str, str
     if job.dataframe_transform is None or job.offsets <= _FEW_ROWS:
         names.append("SPARK_SUBMIT_OPTS")
     return {name: f"{_QUICK_COMPILER} {environment.get(name, '')}".rstrip() for name in names}
-
-
-class _NoPandas(MetaPathFinder):
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError("pandas is hidden in this process", name=fullname)
-
-
-@contextmanager
-def hidden_pandas() -> Iterator[None]:
-    """Let pandas seem not to be installed, for the duration of the block."""
-    finder = _NoPandas()
-    sys.meta_path.insert(0, finder)
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-
-
-@cache
-def without_pandas() -> None:
-    """Let pandas seem not to be installed, until the process ends."""
-    sys.meta_path.insert(0, _NoPandas())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import shutil
+import sys
 import tempfile
 import threading
 import uuid
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Contexts whose executors have this package. Without this, each batch would send it again.
-_with_package: WeakSet[SparkContext] = WeakSet()
+# Contexts and sessions of Spark Connect whose executors have this package. Without this, each batch would send it again.
+_with_package: WeakSet[SparkContext | SparkSession] = WeakSet()
 
 _INTERRUPT_SECONDS = 0.2
 
@@ -34,10 +35,12 @@ class SessionLauncher:
     """Stages batches in a session that belongs to the caller.
 
     :param spark: any session; its executors need pyarrow and confluent-kafka; the launcher sends them this package
+    :param shared: whether other code runs in the session; without it, tasks that need no pandas start sooner
     """
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, *, shared: bool = True) -> None:
         self._spark = spark
+        self._shared = shared
         self._running: _Running | None = None
 
     def check(self, staging_dir: str | None) -> None:
@@ -46,16 +49,10 @@ class SessionLauncher:
     def __call__(self, job: StageJob) -> None:
         """Send this package to the executors of the session, and stage a batch in it."""
         spark = self._spark
-        # Spark 3.5 has addArtifacts for Spark Connect only.
-        if _is_connect(spark):
-            # Adding the same archive again does nothing.
-            spark.addArtifacts(str(_archive()), pyfile=True)
-        elif spark.sparkContext not in _with_package:
-            spark.sparkContext.addPyFile(str(_archive()))
-            _with_package.add(spark.sparkContext)
+        _send_package(spark)
         with closing(display_here()) as display, _Running(spark) as self._running:
             try:
-                run(spark, job, display)
+                run(spark, job, display, shared=self._shared)
             finally:
                 self._running = None
 
@@ -102,8 +99,31 @@ class _Running:
     def _interrupt(self) -> None:
         # Spark interrupts what it runs at that moment: before the job is submitted, that is nothing.
         while not self._ended.is_set():
-            self._cancel(self._tag)
+            try:
+                self._cancel(self._tag)
+            except Exception:
+                # Whoever owns the session may end it as soon as the job has ended.
+                if not self._ended.is_set():
+                    raise
             self._ended.wait(_INTERRUPT_SECONDS)
+
+
+def _send_package(spark: SparkSession) -> None:
+    """Send this package to the executors of a session that do not have it."""
+    # Spark 3.5 has addArtifacts for Spark Connect only.
+    is_connect = _is_connect(spark)
+    owner = spark if is_connect else spark.sparkContext
+    if owner in _with_package:
+        return
+    archive = str(_archive())
+    if is_connect:
+        spark.addArtifacts(archive, pyfile=True)
+        # It is for the executors. This process has the package, and is not to import any more of it from there.
+        while archive in sys.path:
+            sys.path.remove(archive)
+    else:
+        spark.sparkContext.addPyFile(archive)
+    _with_package.add(owner)
 
 
 def _is_connect(spark: SparkSession) -> bool:

@@ -5,6 +5,7 @@ A database refuses them there. Where Spark's tasks write the files of the target
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from airflow_kafka_offsets.core.origin import RESERVED_PREFIX
@@ -21,6 +22,14 @@ class Record(NamedTuple):
     topic: str
     partition: int
     offset: int
+
+
+def null_key(names: Sequence[str]) -> str:
+    """Return why a row is refused whose key is null.
+
+    :param names: the columns that are null
+    """
+    return f"{', '.join(map(repr, names))} is null, and a row without its key can replace no other (upsert_key)"
 
 
 class RefusedRecords:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from airflow_kafka_offsets.core.origin import BATCH_ID, RESERVED_PREFIX
+from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, RESERVED_PREFIX
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
+from airflow_kafka_offsets.staging.refused import null_key
 from airflow_kafka_offsets.writers.fitting import fit
 from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 
@@ -25,6 +27,7 @@ class IcebergWriter:
     :param shape: the fields of a `TableShape`
     :param batch_id: what the rows have as `_batch_id`
     :param attempt: the directory of the files, below that of the table's data
+    :param key: the columns by which rows are replaced; they and those that name the record may not be null
     """
 
     kind: ClassVar[str] = "iceberg"
@@ -34,6 +37,7 @@ class IcebergWriter:
     shape: Mapping[str, Any]
     batch_id: int
     attempt: str
+    key: Sequence[str] = ()
 
     def write(
         self,
@@ -66,9 +70,10 @@ class IcebergWriter:
         if unknown := [name for name in unknown if not name.startswith(RESERVED_PREFIX) and name != BATCH_ID]:
             raise TargetError(f"Table {self.table!r} has no column {', '.join(map(repr, unknown))}")
         held = [column for column in columns if column.name in batch.schema.names and column.name != BATCH_ID]
-        lacking = {column.name for column in columns if not column.nullable}.difference(batch.schema.names, {BATCH_ID})
-        if lacking:
+        needed = {column.name for column in columns if not column.nullable} | {*self.key, *(RECORD if self.key else ())}
+        if lacking := needed.difference(batch.schema.names, {BATCH_ID}):
             raise TargetError(f"Table {self.table!r} needs a value for {', '.join(map(repr, sorted(lacking)))}")
+        batch = self._with_key(batch, refused)
         fitting, arrays = fit(self.table, batch, held, refused)
         values = {column.name: array for column, array in zip(held, arrays, strict=True)}
         if BATCH_ID in columns.names:
@@ -79,3 +84,19 @@ class IcebergWriter:
             for column in columns
         ]
         return pa.Table.from_arrays(arrays, schema=columns)
+
+    def _with_key(self, batch: pa.RecordBatch, refused: RefusedRows) -> pa.RecordBatch:
+        """Return the rows that say their key.
+
+        :raises TargetError: a row does not say which record it is of
+        :raises RecordError: a key is null, and its record may not become a dead letter
+        """
+        if self.key and any(batch.column(name).null_count for name in RECORD):
+            raise TargetError(
+                "The transform returns a row that does not say which record it is of: which row of its key is the newest cannot be known"
+            )
+        reasons: dict[int, str] = {}
+        for name in self.key:
+            nulls = pc.indices_nonzero(batch.column(name).is_null()).to_pylist()
+            reasons |= dict.fromkeys(nulls, null_key([name]))
+        return refused.take_out(batch, reasons) if reasons else batch

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.ledger.tables import Tables
@@ -16,6 +18,7 @@ from tests.support.clients import produce
 from tests.support.command_line import database_connection, kafka_connection
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names
+from tests.support.warm_airflow import WarmAirflowHome
 
 pytestmark = [pytest.mark.server, pytest.mark.broker]
 
@@ -51,3 +54,22 @@ def test_data_notes_and_failures_go_where_a_shell_expects_them(
     assert (unknown.returncode, unknown.stdout) == (1, "")
     assert unknown.stderr.splitlines()[-1].startswith("kafka-offsets history: ")
     assert "'loader'" in unknown.stderr.splitlines()[-1]
+
+
+def test_connections_that_users_have_added_are_found(tmp_path: Path) -> None:
+    """They are in Airflow's metadata database, where Airflow lets only some processes look."""
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
+    with WarmAirflowHome() as home:
+        home.migrate()
+        added = home.run("connections", "add", "added", "--conn-uri", database_connection(engine))
+        created = home.run("kafka-offsets", "init", "--conn-id", "added")
+        other = home.run("kafka-offsets", "groups", "--conn-id", "another")
+
+    assert added.returncode == 0, added.stderr
+    assert created.returncode == 0, created.stderr
+    assert sa.inspect(engine).has_table("consumed_offsets")
+    assert (other.returncode, other.stderr.splitlines()[-1]) == (
+        1,
+        "kafka-offsets groups: The conn_id `another` isn't defined. Name another connection, or add this one: 'airflow connections add'",
+    )
+    engine.dispose()

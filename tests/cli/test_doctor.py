@@ -19,6 +19,7 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from devstack.kafka import KafkaBroker
 from devstack.process import free_port
 from devstack.spark import SparkStandalone
+from devstack.spark_connect import SparkConnectServer
 from tests.support.command_line import DB, CommandLine, Done, findings, kafka_connection
 from tests.support.loads import Loader, TopicFactory
 
@@ -185,6 +186,39 @@ def test_one_failure_does_not_hide_the_others_and_no_secret_is_told(cli: Command
         "Spark security": "failed",
         "Spark master": "failed",
     }
+    assert SECRET not in done.stdout + done.stderr
+
+
+def test_a_connection_of_spark_connect(cli: CommandLine, spark_connect: SparkConnectServer) -> None:
+    cli.connect("spark_default", json.dumps(spark_connect.connection))
+
+    done = cli("doctor", *DB, "--output", "json")
+
+    found = findings(done)
+    assert done.status == 0
+    assert {name: found[name]["result"] for name in ("Java", "spark-submit", "Spark connection", "Spark security")} == {
+        "Java": "skipped",
+        "spark-submit": "skipped",
+        "Spark connection": "ok",
+        "Spark security": "ok",
+    }
+    version = importlib.metadata.version("pyspark")
+    assert found["Spark master"]["found"] == f"localhost:{spark_connect.port} answers, with Spark {version}"
+    assert str(spark_connect.token) not in done.stdout + done.stderr
+
+
+def test_a_server_of_spark_connect_that_is_down(cli: CommandLine) -> None:
+    connection = {"conn_type": "spark_connect", "host": "spark.invalid", "port": free_port(), "login": "a"}
+    cli.connect("spark_default", json.dumps(connection))
+    assert results(cli("doctor", *DB, "--output", "json"))["Spark security"] == "failed"
+
+    connection |= {"host": "127.0.0.1", "password": SECRET}
+    cli.connect("spark_default", json.dumps(connection))
+    done = cli("doctor", *DB, "--output", "json")
+
+    row = findings(done)["Spark master"]
+    assert row["result"] == "failed"
+    assert f"127.0.0.1:{connection['port']} of connection 'spark_default' does not answer" in row["found"]
     assert SECRET not in done.stdout + done.stderr
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
-from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import DeltaTable, IcebergTable, ParquetDataset, SqlTable
 from airflow_kafka_offsets.hooks import connections
 from airflow_kafka_offsets.sinks.fan_out import Sinks
 from airflow_kafka_offsets.verification.verify import verify
+from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.command_line import DB, CommandLine, data, failed, ok
 from tests.support.loads import Loader, TopicFactory, names, positions
@@ -52,11 +50,7 @@ SINKS = {
 }
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield engine
-    engine.dispose()
+engine = fixtures.sqlite_engine
 
 
 @pytest.fixture(params=SINKS)

@@ -58,12 +58,12 @@ def test_every_operator_and_sensor_has_its_links_after_serialization() -> None:
     found = {task.task_id: {link.name: link.xcom_key for link in task.operator_extra_links} for task in stored.tasks}
     group, batch, rewind = ({link.name: link.xcom_key} for link in (GroupLink(), BatchLink(), RewindLink()))
     assert found == {
-        "plan": group,
-        "load": group | batch,
-        "replay": group | batch,
-        "rewind": group | rewind,
-        "verify": group,
-        "wait": group,
+        "plan": group | rewind,
+        "load": group | batch | rewind,
+        "replay": group | batch | rewind,
+        "rewind": group | batch | rewind,
+        "verify": group | rewind,
+        "wait": group | rewind,
     }
 
 
@@ -89,15 +89,37 @@ def test_the_last_batch_is_linked_be_it_committed_or_failed() -> None:
     assert url(BatchLink(), operator).startswith(f"{BASE}/kafka-offsets/batch?")
 
 
+FORM = f"{BASE}/kafka-offsets/rewind?conn_id=warehouse&group=loader"
+
+
+def test_a_load_is_rewound_to_the_state_before_its_first_batch() -> None:
+    operator = KafkaBatchOperator(task_id="load", group_id="loader", **LOAD)
+    assert url(RewindLink(), operator) == FORM
+    operator._done = {"batches": [8, 9]}
+    assert url(RewindLink(), operator) == f"{FORM}&scenario=to-batch&value=8"
+
+
+def test_a_replay_leaves_positions_that_no_rewind_brings_back() -> None:
+    operator = KafkaReplayOperator(task_id="replay", group_id="loader", since="2026-01-01", **LOAD)
+    operator._done = {"batches": [8]}
+    assert url(RewindLink(), operator) == FORM
+
+
+def test_a_deployment_without_rewinds_has_no_link_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__KAFKA_OFFSETS__REWIND_IN_WEB_INTERFACE", "False")
+    assert url(RewindLink(), load()) == ""
+
+
 def test_a_rewind_is_linked_once_it_has_moved_something() -> None:
     operator = KafkaRewindOperator(
         task_id="rewind", group_id="loader", scenario="to-earliest", offsets_conn_id="warehouse"
     )
-    assert url(RewindLink(), operator) == ""
+    assert (url(BatchLink(), operator), url(RewindLink(), operator)) == ("", FORM)
     operator._done = {"batch_id": 7}
-    assert url(RewindLink(), operator) == f"{BASE}/kafka-offsets/batch?conn_id=warehouse&group=loader&batch=7"
+    assert url(BatchLink(), operator) == f"{BASE}/kafka-offsets/batch?conn_id=warehouse&group=loader&batch=7"
+    assert url(RewindLink(), operator) == f"{FORM}&scenario=undo"
 
 
 def test_a_plan_without_a_database_has_no_page() -> None:
     plan = KafkaReplayPlanOperator(task_id="plan", group_id="loader", topics=["orders"], since="2026-01-01", parts=1)
-    assert url(GroupLink(), plan) == ""
+    assert (url(GroupLink(), plan), url(RewindLink(), plan)) == ("", "")

@@ -124,20 +124,46 @@ class TestWhatIsRead:
         assert [size for batch in found for size in batch] == sizes
         assert max(sum(batch) for batch in found if batch != [3000]) <= 1000
 
-    @pytest.mark.parametrize("few", [1, 3, 1_000], ids=["by-columns", "both", "record-by-record"])
-    def test_they_are_not_too_large_however_they_are_measured(self, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    def test_as_many_as_fit_are_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(read_module, "_MOST_BYTES", 1000)
-        monkeypatch.setattr(read_module, "_FEW", few)
         sizes = [3000, 10, 990, 1, 400, 400, 400, 400, 400, 0]
         large = [FakeMessage(10 + i, b"x" * size) for i, size in enumerate(sizes)]
 
         batches = read_all(FakeConsumer([large]))
 
         found = [[len(text) for text in batch.column("value").to_pylist()] for batch in batches]
-        assert [size for batch in found for size in batch] == sizes
-        assert max(sum(batch) for batch in found if batch != [3000]) <= 1000
-        # Measured one by one, as many as fit are together.
-        assert few < 1_000 or found == [[3000], [10, 990], [1, 400, 400], [400, 400], [400, 0]]
+        assert found == [[3000], [10, 990], [1, 400, 400], [400, 400], [400, 0]]
+
+    def test_full_polls_become_one_batch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(read_module, "_POLL", 2)
+        monkeypatch.setattr(read_module, "_BATCH", 4)
+        consumer = FakeConsumer([messages(first, first + 2) for first in range(10, 20, 2)])
+
+        batches = read_all(consumer)
+
+        assert [offsets([batch]) for batch in batches] == [[10, 11, 12, 13], [14, 15, 16, 17], [18, 19]]
+
+    def test_records_do_not_wait_for_others_that_are_late(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(read_module, "_POLL", 2)
+        consumer = FakeConsumer(
+            [messages(10, 12), messages(12, 13), messages(13, 15), [], messages(15, 17), messages(17, 20)]
+        )
+
+        batches = read_all(consumer)
+
+        assert [offsets([batch]) for batch in batches] == [[10, 11, 12], [13, 14], [*range(15, 20)]]
+
+    def test_the_time_that_is_spent_on_rows_is_not_time_without_a_record(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(read_module, "_POLL", 2)
+        consumer = FakeConsumer([messages(10, 12), [], [], messages(12, 20)])
+        consumer.install(monkeypatch)
+        found = []
+
+        for batch in read(ONE, {}, idle_timeout=60.0):
+            found += offsets([batch])
+            consumer.now += 100.0
+
+        assert found == [*range(10, 20)]
 
     def test_after_large_records_fewer_are_polled_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(read_module, "_MOST_BYTES", 1000)
@@ -186,12 +212,19 @@ class TestWhatIsRead:
         st.tuples(st.integers(0, 60), st.integers(-1, 6)), min_size=1, unique_by=lambda record: record[0]
     ).map(sorted),
     chunk=st.integers(1, 7),
+    poll=st.integers(1, 7),
+    batch_size=st.integers(1, 20),
 )
-def test_exactly_the_records_before_the_end_are_read(logged: list[tuple[int, int]], chunk: int) -> None:
+def test_exactly_the_records_before_the_end_are_read(
+    logged: list[tuple[int, int]], chunk: int, poll: int, batch_size: int
+) -> None:
     records = [FakeMessage(offset, b"%d" % offset, timestamp_ms=at) for offset, at in logged]
     script: list[Step] = [records[i : i + chunk] for i in range(0, len(records), chunk)]
 
-    batches = read_all(FakeConsumer([*script, [end_of_log(61)]]), Slice(0, "orders", 0, 0, 50))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read_module, "_POLL", poll)
+        patch.setattr(read_module, "_BATCH", batch_size)
+        batches = read_all(FakeConsumer([*script, [end_of_log(61)]]), Slice(0, "orders", 0, 0, 50))
 
     assert offsets(batches) == [offset for offset, _ in logged if offset < 50]
     assert all(batch.num_rows for batch in batches)

@@ -40,6 +40,7 @@ def timed(loader: Loader, topic: str, start: Start = "earliest") -> LagReport:
     return measure_lag(Ledger(loader.engine), Cluster(loader.config), question, new_group=True)
 
 
+@pytest.mark.long  # test_report.py has what becomes of the error every day
 def test_L08_a_partition_without_a_leader_is_an_entry_with_an_error(postgres_engine: Engine) -> None:
     with KafkaCluster() as kafka:
         create_topic(kafka.bootstrap_servers, "lonely", 2, replicas=[[3], [2]])

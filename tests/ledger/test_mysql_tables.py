@@ -45,6 +45,28 @@ def test_a_group_has_one_open_load(ledger: Ledger) -> None:
         planned(ledger, "a", "staged")
 
 
+def test_a_group_has_one_load_that_is_planned_ahead(ledger: Ledger) -> None:
+    planned(ledger, "a")
+    for group in ("a", "A", "b"):
+        planned(ledger, group, "ahead")
+
+    with pytest.raises(IntegrityError, match="offset_batches_one_ahead"):
+        planned(ledger, "a", "ahead")
+
+
+def test_tables_of_version_8_get_the_key_of_loads_that_are_planned_ahead(ledger: Ledger) -> None:
+    described = select(ledger.engine, "SHOW CREATE TABLE offset_batches")
+    do(ledger.engine, "ALTER TABLE offset_batches DROP KEY offset_batches_one_ahead, DROP COLUMN ahead_load")
+    do(ledger.engine, "UPDATE offsets_schema_version SET version = 8")
+
+    assert initialize(ledger)
+
+    assert select(ledger.engine, "SHOW CREATE TABLE offset_batches") == described
+    # An upgrade that was interrupted between its two statements.
+    do(ledger.engine, "UPDATE offsets_schema_version SET version = 8")
+    assert initialize(ledger)
+
+
 def test_names_differ_by_case_and_by_spaces_at_their_ends(ledger: Ledger) -> None:
     from airflow_kafka_offsets.ledger.batches import record_plan
 

@@ -114,6 +114,10 @@ class TestDdl:
             "CREATE UNIQUE INDEX IF NOT EXISTS offset_batches_one_open ON offset_batches (consumer_group) "
             "WHERE kind = 'load' AND state IN ('planned', 'staged');"
         ) in ddl
+        assert (
+            "CREATE UNIQUE INDEX IF NOT EXISTS offset_batches_one_ahead ON offset_batches (consumer_group) "
+            "WHERE kind = 'load' AND state IN ('ahead');"
+        ) in ddl
 
     @pytest.mark.parametrize("name", ["postgresql", "sqlite"])
     def test_what_is_to_be_sent_or_dropped_is_found_by_an_index(self, name: str) -> None:
@@ -129,11 +133,15 @@ class TestDdl:
 
     def test_no_index_forbids_a_second_batch_where_the_database_knows_no_partial_one(self) -> None:
         ddl = " ".join(Tables().ddl(DIALECTS["mysql"]).split())
-        # The one that is there is of a column that is null for all other batches than open loads.
-        assert ddl.count("UNIQUE") == 1
+        # Those that are there are of columns that are null for all other batches than open loads, and those planned ahead.
+        assert ddl.count("UNIQUE") == 2
         assert (
             "GENERATED ALWAYS AS (CASE WHEN kind = 'load' AND state IN ('planned', 'staged') THEN consumer_group END) STORED, "
             "UNIQUE KEY offset_batches_one_open (open_load)"
+        ) in ddl
+        assert (
+            "GENERATED ALWAYS AS (CASE WHEN kind = 'load' AND state IN ('ahead') THEN consumer_group END) STORED, "
+            "UNIQUE KEY offset_batches_one_ahead (ahead_load)"
         ) in ddl
 
     @pytest.mark.parametrize("odd", ODD)

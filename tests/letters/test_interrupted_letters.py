@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-import sqlalchemy as sa
 from pyarrow.dataset import dataset
-from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import Json, ParquetDataset, committed_files
 from airflow_kafka_offsets.exceptions import LedgerError
@@ -21,6 +18,7 @@ from airflow_kafka_offsets.letters.replay import Replayed, replay_letters
 from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.sinks.parquet.target import ParquetTarget
 from airflow_kafka_offsets.staging.refused import Record
+from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.lake import RUN, LakeGroup, dying
 from tests.support.loads import Loader, TopicFactory, names
@@ -33,11 +31,7 @@ def kafka(log: Kafka) -> Kafka:
     return log
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield engine
-    engine.dispose()
+engine = fixtures.sqlite_engine
 
 
 @pytest.fixture

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pyarrow as pa
 import pytest
-import sqlalchemy as sa
-from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import DeltaTable
 from airflow_kafka_offsets.exceptions import LedgerError, OpenBatchError
@@ -21,6 +19,7 @@ from airflow_kafka_offsets.letters.replay import Replayed, replay_letters
 from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
 from airflow_kafka_offsets.staging.refused import Record
+from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.lake import NEXT, RUN, LakeGroup, ProcessDiedError, dying
 from tests.support.loads import Loader, TopicFactory, names, rows
@@ -29,11 +28,7 @@ from tests.support.rewinds import Rewinder
 GOOD = [(1, offset) for offset in (0, 1, 3, 4, 5)]
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield engine
-    engine.dispose()
+engine = fixtures.sqlite_engine
 
 
 @pytest.fixture

@@ -168,6 +168,7 @@ def test_reading_that_stalls_says_where_and_why(postgres_loader: Loader) -> None
     assert positions(postgres_loader.engine) == {}
 
 
+@pytest.mark.long  # tests/kafka/test_reader.py has it without a broker every day
 def test_a_read_outlasts_polls_that_bring_nothing(tmp_path: Path) -> None:
     with KafkaBroker() as broker:
         create_topic(broker.bootstrap_servers, "orders", 1, {})

@@ -94,6 +94,7 @@ class TestIdentity:
             # Its answer is not awaited: whatever the broker says of the topic in these moments is seen.
             assert len(Cluster(inline_loader.config).logs([name])) == 8
 
+    @pytest.mark.long  # tests/lag/test_measure.py counts the requests of fifty partitions every day
     @pytest.mark.broker
     def test_planning_2000_partitions_takes_three_requests(  # P21
         self, kafka: KafkaBroker, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch

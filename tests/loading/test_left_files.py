@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from tests.support import fixtures
 from tests.support.archive import Archive
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory, names, rows
@@ -40,11 +40,7 @@ def loader(inline_loader: Loader) -> Loader:
     return inline_loader
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Any:
-    made = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield made
-    made.dispose()
+engine = fixtures.sqlite_engine
 
 
 def load(loader: Loader, name: str, **options: Any) -> None:
@@ -77,6 +73,15 @@ def test_a_batch_that_was_closed_a_moment_ago_waits(loader: Loader, topic: Topic
     name = topic()
     for _ in range(2):
         load(loader, name, staging_retention=timedelta(days=7))
+    assert (ASKED, unchecked(loader)) == ([], [(1,), (2,)])
+
+
+def test_a_batch_that_is_planned_ahead_keeps_its_files(loader: Loader, topic: TopicFactory) -> None:
+    name = topic()
+    load(loader, name)
+    with loader.engine.begin() as conn:
+        conn.execute(sa.text("UPDATE offset_batches SET state = 'ahead', committed_at = NULL"))
+    load(loader, name)
     assert (ASKED, unchecked(loader)) == ([], [(1,), (2,)])
 
 

@@ -24,6 +24,7 @@ from airflow_kafka_offsets.letters.replay import replay_letters
 from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.replaying.replay import replay
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from tests.support.ahead import planned_ahead
 from tests.support.avro import encode, wire
 from tests.support.clients import Kafka, producer
 from tests.support.database_faults import Meddled
@@ -106,6 +107,19 @@ def test_a_new_field_becomes_a_column_in_the_commit_and_in_the_history(loader: L
     assert found == [(1, None, None), (2, None, "größer"), (3, 0.5, None)]
     assert added(loader.engine) == [None, ["100% of: it", "note"]]
     assert_exactly_once(loader.engine)
+
+
+def test_no_batch_is_staged_before_the_columns_are_added(loader: Loader, orders: Orders) -> None:
+    for number in (2, 3):
+        orders.put(orders.register(V2), V2, id=number, note="n")
+    loader(orders.topic, value_format=AVRO, on_new_field="add", max_records=1)
+    assert added(loader.engine) == [None, ["note"], None]
+    assert planned_ahead(loader.engine) == 0
+
+    for number in (4, 5):
+        orders.put(2, V2, id=number, note="n")
+    loader(orders.topic, value_format=AVRO, on_new_field="fail", max_records=1)
+    assert planned_ahead(loader.engine) == 1
 
 
 def test_without_new_fields_nothing_is_added(loader: Loader, orders: Orders) -> None:

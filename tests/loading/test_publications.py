@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import Sql, replay
 from airflow_kafka_offsets.exceptions import OlderLedgerError
@@ -22,6 +20,7 @@ from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.verification.verify import verify
+from tests.support import fixtures
 from tests.support.archive import ArchivedRows
 from tests.support.clients import Kafka, produce
 from tests.support.elsewhere import ElsewhereArchive, ProcessDiedError
@@ -33,11 +32,7 @@ AGAIN = replace(RUN, try_number=2)
 DEATHS = ["before", "after"]
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield engine
-    engine.dispose()
+engine = fixtures.sqlite_engine
 
 
 @pytest.fixture

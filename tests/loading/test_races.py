@@ -24,8 +24,9 @@ from airflow_kafka_offsets.spark.tasks import stage_slices
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.verification.verify import verify
+from tests.support.ahead import planned_ahead
 from tests.support.clients import produce
-from tests.support.dying_load import POINTS, DyingLoad, Load, Worker
+from tests.support.dying_load import AHEAD_POINTS, POINTS, DyingLoad, Load, Worker
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, positions, rows
 from tests.support.targets import KINDS, Target
@@ -104,20 +105,21 @@ def test_of_two_processes_each_offset_is_loaded_once(
     proved(inline_loader, sink=target.sink)
     proved(inline_loader, "other", target.sink)
     assert fenced > 0, "no try was ever overtaken: the races are none"
+    assert planned_ahead(inline_loader.engine) > 0, "no batch was ever planned ahead"
 
 
 def options(chance: random.Random, staging: Path, group: str) -> dict[str, Any]:
     return {
         "group_id": group,
         "staging_dir": str(staging / "staging"),
-        "max_records": chance.choice([None, None, 3]),
+        "max_records": chance.choice([None, 3, 2]),
         "lease": timedelta(seconds=5),
     }
 
 
 def pauses(chance: random.Random) -> dict[str, float]:
     """Points at which a process is slow, and for how many seconds."""
-    return {chance.choice(sorted(POINTS)): chance.random() * 0.1 for _ in range(chance.randrange(3))}
+    return {chance.choice(sorted(POINTS | AHEAD_POINTS)): chance.random() * 0.1 for _ in range(chance.randrange(3))}
 
 
 AWAKE = [point for point in POINTS if point not in ("before planning", "after COMMIT, its answer lost")]
@@ -163,6 +165,36 @@ def test_a_try_that_wakes_after_a_later_one_changes_nothing(
     proved(inline_loader)
 
 
+@pytest.mark.parametrize(
+    ("point", "committed"),
+    [("after a batch is planned ahead", 0), ("after its staging began", 0), ("before it is marked as staged", 1)],
+)
+def test_a_try_with_a_batch_ahead_that_wakes_after_a_later_one_changes_nothing(
+    inline_loader: Loader, topic: TopicFactory, tmp_path: Path, point: str, committed: int
+) -> None:
+    """The first try stops with a batch that is planned ahead; the second one does all the work."""
+    name = topic(partitions=2)
+    produce(inline_loader.kafka, name, names(0, 20), 0)
+    produce(inline_loader.kafka, name, names(100, 20), 1)
+    options = {"staging_dir": str(tmp_path / "staging"), "max_records": 15}
+    load = Load(url(inline_loader), inline_loader.kafka.bootstrap_servers, (name,), RUN, options)
+
+    with DyingLoad(load, point) as sleeper:
+        sleeper.reach(point)
+        later = inline_loader(name, run=replace(RUN, try_number=2), **options)
+        assert later.batches == tuple(range(1 + committed, 4))
+        before = rows(inline_loader.engine, "SELECT * FROM offset_batches ORDER BY batch_id")
+        sleeper.go_on()
+        told = sleeper.result()
+
+    assert isinstance(told, FencedError), told
+    assert "was taken over by" in str(told)
+    assert rows(inline_loader.engine, "SELECT * FROM offset_batches ORDER BY batch_id") == before
+    assert_exactly_once(inline_loader.engine)
+    assert list((tmp_path / "staging").iterdir()) == []
+    proved(inline_loader)
+
+
 def test_of_two_attempts_of_a_spark_task_one_counts(inline_loader: Loader, topic: TopicFactory, tmp_path: Path) -> None:
     """As with speculative execution: both attempts write all of their rows, Spark accepts the result of one."""
     name = topic()
@@ -186,14 +218,17 @@ def test_of_two_attempts_of_a_spark_task_one_counts(inline_loader: Loader, topic
     proved(loader)
 
 
-def test_the_database_takes_one_open_batch_a_group(inline_loader: Loader, topic: TopicFactory) -> None:
+@pytest.mark.parametrize("state", ["planned", "ahead"])
+def test_the_database_takes_one_open_batch_a_group_and_one_ahead(
+    inline_loader: Loader, topic: TopicFactory, state: str
+) -> None:
     """Beneath lease and epoch, a unique index: even code with a mistake could not plan twice."""
     name = topic()
     produce(inline_loader.kafka, name, names(0, 5))
     inline_loader(name)
     insert = sa.text(
         "INSERT INTO offset_batches (consumer_group, generation, kind, state, attempt, planned_at)"
-        " VALUES ('loader', 0, 'load', 'planned', 0, CURRENT_TIMESTAMP)"
+        f" VALUES ('loader', 0, 'load', '{state}', 0, CURRENT_TIMESTAMP)"
     )
     with inline_loader.engine.connect() as conn, conn.begin():
         conn.execute(insert)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 import stat
 import tempfile
@@ -76,3 +77,9 @@ class TestTheDirectoryOfAUser:
         Path(staging_root(None).path).chmod(0o777)
         with pytest.raises(ConfigurationError, match="belongs to another user, or others may write to it"):
             staging_root(None)
+
+
+def test_that_of_a_test_session_is_its_own() -> None:
+    # A child process has the variable; without it all sessions of a user share one, and each load looks at what they left.
+    assert staging_root(None).path.startswith(os.environ["TMPDIR"])
+    assert os.environ["TMPDIR"] != os.environ["PYTEST_DEBUG_TEMPROOT"]

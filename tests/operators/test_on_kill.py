@@ -13,7 +13,7 @@ from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagingError, Ta
 from airflow_kafka_offsets.hooks import connections
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.operators import outcome
-from airflow_kafka_offsets.operators.base import PipelineOperator
+from airflow_kafka_offsets.operators.on_spark import PipelineOperator
 from tests.support.task_context import task_context
 
 KINDS = pytest.mark.parametrize("kind", [KafkaBatchOperator, KafkaReplayOperator])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from airflow_kafka_offsets import Avro, Header, Json, KafkaBatchOperator, KafkaR
 from airflow_kafka_offsets.core.offsets import OffsetRange, PartitionLog
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks import connections
-from airflow_kafka_offsets.operators.base import PipelineOperator
+from airflow_kafka_offsets.operators.on_spark import PipelineOperator
 from airflow_kafka_offsets.operators.replay import KafkaReplayPlanOperator
 from airflow_kafka_offsets.operators.rewind import KafkaRewindOperator
 from airflow_kafka_offsets.operators.verify import KafkaVerifyOperator
@@ -182,6 +183,28 @@ def test_a_run_without_a_data_interval_is_told_so_where_its_end_is_rendered() ->
     told = "until is rendered to 'None': this run has no data interval, because an asset triggered it"
     with pytest.raises(ConfigurationError, match=re.escape(told)):
         operator.execute({})
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        partial(KafkaBatchOperator, **GIVEN, until="{{ data_interval_end }}"),
+        partial(
+            KafkaRewindOperator,
+            **GROUP,
+            scenario="to-datetime",
+            value="{{ data_interval_start }}",
+            offsets_conn_id="warehouse",
+        ),
+    ],
+    ids=["load", "rewind"],
+)
+def test_a_template_of_a_data_interval_that_a_run_does_not_have_is_explained(operator: Any) -> None:
+    with DAG("no_interval"):
+        task = operator()
+
+    with pytest.raises(ConfigurationError, match="' is undefined: this run has no data interval"):
+        task.render_template_fields({})
 
 
 def test_another_name_that_a_template_does_not_know_is_airflows_error() -> None:

@@ -88,8 +88,8 @@ def web(airflow_home: AirflowHome, postgres_engine: Engine, kafka: Kafka) -> Web
     from tests.support.web import Web, readings
 
     source = Source("warehouse")
-    tables = {(source, "loader"): frozenset({SqlTable("target")})}
-    shop = Registered({source: frozenset({"kafka_default"})}, frozenset({"loader"}), tables)
+    tables = {(source, "loader"): frozenset({(SqlTable("target"),)})}
+    shop = Registered({source: frozenset({"kafka_default"})}, frozenset({"loader"}), tables, frozenset({"load_orders"}))
     found = readings({"warehouse": postgres_engine}, kafka, lambda: {"shop": shop})
     web = Web(found)
     # Before the first page, as in a server that runs for a while.

@@ -38,6 +38,12 @@ def lag(hours_old: int, hours_left: int, lost: int = 0) -> LagReport:
         (lag(1, 23, lost=3), 0.0, Level.CRITICAL),
         (LagReport((PartitionLag("orders", 0, 9, 0, 9, 0, 0),)), 1.0, Level.OK),
         (LagReport((PartitionLag("orders", 0, 5, 0, 9, 4, 0),)), None, Level.OK),
+        # A partition without unread records does not stand for one whose times are not known.
+        (
+            LagReport((PartitionLag("orders", 0, 9, 0, 9, 0, 0), PartitionLag("orders", 1, 5, 0, 9, 4, 0))),
+            None,
+            Level.OK,
+        ),
         (LagReport((PartitionLag("orders", 0, error="gone"),)), None, Level.CRITICAL),
     ],
 )

@@ -53,6 +53,7 @@ def loader(postgres: PostgresServer) -> Iterator[Loader]:
         loader = Loader(broker, sa.create_engine(postgres.create_database("warehouse")), InlineLauncher())
         shop(loader)
         yield loader
+        loader.engine.dispose()
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +101,11 @@ def test_from_the_groups_to_a_dead_letter(browser: Browser, shots: Path) -> None
     browser.screenshot(shots / "group.png")
     browser.driver.execute_script("document.getElementById('history').scrollIntoView()")
     browser.screenshot(shots / "history.png")
+    marks = browser.driver.execute_async_script(
+        "const [done] = arguments, url = document.getElementById('plots').dataset.url;"
+        "fetch(url).then((answer) => answer.json()).then(({ marks }) => done(marks.map(({ kind }) => kind)))"
+    )
+    assert set(marks) == {"gap", "rewind"}
     browser.find("dl.tiles a", "3").click()
     browser.find("article.letter")
     browser.screenshot(shots / "letters.png")
@@ -176,6 +182,28 @@ def test_a_click_verifies(browser: Browser, shots: Path) -> None:
     browser.screenshot(shots / "verification.png")
 
 
+def test_a_target_elsewhere_has_a_command_to_copy(browser: Browser, loader: Loader, shots: Path) -> None:
+    """The groups of other tests keep their targets."""
+    with loader.engine.begin() as conn:
+        elsewhere = (
+            "UPDATE offset_batches SET target_table = 'delta://s3://lake/payments' WHERE consumer_group = 'payments'"
+        )
+        assert conn.execute(sa.text(elsewhere)).rowcount
+    group = "conn_id=warehouse&group=payments"
+    browser.open(f"/kafka-offsets/group?{group}")
+    browser.find("header a", "How to verify").click()
+    browser.find(".command code", "airflow kafka-offsets verify payments --conn-id warehouse --dag-id payments_hourly")
+    browser.find(".command button", "Copy").click()
+    browser.find(".command button", "Copied")
+    browser.screenshot(shots / "command.png")
+    browser.open(f"/kafka-offsets/rewind?{group}&scenario=to-earliest")
+    assert not browser.all("input[name=replace]")
+    browser.find("button", "Preview").click()
+    browser.find(".command code", "--to-earliest --replace --dag-id payments_hourly --task-id load_payments")
+    browser.find("form#execute button", "Rewind")
+    browser.screenshot(shots / "rewind-command.png")
+
+
 def test_narrow_windows_and_dark_ones(browser: Browser, shots: Path) -> None:
     for name, size, theme in (("dark", WIDE, "dark"), ("narrow", NARROW, "light"), ("narrow-dark", NARROW, "dark")):
         browser.size(*size)
@@ -219,6 +247,11 @@ def test_500_groups(browser: Browser, loader: Loader, postgres: PostgresServer, 
         browser.size(*size)
         browser.open("/kafka-offsets/")
         browser.wait(lambda: len(browser.driver.find_elements("css selector", "#groups tbody tr")) > 500)
+        browser.wait(
+            lambda: browser.driver.execute_script(
+                "return !document.getElementById('groups').textContent.includes('being measured')"
+            )
+        )
         browser.screenshot(shots / f"many-{name}.png")
     browser.size(*WIDE)
 

@@ -16,12 +16,12 @@ from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.plugin import background
 from airflow_kafka_offsets.plugin.sources import Registered, Source
 from devstack.airflow import AirflowHome
-from devstack.topics import create_topic
+from devstack.topics import create_topic, delete_records
 from tests.support.clients import Kafka, produce
 from tests.support.command_line import leave_open
-from tests.support.loads import Loader
+from tests.support.loads import Loader, names
 from tests.support.web import Web, of_group, readings
-from tests.support.web_groups import many
+from tests.support.web_groups import many, rewind
 
 pytestmark = pytest.mark.server
 
@@ -62,6 +62,22 @@ def test_the_history_has_a_point_for_each_batch(web: Web, orders: str, loader: L
     assert [(point["batch"], point["records"], point["rows"]) for point in history["points"]] == [(1, 6, 3), (2, 2, 2)]
     assert all(point["stage"] >= 0 and point["commit"] >= 0 and point["delay"] >= 0 for point in history["points"])
     assert history["marks"] == []
+
+
+def test_gaps_and_rewinds_are_marked_in_the_history(
+    web: Web, orders: str, loader: Loader, kafka: Kafka, postgres_engine: Engine
+) -> None:
+    produce(kafka, orders, names(8, 3))
+    delete_records(kafka.bootstrap_servers, orders, 8)
+    loader(orders, on_data_loss="skip")
+    rewind(loader, "loader", 1, "target")
+
+    marks = web.get("/group/history", **of_group("loader")).json()["marks"]
+
+    assert [(mark["kind"], mark["text"]) for mark in marks] == [
+        ("gap", "gap: 2 offsets"),
+        ("rewind", "rewind 3"),
+    ]
 
 
 def test_a_batch_has_its_ranges(web: Web, orders: str) -> None:

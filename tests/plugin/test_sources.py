@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_kafka_offsets import Json, KafkaBatchOperator, SqlTable
+from airflow_kafka_offsets import DeltaTable, Json, KafkaBatchOperator, KafkaVerifyOperator, SqlTable
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.plugin.sources import Origin, Source, configured, merged, of_serialized_dag
 
@@ -31,7 +31,21 @@ def test_a_task_names_its_state_tables_and_its_group() -> None:
 
     assert found.kafka_conn_ids == {Source("warehouse", "team"): {"kafka_eu"}}
     assert found.groups == {"orders"}
-    assert found.tables == {(Source("warehouse", "team"), "orders"): {SqlTable("orders")}}
+    assert found.tables == {(Source("warehouse", "team"), "orders"): {(SqlTable("orders"),)}}
+
+
+def test_a_task_names_all_its_tables_and_one_that_verifies_is_known() -> None:
+    several = [SqlTable("orders", conn_id="warehouse"), SqlTable("keys", conn_id="warehouse", upsert_key=("id",))]
+    with DAG("shop") as dag:
+        KafkaVerifyOperator(task_id="prove", group_id="orders", sink=several)
+        KafkaVerifyOperator(task_id="prove_lake", group_id="lake", sink=DeltaTable("/lake/orders", conn_id="warehouse"))
+
+    found = of_serialized_dag(DagSerialization.to_dict(dag))
+
+    of_orders, of_lake = (Source("warehouse"), "orders"), (Source("warehouse"), "lake")
+    assert found.tables == {of_orders: {(SqlTable("keys", upsert_key=("id",)), SqlTable("orders"))}, of_lake: set()}
+    assert found.tasks == {"prove", "prove_lake"}
+    assert found.verifiers == {of_orders: {"prove"}, of_lake: {"prove_lake"}}
 
 
 def test_the_configuration_names_state_tables() -> None:

@@ -13,7 +13,6 @@ from airflow_kafka_offsets.plugin import verifications
 from airflow_kafka_offsets.plugin.sources import Source
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from devstack.process import wait_until
-from tests.support.loads import Loader
 from tests.support.web import Web, of_group, ticket_of
 
 pytestmark = [pytest.mark.server, pytest.mark.usefixtures("of_shop", "no_results")]
@@ -108,14 +107,3 @@ def test_an_error_names_no_secret(web: Web, orders: str, monkeypatch: pytest.Mon
 
     assert ended(web).outcome == "failed"
     assert "canary" not in web.get("/verification", "operator", **GROUP).text
-
-
-def test_a_target_that_no_dag_names_is_not_verified(web: Web, orders: str, loader: Loader) -> None:
-    """By which key its rows are replaced is not known."""
-    web.readings.registered = dict
-    web.readings.__post_init__()
-
-    answer = click(web)
-
-    assert answer.status_code == 409
-    assert "No task of a DAG names table target" in answer.text

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import TimeBounds, replay
 from airflow_kafka_offsets.exceptions import (
@@ -24,6 +22,7 @@ from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
+from tests.support import fixtures
 from tests.support.archive import ARCHIVE, Archive, ArchivedRows
 from tests.support.clients import Kafka, produce
 from tests.support.elsewhere import ElsewhereArchive
@@ -31,12 +30,7 @@ from tests.support.loads import Loader, TopicFactory, names, positions
 from tests.support.openings import KEPT, at, produce_at
 from tests.support.rewinds import Rewinder
 
-
-@pytest.fixture
-def engine(tmp_path: Any) -> Iterator[Engine]:
-    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield engine
-    engine.dispose()
+engine = fixtures.sqlite_engine
 
 
 @pytest.fixture(params=["archive", "elsewhere"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -79,6 +80,8 @@ class RemoteSession:
     def addArtifacts(self, *path: str, pyfile: bool = False) -> None:
         assert pyfile
         self.files += path
+        # As PySpark's client does.
+        sys.path[1:1] = path
 
     @property
     def sparkContext(self) -> NoReturn:
@@ -95,7 +98,7 @@ class SubclassOfRemoteSession(RemoteSession):
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The sessions that jobs ran in."""
     ran: list[Any] = []
-    monkeypatch.setattr(session_launcher, "run", lambda spark, job, display: ran.append(spark))
+    monkeypatch.setattr(session_launcher, "run", lambda spark, job, display, shared: ran.append(spark))
     return ran
 
 
@@ -122,9 +125,11 @@ def test_the_session_of_another_context_gets_it_too() -> None:
 @pytest.mark.parametrize("kind", [RemoteSession, SubclassOfRemoteSession])
 def test_a_session_of_spark_connect_gets_it_as_an_artifact(runs: list[Any], kind: type[RemoteSession]) -> None:
     spark: Any = kind()
-    SessionLauncher(spark)(JOB)
+    for launcher in (SessionLauncher(spark), SessionLauncher(spark)):
+        launcher(JOB)
     assert [Path(file).name for file in spark.files] == ["airflow_kafka_offsets.zip"]
-    assert runs == [spark]
+    assert runs == [spark, spark]
+    assert not [path for path in sys.path if path.endswith("airflow_kafka_offsets.zip")]
 
 
 @pytest.mark.parametrize("kind", [ClassicSession, RemoteSession])
@@ -134,7 +139,7 @@ def test_a_job_is_interrupted_by_a_tag_of_its_own_until_it_ends(monkeypatch: pyt
     of_job: set[str] = set()
     entered, left = threading.Event(), threading.Event()
 
-    def waits(*_: object) -> None:
+    def waits(*_: object, **__: object) -> None:
         of_job.update(spark.tags.of_this_thread)
         entered.set()
         assert left.wait(30)
@@ -158,7 +163,7 @@ def test_a_job_is_interrupted_by_a_tag_of_its_own_until_it_ends(monkeypatch: pyt
     assert len(of_job) == 1
 
     launcher.cancel()
-    monkeypatch.setattr(session_launcher, "run", lambda *_: of_job.update(spark.tags.of_this_thread))
+    monkeypatch.setattr(session_launcher, "run", lambda *_, **__: of_job.update(spark.tags.of_this_thread))
     launcher(JOB)
     assert spark.tags.interrupted == interrupted
     assert len(of_job) == 2

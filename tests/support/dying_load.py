@@ -28,6 +28,7 @@ from airflow_kafka_offsets.replaying import replay
 from airflow_kafka_offsets.replaying.bounds import Bounds
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark import tasks
+from airflow_kafka_offsets.spark.job import Launcher
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from tests.support.inline import InlineLauncher
 from tests.support.pipelines import pipeline_and_options
@@ -57,6 +58,7 @@ _COLUMNS.columns()
 
 # What the steps call, where they call it.
 load_module = import_module("airflow_kafka_offsets.loading.load")
+ahead_module = import_module("airflow_kafka_offsets.loading.ahead")
 stage_module = import_module("airflow_kafka_offsets.loading.stage")
 commit_module = import_module("airflow_kafka_offsets.loading.commit")
 replay_module = import_module("airflow_kafka_offsets.replaying.replay")
@@ -93,12 +95,15 @@ class Load:
                 *arguments,
                 kafka_config={"bootstrap.servers": self.bootstrap_servers},
                 engine=engine,
-                launcher=InlineLauncher(),
+                launcher=self._launcher(),
                 run=self.run,
                 **options,
             )
         finally:
             engine.dispose()
+
+    def _launcher(self) -> Launcher:
+        return InlineLauncher()
 
 
 @dataclass(frozen=True)
@@ -156,7 +161,7 @@ def _in_the_second_slice(stop: Callable[[], None]) -> None:
 def _while_a_slice_is_read(stop: Callable[[], None]) -> None:
 
     # The first records are fetched, and nothing is written of them yet.
-    _after(reader, "_record_batch")(stop)
+    _after(reader._Polled, "take")(stop)
 
 
 def _in_the_middle_of_removing(stop: Callable[[], None]) -> None:
@@ -195,6 +200,19 @@ PUBLISHING_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
 }
 """Points of loads into a target that commits elsewhere; `inside the transaction` is between the two commits there."""
 
+AHEAD_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
+    "before a batch is planned ahead": _before(ahead_module, "plan_after"),
+    "after a batch is planned ahead": _after(ahead_module, "plan_after"),
+    "after its staging began": _after(ahead_module, "begin_attempt"),
+    "before Spark stages it": _before(ahead_module, "launch_application"),
+    "after Spark staged it": _after(ahead_module, "launch_application"),
+    "before it is opened": _before(claims, "open_batch_ahead"),
+    "after it is opened": _after(claims, "open_batch_ahead"),
+    "before it is marked as staged": _before(ahead_module, "finish_attempt"),
+    "after it is staged": _after(ahead_module, "finish_attempt"),
+}
+"""Points of loads with several batches. `Spark` is another thread: the commit of the batch before goes on while it stands there."""
+
 REPLAY_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "before planning a replay": _before(replay_module, "plan_parts"),
     "after the ranges of a replay are stored": _after(replay_module, "_plan"),
@@ -212,7 +230,7 @@ REPLAY_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
 
 def _main(load: Load, points: tuple[str, ...], pipe: Connection) -> None:
     for point in points:
-        (POINTS | PUBLISHING_POINTS | REPLAY_POINTS)[point](partial(_stop, pipe, point))
+        (POINTS | PUBLISHING_POINTS | AHEAD_POINTS | REPLAY_POINTS)[point](partial(_stop, pipe, point))
     try:
         pipe.send(load())
     except Exception as error:  # told to whoever waits at the other end
@@ -254,7 +272,7 @@ def _work(pipe: Connection) -> None:
     slow: dict[str, float] = {}
     # Whoever waits for the other one looks again soon: a race is over in a fraction of a second.
     load._BUSY_POLL_SECONDS = 0.02
-    for point, install in POINTS.items():
+    for point, install in (POINTS | AHEAD_POINTS).items():
         if point != "during clean-up":
             install(partial(_be_slow, slow, point))
     while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -23,25 +24,39 @@ from tests.support.memory_log import MemoryLog
 _ALL, _WITHOUT_THE_BROKER = True, False
 _SQLITE_IN_SOAK = {
     "cli/": _ALL,
+    "docs/test_runbook": _ALL,
+    "letters/test_retention": _ALL,
     "cli/test_import": _WITHOUT_THE_BROKER,
     "cli/test_rewind": _WITHOUT_THE_BROKER,
     "loading/test_bounds_of_loads": _WITHOUT_THE_BROKER,
     "loading/test_changed_logs": _WITHOUT_THE_BROKER,
     "loading/test_clean_up": _WITHOUT_THE_BROKER,
     "loading/test_crash_sweep": _ALL,
+    "loading/test_damaged_files": _ALL,
     "loading/test_dead_letters": _WITHOUT_THE_BROKER,
+    "loading/test_mirror": _ALL,
+    "loading/test_new_fields": _ALL,
     "loading/test_older_ledger": _WITHOUT_THE_BROKER,
+    "loading/test_protobuf_loads": _ALL,
     "loading/test_races": _ALL,
+    "loading/test_staged_again": _ALL,
     "loading/test_starts": _WITHOUT_THE_BROKER,
+    "loading/test_transforms": _ALL,
     "replaying/": _ALL,
     "rewinding/": _WITHOUT_THE_BROKER,
+    "rewinding/test_kafka_tool": _ALL,
     "rewinding/test_rewind_races": _ALL,
+    "sensors/": _ALL,
+    "sinks/test_callable_operations": _ALL,
+    "sinks/test_fan_out": _ALL,
+    "sinks/test_upsert_operations": _ALL,
 }
 
 # Modules whose matrices have MariaDB as well, by the beginning of their names: every day, or in `make soak`. The longest beginning
 # decides; in all others, tests of two databases say enough.
 _EVERY_DAY, _IN_SOAK = True, False
 _MARIADB = {
+    "loading/test_ahead": _IN_SOAK,
     "loading/test_crash_sweep": _IN_SOAK,
     "loading/test_load": _IN_SOAK,
     "loading/test_races": _IN_SOAK,
@@ -135,6 +150,14 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     else:
         url = f"sqlite:///{request.getfixturevalue('tmp_path')}/warehouse.db"
     made = sa.create_engine(url, hide_parameters=True)
+    yield made
+    made.dispose()
+
+
+# A module of one kind of database has `engine = fixtures.sqlite_engine`, or one of the others below.
+@pytest.fixture
+def sqlite_engine(tmp_path: Path) -> Iterator[Engine]:
+    made = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db", hide_parameters=True)
     yield made
     made.dispose()
 

@@ -35,8 +35,9 @@ from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from tests.support import clients
+from tests.support.ahead import planned_ahead
 from tests.support.damage import DAMAGES, KINDS, Damage, staged_files
-from tests.support.dying_load import POINTS, PUBLISHING_POINTS, DyingLoad, Load
+from tests.support.dying_load import AHEAD_POINTS, POINTS, PUBLISHING_POINTS, DyingLoad, Load
 from tests.support.inline import InlineLauncher
 from tests.support.loads import COLUMNS, rows
 from tests.support.pipelines import pipeline_and_options
@@ -147,13 +148,16 @@ class Machine(RandomTopic):
             assert self.positions() == {partition: log.end for partition, log in self.logs.items()}, result
         self.interrupted = None
         event("loaded")
+        if planned_ahead(self.engine, self.group_id):
+            event("batches were planned ahead")
 
     @rule(
-        point=st.sampled_from(sorted({*POINTS, *PUBLISHING_POINTS} - {"after COMMIT, its answer lost"})),
+        point=st.sampled_from(sorted({*POINTS, *PUBLISHING_POINTS, *AHEAD_POINTS} - {"after COMMIT, its answer lost"})),
         retried=st.booleans(),
+        max_records=st.none() | st.integers(1, 5),
     )
-    def load_and_be_killed(self, point: str, retried: bool) -> None:
-        self.be_killed(point, retried)
+    def load_and_be_killed(self, point: str, retried: bool, max_records: int | None) -> None:
+        self.be_killed(point, retried, max_records)
 
     @rule(kind=st.sampled_from(KINDS), damage=st.sampled_from(DAMAGES), place=st.integers(0, 9), retried=st.booleans())
     def damage_a_staged_file(self, kind: str, damage: Damage, place: int, retried: bool) -> None:
@@ -165,7 +169,7 @@ class Machine(RandomTopic):
                 damage(paths[place % len(paths)], paths[(place + 1) % len(paths)])
                 event(f"{kind} damaged: {damage.__name__}")
 
-    def be_killed(self, point: str, retried: bool) -> bool:
+    def be_killed(self, point: str, retried: bool, max_records: int | None = None) -> bool:
         """Return whether a load came by the point, and was killed there."""
         run = self.interrupted if retried and self.interrupted is not None else self.next_run()
         dying = Load(
@@ -181,6 +185,7 @@ class Machine(RandomTopic):
                 "on_data_loss": "skip",
                 "lease": timedelta(seconds=1),
                 "slice_offsets": 4,
+                "max_records": max_records,
             },
         )
         with DyingLoad(dying, point) as process:

@@ -109,6 +109,12 @@ def _iceberg(where: str, name: str, directory: Path) -> Sink:
     return iceberg_sink(where, directory, name=f"shop.{name}")
 
 
+def _iceberg_by_place(name: str, directory: Path) -> Sink:
+    """By a key that each record has for itself: a row that is lost is missed, and one that is doubled is seen."""
+    key = ("_kafka_topic", "_kafka_partition", "_kafka_offset")
+    return iceberg_sink("elsewhere", directory, name=f"shop.{name}", upsert_key=key)
+
+
 KINDS = {
     kind.name: kind
     for kind in (
@@ -131,7 +137,10 @@ KINDS = {
         Kind("two tables", False, True, _two_tables, _read_two_tables),
     )
 }
-"""The kinds by name."""
+"""The kinds by name that append rows."""
+
+UPSERTS = {"iceberg-upsert": Kind("iceberg-upsert", True, False, _iceberg_by_place, _read_iceberg)}
+"""Those that replace rows: two groups do not double them, and `verify` does not look at them."""
 
 
 @dataclass(frozen=True)
@@ -147,9 +156,10 @@ class Target:
 
     @classmethod
     def make(cls, kind: str, engine: Engine, directory: Path, name: str = "target") -> Target:
-        sink = KINDS[kind].sink(name, directory)
-        assert isinstance(sink, ElsewhereSink) is KINDS[kind].commits_elsewhere
-        return cls(KINDS[kind], sink, engine)
+        of_kind = (KINDS | UPSERTS)[kind]
+        sink = of_kind.sink(name, directory)
+        assert isinstance(sink, ElsewhereSink) is of_kind.commits_elsewhere
+        return cls(of_kind, sink, engine)
 
     def places(self) -> list[Place]:
         """Every row, by a reader that is not the package's."""

@@ -12,8 +12,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.spark.job import StageJob
-from devstack.kafka import KafkaBroker
-from tests.support.clients import producer
+from tests.support.clients import Kafka, producer
 from tests.support.inline import InlineLauncher
 from tests.support.loads import rows
 
@@ -38,7 +37,7 @@ def held(engine: Engine) -> list[tuple[Any, ...]]:
     return rows(engine, "SELECT id, name, _kafka_offset FROM target ORDER BY id")
 
 
-def produce_at(kafka: KafkaBroker, topic: str, partition: int, values: Sequence[tuple[bytes, int]]) -> None:
+def produce_at(kafka: Kafka, topic: str, partition: int, values: Sequence[tuple[bytes, int]]) -> None:
     """Records with timestamps of their own, in milliseconds."""
     writer = producer(kafka)
     for value, timestamp in values:

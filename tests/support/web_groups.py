@@ -18,7 +18,7 @@ from airflow_kafka_offsets.rewinding.execution import execute_rewind
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from devstack.topics import create_topic
+from devstack.topics import create_topic, delete_records, end_offsets
 from tests.support.clients import Kafka, produce, producer
 from tests.support.inline import Fails
 from tests.support.loads import Loader, names
@@ -34,7 +34,7 @@ _BATCHES = 24
 
 
 def shop(loader: Loader) -> None:
-    """Make three groups: `orders` with a history, a rewind and dead letters, `payments` with little headroom, `clicks` whose load
+    """Make three groups: `orders` with a history, a gap, a rewind and dead letters, `payments` with little headroom, `clicks` whose load
     failed.
 
     :param loader: of a Postgres and a broker
@@ -49,7 +49,10 @@ def shop(loader: Loader) -> None:
             at += 50
         if number == _BATCHES - 1:
             _bad_orders(kafka)
-        loader("orders", run=run, group_id="orders", sink=SqlTable("orders"), **LEFT_OUT)
+        if number == _BATCHES // 4:
+            # Retention was faster than the load.
+            delete_records(kafka.bootstrap_servers, "orders", end_offsets(kafka.bootstrap_servers, "orders")[0] - 5)
+        loader("orders", run=run, group_id="orders", sink=SqlTable("orders"), on_data_loss="skip", **LEFT_OUT)
         if number == _BATCHES // 2:
             rewind(loader, "orders", 40)
     for partition in range(6):
@@ -68,12 +71,12 @@ def shop(loader: Loader) -> None:
         Loader(kafka, loader.engine, Fails())("clicks", run=clicks, group_id="clicks", sink=SqlTable("clicks"))
 
 
-def rewind(loader: Loader, group_id: str, offsets: int) -> None:
-    """Move the positions of a group back."""
+def rewind(loader: Loader, group_id: str, offsets: int, table: str = "orders") -> None:
+    """Move the positions of a group back, and remove rows."""
     preview = preview_rewind(
         group_id, Scenario.of("shift-by", -offsets), engine=loader.engine, kafka_config=loader.config
     )
-    execute_rewind(preview, engine=loader.engine, who="Ann", reason="the prices were wrong", replace=SqlTable("orders"))
+    execute_rewind(preview, engine=loader.engine, who="Ann", reason="the prices were wrong", replace=SqlTable(table))
 
 
 def _bad_orders(kafka: Kafka) -> None:

@@ -228,6 +228,7 @@ def test_a_migrated_database_is_kept_whole_for_later_homes(monkeypatch: pytest.M
                 assert database.execute("SELECT name FROM sqlite_master").fetchall() == [("dag",)]
 
 
+@pytest.mark.long  # every test with an Airflow has the first half every day
 def test_airflow_sees_the_connections_it_was_given_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_OF_A_DEVELOPER", "http://example.org")
     with AirflowHome(connections={"warehouse": "sqlite:///tmp/x.db"}) as airflow:

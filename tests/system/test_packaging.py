@@ -82,12 +82,13 @@ class Installed:
         return done.stdout
 
 
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return Installed(tmp_path_factory.mktemp("installed"))
+
+
 @pytest.mark.long
 class TestInstalled:
-    @pytest.fixture(scope="class")
-    def installed(self, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-        return Installed(tmp_path_factory.mktemp("installed"))
-
     def test_the_metadata_has_the_readme(self, installed: Installed) -> None:
         with zipfile.ZipFile(installed.wheel) as wheel:
             (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))

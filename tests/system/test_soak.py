@@ -40,7 +40,7 @@ OTHERS = [name for name in KINDS if name != "table"]
     ("kind", "target"),
     [
         ("postgresql", "table"),
-        ("sqlite", "table"),
+        pytest.param("sqlite", "table", marks=pytest.mark.long),
         pytest.param("mariadb", "table", marks=pytest.mark.long),
         *(pytest.param("postgresql", name, marks=pytest.mark.long) for name in OTHERS),
     ],

@@ -38,6 +38,20 @@
     outside.remove();
   });
 
+  // A command is copied, or else selected: a page without TLS has no clipboard.
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("button[data-copy]");
+    if (button === null) return;
+    const command = button.previousElementSibling;
+    try {
+      await navigator.clipboard.writeText(command.textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(command);
+      button.textContent = document.execCommand("copy") ? "Copied" : "Selected: press Ctrl+C";
+    }
+  });
+
   // Typing a value chooses its scenario.
   document.addEventListener("input", (event) => {
     const radio = event.target.closest(".choice")?.querySelector("input[type=radio]");

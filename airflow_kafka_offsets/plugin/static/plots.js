@@ -87,14 +87,15 @@
         height: HEIGHT,
         plugins: [marks()],
         cursor: { sync: { key: "history" }, points: { size: 7 } },
-        scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+        scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.25 : 1] } },
         axes: [
           { ...axis, space: 60, values: (_, splits, __, ___, step) => splits.map((at) => clock(at, step)) },
           { ...axis, size: 56, incrs: kind.incrs, values: (_, values) => values.map(kind.axis) },
         ],
         series: [
           { label: "batch", value: (_, at, __, index) => (points[index] ? `${points[index].batch}, ${new Date(at * 1000).toLocaleString()}` : "–") },
-          ...kind.series.map(({ label, stroke, write }) => ({ label, stroke: color(stroke), width: 2, points: { show: points.length < 60, size: 5 }, spanGaps: true, value: (_, value) => write(value) })),
+          // That of the records is wider, and seen beside that of the rows, which covers it.
+          ...kind.series.map(({ label, key, stroke, write }) => ({ label, stroke: color(stroke), width: key === "records" ? 4 : 2, points: { show: points.length < 60, size: 5 }, spanGaps: true, value: (_, value) => write(value) })),
         ],
       };
       const values = kind.series.map(({ key }) => points.map((point) => point[key]));

@@ -81,7 +81,7 @@ class ElsewhereIcebergTable(IcebergSink):
     def retire(self, engine: Engine, output: Output) -> list[Removed]:
         """Take the rows of an abandoned batch back, and see to it that it never is published; see `ElsewhereSink.retire`."""
         from airflow_kafka_offsets.sinks.iceberg.publication import published
-        from airflow_kafka_offsets.sinks.iceberg.removal import of_output
+        from airflow_kafka_offsets.sinks.iceberg.removal import Search, of_output
         from airflow_kafka_offsets.sinks.iceberg.target import Changes
         from airflow_kafka_offsets.sinks.lake.replaced import as_removed
 
@@ -90,8 +90,10 @@ class ElsewhereIcebergTable(IcebergSink):
             return []
         for attempt in range(_ATTEMPTS):
             last = published(table, output)
-            changes = Changes(output)
-            removal = changes.find_removed(table, of_output(table, output))
+            # What rows of a batch replaced by key would be gone with them: they stay, until a load of their records replaces them.
+            rows = None if self.upsert_key else of_output(table, output)
+            changes = Changes(output, search=Search(rows))
+            removal = changes.find(table)
             if last is not None and last.batch >= output.batch_id and removal.is_empty:
                 return []
             if last is not None and last.batch > output.batch_id:
@@ -104,14 +106,14 @@ class ElsewhereIcebergTable(IcebergSink):
 
     def removable(self, conn: Connection, replaced: ReplacedOffsets) -> list[Removed]:
         """Return what `Target.remove` would delete now."""
-        from airflow_kafka_offsets.sinks.iceberg.removal import Removal
+        from airflow_kafka_offsets.sinks.iceberg.removal import Search
         from airflow_kafka_offsets.sinks.iceberg.target import replaced_rows
         from airflow_kafka_offsets.sinks.lake.replaced import as_removed
 
         table = self._load()
         if table is None:
             return []
-        return as_removed(Removal.find(table, replaced_rows(conn, self.name, table, replaced)).counts)
+        return as_removed(Search(replaced_rows(conn, self.name, table, replaced)).find(table).counts)
 
     @contextmanager
     def _opened(self, conn: Connection, output: Output) -> Iterator[Target]:  # type: ignore[override]
@@ -124,7 +126,7 @@ class ElsewhereIcebergTable(IcebergSink):
             if (done := _done(table, output)) is not None:
                 yield PublishedTarget(done)
                 return
-        target = IcebergTarget(conn, self.name, table, Changes(output))
+        target = IcebergTarget(conn, self.name, table, Changes(output), self.upsert_key)
         yield target
         if table is not None:
             self._publish(target.changes, table)
@@ -143,10 +145,11 @@ class ElsewhereIcebergTable(IcebergSink):
                 return
             refuse_rollback(table, changes.output.group_id)
             if changes.removal is not None:
-                changes.find_removed(table, changes.removal.rows)
+                changes.find(table)
                 if changes.publication() != expected:
                     raise DatabaseBusyError(
-                        f"Rows that are to be replaced were removed from {self.name} by another writer at the same moment; run the task again"
+                        f"Rows of {self.name} that are to be replaced were removed by another writer at the same moment, or it wrote newer ones "
+                        "of the same keys. Nothing of the batch was written; run the task again"
                     )
         raise self._busy()
 

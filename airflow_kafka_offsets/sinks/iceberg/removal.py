@@ -1,20 +1,24 @@
-"""Rows that are taken back: whole files are dropped, and only files that also hold other rows are written again."""
+"""Rows that are taken back or replaced: whole files are dropped, and only files that also hold other rows are written again."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.expressions import AlwaysFalse, BooleanExpression, Or
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import FileScanTask, Table, Transaction
+from pyiceberg.schema import Schema
+from pyiceberg.table import FileScanTask, Table
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 
 from airflow_kafka_offsets.core.offsets import Span
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
+from airflow_kafka_offsets.sinks.iceberg.key_index import KeyPruning
+from airflow_kafka_offsets.sinks.iceberg.newest import NewestRows, portions, positions
 from airflow_kafka_offsets.sinks.iceberg.source import of_batches, plan, read
 from airflow_kafka_offsets.sinks.lake.replaced import Key, ReplacedRows, count_rows
 from airflow_kafka_offsets.sinks.sink import Output
@@ -64,23 +68,73 @@ def of_output(table: Table, output: Output) -> RemovedRows:
     return ReplacedRows(".".join(table.name()), ranges)
 
 
-@dataclass
-class Removal:
-    """The files that hold rows which are taken back, in one snapshot of a table.
+class Kept(NamedTuple):
+    """A file that is written again, and which of its rows stay.
 
-    :ivar whole: files that hold nothing else
-    :ivar mixed: files that also hold rows which stay
-    :ivar counts: how many rows are taken back, by batch and partition
+    :param stay: for each row whether it does
     """
 
-    rows: RemovedRows
-    whole: list[FileScanTask] = field(default_factory=list)
-    mixed: list[FileScanTask] = field(default_factory=list)
-    counts: Counter[Key] = field(default_factory=Counter)
+    file: FileScanTask
+    stay: pa.Array
 
-    @classmethod
-    def find(cls, table: Table, rows: RemovedRows) -> Removal:
-        """Read the columns that say where rows are from, of the files that may hold some of them.
+
+@dataclass
+class Removal:
+    """The files that hold rows which go, in one snapshot of a table.
+
+    :ivar condition: by which they were found
+    :ivar whole: files that hold nothing else
+    :ivar mixed: files that also hold rows which stay
+    :ivar counts: how many rows are taken back, by batch and partition; those that are replaced by key are not counted
+    :ivar outdated: the keys of a batch, by number, of which the table has a newer row
+    """
+
+    condition: BooleanExpression
+    whole: list[FileScanTask] = field(default_factory=list)
+    mixed: list[Kept] = field(default_factory=list)
+    counts: Counter[Key] = field(default_factory=Counter)
+    outdated: pa.Array = field(default_factory=lambda: pa.array([], pa.int32()))
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.whole and not self.mixed
+
+    def apply(self, snapshot: _OverwriteFiles) -> None:
+        """Drop the files, also those that are written again."""
+        # By this pyiceberg finds the manifests that name the files.
+        snapshot.delete_by_predicate(self.condition)
+        for task in (*self.whole, *(kept.file for kept in self.mixed)):
+            snapshot.delete_data_file(task.file)
+
+
+class _Found(NamedTuple):
+    """What there is in a file.
+
+    :param goes: the positions of rows that go
+    """
+
+    rows: int
+    goes: pa.Array
+    counts: Counter[Key]
+    outdated: pa.Array
+
+
+@dataclass
+class Search:
+    """Looks for the rows that go: those that are taken back, and those that the newest rows of a batch replace.
+
+    Files never change. Where somebody else committed meanwhile, only files are read that were not there before.
+
+    :param rows: are taken back
+    :param newest: replace others
+    """
+
+    rows: RemovedRows | None = None
+    newest: NewestRows | None = None
+    _found: dict[tuple[str, ...], _Found] = field(default_factory=dict)
+
+    def find(self, table: Table) -> Removal:
+        """Read the columns of the key, and those that say where rows are from, of the files that may hold some of them.
 
         Where others expire the snapshot meanwhile and remove its files, the rows are those of the table as it is now. A commit that goes on
         from `table` fails then: the current snapshot is another one.
@@ -89,58 +143,96 @@ class Removal:
         """
         while True:
             try:
-                return cls._find(table, rows)
+                return self._find(table)
             except FileNotFoundError:
                 current = table.catalog.load_table(table.name())
                 if current.metadata_location == table.metadata_location:
                     raise
                 table = current
 
-    @classmethod
-    def _find(cls, table: Table, rows: RemovedRows) -> Removal:
-        found = cls(rows)
-        if not rows.batch_ids or table.current_snapshot() is None:
-            return found
+    def _find(self, table: Table) -> Removal:
+        conditions: list[BooleanExpression] = [AlwaysFalse(), AlwaysFalse()]
+        if self.rows is not None and self.rows.batch_ids:
+            conditions.append(of_batches(self.rows.batch_ids))
+        if self.newest is not None:
+            conditions.append(self.newest.index.condition())
+        removal = Removal(Or(*conditions))
+        if removal.condition == AlwaysFalse() or table.current_snapshot() is None:
+            return removal
+        pruning = KeyPruning(table, self.newest.index) if self.newest is not None else None
+        outdated = [removal.outdated]
+        for file in plan(table, removal.condition):
+            if pruning is not None and self.rows is None and not pruning.may_hold(file.file):
+                continue
+            if (name := name_of(file)) not in self._found:
+                self._found[name] = self._look(table, file)
+            found = self._found[name]
+            removal.counts += found.counts
+            outdated.append(found.outdated)
+            if not len(found.goes):
+                continue
+            if len(found.goes) == found.rows:
+                removal.whole.append(file)
+            else:
+                removal.mixed.append(Kept(file, without(found.rows, found.goes)))
+        removal.outdated = pc.unique(pa.chunked_array(outdated))
+        return removal
+
+    def _look(self, table: Table, file: FileScanTask) -> _Found:
         names = table.schema().column_names
-        columns = [name for name in dict.fromkeys((*rows.columns, *RECORD)) if name in names]
-        schema = table.schema().select(*columns)
-        for file in plan(table, of_batches(rows.batch_ids)):
-            removed = stay = 0
-            for part in read(table, schema, [file], columns):
-                mask = rows.mask(part)
-                count = pc.sum(mask).as_py() or 0
-                if count and set(RECORD) <= set(columns):
-                    found.counts += count_rows(part.filter(mask))
-                removed, stay = removed + count, stay + part.num_rows - count
-            if removed:
-                (found.mixed if stay else found.whole).append(file)
-        return found
+        wanted = [*RECORD, *(self.rows.columns if self.rows else ()), *(self.newest.index.names if self.newest else ())]
+        columns = [name for name in dict.fromkeys(wanted) if name in names]
+        seen, goes, outdated, counts = 0, [pa.array([], pa.int64())], [pa.array([], pa.int32())], Counter[Key]()
+        for part in portions(table, table.schema().select(*columns), file, columns):
+            places = positions(seen, part.num_rows)
+            seen += part.num_rows
+            if self.rows is not None:
+                mask = _one_chunk(self.rows.mask(part))
+                if set(RECORD) <= set(columns):
+                    counts += count_rows(part.filter(mask))
+                goes.append(places.filter(mask))
+                part, places = part.filter(pc.invert(mask)), places.filter(pc.invert(mask))
+            if self.newest is not None:
+                replaced = self.newest.replaced(part, places)
+                goes.append(replaced.rows)
+                outdated.append(replaced.outdated)
+        return _Found(seen, pa.concat_arrays(goes), counts, pc.unique(pa.concat_arrays(outdated)))
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.whole and not self.mixed
 
-    def apply(self, transaction: Transaction, snapshot: _OverwriteFiles, shape: TableShape, prefix: str) -> None:
-        """Drop the files, and write anew those that hold other rows, too.
+def rewrite(table: Table, schema: Schema, shape: TableShape, prefix: str, parts: Sequence[Kept]) -> Iterator[DataFile]:
+    """Write rows that stay into new files.
 
-        :param prefix: the directory of new files
-        """
-        # By this pyiceberg finds the manifests that name the files.
-        snapshot.delete_by_predicate(of_batches(self.rows.batch_ids))
-        table = transaction._table
-        for file in self._rewritten(table, transaction, shape, prefix):
-            snapshot.append_data_file(file)
-        for task in (*self.whole, *self.mixed):
-            snapshot.delete_data_file(task.file)
+    :param schema: of the files
+    :param prefix: the directory of new files
+    """
+    if not parts:
+        return
+    files = DataFiles(shape, table.io, prefix)
+    yield from files.write(_kept_rows(table, schema, parts, files.columns))
 
-    def _rewritten(self, table: Table, transaction: Transaction, shape: TableShape, prefix: str) -> Iterator[DataFile]:
-        if not self.mixed:
-            return
-        files = DataFiles(shape, table.io, prefix)
-        yield from files.write(self._kept(table, transaction, files.columns))
 
-    def _kept(self, table: Table, transaction: Transaction, columns: pa.Schema) -> Iterator[pa.Table]:
-        for part in read(table, transaction.table_metadata.schema(), self.mixed):
-            kept = pa.Table.from_batches([part]).filter(pc.invert(self.rows.mask(part)))
+def _kept_rows(table: Table, schema: Schema, parts: Sequence[Kept], columns: pa.Schema) -> Iterator[pa.Table]:
+    for file, stay in parts:
+        seen = 0
+        for part in read(table, schema, [file]):
+            kept = pa.Table.from_batches([part]).filter(stay.slice(seen, part.num_rows))
+            seen += part.num_rows
             if kept.num_rows:
                 yield kept.cast(columns)
+
+
+def name_of(file: FileScanTask) -> tuple[str, ...]:
+    """Return what is the same where a file has the same rows, without those that other engines marked as deleted."""
+    return file.file.file_path, *sorted(each.file_path for each in file.delete_files)
+
+
+def without(rows: int, goes: pa.Array) -> pa.Array:
+    """Return for each row of a file whether it stays.
+
+    :param goes: the positions of those that do not
+    """
+    return pc.invert(pc.is_in(positions(0, rows), value_set=goes))
+
+
+def _one_chunk(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

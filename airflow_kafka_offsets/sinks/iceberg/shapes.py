@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -11,7 +12,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.transforms import IdentityTransform
 
-from airflow_kafka_offsets.core.origin import BATCH_ID, RESERVED_PREFIX
+from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, RESERVED_PREFIX
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.writers.iceberg_data_file import TableShape
 
@@ -21,9 +22,28 @@ def arrow_columns(schema: Schema) -> pa.Schema:
     return schema_to_pyarrow(schema, include_field_ids=False)
 
 
-def required_columns(schema: Schema) -> list[str]:
-    """Return the columns that may not be null."""
-    return [field.name for field in schema.fields if field.required]
+def required_columns(schema: Schema, key: Sequence[str] = ()) -> list[str]:
+    """Return the columns that may not be null: where rows are replaced by a key, also its own, and those that name the record.
+
+    :raises TargetError: the table lacks one of these, or values of the key cannot be told apart exactly
+    """
+    columns = arrow_columns(schema)
+    needed = [*key, *(RECORD if key else ())]
+    if missing := [name for name in needed if name not in columns.names]:
+        raise TargetError(
+            f"The Iceberg table has no column {', '.join(map(repr, missing))}, which upsert_key needs: add it (ALTER TABLE … ADD COLUMN), "
+            "or append, without upsert_key"
+        )
+    if unusable := [name for name in key if not _is_exact(columns.field(name).type)]:
+        raise TargetError(
+            f"upsert_key names {', '.join(map(repr, unusable))}, whose values cannot be told apart exactly: it takes columns of whole numbers, "
+            "decimals, texts, bytes, booleans, dates and times"
+        )
+    return list(dict.fromkeys([*(field.name for field in schema.fields if field.required), *needed]))
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    return not (pa.types.is_floating(kind) or pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType))
 
 
 def lacking(schema: Schema, columns: pa.Schema) -> list[pa.Field]:

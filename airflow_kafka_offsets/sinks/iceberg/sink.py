@@ -45,6 +45,7 @@ class IcebergSink(Templated):
         "sort_by",
         "properties",
         "columns",
+        "upsert_key",
     )
 
     identifier: str = field(kw_only=False)
@@ -58,6 +59,7 @@ class IcebergSink(Templated):
     sort_by: tuple[str, ...] = ()
     properties: Properties = field(default_factory=dict)
     columns: str | None = None
+    upsert_key: tuple[str, ...] = ()
     connections: Mapping[str, Properties] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -67,8 +69,8 @@ class IcebergSink(Templated):
 
     @property
     def replaces_rows(self) -> bool:
-        """Whether a record that is written again replaces its row: rows are appended."""
-        return False
+        """Whether a record that is written again replaces its row."""
+        return bool(self.upsert_key)
 
     @property
     def conn_ids(self) -> tuple[str, ...]:
@@ -104,20 +106,24 @@ class IcebergSink(Templated):
         :param columns: the columns of the rows, or None where a transform decides them
         :param may_grow: whether the commit adds columns that the table lacks
         :raises TargetError: the table does not fit, or cannot be created
-        :raises ConfigurationError: a parameter cannot be used
+        :raises ConfigurationError: a parameter cannot be used, or `upsert_key` does not fit the rows
         """
+        from airflow_kafka_offsets.sinks import upsert_key
         from airflow_kafka_offsets.sinks.iceberg.shapes import arrow_columns, check_names, required_columns, written
         from airflow_kafka_offsets.sinks.lake.columns import match
         from airflow_kafka_offsets.staging.rows import TargetColumns
 
         self._check()
+        if self.upsert_key:
+            upsert_key.check_names(self.upsert_key, columns)
         created = self._declared() or columns
         table = self.find(engine)
         if table is None:
             if created is None:
                 return TargetColumns(self.name, None)
             table = self.create(engine, created)
-        schema, required = table.schema(), required_columns(table.schema())
+        schema = table.schema()
+        required = required_columns(schema, self.upsert_key)
         if columns is not None:
             if may_grow:
                 check_names(self.name, schema, columns)
@@ -160,7 +166,9 @@ class IcebergSink(Templated):
         shape = shape_of(table, columns)
         if columns is None:
             columns = pa.schema([each for each in arrow_columns(table.schema()) if each.name != BATCH_ID])
-        return IcebergWriter(self.name, schema_text(columns), asdict(shape), output.batch_id, output.attempt)
+        return IcebergWriter(
+            self.name, schema_text(columns), asdict(shape), output.batch_id, output.attempt, self.upsert_key
+        )
 
     def open(self, conn: Connection, output: Output) -> AbstractContextManager[Target]:
         """Open the table over the connection of a transaction, which commits what the block does."""
@@ -174,7 +182,7 @@ class IcebergSink(Templated):
         table = self.find_over(conn, lock=True)
         if table is not None:
             refuse_rollback(table, output.group_id)
-        target = IcebergTarget(conn, self.name, table, Changes(output))
+        target = IcebergTarget(conn, self.name, table, Changes(output), self.upsert_key)
         yield target
         if table is not None and not target.changes.is_empty:
             target.changes.commit(table)
@@ -185,7 +193,7 @@ class IcebergSink(Templated):
         from airflow_kafka_offsets.sinks.lake.rows import LakeRows
 
         table = self.find_over(conn)
-        return LakeRows(conn, self.name, None if table is None else IcebergSource(table))
+        return LakeRows(conn, self.name, None if table is None else IcebergSource(table), self.replaces_rows)
 
     def remove_left_files(self, engine: Engine, batch_id: int, before: datetime) -> int:
         """Remove what attempts to stage a batch left; see `FileSink.remove_left_files`."""

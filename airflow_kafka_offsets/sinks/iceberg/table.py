@@ -13,7 +13,7 @@ POSITIONS = "positions"
 
 @dataclass(frozen=True, kw_only=True, init=False)
 class IcebergTable(IcebergSink):
-    """Append rows to an Iceberg table: Spark's tasks write its data files, and the commit adds them in one snapshot.
+    """Append rows to an Iceberg table, or upsert them: Spark's tasks write its data files, and the commit adds them in one snapshot.
 
     Without `catalog`, the table is registered in the database of the positions, in the tables `iceberg_tables` and
     `iceberg_namespace_properties` of a SQL catalog, as Iceberg's JDBC catalog and pyiceberg know it: rows and positions move in one
@@ -24,6 +24,9 @@ class IcebergTable(IcebergSink):
 
     A missing table is created, with the columns of the rows and `_batch_id`; all may be null. Columns are matched by name, and the table's may
     be wider, or narrower: values that do not fit follow `on_bad_record`.
+
+    With `upsert_key` a row replaces the one with the same key, and the newest wins, as with `SqlTable`. Files that hold a replaced row are
+    written again by the commit. Columns that the rows do not hold become null.
 
     All parameters are templated; that there is a catalog is known when the DAG is parsed.
 
@@ -41,6 +44,7 @@ class IcebergTable(IcebergSink):
     :param sort_by: of a created table: by which columns the rows of a file are sorted, such as `created` or `id DESC`
     :param properties: of a created table
     :param columns: of a created table in Spark DDL, where a transform of DataFrames decides the columns
+    :param upsert_key: the columns that a row is known by, for example `("id",)`; without them all rows are appended
     """
 
     def __new__(cls, *args: Any, **options: Any) -> IcebergSink:  # type: ignore[misc]

@@ -8,16 +8,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.update import AssertTableUUID
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.text import first_few
 from airflow_kafka_offsets.exceptions import StagedFileError, TargetError
+from airflow_kafka_offsets.sinks.iceberg.newest import NewestRows
 from airflow_kafka_offsets.sinks.iceberg.publication import Publication, removed_rows, series_of, summary
-from airflow_kafka_offsets.sinks.iceberg.removal import Removal, RemovedRows
+from airflow_kafka_offsets.sinks.iceberg.removal import Kept, Removal, Search, name_of, rewrite, without
 from airflow_kafka_offsets.sinks.iceberg.shapes import add_columns, arrow_columns, lacking, shape_of
 from airflow_kafka_offsets.sinks.lake.replaced import ReplacedRows, as_removed
 from airflow_kafka_offsets.sinks.sink import Output, Removed, ReplacedOffsets, Target
@@ -33,18 +35,21 @@ class Changes:
     """What one commit does to a table.
 
     :ivar columns: of rows, which are added where the table lacks them
-    :ivar removal: of rows
+    :ivar search: for rows that are taken back, or replaced by key
+    :ivar removal: what it found
     :ivar rows: whose files are added
     :ivar kept: a later publication of the series, which stays the last one
     """
 
     output: Output
     columns: pa.Schema | None = None
+    search: Search = field(default_factory=Search)
     removal: Removal | None = None
     rows: StagedRows | None = None
     added: list[str] = field(default_factory=list)
     number: int = 0
     kept: Publication | None = None
+    _rewritten: tuple[Any, list[DataFile]] = (None, [])
 
     @property
     def is_empty(self) -> bool:
@@ -56,9 +61,12 @@ class Changes:
         output = self.output
         return Publication(output.group_id, output.batch_id, self.number, tuple(self.added), removed_rows(counts))
 
-    def find_removed(self, table: Table, rows: RemovedRows) -> Removal:
-        """Find rows that are to be removed."""
-        self.removal = Removal.find(table, rows)
+    def find(self, table: Table) -> Removal:
+        """Find the rows that go, and count those of the batch that are written."""
+        self.removal = self.search.find(table)
+        if self.rows is not None:
+            newest = self.search.newest
+            self.number = len(self.rows) if newest is None else len(newest) - len(self.removal.outdated)
         return self.removal
 
     def commit(self, table: Table, *, always: bool = False) -> int:
@@ -87,10 +95,10 @@ class Changes:
     def _stage(self, transaction: Transaction, shape: TableShape, files: list[DataFile], always: bool) -> int | None:
         update = transaction.update_snapshot(summary(self.output))
         removal = self.removal
+        files = self._written_again(transaction, shape, files)
         if removal is not None and not removal.is_empty:
             with update.overwrite() as overwrite:
-                prefix = self.output.attempt or f"batch-{self.output.batch_id}-{uuid.uuid4().hex}"
-                removal.apply(transaction, overwrite, shape, prefix)
+                removal.apply(overwrite)
                 for file in files:
                     overwrite.append_data_file(file)
             return overwrite.snapshot_id
@@ -101,6 +109,28 @@ class Changes:
             return append.snapshot_id
         snapshot = transaction._table.current_snapshot()
         return snapshot.snapshot_id if snapshot is not None else None
+
+    def _written_again(self, transaction: Transaction, shape: TableShape, files: list[DataFile]) -> list[DataFile]:
+        """Return the files of the batch whose rows all stay, and new files with the rows that stay of all others."""
+        removal, newest = self.removal, self.search.newest
+        if removal is None:
+            return files
+        whole, mixed = files, list(removal.mixed)
+        if newest is not None:
+            stays = [(file, newest.kept(number, removal.outdated)) for number, file in enumerate(files)]
+            whole = [file for file, rows in stays if len(rows) == file.record_count]
+            mixed += [
+                Kept(FileScanTask(file), pc.invert(without(file.record_count, rows)))
+                for file, rows in stays
+                if 0 < len(rows) < file.record_count
+            ]
+        # Where somebody else committed to other files meanwhile, nothing is written once more.
+        found = (shape.digest, tuple((name_of(kept.file), kept.stay) for kept in mixed))
+        if self._rewritten[0] != found:
+            prefix = self.output.attempt or f"batch-{self.output.batch_id}-{uuid.uuid4().hex}"
+            written = rewrite(transaction._table, transaction.table_metadata.schema(), shape, prefix, mixed)
+            self._rewritten = found, list(written)
+        return [*whole, *self._rewritten[1]]
 
     def _files(self, table: Table, shape: TableShape) -> list[DataFile]:
         """Return the files of the rows, as the table now wants them."""
@@ -128,12 +158,14 @@ class IcebergTarget(Target):
     """A table, and what is to be done to it; see `Target`.
 
     :ivar table: None where there is none
+    :ivar upsert_key: the columns by which rows are replaced; without them all are appended
     """
 
     conn: Connection
     name: str
     table: Table | None
     changes: Changes
+    upsert_key: tuple[str, ...] = ()
 
     def add_columns(self, columns: pa.Schema) -> list[str]:
         """Note the columns that the table lacks; see `Target.add_columns`."""
@@ -147,8 +179,8 @@ class IcebergTarget(Target):
         """Find the rows of replaced offsets; see `Target.remove`."""
         if self.table is None:  # a table that was dropped holds no duplicates
             return []
-        rows = replaced_rows(self.conn, self.name, self.table, replaced)
-        return as_removed(self.changes.find_removed(self.table, rows).counts)
+        self.changes.search = Search(replaced_rows(self.conn, self.name, self.table, replaced))
+        return as_removed(self.changes.find(self.table).counts)
 
     def write(self, rows: StagedRows) -> int:
         """Look at the files; see `Target.write`."""
@@ -156,10 +188,14 @@ class IcebergTarget(Target):
             return 0
         if self.table is None:
             raise TargetError(f"{self.name} disappeared between staging and commit; nothing was written")
-        self.changes.rows, self.changes.number = rows, len(rows)
-        self.changes._files(self.table, shape_of(self.table, self.changes.columns))
+        changes, shape = self.changes, shape_of(self.table, self.changes.columns)
+        changes.rows, changes.number = rows, len(rows)
+        files = changes._files(self.table, shape)
         prove_files(self.table.io, rows)
-        return len(rows)
+        if self.upsert_key:
+            changes.search = Search(changes.search.rows, NewestRows(self.table, files, self.upsert_key))
+            changes.find(self.table)
+        return changes.number
 
 
 @dataclass

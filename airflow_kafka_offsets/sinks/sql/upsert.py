@@ -26,8 +26,8 @@ from airflow_kafka_offsets.sinks.sql.refused_rows import (
     savepoint,
     write_around,
 )
-from airflow_kafka_offsets.sinks.sql.upsert_key import quoted_names
-from airflow_kafka_offsets.staging.refused import Record, RefusedRecords
+from airflow_kafka_offsets.sinks.upsert_key import quoted_names
+from airflow_kafka_offsets.staging.refused import Record, RefusedRecords, null_key
 from airflow_kafka_offsets.staging.rows import StagedRows
 
 _TOPIC, _PARTITION, _OFFSET = RECORD
@@ -154,8 +154,7 @@ class Upsert:
                     f"The transform returns a row whose {quoted_names(null)} is null: which row of its key is the newest cannot be "
                     f"known. Nothing was written into {self.table.fullname!r}"
                 )
-            reason = f"{quoted_names(null)} is null, and a row without its key can replace no other (upsert_key)"
-            self.refused.add(Record(*(row._mapping[name] for name in RECORD)), reason)
+            self.refused.add(Record(*(row._mapping[name] for name in RECORD)), null_key(null))
 
     def delete(self, staged: sa.Table, records: Collection[Record]) -> None:
         """Delete the rows of some records."""

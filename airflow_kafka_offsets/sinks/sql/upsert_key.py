@@ -18,6 +18,7 @@ from airflow_kafka_offsets.database.rights import check_rights
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.sinks.sql.column_types import add_column
+from airflow_kafka_offsets.sinks.upsert_key import check_names, quoted_names
 
 # MySQL's error.
 _NO_RIGHT_TO_DATABASE = 1044
@@ -35,19 +36,7 @@ def check_key(dialect: Dialect, key: Sequence[str], columns: pa.Schema | None) -
             f"upsert_key works on PostgreSQL, SQLite, MySQL and MariaDB, and the sink's connection leads to {dialect.name}. Append the rows, "
             "without upsert_key, and choose the newest of each key in a view"
         )
-    if isinstance(key, str) or len(set(key)) != len(key):
-        raise ConfigurationError(f"upsert_key must be a tuple of different column names; got upsert_key={key!r}")
-    if columns is None:
-        return
-    if unknown := [name for name in key if name not in columns.names]:
-        raise ConfigurationError(
-            f"upsert_key names {quoted_names(unknown)}, which the rows do not hold; they hold {quoted_names(columns.names)}"
-        )
-    if dropped := [name for name in RECORD if name not in columns.names]:
-        raise TargetError(
-            f"The transform drops {quoted_names(dropped)}: which row of a key is the newest could not be known. Keep these "
-            "columns, or append, without upsert_key"
-        )
+    check_names(key, columns)
 
 
 def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
@@ -120,8 +109,3 @@ def _is_unique(conn: Connection, table: sa.Table, key: Sequence[str]) -> bool:
         ),
     ]
     return any(sorted(names, key=str) == sorted(key) for names in unique)
-
-
-def quoted_names(names: Sequence[str]) -> str:
-    """Return names for a message."""
-    return ", ".join(map(repr, names))

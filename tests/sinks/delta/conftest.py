@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import deltalake
 import pyarrow as pa
 import pytest
-import sqlalchemy as sa
-from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import DeltaTable
+from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.lake import LakeGroup
 from tests.support.loads import Loader, TopicFactory, names
 
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield engine
-    engine.dispose()
+engine = fixtures.sqlite_engine
 
 
 @pytest.fixture

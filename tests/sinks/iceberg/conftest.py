@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
-from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import IcebergGroup, iceberg_sink
 from tests.support.loads import Loader, TopicFactory, names
 
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield engine
-    engine.dispose()
+engine = fixtures.sqlite_engine
 
 
 # A real REST catalog, whose jars are fetched.

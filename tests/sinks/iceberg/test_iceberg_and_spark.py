@@ -17,6 +17,7 @@ from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
 from airflow_kafka_offsets.sinks.iceberg.target import Changes
 from devstack.spark_jars import spark_with_delta, spark_with_iceberg
+from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import IcebergGroup, iceberg_sink, rest_server
 from tests.support.loads import TopicFactory
@@ -46,9 +47,7 @@ def where(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture
-def engine(postgres_engine: Engine) -> Engine:
-    return postgres_engine
+engine = fixtures.postgres_engine
 
 
 @pytest.fixture

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 from pyspark.sql import DataFrame
-from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.verification.verify import verify
+from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import open_table, scanned
 from tests.support.loads import Loader, TopicFactory, names
@@ -20,11 +18,7 @@ from tests.support.loads import Loader, TopicFactory, names
 pytestmark = pytest.mark.server
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield engine
-    engine.dispose()
+engine = fixtures.sqlite_engine
 
 
 def doubled(records: DataFrame) -> DataFrame:

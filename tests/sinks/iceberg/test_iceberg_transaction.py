@@ -18,6 +18,7 @@ from airflow_kafka_offsets.ledger import commit_transaction
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
 from airflow_kafka_offsets.sinks.sink import Output
+from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.dying_load import DyingLoad, Load
 from tests.support.iceberg import IcebergGroup
@@ -29,9 +30,7 @@ OFFSETS = [0, 1, 2, 4, 5, 6, 7, 8, 9]
 RUN = TaskRun("run")
 
 
-@pytest.fixture
-def engine(postgres_engine: Engine) -> Engine:
-    return postgres_engine
+engine = fixtures.postgres_engine
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from obstore.exceptions import PermissionDeniedError
 from pyarrow.dataset import dataset
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets import DeltaTable, ParquetDataset, committed_files
 from airflow_kafka_offsets.exceptions import DoubleLoadError, LedgerError, OlderLedgerError, OpenBatchError
@@ -27,6 +26,7 @@ from airflow_kafka_offsets.sinks.lake.file_table import FileTable
 from airflow_kafka_offsets.sinks.parquet.target import ParquetTarget
 from airflow_kafka_offsets.staging.refused import Record
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
+from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.lake import NEXT, RUN, LakeGroup, dying
 from tests.support.loads import Loader, TopicFactory, names, rows
@@ -38,11 +38,7 @@ DEATHS = ["before", "after"]
 ALL = [(1, offset) for offset in (0, 1, 3, 4, 5)]
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield engine
-    engine.dispose()
+engine = fixtures.sqlite_engine
 
 
 @pytest.fixture(params=["delta", "parquet"])

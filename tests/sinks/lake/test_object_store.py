@@ -10,8 +10,6 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
-import sqlalchemy as sa
-from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import DeltaTable, ParquetDataset, read_committed
 from airflow_kafka_offsets.exceptions import ConfigurationError
@@ -19,6 +17,7 @@ from airflow_kafka_offsets.sinks.lake.storage import storage_options
 from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from devstack.s3 import S3Server
+from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.lake import RUN, LakeGroup, dying
 from tests.support.loads import Loader, TopicFactory, names
@@ -35,11 +34,7 @@ def s3() -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield engine
-    engine.dispose()
+engine = fixtures.sqlite_engine
 
 
 @pytest.fixture

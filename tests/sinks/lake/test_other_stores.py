@@ -8,13 +8,13 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pytest
-import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import DeltaTable, IcebergTable, ParquetDataset, read_committed
 from airflow_kafka_offsets.sinks.lake.storage import storage_options
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from devstack.object_stores import AzureServer, GcsServer, azurite
+from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import open_table
 from tests.support.lake import LakeGroup
@@ -41,11 +41,7 @@ def azure() -> Iterator[AzureServer]:
         yield server
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield engine
-    engine.dispose()
+engine = fixtures.sqlite_engine
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -11,7 +11,6 @@ from typing import NamedTuple
 import deltalake
 import pyarrow as pa
 import pytest
-import sqlalchemy as sa
 from pyarrow.dataset import dataset
 from sqlalchemy.engine import Engine
 
@@ -26,6 +25,7 @@ from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.staging.manifest import MANIFEST
 from airflow_kafka_offsets.staging.refused import Record
 from airflow_kafka_offsets.verification.verify import verify
+from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import iceberg_sink, open_table
 from tests.support.inline import InlineLauncher
@@ -48,11 +48,7 @@ LARGE = [
 LOADED = [(1, 0), (2, 1), (2, 5)]
 
 
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield engine
-    engine.dispose()
+engine = fixtures.sqlite_engine
 
 
 @pytest.fixture(params=["iceberg", "iceberg elsewhere", "delta", "parquet"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,11 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import sqlalchemy as sa
 from obstore.exceptions import PermissionDeniedError
 from pyarrow.dataset import dataset
 from pyspark.sql import SparkSession
-from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import ParquetDataset, committed_files, read_committed
 from airflow_kafka_offsets.exceptions import TargetError
@@ -24,18 +21,14 @@ from airflow_kafka_offsets.sinks.parquet.snapshot import manifest_path
 from airflow_kafka_offsets.sinks.parquet.target import ParquetTarget
 from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, FileSink
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
+from tests.support import fixtures
 from tests.support.clients import Kafka, produce
 from tests.support.inline import InlineLauncher
 from tests.support.lake import NEXT, RUN, LakeGroup, dying, publish_rows
 from tests.support.loads import Loader, TopicFactory, names
 from tests.support.rewinds import Rewinder
 
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[Engine]:
-    engine = sa.create_engine(f"sqlite:///{tmp_path}/warehouse.db")
-    yield engine
-    engine.dispose()
+engine = fixtures.sqlite_engine
 
 
 @pytest.fixture

@@ -1,0 +1,246 @@
+"""Launch jobs on a server of Spark Connect, through the official provider's SparkConnectHook.
+
+Nothing is started: each load has a session of its own on a server that is running. What was sent into the session ends with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, cast
+
+from airflow_kafka_offsets.core.hosts import address, is_this_machine
+from airflow_kafka_offsets.core.text import shortened
+from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
+from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.spark.session_launcher import SessionLauncher
+
+if TYPE_CHECKING:
+    from pyspark.sql.connect.client import DefaultChannelBuilder
+    from pyspark.sql.connect.session import SparkSession
+
+log = logging.getLogger(__name__)
+
+_CONNECT_SECONDS = 10.0
+
+# A request that is lost is sent again for about a minute: PySpark's own 15 times take ten, of a server that ended.
+_RETRIES, _RETRIES_AT_THE_END = 7, 1
+
+_SESSION = {"spark.sql.session.timeZone": "UTC"}
+
+
+class SparkConnectLauncher:
+    """Stages batches in a session of its own on a server of Spark Connect.
+
+    :param conn_id: a connection of the official Spark provider, of type `spark_connect`
+    :param conf: Spark properties of the session; they take precedence over those that this package sets
+    :param name: what the server's log calls the client
+    """
+
+    def __init__(self, conn_id: str, *, conf: Mapping[str, Any] | None = None, name: str = "kafka-offsets") -> None:
+        self._conn_id = conn_id
+        self._conf = {**_SESSION, **(conf or {})}
+        self.name = name
+        self.last_batch: int | None = None
+        """The batch that was last given to Spark."""
+        self._session: SparkSession | None = None
+        self._launcher: SessionLauncher | None = None
+
+    def check(self, staging_dir: str | None) -> None:
+        """Check, before anything is planned, that the server answers; its session stays open until `close`.
+
+        :raises AirflowNotFoundException: the connection does not exist
+        :raises ConfigurationError: something is missing; the message says what
+        :raises StagingError: the server does not answer
+        """
+        builder = self._builder()
+        if not staging_dir and not is_this_machine(_host(builder)):
+            raise ConfigurationError(
+                f"Connection {self._conn_id!r} leads to the Spark Connect server {builder.endpoint}: set staging_dir to a location that "
+                "this worker and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared file system)"
+            )
+        if problem := _weakness(builder):
+            log.warning("%s", problem)
+        self._open()
+
+    def weakness(self) -> str | None:
+        """Return what the connection lacks to protect what is sent to the server; None where it lacks nothing."""
+        return _weakness(self._builder())
+
+    @property
+    def endpoint(self) -> str:
+        """Host and port of the server."""
+        return str(self._builder().endpoint)
+
+    def version(self) -> str:
+        """Return the version of the server's Spark; see `check` for errors."""
+        self._open()
+        assert self._session is not None
+        return str(self._session.version)
+
+    def __call__(self, job: StageJob) -> None:
+        self.last_batch = job.batch_id
+        launcher = self._open()
+        with _connect_mode():
+            launcher(job)
+
+    def cancel(self) -> None:
+        """Interrupt the job that is running, if there is one."""
+        if self._launcher is not None:
+            self._launcher.cancel()
+
+    def close(self) -> None:
+        """Release the session, if there is one: the server drops the package, and what is left of jobs."""
+        session, self._session, self._launcher = self._session, None, None
+        if session is not None:
+            _retry(session, _RETRIES_AT_THE_END)
+            session.stop()
+
+    def _open(self) -> SessionLauncher:
+        if self._launcher is None:
+            builder = self._builder()
+            self._wait_for(builder)
+            self._session = self._new_session(builder)
+            # It has what the launcher calls, and PySpark does not declare it as a session.
+            self._launcher = SessionLauncher(cast("Any", self._session), shared=False)
+        return self._launcher
+
+    def _builder(self) -> DefaultChannelBuilder:
+        """Return what opens the connection to the server."""
+        from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
+
+        try:
+            from pyspark.sql.connect.client import DefaultChannelBuilder
+            from pyspark.sql.connect.session import SparkSession  # noqa: F401  # asks for more than the client
+        except ImportError as error:
+            raise ConfigurationError(
+                f"Connection {self._conn_id!r} leads to Spark Connect, whose client cannot be imported: {error}. Install pyspark-client "
+                "on the worker, in the version of the server"
+            ) from error
+        hook = SparkConnectHook(self._conn_id)
+        if not hook.get_connection(self._conn_id).host:
+            raise ConfigurationError(f"Connection {self._conn_id!r} has no host: that of the Spark Connect server")
+        try:
+            server, found, parameters = hook.get_connection_url().partition("/;")
+            # The hook leaves the slashes of a token as they are, and PySpark takes them for those of a path.
+            builder = DefaultChannelBuilder(f"{server}{found}{parameters.replace('/', '%2F')}")
+        except Exception:
+            # The message has the URL, and that the token.
+            raise ConfigurationError(
+                f"Connection {self._conn_id!r} does not make a URL of Spark Connect: its host is a name or sc://name, without a path, "
+                "and the port is a field of its own"
+            ) from None
+        builder.set(builder.PARAM_USER_AGENT, self.name)
+        return builder
+
+    def _wait_for(self, builder: DefaultChannelBuilder) -> None:
+        """Wait until the server accepts a connection. A session would try for minutes, and not say why it fails.
+
+        :raises StagingError: it does not
+        """
+        channel = builder.toChannel()
+        try:
+            if _is_ready(channel):
+                return
+        finally:
+            channel.close()
+        raise StagingError(
+            f"The Spark Connect server {builder.endpoint} of connection {self._conn_id!r} does not answer: {_reason(builder)}. Start the "
+            "server, or correct host, port and use_ssl of the connection"
+        )
+
+    def _new_session(self, builder: DefaultChannelBuilder) -> SparkSession:
+        from pyspark.errors import PySparkException
+        from pyspark.sql.connect.session import SparkSession
+
+        session = SparkSession.builder.channelBuilder(builder).create()
+        _retry(session, _RETRIES)
+        name = ""
+        try:
+            for name, value in self._conf.items():
+                session.conf.set(name, value)
+        except PySparkException as error:
+            session.stop()
+            condition = str(error.getCondition())
+            if condition.startswith("CANNOT_MODIFY"):
+                raise ConfigurationError(
+                    f"spark_conf[{name!r}] is no property of a session: set it where the Spark Connect server {builder.endpoint} is started"
+                ) from None
+            refused = re.search(r"StatusCode\.(UNAUTHENTICATED|PERMISSION_DENIED)\s+details = \"(.*)\"", str(error))
+            kind = StagingError if refused is None else ConfigurationError
+            raise kind(
+                f"The Spark Connect server {builder.endpoint} refused a session to connection {self._conn_id!r}: "
+                f"{shortened(str(error) if refused is None else refused[2])}. Correct user id, token and use_ssl of the connection"
+            ) from None
+        return session
+
+
+def _retry(session: SparkSession, retries: int) -> None:
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    session.client.set_retry_policies([DefaultPolicy(max_retries=retries)])
+
+
+def _is_ready(channel: Any) -> bool:
+    """Return whether a channel of gRPC connects, within seconds."""
+    from grpc import ChannelConnectivity
+
+    states: SimpleQueue[ChannelConnectivity] = SimpleQueue()
+    channel.subscribe(states.put, try_to_connect=True)
+    deadline = time.monotonic() + _CONNECT_SECONDS
+    try:
+        while (state := states.get(timeout=max(0.0, deadline - time.monotonic()))) is not ChannelConnectivity.READY:
+            if state is ChannelConnectivity.TRANSIENT_FAILURE:
+                return False
+    except Empty:
+        return False
+    finally:
+        channel.unsubscribe(states.put)
+    return True
+
+
+def _reason(builder: DefaultChannelBuilder) -> str:
+    """Return why a server does not accept a connection."""
+    try:
+        with socket.create_connection(address(builder.endpoint), timeout=_CONNECT_SECONDS):
+            security = "with TLS" if builder.secure else "without TLS"
+            return f"something listens there, and does not speak gRPC {security}"
+    except OSError as error:
+        return str(error)
+
+
+def _host(builder: DefaultChannelBuilder) -> str:
+    return address(builder.endpoint)[0]
+
+
+def _weakness(builder: DefaultChannelBuilder) -> str | None:
+    if builder.secure or is_this_machine(_host(builder)):
+        return None
+    return (
+        f"What this worker and the Spark Connect server {builder.endpoint} send to each other is unprotected, the code of tasks and secrets "
+        "of spark_conf among it: set use_ssl in the connection, and put TLS before the server"
+    )
+
+
+@contextmanager
+def _connect_mode() -> Iterator[None]:
+    """Let `pyspark.sql.functions` make columns of Spark Connect, for the duration of the block.
+
+    `SparkSession.builder.remote` sets the same variable, and another one with the URL, which has the token.
+    """
+    name = "SPARK_CONNECT_MODE_ENABLED"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before

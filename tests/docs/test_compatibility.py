@@ -1,0 +1,65 @@
+"""The page of versions: what it calls tested is what the tests run with, and the classifiers of the package agree."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+
+from devstack.kafka_jars import KAFKA_VERSION
+from devstack.postgres import PostgresServer
+from tests.docs.test_docs import ROOT
+
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def table(heading: str) -> dict[str, list[str]]:
+    """Return the cells of a section's table, by the first cell of their row."""
+    text = (ROOT / "docs" / "compatibility.md").read_text(encoding="utf-8")
+    section = f"\n{text}".partition(f"\n{heading}\n")[2].partition("\n## ")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*\|$", section, re.MULTILINE)
+    ]
+    return {name: cells for name, *cells in rows[2:]}
+
+
+def version_of(name: str) -> str:
+    """Return the version that is called tested."""
+    return table("# Compatibility")[name][0]
+
+
+def minor(full: str) -> str:
+    return ".".join(full.split(".")[:2])
+
+
+def test_the_versions_that_are_tested_are_those_of_the_tests() -> None:
+    assert version_of("Python") == f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert version_of("Airflow") == minor(version("apache-airflow"))
+    assert version_of("Spark").startswith(f"{minor(version('pyspark'))}, ")
+    assert version_of("Kafka") == minor(KAFKA_VERSION)
+    assert {name: cells[1] for name, cells in table("## Sinks").items()} == {
+        "Iceberg": f"pyiceberg {minor(version('pyiceberg'))}",
+        "Delta": f"deltalake {minor(version('deltalake'))}",
+        "Parquet": f"obstore {minor(version('obstore'))}",
+    }
+    assert {cells[0] for cells in table("## Sinks").values()} <= {
+        f"`{name}`" for name in PROJECT["optional-dependencies"]
+    }
+
+
+def test_what_is_not_tested_has_no_classifier() -> None:
+    claimed = "\n".join(PROJECT["classifiers"])
+
+    assert re.findall(r"Python :: (3\.\d+)", claimed) == [version_of("Python")]
+    assert re.findall(r"^Operating System :: .*?(\w+)$", claimed, re.MULTILINE) == [version_of("Operating system")]
+    assert not re.search("Beta|Production/Stable", claimed)
+
+
+@pytest.mark.server
+def test_postgres_is_that_of_the_tests(postgres: PostgresServer) -> None:
+    with postgres.connect() as conn:
+        assert version_of("Postgres") == str(conn.info.server_version // 10_000)

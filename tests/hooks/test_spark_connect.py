@@ -1,0 +1,267 @@
+"""Loads through a real server of Spark Connect."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import DataFrame
+
+from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError, StagingError
+from airflow_kafka_offsets.hooks.spark_connect import SparkConnectLauncher
+from airflow_kafka_offsets.ledger.batch_rows import TaskRun
+from airflow_kafka_offsets.spark.job import Launcher, StageJob
+from devstack.kafka import KafkaBroker
+from devstack.process import free_port, wait_until
+from devstack.spark_connect import SparkConnectServer
+from tests.support.clients import produce
+from tests.support.dying_load import DyingLoad, Load
+from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, positions, rows
+
+pytestmark = pytest.mark.server
+
+BLOCKED = "KAFKA_OFFSETS_TEST_BLOCKED"
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch, spark_connect: SparkConnectServer) -> Callable[..., SparkConnectLauncher]:
+    """Return a launcher; a connection leads to the server, but for the fields that are given."""
+
+    def launcher(conf: dict[str, Any] | None = None, **other: Any) -> SparkConnectLauncher:
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_REMOTE", json.dumps(spark_connect.connection | other))
+        return SparkConnectLauncher("spark_remote", conf=conf)
+
+    return launcher
+
+
+@pytest.fixture
+def remote_loader(
+    kafka: KafkaBroker, postgres_engine: sa.Engine, connect: Callable[..., SparkConnectLauncher]
+) -> Loader:
+    return Loader(kafka, postgres_engine, connect())
+
+
+def where_the_package_is(rows: DataFrame) -> DataFrame:
+    """A transform with functions of Spark's, and one of the user's that runs where the records are read."""
+    from pyspark.sql.functions import col, concat, lit, udf
+
+    def package() -> str:
+        import airflow_kafka_offsets
+
+        return airflow_kafka_offsets.__file__
+
+    return rows.withColumn("name", concat(lit("in "), udf(lambda _: package(), "string")(col("id"))))
+
+
+class Watching(SparkConnectLauncher):
+    """A launcher that notes the session of each job, and what was sent into it."""
+
+    def __init__(self, server: SparkConnectServer) -> None:
+        super().__init__("spark_remote")
+        self._server = server
+        self.seen: list[tuple[str, int]] = []
+
+    def __call__(self, job: StageJob) -> None:
+        super().__call__(job)
+        assert self._session is not None
+        self.seen.append((self._session.session_id, len(artifacts(self._server))))
+
+
+def artifacts(server: SparkConnectServer) -> list[Path]:
+    """Return what the server keeps for its sessions. Executors keep what they have fetched for later sessions."""
+    return [file for file in server.directory.rglob("*.zip") if "userFiles-" not in str(file)]
+
+
+def test_batches_of_a_load_share_a_session_that_leaves_nothing(
+    remote_loader: Loader, topic: TopicFactory, spark_connect: SparkConnectServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = topic(partitions=2)
+    produce(remote_loader.kafka, name, names(0, 200))
+    remote_loader.launcher = launcher = Watching(spark_connect)
+
+    result = remote_loader(name, max_records=100)
+
+    assert result.rows == 200
+    assert_exactly_once(remote_loader.engine)
+    first, second = launcher.seen
+    assert first == second
+    assert first[1] == 1
+    wait_until(lambda: artifacts(spark_connect) == [], 30, "the server to remove what the session had")
+    assert "SPARK_CONNECT_MODE_ENABLED" not in os.environ
+    assert str(spark_connect.token) not in caplog.text
+
+
+def test_a_transform_of_dataframes_and_the_package_travel_to_the_server(
+    remote_loader: Loader, topic: TopicFactory, spark_connect: SparkConnectServer
+) -> None:
+    name = topic()
+    produce(remote_loader.kafka, name, names(0, 10))
+
+    remote_loader(name, transform=f"{__name__}.{where_the_package_is.__name__}")
+
+    ((found,),) = rows(remote_loader.engine, "SELECT DISTINCT name FROM target")
+    assert found.startswith(f"in {spark_connect.directory}/")
+    assert "/airflow_kafka_offsets.zip/" in found
+
+
+def test_an_error_in_a_record_names_it(remote_loader: Loader, topic: TopicFactory) -> None:
+    name = topic()
+    produce(remote_loader.kafka, name, [*names(0, 5), b"no JSON", *names(6, 5)])
+
+    with pytest.raises(RecordError, match=f"topic '{name}' partition 0 offset 5"):
+        remote_loader(name)
+
+    assert positions(remote_loader.engine) == {}
+
+
+@pytest.mark.parametrize(
+    ("connection", "conf", "error", "message"),
+    [
+        ({"host": None}, None, ConfigurationError, "'spark_remote' has no host"),
+        ({"host": "sc://localhost/path"}, None, ConfigurationError, "'spark_remote' does not make a URL"),
+        (
+            {"host": "spark.invalid"},
+            None,
+            ConfigurationError,
+            r"leads to the Spark Connect server spark\.invalid:\d+: set stag",
+        ),
+        (
+            {"port": free_port()},
+            None,
+            StagingError,
+            r"localhost:\d+ of connection 'spark_remote' does not answer: .*refused",
+        ),
+        ({"extra": {"use_ssl": True}}, None, StagingError, "listens there, and does not speak gRPC with TLS"),
+        (
+            {"password": "canary/5f"},
+            None,
+            ConfigurationError,
+            "refused a session to connection 'spark_remote': Invalid authentication token. Correct user id, token",
+        ),
+        (
+            {},
+            {"spark.executor.memory": "2g"},
+            ConfigurationError,
+            r"spark_conf\['spark.executor.memory'\] is no property of",
+        ),
+    ],
+)
+def test_a_connection_that_cannot_work_is_refused_before_anything_is_planned(
+    connect: Callable[..., SparkConnectLauncher],
+    connection: dict[str, Any],
+    conf: dict[str, Any] | None,
+    error: type[Exception],
+    message: str,
+) -> None:
+    launcher = connect(conf, **connection)
+    with pytest.raises(error, match=message) as refused:
+        launcher.check(None)
+    assert "canary" not in str(refused.value)
+    launcher.close()
+
+
+def test_plain_text_to_another_machine_is_a_weakness(connect: Callable[..., SparkConnectLauncher]) -> None:
+    assert connect().weakness() is None
+    assert connect(host="spark.invalid", extra={"use_ssl": True}, password=None).weakness() is None
+    weakness = connect(host="spark.invalid", password=None).weakness()
+    assert weakness is not None
+    assert "is unprotected" in weakness
+
+
+def blocked(rows: DataFrame) -> DataFrame:
+    """A transform that waits while a file is there that the driver's environment names, and leaves its process id in it."""
+    from pyspark.sql.functions import col, udf
+
+    file = os.environ[BLOCKED]
+
+    def wait(name: str) -> str:
+        import os
+        import time
+
+        if os.path.exists(file):  # noqa: PTH110
+            with open(file, "w") as pid:  # noqa: PTH123
+                pid.write(str(os.getpid()))
+        while os.path.exists(file):  # noqa: PTH110
+            time.sleep(0.05)
+        return name
+
+    return rows.withColumn("name", udf(lambda name: wait(name), "string")(col("name")))
+
+
+@pytest.fixture
+def block(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    file = tmp_path / "blocked"
+    file.touch()
+    monkeypatch.setenv(BLOCKED, str(file))
+    return file
+
+
+def blocked_process(file: Path) -> psutil.Process:
+    return psutil.Process(int(wait_until(file.read_text, 60, "the transform to be called")))
+
+
+def test_a_load_that_is_cancelled_ends_on_the_server(remote_loader: Loader, topic: TopicFactory, block: Path) -> None:
+    name = topic()
+    produce(remote_loader.kafka, name, names(0, 10))
+    seen: list[psutil.Process] = []
+
+    def stop() -> None:
+        seen.append(blocked_process(block))
+        remote_loader.launcher.cancel()
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    with pytest.raises(StagingError):
+        remote_loader(name, transform=f"{__name__}.{blocked.__name__}")
+    stopper.join()
+
+    wait_until(lambda: not seen[0].is_running(), 60, "Spark's Python to end")
+    assert positions(remote_loader.engine) == {}
+    block.unlink()
+    assert remote_loader(name).rows == 10
+
+
+@dataclass(frozen=True)
+class RemoteLoad(Load):
+    """A load through Spark Connect, in a process of its own."""
+
+    def _launcher(self) -> Launcher:
+        for variable in ("AIRFLOW_CONN_SPARK_REMOTE", BLOCKED):
+            os.environ[variable] = self.environment[variable]
+        return SparkConnectLauncher("spark_remote")
+
+    environment: Any = None
+
+
+def test_a_load_whose_process_is_killed_is_finished_by_the_next(
+    remote_loader: Loader, topic: TopicFactory, block: Path
+) -> None:
+    name = topic()
+    produce(remote_loader.kafka, name, names(0, 300))
+    options = {"max_records": 100, "transform": f"{__name__}.{blocked.__name__}"}
+    first = RemoteLoad(
+        remote_loader.engine.url.render_as_string(hide_password=False),
+        remote_loader.kafka.bootstrap_servers,
+        (name,),
+        TaskRun("run", "dag", "task", -1, 1),
+        options,
+        environment=dict(os.environ),
+    )
+    with DyingLoad(first):
+        orphan = blocked_process(block)
+    assert orphan.is_running()
+    # The server does not know yet that nobody waits for its rows.
+    block.unlink()
+
+    result = remote_loader(name, run=TaskRun("run", "dag", "task", -1, 2), **options)
+
+    assert result.rows == 300
+    assert_exactly_once(remote_loader.engine)

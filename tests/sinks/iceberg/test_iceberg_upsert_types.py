@@ -1,0 +1,65 @@
+"""Keys of every type that may be one: files are looked at by their bounds and buckets, and no row of a key is overlooked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.sinks.iceberg.creation import ORIGIN
+from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
+from airflow_kafka_offsets.sinks.sink import Output
+from airflow_kafka_offsets.staging.directory import StagingDirectory
+from airflow_kafka_offsets.staging.manifest import Manifest
+from airflow_kafka_offsets.staging.rows import StagedRows
+from airflow_kafka_offsets.writers.refused_rows import RefusedRows
+from tests.support.iceberg import iceberg_sink, open_table, scanned
+
+LONG = "a text of which the bounds of a file have the beginning only, "
+
+VALUES: dict[str, tuple[pa.DataType, Sequence[Any], tuple[str, ...]]] = {
+    "int": (pa.int32(), (-5, 3, 9), ("truncate(4, key)",)),
+    "text": (pa.string(), (LONG + "a", LONG + "b", "é"), ("bucket(3, key)",)),
+    "bytes": (pa.binary(), (b"\x00", b"\xff\xff", b""), ()),
+    "boolean": (pa.bool_(), (False, True), ()),
+    "decimal": (pa.decimal128(9, 2), (Decimal("-1.10"), Decimal("2.00"), Decimal("300.01")), ("bucket(3, key)",)),
+    "date": (pa.date32(), (date(1969, 7, 20), date(2026, 1, 1), date(2026, 1, 2)), ("month(key)",)),
+    "time": (pa.time64("us"), (time(0), time(23, 59, 59, 999999)), ()),
+    "timestamp": (pa.timestamp("us"), (datetime(1969, 1, 1), datetime(2026, 1, 1, 1, 2, 3, 4)), ("day(key)",)),
+    "instant": (
+        pa.timestamp("us", "UTC"),
+        (datetime(2026, 1, 1, tzinfo=UTC), datetime(2030, 1, 1, tzinfo=UTC)),
+        ("bucket(3, key)",),
+    ),
+}
+
+
+def publish(sink: IcebergSink, engine: sa.Engine, number: int, kind: pa.DataType, keys: Sequence[Any], at: Path) -> int:
+    columns = pa.schema([("key", kind), *ORIGIN])
+    origin = {"_kafka_topic": "orders", "_kafka_partition": 0}
+    rows = [{"key": key, "_kafka_offset": number * 10 + row, **origin} for row, key in enumerate(keys)]
+    output, staging = Output(number, "loader", (), "series", f"batch-{number}-x"), StagingDirectory(str(at))
+    sink.prepare(engine, columns)
+    writer = sink.writer(engine, columns, output)
+    files = tuple(writer.write([pa.RecordBatch.from_pylist(rows, columns)], staging, {}, RefusedRows(staging)))
+    with engine.begin() as conn, sink.open(conn, output) as target:
+        return target.write(StagedRows(staging, Manifest(number, "", files, (), (), writer.columns)))
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_a_row_is_found_by_its_key(tmp_path: Path, kind: str) -> None:
+    of_type, keys, partition_by = VALUES[kind]
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/positions.db", poolclass=sa.NullPool)
+    sink = iceberg_sink("positions", tmp_path, upsert_key=("key",), partition_by=partition_by)
+
+    for number, some in enumerate((keys, keys[:1], keys[1:]), start=1):
+        assert publish(sink, engine, number, of_type, some, tmp_path) == len(some)
+
+    found = scanned(open_table(sink, engine), "key", "_kafka_offset")
+    assert found == sorted([(keys[0], 20), *((key, 30 + row) for row, key in enumerate(keys[1:]))])
