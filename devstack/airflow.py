@@ -96,6 +96,9 @@ class AirflowHome:
                         migrated.execute("VACUUM INTO ?", [str(partial)])
                     partial.rename(template)
                     return
+        # What an earlier reader of an empty database has left would be taken for a part of the copy.
+        for log in ("-wal", "-shm"):
+            own.with_name(own.name + log).unlink(missing_ok=True)
         shutil.copyfile(template, own)
 
     def run(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,7 @@
 import itertools
 import os
 import shutil
+import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -74,6 +75,9 @@ def _own_temporary_directory() -> Path:
 def airflow_home(pytestconfig: pytest.Config) -> AirflowHome:
     """The session's AIRFLOW_HOME with a migrated metadata database, for tests that run DAGs in this process."""
     home = pytestconfig.stash[_HOME]
+    # A command that looked for a connection has opened the database before it had tables.
+    if (settings := sys.modules.get("airflow.settings")) is not None and settings.engine is not None:
+        settings.engine.dispose()
     home.migrate()
     return home
 

@@ -42,11 +42,11 @@ def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submitted:
 @pytest.fixture
 def launcher(submitted: Submitted) -> Iterator[SparkSubmitLauncher]:
     """Leaves no process, no thread and no open file behind."""
-    before = open_files()
+    before, children = open_files(), psutil.Process().children()
     launcher = SparkSubmitLauncher("spark_default", conf=PROPERTIES)
     yield launcher
     launcher.close()
-    assert psutil.Process().children() == []
+    assert [child for child in psutil.Process().children() if child not in children] == []
     assert [thread for thread in threading.enumerate() if thread.name == "spark-submit"] == []
     assert open_files() == before
 

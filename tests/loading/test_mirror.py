@@ -17,7 +17,6 @@ from airflow_kafka_offsets.ledger.commit_transaction import commit_batch
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading import commit as commit_step
 from airflow_kafka_offsets.loading.mirror import AFTER_COMMIT_SECONDS, mirror, mirror_after_commit
-from airflow_kafka_offsets.spark.job import StageJob
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from devstack.topics import create_topic
@@ -54,19 +53,14 @@ class TestLoad:
         inline_loader(name, mirror_to=group)
         assert described(kafka, group) == {(name, 0): (5, 5, 0), (name, 1): (10, 10, 0), (name, 2): (2, 2, 0)}
 
-    def test_each_commit_is_mirrored_before_the_next_batch(
-        self, kafka: KafkaBroker, engine: Engine, topic: TopicFactory, group: str
+    def test_each_commit_is_mirrored_before_the_next_one(
+        self, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory, group: str
     ) -> None:
         name = topic()
         produce(kafka, name, names(0, 5))
         seen: list[dict[tuple[str, int], int]] = []
 
-        class Looking(InlineLauncher):
-            def __call__(self, job: StageJob) -> None:
-                seen.append(committed(kafka, group))
-                super().__call__(job)
-
-        Loader(kafka, engine, Looking())(name, max_records=2, mirror_to=group)
+        inline_loader(name, max_records=2, mirror_to=group, on_commit=lambda _: seen.append(committed(kafka, group)))
 
         assert seen == [{}, {(name, 0): 2}, {(name, 0): 4}]
         assert committed(kafka, group) == {(name, 0): 5}
