@@ -160,7 +160,7 @@ class SparkSubmitLauncher:
     def __call__(self, job: StageJob) -> None:
         """Stage a job in the application of the jobs before, or start one."""
         self.last_batch = job.batch_id
-        self._is_staging, self._is_cancelled = True, False
+        self._is_cancelled, self._is_staging = False, True
         try:
             self._stage(job)
         except BaseException:

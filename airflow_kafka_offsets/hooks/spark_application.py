@@ -100,6 +100,7 @@ class SparkApplication:
         except BaseException:
             # On a timeout Airflow raises an exception here, and calls on_kill only after it.
             self.kill()
+            self._disconnect()
             self._join()
             raise
         finally:
@@ -122,9 +123,7 @@ class SparkApplication:
         :return: the error with which spark-submit ended
         """
         with self._resources:
-            if self._connection is not None:
-                with suppress(OSError):  # it has closed its end
-                    self._connection.shutdown(socket.SHUT_RDWR)
+            self._disconnect()
             try:
                 self._join()
             except BaseException:
@@ -133,6 +132,13 @@ class SparkApplication:
                 raise
         return self._error
 
+    def _disconnect(self) -> None:
+        """End the driver's Python: it outlives its JVM where it waits for a job, or is only about to connect."""
+        self._listener.close()
+        if self._connection is not None:
+            with suppress(OSError):  # it has closed its end
+                self._connection.shutdown(socket.SHUT_RDWR)
+
     def _join(self) -> None:
         if self._thread.ident is not None:
             self._thread.join()
@@ -140,10 +146,13 @@ class SparkApplication:
     def _submit(self) -> None:
         try:
             with self._hook.folded.apart():
-                self._hook.submit(self._application, env=self._environment)
+                # What a library prints need not be UTF-8.
+                self._hook.submit(self._application, env=self._environment, errors="replace")
         except Exception as error:
             # It is raised where a job waits for it.
             self._error = error
+            # Where nobody reads what it prints any more, it would wait for that.
+            self._hook.on_kill()
         finally:
             self._hook.close()
             self._runs.close()

@@ -39,7 +39,7 @@ class FoldedLog:
         self._log = log
         self._make_bar = make_bar
         self._bar: Display | None = None
-        self._is_open = False
+        self._is_open = self._is_closed = False
         self._has_begun = False
         self._lock = RLock()
         self._job_ended = Event()
@@ -47,7 +47,8 @@ class FoldedLog:
     def begin_job(self) -> None:
         """Show the progress of another job from now on."""
         with self._lock:
-            self._job_ended.clear()
+            if not self._is_closed:
+                self._job_ended.clear()
             self._bar = self._make_bar()
 
     def end_job(self) -> None:
@@ -105,8 +106,10 @@ class FoldedLog:
 
     def close(self) -> None:
         """End the group; there are no more lines."""
-        self.unfold()
-        self._job_ended.set()
+        with self._lock:
+            self.unfold()
+            self._is_closed = True
+            self._job_ended.set()
 
     def _show(self, own: MarkedLine) -> None:
         with self._lock:

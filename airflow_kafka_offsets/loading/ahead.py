@@ -138,10 +138,12 @@ class StagingAhead:
             return None
 
     def _stop(self) -> None:
-        ahead, self.next = self.next, None
+        ahead = self.next
         if ahead is None:
             return
         while not ahead.staging.done():
             self._context.launcher.cancel()
             wait([ahead.staging], timeout=_CANCEL_AGAIN_SECONDS)
+        # Only now: where an exception of a signal ends the wait, it is stopped again at the end of the load.
+        self.next = None
         log.info("Batch %d, which is planned ahead, is left to the next attempt", ahead.batch.batch_id)

@@ -114,7 +114,6 @@ def replay(
     columns = pipeline.check()
     check({"max_records": max_records, "on_data_loss": on_data_loss, "replace": replace}, PIPELINE_RULES)
     bounds = check_bounds(bounds, pipeline.topics)
-    launcher.check(pipeline.staging_dir)
     scenario, span = describe_bounds(bounds, pipeline.topics), taken_span(bounds)
     if span is not None and replace and engine.dialect.name not in _EXACT_TIMES:
         raise ConfigurationError(
@@ -122,6 +121,8 @@ def replay(
             f"milliseconds: with all_records, replace=True works on {' and '.join(_EXACT_TIMES)}"
         )
     with translated_errors(not_finished), closing(launcher):
+        # It may open a session, which is closed whatever comes after it.
+        launcher.check(pipeline.staging_dir)
         context = LoadContext.prepare(
             pipeline,
             columns,

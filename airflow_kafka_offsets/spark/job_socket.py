@@ -49,7 +49,11 @@ class Jobs:
 
     def properties(self) -> dict[str, Any]:
         """Return the Spark properties that hold secrets, which come first."""
-        properties: dict[str, Any] = json.loads(self._received.get() or "{}")
+        if (text := self._received.get()) is None:
+            # The launcher is gone, and there are no jobs either.
+            self._received.put(None)
+            return {}
+        properties: dict[str, Any] = json.loads(text)
         return properties
 
     def __iter__(self) -> Iterator[StageJob]:

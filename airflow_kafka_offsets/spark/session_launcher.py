@@ -83,6 +83,7 @@ class _Running:
             context = spark.sparkContext
             self._add, self._remove, self._cancel = context.addJobTag, context.removeJobTag, context.cancelJobsWithTag
         self._ended = threading.Event()
+        self._interrupts = threading.Event()
 
     def __enter__(self) -> _Running:
         self._add(self._tag)
@@ -94,6 +95,9 @@ class _Running:
 
     def interrupt(self) -> None:
         """Interrupt the job, and wait for nothing."""
+        if self._interrupts.is_set():
+            return
+        self._interrupts.set()
         threading.Thread(target=self._interrupt, name="interrupt", daemon=True).start()
 
     def _interrupt(self) -> None:

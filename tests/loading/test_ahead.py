@@ -134,6 +134,33 @@ class TestTheCommitFails:
         loader(orders, group_id="another", sink=SqlTable("another"), staging_dir=options["staging_dir"])
         assert len(list(Path(options["staging_dir"]).iterdir())) == 2
 
+    def test_the_job_is_cancelled_again_where_the_wait_is_interrupted(
+        self, loader: Loader, orders: str, options: dict[str, Any], failing: list[Exception]
+    ) -> None:
+        """As by a second interrupt from the keyboard."""
+        cancelled: list[int] = []
+        stopped = threading.Event()
+
+        class Interrupted(Steps):
+            def cancel(self) -> None:
+                cancelled.append(1)
+                if len(cancelled) == 1:
+                    raise KeyboardInterrupt
+                stopped.set()
+
+        def stage(number: int) -> None:
+            if number == 2:
+                self.staging.set()
+                assert stopped.wait(TIMEOUT)
+
+        loader.launcher = Interrupted(stage)
+        with pytest.raises(KeyboardInterrupt):
+            loader(orders, max_records=10, **options)
+
+        assert stopped.is_set()
+        assert states(loader.engine) == ["staged", "ahead"]
+        finish(loader, orders, options)
+
     def test_the_next_attempt_finishes_both_in_order(
         self, loader: Loader, orders: str, options: dict[str, Any], failing: list[Exception]
     ) -> None:

@@ -54,6 +54,17 @@ def test_by_a_replay(inline_loader: Loader, orders: str, fails: bool) -> None:
     assert (len(launcher.jobs), launcher.closed) == (0 if fails else 3, 1)
 
 
+def test_by_a_replay_whose_check_failed_after_a_session_was_opened(inline_loader: Loader, orders: str) -> None:
+    class HalfOpen(InlineLauncher):
+        def check(self, staging_dir: str | None) -> None:
+            raise StagingError("the server refuses a property")
+
+    launcher = HalfOpen()
+    with pytest.raises(StagingError, match="refuses a property"):
+        Replayer(inline_loader)(orders, {orders: {0: (0, 3)}}, launcher=launcher)
+    assert launcher.closed == 1
+
+
 @pytest.mark.parametrize("transform", [None, "tests.loading.test_transforms.twice"])
 def test_by_a_replay_of_dead_letters(inline_loader: Loader, orders: str, transform: str | None) -> None:
     produce(inline_loader.kafka, orders, [b"{"])

@@ -150,7 +150,9 @@ def test_a_job_is_interrupted_by_a_tag_of_its_own_until_it_ends(monkeypatch: pyt
     with ThreadPoolExecutor(1) as threads:
         staged = threads.submit(launcher, JOB)
         assert entered.wait(30)
-        launcher.cancel()
+        for _ in range(3):
+            launcher.cancel()
+        assert len([thread for thread in threading.enumerate() if thread.name == "interrupt"]) == 1
         # Spark may not have had the job yet.
         wait_until(lambda: len(spark.tags.interrupted) > 1, 30, "another interruption")
         left.set()

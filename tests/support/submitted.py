@@ -59,10 +59,32 @@ class Submitted:
         self.stopped = directory / "stopped"
         programs = directory / "bin"
         programs.mkdir()
-        (programs / "spark3-submit").write_text(SUBMIT.format(python=sys.executable, stopped=self.stopped))
-        (programs / "spark3-submit").chmod(0o755)
+        self._program = programs / "spark3-submit"
+        self._submit(SUBMIT.format(python=sys.executable, stopped=self.stopped))
         connection = {"conn_type": "spark", "host": "local[2]", "extra": {"spark-binary": "spark3-submit"}}
         self.environment = {"PATH": str(programs), "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(connection)}
+
+    def _submit(self, script: str) -> None:
+        self._program.write_text(script)
+        self._program.chmod(0o755)
+
+    def prints(self, output: bytes) -> None:
+        """Let the application print something else before its first job."""
+        script = self._program.read_text()
+        self._submit(
+            script.replace("status =", f"sys.stdout.buffer.write({output!r}); sys.stdout.flush()\nstatus =", 1)
+        )
+
+    def outlives_its_parent(self, until: Path) -> Path:
+        """Let the driver be a child of what is submitted, and connect only when there is a file.
+
+        :return: the file in which its process id is then
+        """
+        driver, pid = self._program.with_name("driver.py"), self.staging / "driver"
+        wait = f"Path({str(pid)!r}).write_text(str(os.getpid()))\nwhile not Path({str(until)!r}).exists(): time.sleep(0.02)\nstatus ="
+        driver.write_text(self._program.read_text().replace("status =", wait, 1))
+        self._submit(f'#!/bin/sh\n{sys.executable} {driver} "$@" &\nwait\n')
+        return pid
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("PATH", self.environment["PATH"], prepend=":")
