@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 
 class KafkaBatchOperator(PipelineOperator):
-    """Load new records of Kafka topics into a SQL table; rows and positions move in one transaction.
+    """Load new records of Kafka topics into a table, each of them exactly once.
+
+    Rows and positions move in one transaction where the sink is in the database of the positions, and else in two commits.
 
     A run loads up to the ends of the logs that its first try has read. A retry, or a clear after success, continues from the
     stored positions: it never loads a record twice. Without new records, the task succeeds and does not start Spark.
@@ -68,7 +70,7 @@ class KafkaBatchOperator(PipelineOperator):
         the dead letter keeps neither (templated)
     :param on_busy: what to do while another run holds the group: wait, skip this task, or fail
     :param isolation_level: read_committed or read_uncommitted
-    :param staging_dir: a location for staged files that workers and executors share; not needed for a local master (templated)
+    :param staging_dir: a location for staged files that workers and executors share; not needed where Spark runs on the machine of the worker (templated)
     :param spark_conf: Spark properties (templated)
     :param slice_offsets: the most offsets that a Spark task reads (templated)
     :param staging_retention: the age at which staged files are deleted, unless an open batch needs them

@@ -57,6 +57,7 @@ def test_what_the_page_cannot_verify_has_a_command_and_no_button(web: Web, lake:
     assert "<form" not in group + page
     assert "Target delta://s3://bucket/orders is no table of this database" in page
     assert commands(page) == [f"{VERIFY} {OF_TASK}"]
+    assert "--upsert-key" not in page
 
 
 def test_a_form_of_earlier_starts_no_verification_that_would_fail(
@@ -70,7 +71,9 @@ def test_a_form_of_earlier_starts_no_verification_that_would_fail(
 
     assert answer.status_code == 409
     assert "No task of a DAG names table target" in answer.text
-    assert commands(web.get("/verification", "editor", **GROUP).text) == [f"{VERIFY} --table target"]
+    page = web.get("/verification", "editor", **GROUP).text
+    assert commands(page) == [f"{VERIFY} --table target"]
+    assert "If the table has an upsert key, add <code>--upsert-key</code>" in page
 
 
 def test_a_target_that_no_arguments_name_is_for_the_operator(web: Web, lake: None) -> None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.expressions.parser import parse
 from pyiceberg.io.pyarrow import ArrowScan, _read_all_delete_files
+from pyiceberg.manifest import DataFileContent, ManifestContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, Table
 
@@ -65,12 +66,32 @@ def plan(table: Table, condition: BooleanExpression) -> list[FileScanTask]:
     :raises TargetError: pyiceberg cannot read the table
     """
     try:
+        if _has_deletes_by_value(table):
+            raise ValueError("it has equality deletes, which pyiceberg does not support")
         return list(table.scan(condition).plan_files())
     except ValueError as error:
-        # Deletes by value, which some engines leave in files of their own.
         raise TargetError(
             f"Iceberg table {'.'.join(table.name())!r} cannot be read: {error}. Have the engine that writes it compact it"
         ) from error
+
+
+def _has_deletes_by_value(table: Table) -> bool:
+    """Return whether rows are deleted by value, which some engines write into files of their own.
+
+    pyiceberg finds this out itself, but for deletes whose values are ruled out by the condition of a scan. Their rows would be back in a file
+    that is written again for other rows.
+    """
+    snapshot = table.current_snapshot()
+    manifests = snapshot.manifests(table.io) if snapshot is not None else []
+    data = [each.min_sequence_number or 0 for each in manifests if each.content == ManifestContent.DATA]
+    # Deletes concern older files. Those of files that were compacted stay for a while, and delete nothing.
+    return any(
+        entry.data_file.content == DataFileContent.EQUALITY_DELETES
+        and (entry.sequence_number or 0) > min(data, default=0)
+        for manifest in manifests
+        if manifest.content == ManifestContent.DELETES
+        for entry in manifest.fetch_manifest_entry(table.io)
+    )
 
 
 def read(
