@@ -50,6 +50,8 @@ class SessionLauncher:
         """Send this package to the executors of the session, and stage a batch in it."""
         spark = self._spark
         _send_package(spark)
+        if job.dataframe_transform is not None:
+            _make_active(spark)
         with closing(display_here()) as display, _Running(spark) as self._running:
             try:
                 run(spark, job, display, shared=self._shared)
@@ -110,6 +112,18 @@ class _Running:
                 if not self._ended.is_set():
                     raise
             self._ended.wait(_INTERRUPT_SECONDS)
+
+
+def _make_active(spark: SparkSession) -> None:
+    """Make a session the active one of this thread: a transform may ask for it, and a thread that stages ahead does not inherit it."""
+    kind = type(spark)
+    if kind.getActiveSession() is not None:
+        return
+    if _is_connect(spark):
+        kind._set_default_and_active_session(spark)  # type: ignore[attr-defined]
+    else:
+        # The public call that does so.
+        spark.createDataFrame([], "nothing INT")
 
 
 def _send_package(spark: SparkSession) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import sqlalchemy as sa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from airflow_kafka_offsets.exceptions import TargetError, TransformError
 from devstack.kafka import KafkaBroker
@@ -72,6 +72,22 @@ def test_a_transform_decides_the_rows_and_not_the_positions(
 
     assert result.rows == expected
     assert positions(loader.engine) == {(name, 0): 10}
+
+
+def of_the_active_session(records: DataFrame) -> DataFrame:
+    active = SparkSession.getActiveSession()
+    assert active is not None, "there is no active session"
+    return records.crossJoin(active.createDataFrame([("loaded",)], "state STRING"))
+
+
+def test_a_transform_finds_its_session_in_every_batch(loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
+    """Batches after the first are staged in another thread."""
+    name = topic()
+    produce(kafka, name, names(0, 3))
+
+    result = loader(name, transform=f"{__name__}.of_the_active_session", max_records=1)
+
+    assert (len(result.batches), result.rows) == (3, 3)
 
 
 def test_a_transform_that_stops_reading_is_refused(loader: Loader, kafka: KafkaBroker, topic: TopicFactory) -> None:
