@@ -22,7 +22,7 @@ from airflow_kafka_offsets.plugin.sources import Registered, Source
 router = APIRouter()
 
 # How long an answer waits in all: for the names of state tables, and then for what is in them.
-_SOURCES_SECONDS, _GROUPS_SECONDS = 0.2, 0.6
+_SOURCES_SECONDS, _GROUPS_SECONDS = 0.2, 0.3
 
 _REFRESH_SECONDS, _SOON_SECONDS = 10, 2
 """After how long a page asks again; the second where something is being read for the first time."""

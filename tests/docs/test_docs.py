@@ -163,6 +163,7 @@ def test_the_figures_of_the_documents_are_those_of_a_run() -> None:
     ]
 
 
+@pytest.mark.long
 def test_the_script_without_airflow_loads(tmp_path: Path) -> None:
     # A broker of its own: other examples have a topic of this name, too.
     with KafkaBroker() as kafka:

@@ -74,6 +74,7 @@ def test_three_batches(
         assert_exactly_once(postgres_engine)
 
 
+@pytest.mark.long
 def test_an_error_in_the_second_batch(
     applications: Applications, kafka: KafkaBroker, postgres_engine: sa.Engine, topic: TopicFactory
 ) -> None:

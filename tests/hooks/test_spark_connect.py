@@ -241,6 +241,7 @@ class RemoteLoad(Load):
     environment: Any = None
 
 
+@pytest.mark.long
 def test_a_load_whose_process_is_killed_is_finished_by_the_next(
     remote_loader: Loader, topic: TopicFactory, block: Path
 ) -> None:

@@ -138,6 +138,7 @@ def test_what_is_missing_is_said_before_spark(
     assert "Spark-Submit cmd" not in output
 
 
+@pytest.mark.long
 def test_what_no_retry_can_help_fails_at_once_and_an_outage_is_tried_again(
     kafka: KafkaBroker, topic: TopicFactory, postgres_engine: Engine
 ) -> None:
