@@ -6,7 +6,7 @@ PARALLEL := -n 3 --dist worksteal
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help setup quick-java test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect airflow docs reference constraints clean
+.PHONY: help setup quick-java test unit integration lint format types demo soak bench bench-quick bench-growth bench-rewind bench-lag bench-pages bench-formats bench-transforms bench-lake bench-connect bench-scale airflow docs reference constraints clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ bench-formats: setup ## measure the decoders of records on one core; ten seconds
 
 bench-transforms: setup ## measure transforms in the pass that decodes records, in loads of 5,000,000; ten minutes (ARGS="--records N")
 	$(PYTHON) -m benchmarks.transform_costs $(ARGS)
+
+bench-scale: setup ## measure the driver and the commit with up to 100,000 slices and 2,000 files; five minutes
+	$(PYTHON) -m benchmarks.scale $(ARGS)
 
 bench-lake: setup ## compare loads of 20,000,000 records into lake tables with Spark's own connectors, on local[*] and a cluster; an hour (ARGS="--rounds 1")
 	$(PYTHON) -m benchmarks.lake $(ARGS)
