@@ -15,7 +15,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.loading.context import LoadResult, OnCommit
+from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.loading.load import load
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -66,9 +66,8 @@ class Loader:
         defaults = {"group_id": "loader", "value_format": COLUMNS, "sink": SqlTable("target")}
         return {"topics": tuple(topics)} | defaults | dict(options)
 
-    def __call__(
-        self, *topics: str, run: TaskRun | None = None, on_commit: OnCommit | None = None, **options: Any
-    ) -> LoadResult:
+    def __call__(self, *topics: str, run: TaskRun | None = None, **options: Any) -> LoadResult:
+        on_commit = options.pop("on_commit", None)
         return load(
             *pipeline_and_options(self.parameters(topics, options)),
             kafka_config=self.config,
