@@ -36,10 +36,11 @@ def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submitted:
 
 @pytest.fixture
 def launcher() -> Iterator[SparkSubmitLauncher]:
+    children = psutil.Process().children()
     launcher = SparkSubmitLauncher("spark_default")
     yield launcher
     launcher.close()
-    assert psutil.Process().children() == []
+    assert [child for child in psutil.Process().children() if child not in children] == []
 
 
 @contextmanager
@@ -91,11 +92,12 @@ def test_a_driver_that_outlives_its_jvm_finds_nobody(
     submitted: Submitted, launcher: SparkSubmitLauncher, tmp_path: Path
 ) -> None:
     """It is only about to connect when spark-submit is killed, and has the pipe of the log open."""
-    pid = submitted.outlives_its_parent(until=tmp_path / "killed")
+    pid, children = submitted.outlives_its_parent(until=tmp_path / "killed"), psutil.Process().children()
 
     def is_killed() -> bool:
         """Whether the shell, in place of Java, has ended, whose status nobody has taken yet."""
-        return all(process.status() == psutil.STATUS_ZOMBIE for process in psutil.Process().children())
+        started = [process for process in psutil.Process().children() if process not in children]
+        return all(process.status() == psutil.STATUS_ZOMBIE for process in started)
 
     def go() -> None:
         wait_until(pid.exists, SECONDS, "the driver")
