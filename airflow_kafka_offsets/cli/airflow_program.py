@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from argparse import Namespace
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib import import_module
 
 from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
@@ -13,6 +12,7 @@ from airflow.cli.cli_config import ActionCommand, Arg, GroupCommand
 from airflow_kafka_offsets.cli.arguments import Argument
 from airflow_kafka_offsets.cli.commands import COMMANDS, DESCRIPTION, SUMMARY
 from airflow_kafka_offsets.cli.entries import Command, Group
+from airflow_kafka_offsets.core.environment import variable
 
 _PROCESS_CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
 """The environment variable that says whether a process of Airflow may read the metadata database."""
@@ -60,18 +60,9 @@ def _run(path: str) -> Callable[[Namespace], None]:
     return run
 
 
-@contextmanager
-def _stored_connections() -> Iterator[None]:
+def _stored_connections() -> AbstractContextManager[None]:
     """Have Airflow look for connections in its metadata database as well, after the environment and a secrets backend.
 
     `airflow connections get` and `test` do the same. Without it, a process that is no task finds none that a user has added.
     """
-    before = os.environ.get(_PROCESS_CONTEXT)
-    os.environ[_PROCESS_CONTEXT] = "server"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[_PROCESS_CONTEXT]
-        else:
-            os.environ[_PROCESS_CONTEXT] = before
+    return variable(_PROCESS_CONTEXT, "server")

@@ -6,15 +6,15 @@ Nothing is started: each load has a session of its own on a server that is runni
 from __future__ import annotations
 
 import logging
-import os
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
+from airflow_kafka_offsets.core.environment import variable
 from airflow_kafka_offsets.core.hosts import address, is_this_machine
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
@@ -228,19 +228,9 @@ def _weakness(builder: DefaultChannelBuilder) -> str | None:
     )
 
 
-@contextmanager
-def _connect_mode() -> Iterator[None]:
+def _connect_mode() -> AbstractContextManager[None]:
     """Let `pyspark.sql.functions` make columns of Spark Connect, for the duration of the block.
 
     `SparkSession.builder.remote` sets the same variable, and another one with the URL, which has the token.
     """
-    name = "SPARK_CONNECT_MODE_ENABLED"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
+    return variable("SPARK_CONNECT_MODE_ENABLED", "1")
