@@ -93,6 +93,18 @@ def test_a_rewind_is_executed_and_undone(connected: Program, loaded_topic: str) 
     assert connected("lag", "loader", "--output", "json").json[-1]["lag"] == 0
 
 
+def last_line(code: str, directory: Path) -> str:
+    """Return the last line that Python prints for some code, whose argument is the URL of a new database."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, f"sqlite:///{directory}/warehouse.db"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout.splitlines()[-1]
+
+
 def test_what_asks_for_groups_and_lag_imports_neither_arrow_nor_other_databases(tmp_path: Path) -> None:
     """With NumPy, Arrow is a third of the processor time of `lag`; the dialects of two databases are a fifth."""
     code = (
@@ -101,14 +113,7 @@ def test_what_asks_for_groups_and_lag_imports_neither_arrow_nor_other_databases(
         "others = {f'sqlalchemy.dialects.{name}.base' for name in ('mysql', 'postgresql')};"
         "print(sorted(({'pyarrow', 'numpy'} | others) & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, f"sqlite:///{tmp_path}/warehouse.db"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert last_line(code, tmp_path) == "[]"
 
 
 def test_no_command_imports_airflow_or_pyspark(tmp_path: Path) -> None:
@@ -125,14 +130,7 @@ def test_no_command_imports_airflow_or_pyspark(tmp_path: Path) -> None:
         "main(['init', '--database', sys.argv[1]]); main(['groups', '--database', sys.argv[1]]);"
         "print(sorted({'airflow', 'pyspark', 'pandas'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, f"sqlite:///{tmp_path}/warehouse.db"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert last_line(code, tmp_path) == "[]"
 
 
 @pytest.mark.parametrize(

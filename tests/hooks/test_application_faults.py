@@ -18,7 +18,7 @@ from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.hooks.spark_application import ApplicationEndedError
 from airflow_kafka_offsets.spark.job_socket import Jobs
 from devstack.process import wait_until
-from tests.support.submitted import Submitted
+from tests.support.submitted import Submitted, no_process_left
 
 SECONDS = 20.0
 
@@ -36,11 +36,10 @@ def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submitted:
 
 @pytest.fixture
 def launcher() -> Iterator[SparkSubmitLauncher]:
-    children = psutil.Process().children()
     launcher = SparkSubmitLauncher("spark_default")
-    yield launcher
-    launcher.close()
-    assert [child for child in psutil.Process().children() if child not in children] == []
+    with no_process_left():
+        yield launcher
+        launcher.close()
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from airflow_kafka_offsets.spark import package
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.transforms.dataframe import DataFrameFunction
 from devstack.process import wait_until
-from tests.support.submitted import Submitted
+from tests.support.submitted import Submitted, no_process_left
 
 SECRET = "5ecret"
 PROPERTIES = {"spark.hadoop.fs.s3a.secret.key": SECRET}
@@ -43,11 +43,11 @@ def submitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submitted:
 @pytest.fixture
 def launcher(submitted: Submitted) -> Iterator[SparkSubmitLauncher]:
     """Leaves no process, no thread and no open file behind."""
-    before, children = open_files(), psutil.Process().children()
+    before = open_files()
     launcher = SparkSubmitLauncher("spark_default", conf=PROPERTIES)
-    yield launcher
-    launcher.close()
-    assert [child for child in psutil.Process().children() if child not in children] == []
+    with no_process_left():
+        yield launcher
+        launcher.close()
     assert [thread for thread in threading.enumerate() if thread.name == "spark-submit"] == []
     assert open_files() <= before
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from airflow_kafka_offsets.spark.job import StageJob
@@ -103,3 +106,11 @@ class Submitted:
 
     def has_begun(self, batch_id: int) -> bool:
         return (self.staging / f"process-{batch_id}.json").exists()
+
+
+@contextmanager
+def no_process_left() -> Iterator[None]:
+    """Check that this process has no other children after the block than before it, such as the servers of the session."""
+    before = psutil.Process().children()
+    yield
+    assert [child for child in psutil.Process().children() if child not in before] == []
