@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from airflow.sdk.configuration import conf
@@ -78,5 +79,6 @@ def _java() -> str | None:
     return shutil.which(str(Path(home) / "bin" / "java") if home else "java")
 
 
+@cache
 def _version(java: str) -> str:
     return subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
