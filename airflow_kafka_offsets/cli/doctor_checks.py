@@ -207,7 +207,7 @@ class Machine:
     def java(self) -> str:
         if self._is_connect:
             raise CheckSkipped("Spark is that of the Spark Connect server")
-        from airflow_kafka_offsets.hooks.spark import check_java
+        from airflow_kafka_offsets.hooks.java import check_java
 
         check_java()
         return "new enough for Spark"

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -22,16 +20,17 @@ from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.hooks.java import check_java, class_archive
 from airflow_kafka_offsets.hooks.spark_application import ApplicationEndedError, SparkApplication
 from airflow_kafka_offsets.hooks.spark_log import FoldedLog
+from airflow_kafka_offsets.spark import daemon
+from airflow_kafka_offsets.spark.class_archive import ClassArchive
 from airflow_kafka_offsets.spark.display import Bar, is_watched
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.main import java_options, spark_need
 from airflow_kafka_offsets.spark.properties import REDACTION, read_defaults, split_secrets, weakness
 
 log = logging.getLogger(__name__)
-
-_OLDEST_JAVA = 17
 
 # What spark-submit inherits: where programs and their settings are, and how object stores and Kerberos know who asks. Nothing else of
 # a worker's environment, which may hold a secret under any name. AIRFLOW_HOME and AIRFLOW_CTX_* hold none.
@@ -119,6 +118,7 @@ class SparkSubmitLauncher:
         """The batch that was last given to Spark."""
         self._application: SparkApplication | None = None
         self._need: tuple[bool, bool] | None = None
+        self._classes: ClassArchive | None = None
         self._is_staging = self._is_cancelled = False
 
     def check(self, staging_dir: str | None) -> None:
@@ -186,7 +186,15 @@ class SparkSubmitLauncher:
     def _end(self) -> bool:
         """End the application, if one is running; return whether spark-submit had no error."""
         application, self._application = self._application, None
-        return application is None or application.close() is None
+        classes, self._classes = self._classes, None
+        if application is None:
+            return True
+        if classes is not None and classes.is_written:
+            log.info("Java writes an archive of Spark's classes, from which later loads on this machine start sooner")
+        error = application.close()
+        if classes is not None:
+            classes.end(is_complete=error is None)
+        return error is None
 
     def _stage(self, job: StageJob) -> None:
         need = spark_need(job)
@@ -202,9 +210,11 @@ class SparkSubmitLauncher:
                 )
                 self._end()
         self._need = need
+        self._classes = class_archive(_spark_home(), {**_spark_defaults(), **self._conf}, with_sql=need[0])
+        options = "" if self._classes is None else self._classes.java_options()
         self._application = SparkApplication(
             lambda package, path: self._make_hook(py_files=package, application_args=[path]),
-            _environment() | java_options(job, os.environ),
+            _environment() | java_options(job, os.environ, options),
             self._secrets,
         )
         if self._is_cancelled:
@@ -215,11 +225,17 @@ class SparkSubmitLauncher:
         return _Hook(conf=self._conf, conn_id=self._conn_id, name=self.name, **arguments)
 
 
+def _spark_home() -> Path | None:
+    """Return the directory of Spark; None where it is not known."""
+    if home := os.environ.get("SPARK_HOME"):
+        return Path(home)
+    found = find_spec("pyspark")
+    return Path(found.submodule_search_locations[0]) if found and found.submodule_search_locations else None
+
+
 def _spark_defaults() -> dict[str, str]:
     """Return the properties that spark-submit takes from its configuration directory."""
-    home = os.environ.get("SPARK_HOME")
-    if home is None and (found := find_spec("pyspark")) is not None and found.submodule_search_locations:
-        home = found.submodule_search_locations[0]
+    home = _spark_home()
     directory = os.environ.get("SPARK_CONF_DIR") or str(Path(home or "/nowhere", "conf"))
     file = Path(directory, "spark-defaults.conf")
     return read_defaults(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -236,29 +252,12 @@ def _default_properties(master: str) -> dict[str, str]:
     }
     if master.startswith("local"):
         # Executors run on this machine, too. An application that takes seconds needs no web server.
-        properties |= {"spark.pyspark.python": sys.executable, "spark.ui.enabled": "false"}
+        properties |= {
+            "spark.pyspark.python": sys.executable,
+            "spark.python.daemon.module": daemon.MODULE,
+            "spark.ui.enabled": "false",
+        }
     return properties
-
-
-def check_java() -> None:
-    """Check that there is a Java that Spark can run on.
-
-    :raises ConfigurationError: there is none; the message says what to do
-    """
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None or shutil.which(java) is None:
-        where = f"JAVA_HOME is {home!r}, which has no bin/java" if home else "there is no java on the PATH"
-        raise ConfigurationError(
-            f"Spark needs Java {_OLDEST_JAVA} or newer, and {where}: install a Java runtime on the worker (Debian: "
-            "apt-get install openjdk-17-jre-headless) and set JAVA_HOME if it is not on the PATH"
-        )
-    output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(\d+)', output)
-    if version is None or int(version.group(1)) < _OLDEST_JAVA:
-        raise ConfigurationError(
-            f"Spark needs Java {_OLDEST_JAVA} or newer; {java} says: {(output.splitlines() or ['nothing'])[0]}"
-        )
 
 
 def _environment() -> dict[str, str]:

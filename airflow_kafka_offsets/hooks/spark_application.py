@@ -62,7 +62,6 @@ class SparkApplication:
         environment: Mapping[str, str],
         secret_properties: Mapping[str, str],
     ) -> None:
-        self._environment = environment
         self._secret_properties = secret_properties
         self._error: Exception | None = None
         self._connection: socket.socket | None = None
@@ -79,6 +78,9 @@ class SparkApplication:
             stack.callback(self._runs.close)
             stack.callback(self._ended.close)
             self._application = str(application)
+            # For Python workers on this machine, whose daemon is a module of the package.
+            path_of_python = [str(package), environment.get("PYTHONPATH", "")]
+            self._environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, path_of_python))}
             self._hook = make_hook(str(package), path)
             self._resources = stack.pop_all()
         # What is logged there belongs to the same task.

@@ -5,7 +5,8 @@ Without any of these the same rows would be staged, later. They matter for small
 * Without a transform of DataFrames no SQL session is started: an RDD needs no query plan, and its Python workers do not use pandas.
 * pandas takes most of a second to import. PySpark imports it before its first call into the JVM, and pyarrow when it creates its
   first value, only to know the types of pandas. They go on without it if it seems not to be installed.
-* The JVM compiles with its quick compiler only.
+* The JVM compiles with its quick compiler only, and finds its classes in an archive (`class_archive`).
+* PySpark is imported with its bytecode (`installed_pyspark`), and once for all Python workers (`daemon`).
 * A session is not stopped. The JVM stops it when the process ends; PySpark's own way waits for up to a second.
 """
 
@@ -22,6 +23,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, KafkaOffsetsErr
 from airflow_kafka_offsets.spark.display import Display, MarkedLines
 from airflow_kafka_offsets.spark.driver import run, stage_files
 from airflow_kafka_offsets.spark.hidden_pandas import hidden_pandas, without_pandas
+from airflow_kafka_offsets.spark.installed_pyspark import prefer_installed_pyspark
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.job_socket import Answer, Jobs
 from airflow_kafka_offsets.spark.split_config import split_config
@@ -47,6 +49,7 @@ def main(path: str) -> int:
     :param path: of the launcher's socket
     :return: the exit status
     """
+    prefer_installed_pyspark()
     jobs = Jobs(path)
     application = Application(jobs.properties())
     for job in jobs:
@@ -177,15 +180,16 @@ def spark_need(job: StageJob) -> tuple[bool, bool]:
     return job.dataframe_transform is not None, runs_python(job)
 
 
-def java_options(job: StageJob, environment: Mapping[str, str]) -> dict[str, str]:
+def java_options(job: StageJob, environment: Mapping[str, str], classes: str = "") -> dict[str, str]:
     """Return environment variables for the JVM that builds spark-submit's command line, and for the driver.
 
     The driver only hands slices to Python, or few rows to a transform. The user's own options, in these variables or in
     `spark.driver.extraJavaOptions`, come later and win.
 
     :param environment: may hold the user's own options
+    :param classes: options of the driver for its archive of classes
     """
-    names = ["SPARK_LAUNCHER_OPTS"]
-    if job.dataframe_transform is None or job.offsets <= _FEW_ROWS:
-        names.append("SPARK_SUBMIT_OPTS")
-    return {name: f"{_QUICK_COMPILER} {environment.get(name, '')}".rstrip() for name in names}
+    is_quick = job.dataframe_transform is None or job.offsets <= _FEW_ROWS
+    options = {"SPARK_LAUNCHER_OPTS": [_QUICK_COMPILER], "SPARK_SUBMIT_OPTS": [_QUICK_COMPILER] * is_quick + [classes]}
+    merged = {name: " ".join([*ours, environment.get(name, "")]).strip() for name, ours in options.items()}
+    return {name: text for name, text in merged.items() if text}

@@ -20,6 +20,10 @@ from airflow_kafka_offsets.writers.statistics import ColumnRange, Ranges, merged
 FILE_BYTES = 128 << 20
 """The size of a file, unless a sink says another one."""
 
+DICTIONARY_BYTES = 128 << 10
+"""The size at which the dictionary of a column is given up. A larger one holds nearly as many values as there are rows: it takes twice as long to
+write, and the file is larger for it."""
+
 # The bytes in Arrow that a row group is made of, and that all partitions keep together.
 _GROUP_BYTES, _KEPT_BYTES = 32 << 20, 256 << 20
 
@@ -154,7 +158,9 @@ class _OpenFile:
         self._stack = stack.enter_context(ExitStack())
         self.sink = self._stack.enter_context(files.create(path))
         schema = pa.schema([layout.columns.field(name) for name in layout.stored])
-        self._writer = pq.ParquetWriter(self.sink, schema, compression="zstd", store_schema=False)
+        self._writer = pq.ParquetWriter(
+            self.sink, schema, compression="zstd", store_schema=False, dictionary_pagesize_limit=DICTIONARY_BYTES
+        )
 
     def write(self, rows: pa.Table) -> None:
         self._writer.write_table(rows.select(self.layout.stored))

@@ -26,6 +26,7 @@ from pyiceberg.table import TableProperties
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import Record
 
+from airflow_kafka_offsets.writers.data_files import DICTIONARY_BYTES
 from airflow_kafka_offsets.writers.iceberg_data_file import TableShape, data_file
 
 log = logging.getLogger(__name__)
@@ -188,7 +189,8 @@ class DataFiles:
         self._paths.append(address)
         output = _Output(self._io.new_output(address))
         parquet = FileFormatFactory.get(FileFormat.PARQUET)
-        return _OpenFile(output, parquet.create_writer(output, self._file_schema, dict(shape.properties)))  # type: ignore[arg-type]
+        properties = {TableProperties.PARQUET_DICT_SIZE_BYTES: str(DICTIONARY_BYTES), **shape.properties}
+        return _OpenFile(output, parquet.create_writer(output, self._file_schema, properties))  # type: ignore[arg-type]
 
     def _close(self, partition: _Partition) -> Iterator[DataFile]:
         opened, partition.file = partition.file, None

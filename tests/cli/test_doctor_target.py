@@ -31,7 +31,7 @@ def look(cli: CommandLine) -> Look:
 @pytest.fixture(autouse=True)
 def _no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks that take long, and are not about the target."""
-    monkeypatch.setattr("airflow_kafka_offsets.hooks.spark.check_java", lambda: None)
+    monkeypatch.setattr("airflow_kafka_offsets.hooks.java.check_java", lambda: None)
 
 
 def test_the_tables_of_all_loads_are_looked_at(look: Look, inline_loader: Loader, topic: TopicFactory) -> None:

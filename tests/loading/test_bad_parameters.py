@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError, TransformError
 from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.hooks.spark import check_java
+from airflow_kafka_offsets.hooks.java import check_java
 from airflow_kafka_offsets.loading.load import load
 from devstack.kafka import KafkaBroker
 from tests.support.clients import produce
