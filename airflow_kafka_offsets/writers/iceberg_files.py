@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.io import FileIO, OutputFile, OutputStream
-from pyiceberg.io.fileformat import FileFormatFactory, FileFormatWriter
+from pyiceberg.io.fileformat import DataFileStatistics, FileFormatFactory, FileFormatWriter
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.partitioning import partition_record_value
@@ -196,9 +196,10 @@ class DataFiles:
         opened, partition.file = partition.file, None
         if opened is None:
             return
-        statistics = opened.writer.close().to_serialized_dict()
+        statistics = opened.writer.close()
+        _drop_impossible_bounds(statistics)
         output = opened.output.output
-        yield data_file(self._shape, output.location, partition.record, len(output), statistics)
+        yield data_file(self._shape, output.location, partition.record, len(output), statistics.to_serialized_dict())
 
     def _remove(self) -> None:
         """Remove the files of a task that failed: nobody names them."""
@@ -211,6 +212,18 @@ class DataFiles:
             except Exception:
                 # The error that is being raised says more; the file is an orphan.
                 log.warning("A file of a failed attempt could not be removed", exc_info=True)
+
+
+def _drop_impossible_bounds(statistics: DataFileStatistics) -> None:
+    """Drop the bounds of columns whose upper one would be no text.
+
+    The bound of a long text is cut off, and its last character replaced by the next one. The next one after U+D7FF is a surrogate.
+    """
+    for column, bounds in list(statistics.column_aggregates.items()):
+        try:
+            bounds.max_as_bytes()
+        except UnicodeEncodeError:
+            del statistics.column_aggregates[column]
 
 
 def _joined(batches: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -234,3 +234,35 @@ def test_values_are_widened_and_never_changed(catalog: Catalog) -> None:
 def test_partitions_that_cannot_be_are_named(catalog: Catalog, term: str, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem):
         make(catalog, term)
+
+
+@pytest.mark.parametrize("column", ["name", "tags", "nested"])
+def test_a_text_without_an_upper_bound_of_sixteen_characters_is_written(catalog: Catalog, column: str) -> None:
+    """After U+D7FF come the surrogates, which are no characters."""
+    text = "x" * 15 + "\ud7ff" + "more"
+    table = make(catalog)
+    values = {"name": text, "tags": [text], "nested": {"a": 1, "b": text}}
+    rows = [{**row(number), column: values[column]} for number in range(3)]
+    files = write(table, rows)
+    assert commit(table, files)[column].to_pylist() == [each[column] for each in rows]
+    (found,) = table.inspect.files().to_pylist()
+    bounds = {name: value["upper_bound"] for name, value in found["readable_metrics"].items() if value["upper_bound"]}
+    assert (bounds["_kafka_topic"], bounds["_kafka_offset"], bounds["_batch_id"]) == ("orders", 2, 7)
+    assert found["record_count"] == 3
+
+
+def test_a_column_with_a_value_of_its_own_in_each_row_has_no_dictionary(catalog: Catalog) -> None:
+    """Unless a property of the table gives dictionaries more room."""
+
+    def sizes(table: Table) -> dict[str, int]:
+        (file,) = write(table, [row(number) for number in range(40_000)], at_once=10_000)
+        group = pq.read_metadata(file.name.removeprefix("file://")).row_group(0)
+        columns = [group.column(index) for index in range(group.num_columns)]
+        return {column.path_in_schema: column.total_uncompressed_size for column in columns}
+
+    usual = sizes(make(catalog))
+    catalog.drop_table("shop.orders")
+    roomy = sizes(make(catalog, properties={"write.parquet.dict-size-bytes": "4000000"}))
+    # The values are in the dictionary, and their numbers there are beside it.
+    assert roomy["id"] > 40_000 * 8 + 40_000 * 15 // 8 > usual["id"]
+    assert roomy["name"] == usual["name"]
