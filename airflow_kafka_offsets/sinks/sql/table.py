@@ -169,13 +169,10 @@ class SqlTable(Templated):
         return SqlRows(conn, self.name, self.reflect(conn), self.replaces_rows)
 
     def reflect(self, conn: Connection) -> sa.Table | None:
-        """Return the table as the database has it; None where there is none."""
-        import sqlalchemy as sa
+        """Return the table as the transaction first saw it; None where there is none."""
+        from airflow_kafka_offsets.database.reflection import reflected
 
-        try:
-            return sa.Table(self.table, sa.MetaData(), schema=self.schema, autoload_with=conn, resolve_fks=False)
-        except sa.exc.NoSuchTableError:
-            return None
+        return reflected(conn, self.table, self.schema)
 
     def _refuse_view(self, conn: Connection) -> None:
         import sqlalchemy as sa

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.database.mysql import is_mysql
+from airflow_kafka_offsets.database.reflection import forget_reflected
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sink import Removed, ReplacedOffsets, Target
 from airflow_kafka_offsets.sinks.sql import insert, upsert, upsert_key
@@ -41,8 +42,11 @@ class SqlTarget(Target):
         if table is None or not lacking(table, columns):
             return []
         lock_table(self.conn, table)
+        forget_reflected(self.conn)
         table = self.sink.reflect(self.conn)
-        return [] if table is None else add_columns(self.conn, table, columns)
+        added = [] if table is None else add_columns(self.conn, table, columns)
+        forget_reflected(self.conn)
+        return added
 
     def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
         """Delete the rows of replaced offsets; see `Target.remove`."""

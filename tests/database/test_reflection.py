@@ -1,0 +1,46 @@
+"""A table is looked up once in each transaction, and again where the transaction says so."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.database.reflection import forget_reflected, reflected
+from tests.support import fixtures
+
+engine = fixtures.engine
+
+
+def columns(table: sa.Table | None) -> list[str] | None:
+    return None if table is None else table.columns.keys()
+
+
+def test_once_in_each_transaction(engine: Engine) -> None:
+    statements: list[str] = []
+    sa.event.listen(engine, "before_cursor_execute", lambda *args: statements.append(args[2]))
+    with engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE orders (id INT)")
+    with engine.begin() as conn:
+        first = reflected(conn, "orders", None)
+        looked_up = len(statements)
+        assert reflected(conn, "orders", None) is first
+        assert len(statements) == looked_up
+        conn.exec_driver_sql("ALTER TABLE orders ADD COLUMN amount INT")
+        assert columns(reflected(conn, "orders", None)) == ["id"]
+        forget_reflected(conn)
+        assert columns(reflected(conn, "orders", None)) == ["id", "amount"]
+    with engine.begin() as conn:
+        conn.exec_driver_sql("ALTER TABLE orders ADD COLUMN city INT")
+    # The connection of the pool is the same.
+    with engine.connect() as conn:
+        assert columns(reflected(conn, "orders", None)) == ["id", "amount", "city"]
+        conn.rollback()
+        conn.exec_driver_sql("DROP TABLE orders")
+        assert reflected(conn, "orders", None) is None
+
+
+def test_what_is_not_there_may_come(engine: Engine) -> None:
+    with engine.begin() as conn:
+        assert reflected(conn, "orders", None) is None
+        conn.exec_driver_sql("CREATE TABLE orders (id INT)")
+        assert columns(reflected(conn, "orders", None)) == ["id"]
