@@ -48,7 +48,7 @@ def main() -> int:
         os.environ.update(home.env)
         os.environ["AIRFLOW_CONN_SPARK_DEFAULT"] = json.dumps({"conn_type": "spark", "host": "local[*]"})
         # Airflow reads AIRFLOW_HOME at its first import.
-        from benchmarks.contenders import CONTENDERS
+        from benchmarks.contenders import contenders_of
 
         machine = describe(postgres)
         print_lines(", ".join(f"{name} {value}" for name, value in machine.items()))
@@ -56,7 +56,7 @@ def main() -> int:
         for dataset in (Dataset("orders", SMALL), *options.datasets):
             dataset.produce(kafka.bootstrap_servers)
             measured = Measured(dataset, results[0] if results else None)
-            measure(kafka, postgres, measured, CONTENDERS, options.rounds)
+            measure(kafka, postgres, measured, contenders_of(dataset), options.rounds)
             delete_topic(kafka.bootstrap_servers, dataset.topic)
             results.append(measured)
             print_lines("", *report_of(measured))
@@ -73,8 +73,6 @@ def measure(
     small = dataset.records <= SMALL
     for number in range(rounds):
         for name, contender in contenders.items():
-            if name == START and not small:
-                continue
             database = f"{dataset.topic}-{number}"
             postgres.create_database(database)
             load = Load(kafka, postgres, dataset, database)

@@ -10,7 +10,7 @@ from benchmarks.datasets import Dataset
 from devstack.kafka import KafkaBroker
 from devstack.postgres import PostgresServer
 
-_TABLE = "CREATE TABLE orders (id bigint NOT NULL, customer text, amount numeric(10,2), created timestamptz)"
+TABLE = "CREATE TABLE orders (id bigint NOT NULL, customer text, amount numeric(10,2), created timestamptz)"
 
 
 class Load(NamedTuple):
@@ -30,7 +30,7 @@ class Load(NamedTuple):
     def create_table(self) -> None:
         """Create the table for contenders that do not create it themselves."""
         with self.connect() as conn:
-            conn.execute(_TABLE)
+            conn.execute(TABLE)
 
     def check(self) -> None:
         """Check the rows.

@@ -13,12 +13,27 @@ TRANSFORM = "this package, DataFrame transform"
 ARROW = "this package, ArrowTransform"
 SQL = "this package, Sql"
 SPARK = "hand-written Spark"
+SPARK_TRANSFORM = "hand-written Spark, same transform"
+AVAILABLE_NOW = "availableNow, foreachBatch"
 OPERATOR = "ConsumeFromTopicOperator"
 SCRIPT = "confluent-kafka script"
 READING = "limit: ConsumerPerformance"
 WRITING = "limit: binary COPY"
 
-_ORDER = (START, PACKAGE, SQL, ARROW, TRANSFORM, SPARK, OPERATOR, SCRIPT, READING, WRITING)
+_ORDER = (
+    START,
+    PACKAGE,
+    SQL,
+    ARROW,
+    TRANSFORM,
+    SPARK,
+    SPARK_TRANSFORM,
+    AVAILABLE_NOW,
+    OPERATOR,
+    SCRIPT,
+    READING,
+    WRITING,
+)
 
 # Up to this number of records a data set is small: its loads take the time of starting and ending.
 SMALL = 1_000
@@ -64,3 +79,7 @@ class Measured:
     def ratio(self, name: str, other: str, *, with_start: bool = True) -> float:
         """Return how many times as fast a contender is as another."""
         return self.rate(name, with_start=with_start) / self.rate(other, with_start=with_start)
+
+    def processor_ratio(self, name: str, other: str) -> float:
+        """Return how many times the processor seconds of a contender another takes."""
+        return statistics.median(self.processor[other]) / statistics.median(self.processor[name])

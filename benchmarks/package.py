@@ -32,7 +32,7 @@ def load_orders(load: Load) -> None:
 
 
 def load_with_transform(load: Load) -> None:
-    _load(load, "benchmarks.transforms.net")
+    _load(load, "benchmarks.net_amount.net")
 
 
 def load_with_arrow(load: Load) -> None:

@@ -50,4 +50,4 @@ def verdict(bar: Bar) -> str:
     if bar.without_start is not None:
         found += f", {bar.without_start:.2f} without the start"
     how = "met" if bar.met else f"missed by {abs(bar.found - bar.asked):.2f}"
-    return f"  {how:15} {bar.title:58} {asked:14} found {found}"
+    return f"  {how:15} {bar.title:71} {asked:14} found {found}"

@@ -8,6 +8,8 @@ import os
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
+from benchmarks.net_amount import net
+
 
 def main() -> None:
     job = json.loads(os.environ["HANDWRITTEN_JOB"])
@@ -21,6 +23,8 @@ def main() -> None:
         .load()
     )
     orders = records.select(F.from_json(F.col("value").cast("string"), job["columns"]).alias("order")).select("order.*")
+    if job["transform"]:
+        orders = net(orders)
     options = {
         "driver": "org.postgresql.Driver",
         "user": job["user"],
@@ -28,7 +32,8 @@ def main() -> None:
         "batchsize": "10000",
         "reWriteBatchedInserts": "true",
     }
-    orders.write.jdbc(job["url"], "orders", mode="append", properties=options)
+    url = f"jdbc:postgresql://{job['host']}:{job['port']}/{job['database']}"
+    orders.write.jdbc(url, "orders", mode="append", properties=options)
     spark.stop()
 
 
