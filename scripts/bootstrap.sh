@@ -5,7 +5,6 @@ set -eu
 cd "$(dirname "$0")/.."
 
 stamp=.build/setup.stamp
-log=.build/setup.log
 
 fail() {
     printf '%s\n' "$*" >&2
@@ -16,10 +15,13 @@ fail() {
 step() {
     printf '%s\n' "$1"
     shift
-    "$@" >"$log" 2>&1 || {
+    log=$(mktemp .build/setup-XXXXXX)
+    if ! "$@" >"$log" 2>&1; then
         cat "$log" >&2
+        rm -f "$log"
         fail "failed: $*"
-    }
+    fi
+    rm -f "$log"
 }
 
 # What the environment was made from. The folder belongs to it: an environment cannot be moved.
@@ -86,19 +88,31 @@ fi
 if ! .venv/bin/python -c '' 2>/dev/null; then
     step "making .venv with $("$python" --version)" "$uv" venv --clear --python "$python" .venv
 fi
+# What comes from the operating system's packages and what comes from Python's are fetched side by side.
+fetch_programs() {
+    if ! .venv/bin/python -m devstack java >/dev/null 2>&1; then
+        install_java
+        .venv/bin/python -m devstack java >/dev/null
+    fi
+    echo "fetching MariaDB"
+    .venv/bin/python -m devstack mariadb || echo "  without it: the tests that need it are skipped" >&2
+}
+# A failure beside it must not leave it running.
+trap wait EXIT
+fetch_programs &
+programs=$!
+
+# constraints/dev.txt lists all that is needed: nothing is asked of the index but the files. PySpark is no wheel there; to compress
+# the wheel that is made of it takes longer than all else.
 step "installing what constraints/dev.txt lists (minutes, the first time)" \
-    "$uv" pip install --python .venv/bin/python --require-hashes --build-constraints constraints/build.txt -r constraints/dev.txt
+    "$uv" pip install --python .venv/bin/python --require-hashes --no-deps --build-constraints constraints/build.txt \
+    --config-settings-package pyspark:--build-option=--compression=stored -r constraints/dev.txt
 step "installing this package in place" \
     "$uv" pip install --python .venv/bin/python --no-deps --build-constraints constraints/build.txt -e .
+step "checking that nothing is missing" "$uv" pip check --python .venv/bin/python
 
-if ! .venv/bin/python -m devstack java >/dev/null 2>&1; then
-    install_java
-    .venv/bin/python -m devstack java >/dev/null || exit 1
-fi
+wait "$programs"
 step "fetching Kafka's jars" .venv/bin/python -m devstack jars
-
-echo "fetching MariaDB"
-.venv/bin/python -m devstack mariadb || echo "  without it: the tests that need it are skipped" >&2
 
 state >"$stamp"
 echo "ready: make help"
