@@ -47,8 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         del os.environ[name]
     os.environ.update(home.env)
     if (java := quick_java_home()) is not None:
-        # It has an archive of classes already.
-        os.environ |= {"JAVA_HOME": str(java), "AIRFLOW__KAFKA_OFFSETS__CLASS_ARCHIVES": "False"}
+        os.environ["JAVA_HOME"] = str(java)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
