@@ -84,8 +84,8 @@ class SparkApplication:
             self._environment = dict(environment)
             if is_local:
                 # For Python workers, whose daemon is a module of the package.
-                path = [str(package), environment.get("PYTHONPATH", "")]
-                self._environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+                python_path = [str(package), environment.get("PYTHONPATH", "")]
+                self._environment["PYTHONPATH"] = os.pathsep.join(filter(None, python_path))
             self._hook = make_hook(str(package), path)
             self._resources = stack.pop_all()
         # What is logged there belongs to the same task.
