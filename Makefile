@@ -18,8 +18,8 @@ setup: ## make .venv, see to Java, fetch the broker (runs by itself before every
 quick-java: setup
 	@$(PYTHON) -m devstack quick-java
 
-test: quick-java lint ## all that CI runs: lint, types, and every test against real servers
-	$(PYTHON) -m mypy & types=$$!; $(PYTEST) tests $(PARALLEL); tests=$$?; wait $$types && exit $$tests
+test: lint ## all that CI runs: lint, types, and every test against real servers
+	$(PYTHON) -m mypy & types=$$!; $(PYTHON) -m devstack quick-java && $(PYTEST) tests $(PARALLEL); tests=$$?; wait $$types && exit $$tests
 
 unit: setup ## the tests that need no server
 	$(PYTEST) tests -m "not server and not long"

@@ -56,12 +56,12 @@ def get_provider_info() -> dict[str, Any]:
                         "default": "True",
                     },
                     "class_archives": {
-                        "description": "Whether the second load on a machine has Java write an archive of Spark's classes into the cache directory of its "
-                        "user (XDG_CACHE_HOME, or ~/.cache), 70 MB, from which the loads after it start more than a second sooner.",
+                        "description": "Where 'airflow kafka-offsets archive-classes' writes the classes of Spark, and loads find them: a directory that only "
+                        "root and the user of the workers may write to. By default airflow-kafka-offsets in the user's cache directory.",
                         "version_added": None,
-                        "type": "boolean",
-                        "example": None,
-                        "default": "True",
+                        "type": "string",
+                        "example": "/opt/airflow/classes",
+                        "default": "",
                     },
                     "spark_environment": {
                         "description": "Environment variables of the worker that spark-submit inherits besides those that Spark, Java, "

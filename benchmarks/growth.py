@@ -28,6 +28,7 @@ from airflow_kafka_offsets import Json, Pipeline, SessionLauncher, SqlTable, loa
 from airflow_kafka_offsets.exceptions import StagingError
 from airflow_kafka_offsets.loading.context import OnCommit
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
+from airflow_kafka_offsets.spark import daemon
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from benchmarks import machine
 from benchmarks.datasets import COLUMNS, Dataset
@@ -201,7 +202,7 @@ def _kind(command: list[str]) -> str:
     words = " ".join(command)
     if "org.apache.spark.deploy.SparkSubmit" in words:
         return "JVM"
-    return "driver" if "application.py" in words else "Python worker" if "pyspark.daemon" in words else "other"
+    return "driver" if "application.py" in words else "Python worker" if daemon.MODULE in words else "other"
 
 
 @contextmanager

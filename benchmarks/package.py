@@ -17,7 +17,7 @@ from benchmarks.datasets import COLUMNS
 from benchmarks.load import Load
 from benchmarks.transforms import ARROW_NET, SQL_NET
 
-# The package's own settings, so that starting Spark takes the same time in all applications.
+# The package's own settings of Spark.
 CONF = {
     "spark.ui.enabled": "false",
     "spark.log.level": "WARN",

@@ -1,5 +1,6 @@
 """Fixtures with real servers. Each is started on its first use in the session, so unit tests pay for none of them."""
 
+import gc
 import itertools
 import os
 import shutil
@@ -47,8 +48,18 @@ def pytest_configure(config: pytest.Config) -> None:
         del os.environ[name]
     os.environ.update(home.env)
     if (java := quick_java_home()) is not None:
-        # It has an archive of classes already.
-        os.environ |= {"JAVA_HOME": str(java), "AIRFLOW__KAFKA_OFFSETS__CLASS_ARCHIVES": "False"}
+        os.environ["JAVA_HOME"] = str(java)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the garbage collector from what lives until the end: thousands of tests, and all modules."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

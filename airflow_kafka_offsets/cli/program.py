@@ -25,7 +25,7 @@ from airflow_kafka_offsets.cli.file_connections import (
 )
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
-_ONLY_AIRFLOW = ("doctor", "replay")
+_ONLY_AIRFLOW = ("doctor", "replay", "archive-classes")
 """Commands that always need Spark, or a connection of it."""
 
 _REPLACED = {

@@ -43,34 +43,43 @@ def check_java() -> None:
         )
 
 
-def class_archive(spark_home: Path | None, properties: Mapping[str, str], *, with_sql: bool) -> ClassArchive | None:
-    """Return the archive of the classes of Spark's driver; None where Airflow's option `class_archives`, or an option of Java, says so,
-    or where Java would write none.
+def class_archive(spark_home: Path, *, with_sql: bool) -> ClassArchive:
+    """Return the archive of the classes of Spark's driver, which need not be there; its directory is that of Airflow's option `class_archives`.
 
-    :param properties: Spark's, as the application gets them
     :param with_sql: whether the application has a session
+    :raises ConfigurationError: there is no Java, no jar of Spark, or no directory for it
     """
     java = _java()
-    if java is None or spark_home is None or not conf.getboolean("kafka_offsets", "class_archives", fallback=True):
-        return None
-    options = [os.environ.get(name, "") for name in _ENVIRONMENT] + [properties.get(name, "") for name in _PROPERTIES]
-    if has_own_options(options) or _has_directories(spark_home, properties):
-        return None
+    if java is None:
+        raise ConfigurationError("There is no java: see the check 'Java' of 'airflow kafka-offsets doctor'")
     try:
         cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-        jars = spark_home / "jars"
-        kind = [java, _version(java), str(jars), str(jars.stat().st_mtime_ns), str(with_sql)]
-    except (OSError, RuntimeError):  # this user has no home, or this Spark no jars
-        return None
-    return ClassArchive(Path(cache, "airflow-kafka-offsets", "classes"), kind)
+    except RuntimeError:
+        cache = ""  # this user has no home
+    directory = conf.get("kafka_offsets", "class_archives", fallback="") or (cache and f"{cache}/airflow-kafka-offsets")
+    if not directory:
+        raise ConfigurationError(
+            "This user has no home: set class_archives in section [kafka_offsets] of Airflow's configuration"
+        )
+    try:
+        return ClassArchive(Path(directory), [java, _version(java)], spark_home, with_sql=with_sql)
+    except OSError as error:
+        raise ConfigurationError(f"Spark's jars are not found: {error}") from error
 
 
-def _has_directories(spark_home: Path, properties: Mapping[str, str]) -> bool:
-    """Return whether the class path may have a directory with files in it: then Java writes no archive, and ends with an error."""
-    settings = Path(os.environ.get("SPARK_CONF_DIR") or spark_home / "conf")
-    others = [os.environ.get(name) for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")]
-    others.append(properties.get("spark.driver.extraClassPath"))
-    return any(others) or (settings.is_dir() and any(settings.iterdir()))
+def class_options(spark_home: Path | None, properties: Mapping[str, str], *, with_sql: bool) -> str:
+    """Return the options of a driver that finds its classes in an archive; "" where there is none, or the user's options say otherwise.
+
+    :param properties: Spark's, as the application gets them
+    """
+    options = [os.environ.get(name, "") for name in _ENVIRONMENT] + [properties.get(name, "") for name in _PROPERTIES]
+    if spark_home is None or has_own_options(options):
+        return ""
+    try:
+        return class_archive(spark_home, with_sql=with_sql).java_options()
+    except ConfigurationError:
+        # Spark says itself what it lacks.
+        return ""
 
 
 def _java() -> str | None:

@@ -20,17 +20,18 @@ from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.hooks.java import check_java, class_archive
+from airflow_kafka_offsets.hooks.java import check_java, class_options
 from airflow_kafka_offsets.hooks.spark_application import ApplicationEndedError, SparkApplication
 from airflow_kafka_offsets.hooks.spark_log import FoldedLog
 from airflow_kafka_offsets.spark import daemon
-from airflow_kafka_offsets.spark.class_archive import ClassArchive
 from airflow_kafka_offsets.spark.display import Bar, is_watched
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.main import java_options, spark_need
 from airflow_kafka_offsets.spark.properties import REDACTION, read_defaults, split_secrets, weakness
 
 log = logging.getLogger(__name__)
+
+_DAEMON = "spark.python.daemon.module"
 
 # What spark-submit inherits: where programs and their settings are, and how object stores and Kerberos know who asks. Nothing else of
 # a worker's environment, which may hold a secret under any name. AIRFLOW_HOME and AIRFLOW_CTX_* hold none.
@@ -118,7 +119,6 @@ class SparkSubmitLauncher:
         """The batch that was last given to Spark."""
         self._application: SparkApplication | None = None
         self._need: tuple[bool, bool] | None = None
-        self._classes: ClassArchive | None = None
         self._is_staging = self._is_cancelled = False
 
     def check(self, staging_dir: str | None) -> None:
@@ -136,14 +136,14 @@ class SparkSubmitLauncher:
                 f"Connection {self._conn_id!r} has deploy-mode {deploy_mode!r}; this package submits in client mode, in "
                 "which progress and errors reach the task's log. Remove 'deploy-mode' from the connection's extra."
             )
-        if not staging_dir and not master.startswith("local"):
+        if not staging_dir and not _is_local(master):
             raise ConfigurationError(
                 f"Connection {connection.conn_id!r} leads to the cluster {master}: set staging_dir to a location that the "
                 "workers and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared file system)"
             )
         if problem := self._weakness(hook):
             log.warning("%s", problem)
-        if shutil.which(binary, path=_environment()["PATH"]) is None:
+        if shutil.which(binary, path=submit_environment()["PATH"]) is None:
             raise ConfigurationError(
                 f"{binary} is not on the PATH: install the extra "
                 "'airflow-kafka-offsets[spark]' on the worker, or add your Spark distribution's bin directory"
@@ -186,15 +186,7 @@ class SparkSubmitLauncher:
     def _end(self) -> bool:
         """End the application, if one is running; return whether spark-submit had no error."""
         application, self._application = self._application, None
-        classes, self._classes = self._classes, None
-        if application is None:
-            return True
-        if classes is not None and classes.is_written:
-            log.info("Java writes an archive of Spark's classes, from which later loads on this machine start sooner")
-        error = application.close()
-        if classes is not None:
-            classes.end(is_complete=error is None)
-        return error is None
+        return application is None or application.close() is None
 
     def _stage(self, job: StageJob) -> None:
         need = spark_need(job)
@@ -210,12 +202,14 @@ class SparkSubmitLauncher:
                 )
                 self._end()
         self._need = need
-        self._classes = class_archive(_spark_home(), {**_spark_defaults(), **self._conf}, with_sql=need[0])
-        options = "" if self._classes is None else self._classes.java_options()
+        hook = self._make_hook()
+        home = spark_home(hook.resolved["spark_binary"])
+        options = class_options(home, {**_spark_defaults(), **self._conf}, with_sql=need[0])
         self._application = SparkApplication(
             lambda package, path: self._make_hook(py_files=package, application_args=[path]),
-            _environment() | java_options(job, os.environ, options),
+            submit_environment() | java_options(job, os.environ, options),
             self._secrets,
+            is_local=_is_local(hook.resolved["master"]),
         )
         if self._is_cancelled:
             self._application.kill()
@@ -225,17 +219,31 @@ class SparkSubmitLauncher:
         return _Hook(conf=self._conf, conn_id=self._conn_id, name=self.name, **arguments)
 
 
-def _spark_home() -> Path | None:
-    """Return the directory of Spark; None where it is not known."""
+def spark_home(binary: str) -> Path | None:
+    """Return the directory of the Spark that a script starts, as the script finds it; None where that is not known.
+
+    :param binary: `spark-submit`, or its path
+    """
     if home := os.environ.get("SPARK_HOME"):
         return Path(home)
+    script = shutil.which(binary, path=submit_environment()["PATH"])
+    if script is None:
+        return None
+    home_of_script = Path(script).resolve().parent.parent
+    if (home_of_script / "jars").is_dir():
+        return home_of_script
+    # That of an installed PySpark asks Python.
+    return _pyspark_home() if Path(script).parent.samefile(Path(sys.executable).parent) else None
+
+
+def _pyspark_home() -> Path | None:
     found = find_spec("pyspark")
     return Path(found.submodule_search_locations[0]) if found and found.submodule_search_locations else None
 
 
 def _spark_defaults() -> dict[str, str]:
     """Return the properties that spark-submit takes from its configuration directory."""
-    home = _spark_home()
+    home = os.environ.get("SPARK_HOME") or _pyspark_home()
     directory = os.environ.get("SPARK_CONF_DIR") or str(Path(home or "/nowhere", "conf"))
     file = Path(directory, "spark-defaults.conf")
     return read_defaults(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -250,17 +258,19 @@ def _default_properties(master: str) -> dict[str, str]:
         "spark.log.level": "WARN",
         "spark.redaction.regex": REDACTION,
     }
-    if master.startswith("local"):
+    if _is_local(master):
         # Executors run on this machine, too. An application that takes seconds needs no web server.
-        properties |= {
-            "spark.pyspark.python": sys.executable,
-            "spark.python.daemon.module": daemon.MODULE,
-            "spark.ui.enabled": "false",
-        }
+        properties |= {"spark.pyspark.python": sys.executable, "spark.ui.enabled": "false"}
+        if _DAEMON not in _spark_defaults():
+            properties[_DAEMON] = daemon.MODULE
     return properties
 
 
-def _environment() -> dict[str, str]:
+def _is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+def submit_environment() -> dict[str, str]:
     """Return the environment of spark-submit: the variables of `_INHERITED`, and of Airflow's option `spark_environment`.
 
     Its PATH ends with the directory of the running Python, as if the virtual environment were activated.

@@ -54,6 +54,7 @@ class SparkApplication:
     :param make_hook: takes the path of the package's archive, and the argument of the application
     :param environment: of spark-submit
     :param secret_properties: Spark properties that the application sets itself
+    :param is_local: whether executors run on this machine
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class SparkApplication:
         make_hook: Callable[[str, str], SubmitHook],
         environment: Mapping[str, str],
         secret_properties: Mapping[str, str],
+        *,
+        is_local: bool = False,
     ) -> None:
         self._secret_properties = secret_properties
         self._error: Exception | None = None
@@ -78,9 +81,11 @@ class SparkApplication:
             stack.callback(self._runs.close)
             stack.callback(self._ended.close)
             self._application = str(application)
-            # For Python workers on this machine, whose daemon is a module of the package.
-            path_of_python = [str(package), environment.get("PYTHONPATH", "")]
-            self._environment = {**environment, "PYTHONPATH": os.pathsep.join(filter(None, path_of_python))}
+            self._environment = dict(environment)
+            if is_local:
+                # For Python workers, whose daemon is a module of the package.
+                python_path = [str(package), environment.get("PYTHONPATH", "")]
+                self._environment["PYTHONPATH"] = os.pathsep.join(filter(None, python_path))
             self._hook = make_hook(str(package), path)
             self._resources = stack.pop_all()
         # What is logged there belongs to the same task.

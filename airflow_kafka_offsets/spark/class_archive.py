@@ -1,110 +1,117 @@
 """An archive of the classes that Spark's driver loads: a JVM that finds them there need not read, check and link each of them.
 
-Java calls it class data sharing (https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html). A JVM writes the archive as it
-ends, which takes some seconds: worth it only where other loads follow. So not the first load on a machine writes it, which in a container of
-its own is also the last one, but the second. A JVM takes no archive of another Java or of other jars, and goes on without it.
+Java calls it class data sharing (https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html). A JVM takes no archive of another Java or
+of other jars, and goes on without it. To write one, a JVM has to be started for that: some options keep it from starting then.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import re
-import time
-import uuid
-from collections.abc import Iterable
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-log = logging.getLogger(__name__)
-
-# A JVM that is killed while it writes, or finds no space, leaves no archive. What failed so often will fail again.
-_ATTEMPTS = 3
-
-# Of a Java or a Spark that is gone: archives that are in use have the time of their last use.
-_UNUSED_SECONDS = 30 * 86_400.0
+from airflow_kafka_offsets.exceptions import ConfigurationError
 
 # Options of Java by which users share classes themselves, or do not share them.
-_OWN = re.compile(r"-Xshare|SharedArchiveFile|ArchiveClassesAtExit|AutoCreateSharedArchive|-XX:AOT")
+_OWN = re.compile(r"-Xshare|SharedArchiveFile|ArchiveClassesAtExit|AutoCreateSharedArchive|UseSharedSpaces|-XX:AOT")
 
-# What a JVM says of classes that cannot be in an archive, or of an archive that it does not take.
+# What a JVM says of an archive that it does not take.
 _QUIET = "-Xlog:cds*=off -Xlog:class+path*=off"
+
+# What the drivers of loads do, without Kafka.
+_APPLICATIONS = {
+    False: """
+from pyspark import SparkContext
+
+context = SparkContext.getOrCreate()
+assert context.parallelize(range(2), 2).mapPartitions(lambda numbers: numbers).collect() == [0, 1]
+""",
+    True: """
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+spark = SparkSession.builder.getOrCreate()
+columns = "id long, name string, amount decimal(10,2), at timestamp"
+rows = spark.range(2).selectExpr("id", "string(id) name", "decimal(id) amount", "timestamp_seconds(id) at")
+rows = rows.mapInArrow(lambda batches: batches, rows.schema).where(F.col("id") >= 0).withColumn("name", F.upper("name"))
+assert rows.mapInArrow(lambda batches: batches, rows.schema).count() == 2
+""",
+}
 
 
 class ClassArchive:
-    """The archive of the classes of one kind of application on this machine.
+    """The archive of the classes of one kind of application.
 
-    :param directory: of all archives. A JVM runs what it finds there: it is used only if nobody else can write into it
-    :param kind: what the classes depend on, such as the version of Java and the class path
+    :param directory: of all archives
+    :param java: what the `java` that Spark runs says of its version, and its path
+    :param spark_home: the directory of Spark
+    :param with_sql: whether the application has a session
     """
 
-    def __init__(self, directory: Path, kind: Iterable[str]) -> None:
-        key = hashlib.sha256("\0".join(kind).encode()).hexdigest()[:16]
-        self._directory = directory
-        self._file = directory / f"{key}.jsa"
-        self._attempts = directory / f"{key}.attempts"
-        self._partial: Path | None = None
-
-    @property
-    def is_written(self) -> bool:
-        """Whether the JVM that got the last options writes the archive."""
-        return self._partial is not None
+    def __init__(self, directory: Path, java: Iterable[str], spark_home: Path, *, with_sql: bool) -> None:
+        kind = "\n".join([*java, str(with_sql), *_jars(spark_home)])
+        self.path = directory / f"{hashlib.sha256(kind.encode()).hexdigest()[:16]}.jsa"
+        self._with_sql = with_sql
 
     def java_options(self) -> str:
-        """Return the options of a JVM that reads the archive, or writes it as it ends; "" for one that does neither."""
-        self._partial = None
-        try:
-            return self._java_options()
-        except (OSError, ValueError) as error:
-            log.debug("No archive of classes is used in %s: %s", self._directory, error)
+        """Return the options of a JVM that reads the archive; "" where there is none, or others could have written it."""
+        # Options end at spaces.
+        if re.search(r"""[\s"'\\]""", str(self.path)) or not _is_trusted(self.path):
             return ""
+        return f"-XX:SharedArchiveFile={self.path} {_QUIET}"
 
-    def _java_options(self) -> str:
-        """Do the same.
+    def write(self, submit: str, environment: Mapping[str, str]) -> None:
+        """Run an application that does what the drivers of loads do, and have its JVM write the archive.
 
-        :raises OSError: the directory cannot be used
-        :raises ValueError: a file in it was changed, or its path would be more than one option
+        :param submit: the path of spark-submit
+        :raises ConfigurationError: no archive was written; says why
         """
-        if re.search(r"""[\s"'\\]""", str(self._directory)):
-            raise ValueError("its path has spaces, quotes or backslashes")
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        state = self._directory.stat()
-        if state.st_uid != os.geteuid() or state.st_mode & 0o022:
-            raise PermissionError("others may write there")
-        if self._file.exists():
-            os.utime(self._file)
-            return f"-XX:SharedArchiveFile={self._file} {_QUIET}"
-        attempts = int(self._attempts.read_text(encoding="ascii")) if self._attempts.exists() else -1
-        if attempts >= _ATTEMPTS:
-            return ""
-        self._attempts.write_text(str(attempts + 1), encoding="ascii")
-        if attempts < 0:
-            return ""
-        self._partial = self._directory / f"{uuid.uuid4().hex}.partial"
-        return f"-XX:ArchiveClassesAtExit={self._partial} {_QUIET}"
-
-    def end(self, *, is_complete: bool) -> None:
-        """Let other JVMs read what one has written, and remove what nobody has used for long.
-
-        :param is_complete: whether the JVM ended by itself
-        """
-        partial, self._partial = self._partial, None
-        if partial is None:
-            return
-        try:
-            if is_complete and partial.exists():
-                partial.rename(self._file)
-            else:
-                partial.unlink(missing_ok=True)
-            long_ago = time.time() - _UNUSED_SECONDS
-            for file in self._directory.iterdir():
-                if file.stat().st_mtime < long_ago:
-                    file.unlink(missing_ok=True)
-        except OSError as error:
-            # Another process may remove the same files.
-            log.debug("An archive of classes was not kept in %s: %s", self._directory, error)
+        self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.path.parent) as work:
+            application, partial = Path(work, "application.py"), Path(work, self.path.name)
+            application.write_text(_APPLICATIONS[self._with_sql], encoding="utf-8")
+            done = subprocess.run(
+                [submit, "--master", "local[2]", "--conf", "spark.ui.enabled=false", str(application)],
+                env={**environment, "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={partial}"},
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+            if done.returncode != 0 or not partial.exists():
+                said = "\n".join([*done.stdout.splitlines(), *done.stderr.splitlines()][-5:])
+                raise ConfigurationError(f"Java wrote no archive of classes (exit code {done.returncode}): {said}")
+            partial.chmod(0o644)
+            partial.replace(self.path)
 
 
 def has_own_options(options: Iterable[str]) -> bool:
     """Return whether options of Java share classes in a way of their own, or not at all."""
     return any(map(_OWN.search, options))
+
+
+def _jars(spark_home: Path) -> list[str]:
+    """Return what tells the jars of a Spark from other ones.
+
+    :raises OSError: there are none
+    """
+    states = [(jar.name, jar.stat()) for jar in sorted((spark_home / "jars").iterdir())]
+    return [str(spark_home), *(f"{name} {state.st_size} {state.st_mtime_ns}" for name, state in states)]
+
+
+def _is_trusted(path: Path) -> bool:
+    """Return whether only this user and root can have written a file: a JVM runs what is in it."""
+    owners = {0, os.geteuid()}
+    try:
+        state = path.lstat()
+        if not stat.S_ISREG(state.st_mode) or state.st_uid not in owners or state.st_mode & 0o022:
+            return False
+        above = [directory.stat() for directory in path.resolve().parents]
+    except OSError:
+        return False
+    return all(each.st_uid in owners and (not each.st_mode & 0o022 or each.st_mode & stat.S_ISVTX) for each in above)

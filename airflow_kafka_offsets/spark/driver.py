@@ -18,6 +18,8 @@ from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
 from airflow_kafka_offsets.spark.display import Display
 from airflow_kafka_offsets.spark.hidden_pandas import without_pandas
 from airflow_kafka_offsets.spark.job import StageJob
+from airflow_kafka_offsets.spark.own_workers import ArrowFunction, map_in_own_workers
+from airflow_kafka_offsets.spark.session_kind import is_connect
 from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes
 from airflow_kafka_offsets.spark.slow_way import advice
 from airflow_kafka_offsets.spark.split_config import split_config
@@ -27,7 +29,7 @@ from airflow_kafka_offsets.staging.manifest import MANIFEST, Manifest, SliceRead
 from airflow_kafka_offsets.transforms.columns import check_columns
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def run(spark: SparkSession, job: StageJob, display: Display, *, shared: bool = True) -> Manifest:
@@ -41,8 +43,7 @@ def run(spark: SparkSession, job: StageJob, display: Display, *, shared: bool = 
     """
     job = split_config(job)
     tasks = spark.range(0, len(job.tasks), 1, len(job.tasks))
-    transform = job.dataframe_transform
-    if transform is None:
+    if job.dataframe_transform is None:
         needs_pandas = shared or (job.batch_transform is not None and job.batch_transform.runs_python)
 
         def stage(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -52,13 +53,31 @@ def run(spark: SparkSession, job: StageJob, display: Display, *, shared: bool = 
 
         staged = tasks.mapInArrow(stage, RESULT_DDL)
     else:
-        decoded = tasks.mapInArrow(lambda numbers: read_arrow(job, numbers), spark_ddl(job.columns))
-        transformed = transform.apply(decoded)
-        check_columns(transformed.columns, job.target, transform.name)
-        if (text := advice(transformed, transform.name)) is not None:
-            display.line(text)
-        staged = transformed.mapInArrow(lambda rows: write_arrow(job, rows), RESULT_DDL)
+        staged = _transformed(spark, job, tasks, display, shared=shared)
     return stage_files(job, lambda: (StagedFile(*row) for row in staged.collect()), display)
+
+
+def _transformed(spark: SparkSession, job: StageJob, tasks: DataFrame, display: Display, *, shared: bool) -> DataFrame:
+    """Return the files of a job with a transform of DataFrames. Spark writes them when they are collected.
+
+    :param tasks: their numbers
+    """
+    transform = job.dataframe_transform
+    assert transform is not None
+
+    def mapped(rows: DataFrame, function: ArrowFunction, ddl: str) -> DataFrame:
+        # The environment of workers on a server of Spark Connect is not the client's to choose.
+        if shared or is_connect(spark):
+            return rows.mapInArrow(function, ddl)
+        return map_in_own_workers(spark, rows, function, ddl)
+
+    decoded = mapped(tasks, lambda numbers: read_arrow(job, numbers), spark_ddl(job.columns))
+    transformed = transform.apply(decoded)
+    check_columns(transformed.columns, job.target, transform.name)
+    staged = mapped(transformed, lambda rows: write_arrow(job, rows), RESULT_DDL)
+    if (text := advice(staged, transform.name)) is not None:
+        display.line(text)
+    return staged
 
 
 def stage_files(job: StageJob, collect: Callable[[], Iterable[StagedFile]], display: Display) -> Manifest:

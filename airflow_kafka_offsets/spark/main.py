@@ -3,6 +3,7 @@
 Without any of these the same rows would be staged, later. They matter for small batches, which take a few seconds (docs/speed.md).
 
 * Without a transform of DataFrames no SQL session is started: an RDD needs no query plan, and its Python workers do not use pandas.
+* With one, what reads and writes runs in Python workers that do not use pandas either (`own_workers`).
 * pandas takes most of a second to import. PySpark imports it before its first call into the JVM, and pyarrow when it creates its
   first value, only to know the types of pandas. They go on without it if it seems not to be installed.
 * The JVM compiles with its quick compiler only, and finds its classes in an archive (`class_archive`).
@@ -139,7 +140,7 @@ class Application:
             f"Batch {job.batch_id}: {count(job.offsets, 'offset')} in {count(len(job.slices), 'slice')} for Spark"
         )
         if job.dataframe_transform is not None:
-            run(self._sql(), job, display)
+            run(self._sql(), job, display, shared=False)
         else:
             self._stage_without_sql(split_config(job), display)
 

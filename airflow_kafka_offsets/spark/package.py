@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import marshal
 import struct
 import zipfile
 from importlib.util import MAGIC_NUMBER, cache_from_source, source_hash
 from pathlib import Path
+from types import CodeType
+
+_ARCHIVE = "airflow_kafka_offsets.zip"
 
 # What drivers and workers import; more would take longer to send than it saves.
 _IMPORTED = ("__init__.py", "core", "exceptions.py", "formats", "kafka", "spark", "staging", "transforms", "writers")
@@ -14,6 +18,9 @@ _32_BITS = 0xFFFFFFFF
 
 # Flags of bytecode (PEP 552).
 _UNCHECKED_HASH = 1
+
+# A version of marshal's form. In later ones, what is written depends on how often an object is in use.
+_WITHOUT_REFERENCES = 2
 
 _APPLICATION = """\
 import sys
@@ -32,7 +39,7 @@ def write_application(directory: Path) -> tuple[Path, Path]:
     directory.chmod(0o700)
     application = directory / "application.py"
     application.write_text(_APPLICATION, encoding="utf-8")
-    return application, write_package(directory / "airflow_kafka_offsets.zip")
+    return application, write_package(directory / _ARCHIVE)
 
 
 def write_package(path: Path) -> Path:
@@ -48,9 +55,9 @@ def write_package(path: Path) -> Path:
             name, source = str(Path(root.name) / file.relative_to(root)), file.read_bytes()
             _add(archive, name, source)
             is_imported = file.relative_to(root).parts[0] in _IMPORTED
-            if is_imported and (bytecode := _bytecode(file, source)) is not None:
+            if is_imported and (code := _compiled(file)) is not None:
                 # Another version of Python takes the source.
-                _add(archive, f"{name}c", bytecode)
+                _add(archive, f"{name}c", _bytecode(_renamed(code, f"{_ARCHIVE}/{name}"), source))
     return path
 
 
@@ -62,14 +69,28 @@ def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
     archive.writestr(info, content, compresslevel=1)
 
 
-def _bytecode(file: Path, source: bytes) -> bytes | None:
-    """Return the bytecode that Python has cached of a module, in a form that is not compared with a file's time; None where it has none."""
+def _compiled(file: Path) -> CodeType | None:
+    """Return what Python has cached of a module; None where it has nothing, or something older."""
     try:
-        cached = Path(cache_from_source(file)).read_bytes()
-        state = file.stat()
+        cached, state = Path(cache_from_source(file)).read_bytes(), file.stat()
     except (OSError, NotImplementedError):
         return None
     stamp = struct.pack("<4sIII", MAGIC_NUMBER, 0, int(state.st_mtime) & _32_BITS, state.st_size & _32_BITS)
     if cached[: len(stamp)] != stamp:
         return None
-    return struct.pack("<4sI8s", MAGIC_NUMBER, _UNCHECKED_HASH, source_hash(source)) + cached[len(stamp) :]
+    # Python itself would run it.
+    code: CodeType = marshal.loads(cached[len(stamp) :])  # noqa: S302
+    return code
+
+
+def _renamed(code: CodeType, name: str) -> CodeType:
+    """Return code as of another file: tracebacks tell frames of the archive from those of the user."""
+    constants = tuple(_renamed(each, name) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_filename=name, co_consts=constants)
+
+
+def _bytecode(code: CodeType, source: bytes) -> bytes:
+    """Return code in the form of a file that is not compared with the time of another one."""
+    return struct.pack("<4sI8s", MAGIC_NUMBER, _UNCHECKED_HASH, source_hash(source)) + marshal.dumps(
+        code, _WITHOUT_REFERENCES
+    )

@@ -19,6 +19,7 @@ from airflow_kafka_offsets.spark.display import display_here
 from airflow_kafka_offsets.spark.driver import run
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.package import write_package
+from airflow_kafka_offsets.spark.session_kind import is_connect
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -78,7 +79,7 @@ class _Running:
         self._add: Callable[[str], object]
         self._remove: Callable[[str], object]
         self._cancel: Callable[[str], object]
-        if _is_connect(spark):
+        if is_connect(spark):
             self._add, self._remove, self._cancel = spark.addTag, spark.removeTag, spark.interruptTag
         else:
             # A classic session of Spark 3.5 has no tags, but its context has.
@@ -119,7 +120,7 @@ def _make_active(spark: SparkSession) -> None:
     kind = type(spark)
     if kind.getActiveSession() is not None:
         return
-    if _is_connect(spark):
+    if is_connect(spark):
         kind._set_default_and_active_session(spark)  # type: ignore[attr-defined]
     else:
         # The public call that does so.
@@ -129,12 +130,12 @@ def _make_active(spark: SparkSession) -> None:
 def _send_package(spark: SparkSession) -> None:
     """Send this package to the executors of a session that do not have it."""
     # Spark 3.5 has addArtifacts for Spark Connect only.
-    is_connect = _is_connect(spark)
-    owner = spark if is_connect else spark.sparkContext
+    connect = is_connect(spark)
+    owner = spark if connect else spark.sparkContext
     if owner in _with_package:
         return
     archive = str(_archive())
-    if is_connect:
+    if connect:
         spark.addArtifacts(archive, pyfile=True)
         # It is for the executors. This process has the package, and is not to import any more of it from there.
         while archive in sys.path:
@@ -142,11 +143,6 @@ def _send_package(spark: SparkSession) -> None:
     else:
         spark.sparkContext.addPyFile(archive)
     _with_package.add(owner)
-
-
-def _is_connect(spark: SparkSession) -> bool:
-    """Return whether it is a session of Spark Connect, whose module is not imported, since it needs gRPC."""
-    return any(kind.__module__ == "pyspark.sql.connect.session" for kind in type(spark).__mro__)
 
 
 @cache

@@ -17,7 +17,8 @@ _NODE = re.compile(r"^[\s:+-]*(\w+)")
 # Between the rows that are decoded, and the result: what makes rows of each row by itself.
 _SIMPLE = {"Project", "Filter"}
 
-_SOURCE = ("MapInArrow", "PythonMapInArrow")
+# What reads the records, and what writes the rows.
+_IN_ARROW = ("MapInArrow", "PythonMapInArrow")
 
 # Functions of the user's, and those that `Sql` refuses. Spark replaces the current time by a value.
 _OTHER = re.compile(
@@ -30,7 +31,7 @@ _CLOCK = re.compile(r"\bcurrent_(?:date|timestamp|time)\b|\bnow\(", re.IGNORECAS
 def advice(rows: DataFrame, name: str) -> str | None:
     """Return the line of the log for a transform that `Sql` could do; None for another one.
 
-    :param rows: what the transform returned
+    :param rows: the files that are written of what the transform returned. Spark plans them once, for this and for the job
     :param name: of the transform
     """
     text = io.StringIO()
@@ -46,17 +47,20 @@ def advice(rows: DataFrame, name: str) -> str | None:
 
 
 def is_simple(plan: str) -> bool:
-    """Return whether a plan makes rows of each decoded row by itself, with Spark's own expressions.
+    """Return whether a plan writes rows that it makes of each decoded row by itself, with Spark's own expressions.
 
     :param plan: what `DataFrame.explain` prints
     """
     optimized = _SECTION.search(plan)
     if optimized is None or _CLOCK.search(plan):
         return False
-    for number, line in enumerate(optimized[1].splitlines()):
+    writes, *nodes = optimized[1].splitlines()
+    if (node := _NODE.match(writes)) is None or node[1] not in _IN_ARROW:
+        return False
+    for number, line in enumerate(nodes):
         node = _NODE.match(line)
         if node is None or _OTHER.search(line):
             return False
         if node[1] not in _SIMPLE:
-            return node[1] in _SOURCE and number > 0
+            return node[1] in _IN_ARROW and number > 0
     return False

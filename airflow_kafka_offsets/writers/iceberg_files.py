@@ -215,15 +215,15 @@ class DataFiles:
 
 
 def _drop_impossible_bounds(statistics: DataFileStatistics) -> None:
-    """Drop the bounds of columns whose upper one would be no text.
+    """Drop upper bounds that would be no text.
 
     The bound of a long text is cut off, and its last character replaced by the next one. The next one after U+D7FF is a surrogate.
     """
-    for column, bounds in list(statistics.column_aggregates.items()):
+    for bounds in statistics.column_aggregates.values():
         try:
             bounds.max_as_bytes()
         except UnicodeEncodeError:
-            del statistics.column_aggregates[column]
+            bounds.current_max = None
 
 
 def _joined(batches: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -149,6 +149,7 @@ def test_one_topic_is_not_called_topics(cli: CommandLine, topic: TopicFactory) -
     assert found["Kafka topics"]["found"] == "1 topic, 1 partition"
 
 
+@pytest.mark.usefixtures("unknown_at_once")
 def test_topics_that_are_named_must_be_there(cli: CommandLine, topic: TopicFactory) -> None:
     name = topic()
     found = findings(cli("doctor", *DB, "--topic", name, "--topic", "no-such-topic", "--output", "json"))

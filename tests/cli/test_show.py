@@ -132,6 +132,7 @@ class TestShow:
         assert (one["lag"], one["headroom_time_seconds"]) == (2, None)
 
     @pytest.mark.broker
+    @pytest.mark.usefixtures("unknown_at_once")
     def test_L08_a_topic_that_is_gone_leaves_the_others_counted(
         self, cli: CommandLine, inline_loader: Loader, kafka: KafkaBroker, topic: TopicFactory
     ) -> None:

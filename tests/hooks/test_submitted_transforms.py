@@ -32,6 +32,13 @@ def with_pandas(records: pa.RecordBatch) -> pa.RecordBatch:
     return records.append_column("x", pa.array(pandas.Series(records["id"].to_pylist(), dtype="int64") * 3))
 
 
+def tripled_by_pandas(records: DataFrame) -> DataFrame:
+    from pyspark.sql import functions
+
+    # In the second batch, workers are used again.
+    return records.withColumn("x", functions.pandas_udf(lambda ids: ids * 3, "bigint")("id"))
+
+
 def careless(records: DataFrame) -> DataFrame:
     from pyspark.sql import functions
 
@@ -48,6 +55,16 @@ def test_a_function_of_batches_may_use_pandas(submitting: Loader, topic: TopicFa
     produce(kafka, name, names(0, 3))
     submitting(name, transform=ArrowTransform(f"{__name__}.with_pandas"))
     assert rows(submitting.engine, "SELECT id, x FROM target ORDER BY id") == [(0, 0), (1, 3), (2, 6)]
+
+
+@pytest.mark.long
+def test_so_may_a_function_of_dataframes_in_every_batch(
+    submitting: Loader, topic: TopicFactory, kafka: KafkaBroker
+) -> None:
+    name = topic()
+    produce(kafka, name, names(0, 4))
+    submitting(name, transform=f"{__name__}.tripled_by_pandas", max_records=2)
+    assert rows(submitting.engine, "SELECT id, x FROM target ORDER BY id") == [(0, 0), (1, 3), (2, 6), (3, 9)]
 
 
 # tests/transforms/test_user_errors.py and tests/loading/test_transforms_on_spark.py have the short siblings.

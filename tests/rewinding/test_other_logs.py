@@ -96,6 +96,7 @@ class TestIdentity:
         rewinder.prove()
 
     @pytest.mark.broker
+    @pytest.mark.usefixtures("unknown_at_once")
     def test_a_deleted_topic_is_an_error_and_others_can_be_moved(self, rewinder: Rewinder, topic: TopicFactory) -> None:
         name, other, kafka = topic(), topic(), rewinder.loader.kafka
         for one in (name, other):

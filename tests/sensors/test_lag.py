@@ -82,6 +82,7 @@ class TestPoke:
         assert timedelta(seconds=10) < ahead <= timedelta(seconds=20)
         assert stored["poll_interval"] == timedelta(seconds=20)
 
+    @pytest.mark.usefixtures("unknown_at_once")
     def test_what_waiting_cannot_help_fails_or_skips_at_once(self, sensed: str) -> None:
         # First of all a single look: a sensor that waits here would wait for days.
         with pytest.raises(AirflowFailException, match=r"UnknownTopicError: .*nowhere"):

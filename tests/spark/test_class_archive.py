@@ -1,104 +1,115 @@
-"""When a JVM writes an archive of Spark's classes, and which ones read it. That Java does so: `tests/hooks/test_quick_java.py`."""
+"""Which archive of Spark's classes a JVM is told to read. That Java writes and reads it: `tests/cli/test_archive_classes.py`."""
 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.spark.class_archive import ClassArchive, has_own_options
 
-ENDED = b"classes"
+
+@pytest.fixture
+def spark(tmp_path: Path) -> Path:
+    """The directory of a Spark."""
+    jars = tmp_path / "spark" / "jars"
+    jars.mkdir(parents=True)
+    (jars / "spark-core.jar").write_bytes(b"classes")
+    return tmp_path / "spark"
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    return tmp_path / "cache" / "classes"
+    # As what pytest creates, which is below a directory that all may write to, and only owners may change.
+    (tmp_path / "classes").mkdir(mode=0o755)
+    return tmp_path / "classes"
 
 
-def load(directory: Path, *kind: str, is_complete: bool = True, writes: bool = True) -> str:
-    """Use the archive as a load does, with a JVM that writes one where it is told to; return the name of the option."""
-    archive = ClassArchive(directory, kind)
-    options = archive.java_options()
-    name, _, path = options.partition(" ")[0].partition("=")
-    assert archive.is_written == (name == "-XX:ArchiveClassesAtExit")
-    if archive.is_written and writes:
-        Path(path).write_bytes(ENDED)
-    archive.end(is_complete=is_complete)
-    return name
+def archive_of(directory: Path, spark: Path, java: str = "17", *, with_sql: bool = False) -> ClassArchive:
+    return ClassArchive(directory, ["/usr/bin/java", java], spark, with_sql=with_sql)
 
 
-def test_the_second_load_writes_it_and_those_after_it_read_it(directory: Path) -> None:
-    assert [load(directory, "java 17") for _ in range(4)] == [
-        "",
-        "-XX:ArchiveClassesAtExit",
-        "-XX:SharedArchiveFile",
-        "-XX:SharedArchiveFile",
-    ]
-    (archive,) = directory.glob("*.jsa")
-    assert archive.read_bytes() == ENDED
-    assert directory.stat().st_mode & 0o777 == 0o700
+def test_an_archive_is_read_where_there_is_one(directory: Path, spark: Path) -> None:
+    archive = archive_of(directory, spark)
+    assert archive.java_options() == ""
+    archive.path.touch(mode=0o644)
+    assert archive.java_options().split()[0] == f"-XX:SharedArchiveFile={archive.path}"
 
 
-def test_another_java_has_another_archive(directory: Path) -> None:
-    for _ in range(2):
-        load(directory, "java 17", "jars")
-    assert load(directory, "java 21", "jars") == ""
-    assert load(directory, "java 17", "jars") == "-XX:SharedArchiveFile"
+def test_what_the_classes_depend_on_has_an_archive_of_its_own(directory: Path, spark: Path) -> None:
+    paths = {archive_of(directory, spark).path, archive_of(directory, spark, with_sql=True).path}
+    paths.add(archive_of(directory, spark, "21").path)
+    (spark / "jars" / "spark-core.jar").write_bytes(b"other classes")
+    paths.add(archive_of(directory, spark).path)
+    (spark / "jars" / "more.jar").touch()
+    paths.add(archive_of(directory, spark).path)
+    assert len(paths) == 5
+
+
+def others_may_write_the_file(path: Path) -> None:
+    path.chmod(0o664)
+
+
+def others_may_write_the_directory(path: Path) -> None:
+    path.parent.chmod(0o775)
+
+
+def others_may_write_above(path: Path) -> None:
+    path.parent.parent.chmod(0o777)
+
+
+def it_is_a_link(path: Path) -> None:
+    path.rename(path.with_name("real"))
+    path.symlink_to("real")
+
+
+def another_user_owns_it(path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    os.chown(path, 65534, -1)
 
 
 @pytest.mark.parametrize(
-    "how", [{"is_complete": False}, {"writes": False}], ids=["the JVM was killed", "wrote nothing"]
+    "spoil",
+    [
+        others_may_write_the_file,
+        others_may_write_the_directory,
+        others_may_write_above,
+        it_is_a_link,
+        another_user_owns_it,
+    ],
 )
-def test_what_fails_is_tried_three_times(directory: Path, how: dict[str, bool]) -> None:
-    tried = [load(directory, "java 17", **how) for _ in range(6)]
-    assert tried == ["", *["-XX:ArchiveClassesAtExit"] * 3, "", ""]
-    assert [file.suffix for file in directory.iterdir()] == [".attempts"]
+def test_what_others_could_have_written_is_not_read(
+    directory: Path, spark: Path, spoil: Callable[[Path], None]
+) -> None:
+    archive = archive_of(directory, spark)
+    archive.path.touch(mode=0o644)
+    assert archive.java_options()
+    spoil(archive.path)
+    assert archive.java_options() == ""
 
 
-def test_an_archive_that_nobody_used_for_a_month_is_removed(directory: Path) -> None:
-    for kind in ("old", "used"):
-        for _ in range(2):
-            load(directory, kind)
-    (directory / "left.partial").write_bytes(b"")
-    long_ago = time.time() - 31 * 86_400
-    for file in directory.iterdir():
-        os.utime(file, (long_ago, long_ago))
-    load(directory, "used")
-    for _ in range(2):
-        load(directory, "new")
-    assert load(directory, "used") == load(directory, "new") == "-XX:SharedArchiveFile"
-    assert load(directory, "old") == ""
-    assert not list(directory.glob("*.partial"))
+def test_a_path_that_would_be_several_options_is_not_used(tmp_path: Path, spark: Path) -> None:
+    (tmp_path / "my classes").mkdir(mode=0o755)
+    archive = archive_of(tmp_path / "my classes", spark)
+    archive.path.touch(mode=0o644)
+    assert archive.java_options() == ""
 
 
-def others_may_write(directory: Path) -> None:
-    directory.mkdir(parents=True)
-    directory.chmod(0o770)
-
-
-def it_is_a_file(directory: Path) -> None:
-    directory.parent.mkdir()
-    directory.write_text("")
-
-
-def attempts_are_no_number(directory: Path) -> None:
-    load(directory, "java 17")
-    (attempts,) = directory.iterdir()
-    attempts.write_text("many")
-
-
-@pytest.mark.parametrize("spoil", [others_may_write, it_is_a_file, attempts_are_no_number])
-def test_without_a_directory_of_its_own_it_is_not_used(directory: Path, spoil: Callable[[Path], None]) -> None:
-    spoil(directory)
-    assert [load(directory, "java 17") for _ in range(3)] == ["", "", ""]
-
-
-def test_a_path_that_would_be_several_options_is_not_used(tmp_path: Path) -> None:
-    assert [load(tmp_path / "-XX:OnError=rm now", "java 17") for _ in range(3)] == ["", "", ""]
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [("echo 'no space left'; exit 3", r"\(exit code 3\): no space left"), ("true", r"\(exit code 0\): ")],
+)
+def test_an_application_that_writes_none_is_told_of(directory: Path, spark: Path, script: str, said: str) -> None:
+    submit = spark / "spark-submit"
+    submit.write_text(f"#!/bin/sh\n{script}\n")
+    submit.chmod(0o755)
+    with pytest.raises(ConfigurationError, match=said):
+        archive_of(directory, spark).write(str(submit), {})
+    assert list(directory.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -106,7 +117,7 @@ def test_a_path_that_would_be_several_options_is_not_used(tmp_path: Path) -> Non
     [
         ("-Xshare:off", True),
         ("-Xmx1g -XX:SharedArchiveFile=/opt/spark.jsa", True),
-        ("-XX:ArchiveClassesAtExit=/tmp/x.jsa", True),
+        ("-XX:-UseSharedSpaces", True),
         ("-XX:AOTCache=app.aot", True),
         ("-Xmx1g -Dshare=x", False),
     ],

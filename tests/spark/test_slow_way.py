@@ -21,7 +21,11 @@ SOURCE = """\
 {indent}   +- Range (0, 4, step=1, splits=Some(4))"""
 
 
-def plan(*nodes: str, source: str = SOURCE, analyzed: str = "") -> str:
+WRITES = "MapInArrow write_arrow(id#3L)#5, [name#6], false"
+
+
+def plan(*made: str, source: str = SOURCE, analyzed: str = "", writes: str = WRITES) -> str:
+    nodes = [writes, *made]
     lines = [f"{'   ' * (depth - 1)}+- {node}" if depth else node for depth, node in enumerate(nodes)]
     return PLAN.format(analyzed=analyzed, optimized="\n".join([*lines, source.format(indent="   " * (len(nodes) - 1))]))
 
@@ -67,4 +71,5 @@ def test_the_clock_is_none_of_it() -> None:
 def test_neither_are_other_rows_than_those_of_kafka_and_those_alone() -> None:
     assert not is_simple(plan("Project [id#3L]", source="{indent}+- LocalRelation [id#3L]"))
     assert not is_simple(plan("MapInArrow read_arrow(id#0L)#2, [id#3L]"))
+    assert not is_simple(plan("Project [id#3L]", writes="Project [id#3L]"))
     assert not is_simple("something else")

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.database.session import unify_sessions
+from airflow_kafka_offsets.kafka import admin
 from tests.support.clients import Kafka
 from tests.support.inline import InlineLauncher
 from tests.support.loads import CountingLauncher, Loader
@@ -28,6 +29,7 @@ _SQLITE_IN_SOAK = {
     "letters/test_retention": _ALL,
     "cli/test_import": _WITHOUT_THE_BROKER,
     "cli/test_rewind": _WITHOUT_THE_BROKER,
+    "kafka/test_kafka_transactions": _ALL,
     "loading/test_bounds_of_loads": _WITHOUT_THE_BROKER,
     "loading/test_changed_logs": _WITHOUT_THE_BROKER,
     "loading/test_clean_up": _WITHOUT_THE_BROKER,
@@ -45,6 +47,7 @@ _SQLITE_IN_SOAK = {
     "replaying/": _ALL,
     "rewinding/": _WITHOUT_THE_BROKER,
     "rewinding/test_kafka_tool": _ALL,
+    "rewinding/test_rewind_crash": _ALL,
     "rewinding/test_rewind_races": _ALL,
     "sensors/": _ALL,
     "sinks/test_callable_operations": _ALL,
@@ -116,6 +119,12 @@ def log(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kafk
         kafka: Kafka = request.getfixturevalue("broker")
         return kafka
     return MemoryLog().install(monkeypatch)
+
+
+@pytest.fixture
+def unknown_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a topic that the broker does not know be unknown at once: there is no other broker that may know it."""
+    monkeypatch.setattr(admin, "_UNKNOWN_GRACE_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="session")

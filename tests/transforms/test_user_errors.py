@@ -12,6 +12,7 @@ import pytest
 
 from airflow_kafka_offsets.exceptions import StagingError, TransformError
 from airflow_kafka_offsets.spark.main import failure
+from airflow_kafka_offsets.spark.package import write_package
 from airflow_kafka_offsets.transforms.dataframe import DataFrameFunction, call
 from airflow_kafka_offsets.transforms.user_errors import user_error
 
@@ -106,6 +107,26 @@ def test_of_an_exception_the_users_frames_are_kept() -> None:
     assert all(frame.startswith(f'  File "{Path(__file__)}", line ') for frame in frames)
     assert "return deeper(rows)" in str(caught(raises))
     assert "4111" not in str(caught(raises))
+
+
+def test_frames_of_this_package_in_its_archive_are_not_the_users(tmp_path: Path) -> None:
+    """Its bytecode was compiled from the files of the installed package."""
+    archive = write_package(tmp_path / "airflow_kafka_offsets.zip")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from airflow_kafka_offsets.core import text\n"
+        "from airflow_kafka_offsets.transforms.user_errors import from_text, user_error\n"
+        "assert text.__file__.endswith('.pyc')\n"
+        "import traceback\n"
+        "try: text.count('x', 'y')\n"
+        "except ValueError as error:\n"
+        "    error = error.with_traceback(error.__traceback__.tb_next)\n"
+        "    print(user_error('T', error))\n"
+        "    print(from_text('T', ''.join(traceback.format_exception(error))))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(archive)], capture_output=True, text=True, cwd=tmp_path)
+    assert "File" not in done.stdout, done.stdout
+    assert done.stdout.splitlines()[-1] == "None", done.stderr
 
 
 def test_a_long_message_is_cut() -> None:

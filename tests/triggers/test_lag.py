@@ -68,6 +68,7 @@ def test_before_the_first_load_the_lag_is_what_it_would_find(connected: Loader, 
     run(test)
 
 
+@pytest.mark.usefixtures("unknown_at_once")
 def test_what_waiting_cannot_help_ends_the_wait(connected: Loader, topic: TopicFactory) -> None:
     async def test() -> None:
         triggers = [

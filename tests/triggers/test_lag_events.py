@@ -62,9 +62,11 @@ def test_triggers_of_two_isolation_levels_share_no_poll(monkeypatch: pytest.Monk
 
 
 def test_the_garbage_collector_of_the_process_is_left_as_it_is() -> None:
-    before = gc.get_freeze_count(), gc.isenabled(), gc.get_threshold()
+    frozen, before = gc.get_freeze_count(), (gc.isenabled(), gc.get_threshold())
     prepare(LagWatch(group_id="group", offsets_conn_id="warehouse", min_lag=1))
-    assert (gc.get_freeze_count(), gc.isenabled(), gc.get_threshold()) == before
+    assert (gc.isenabled(), gc.get_threshold()) == before
+    # What the tests themselves have frozen (`conftest.py`) may end meanwhile.
+    assert gc.get_freeze_count() <= frozen
 
 
 def test_what_outlives_a_poll_is_little_for_the_garbage_collector() -> None:

@@ -1,0 +1,44 @@
+"""`airflow kafka-offsets archive-classes`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from airflow_kafka_offsets.cli.command import command
+from airflow_kafka_offsets.cli.output import note
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.hooks.java import check_java, class_archive
+from airflow_kafka_offsets.hooks.spark import spark_home, submit_environment
+
+_CONFIGURATIONS = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+
+
+@command("archive-classes")
+def archive_classes(args: Namespace) -> None:
+    """Write the archives of the classes that drivers load, and print their paths."""
+    check_java()
+    environment = submit_environment()
+    submit, home = shutil.which("spark-submit", path=environment["PATH"]), spark_home("spark-submit")
+    if submit is None or home is None:
+        raise ConfigurationError(
+            "spark-submit is not on the PATH: install the extra 'airflow-kafka-offsets[spark]' here, or Spark"
+        )
+    directories = [environment.get("SPARK_CONF_DIR") or str(home / "conf"), *map(environment.get, _CONFIGURATIONS)]
+    for directory in filter(None, directories):
+        if Path(directory).is_dir() and any(Path(directory).iterdir()):
+            raise ConfigurationError(
+                f"{directory} has files. It is in the class path of Spark's driver, and Java archives no classes where a directory in the class path has files"
+            )
+    environment |= {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    for with_sql in (False, True):
+        archive = class_archive(home, with_sql=with_sql)
+        note(f"Java writes the classes of a load {'with' if with_sql else 'without'} a DataFrame transform")
+        archive.write(submit, environment)
+        sys.stdout.write(f"{archive.path}\n")
+        if not archive.java_options():
+            raise ConfigurationError(
+                f"Loads will not take {archive.path}: others than root and this user may write to it, or to a directory above it, or its path has spaces"
+            )
