@@ -33,10 +33,11 @@ def with_pandas(records: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def tripled_by_pandas(records: DataFrame) -> DataFrame:
-    from pyspark.sql import functions
+    from pyspark.sql.pandas import functions
 
     # In the second batch, workers are used again.
-    return records.withColumn("x", functions.pandas_udf(lambda ids: ids * 3, "bigint")("id"))
+    tripled = functions.pandas_udf(lambda ids: ids * 3, "bigint")  # type: ignore[call-overload]
+    return records.withColumn("x", tripled("id"))
 
 
 def careless(records: DataFrame) -> DataFrame:
