@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from airflow_kafka_offsets.spark.hidden_pandas import without_pandas
 
@@ -48,10 +49,9 @@ def _own_environment(spark: SparkSession) -> Iterator[None]:
 @contextmanager
 def _unchecked_pandas() -> Iterator[None]:
     """Have PySpark take a function of Arrow without importing pandas, which it otherwise does to know its version."""
-    from pyspark.sql.pandas import functions
-
+    functions: Any = import_module("pyspark.sql.pandas.functions")
     check = functions.require_minimum_pandas_version
-    functions.require_minimum_pandas_version = lambda: None  # type: ignore[assignment]
+    functions.require_minimum_pandas_version = lambda: None
     try:
         yield
     finally:

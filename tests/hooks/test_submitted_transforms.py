@@ -33,10 +33,10 @@ def with_pandas(records: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def tripled_by_pandas(records: DataFrame) -> DataFrame:
-    from pyspark.sql import functions
+    from pyspark.sql.pandas.functions import pandas_udf
 
     # In the second batch, workers are used again.
-    return records.withColumn("x", functions.pandas_udf(lambda ids: ids * 3, "bigint")("id"))
+    return records.withColumn("x", pandas_udf(lambda ids: ids * 3, "bigint")("id"))  # type: ignore[call-overload]
 
 
 def careless(records: DataFrame) -> DataFrame:

@@ -50,7 +50,7 @@ def test_a_function_of_pandas_works_between_those_that_read_and_write(spark: Spa
             yield pa.RecordBatch.from_pydict({"id": [value + 1 for value in batch.column("id").to_pylist()]})
 
     read = map_in_own_workers(spark, spark.range(3), add, "id BIGINT")
-    doubled = read.mapInPandas(double, "id BIGINT")  # type: ignore[arg-type]
+    doubled = read.mapInPandas(double, "id BIGINT")
     written = map_in_own_workers(spark, doubled, add, "id BIGINT")
 
     assert sorted(row.id for row in written.collect()) == [3, 5, 7]
