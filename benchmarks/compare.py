@@ -15,9 +15,11 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime
 
 from benchmarks.bars import judge
+from benchmarks.class_archives import class_archives
 from benchmarks.datasets import Dataset
 from benchmarks.limits import seconds_of_reading, seconds_of_writing
 from benchmarks.load import Load
@@ -44,8 +46,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each; medians are compared")
     parser.add_argument("--write", action="store_true", help="write compare.json, .txt and .svg into docs/benchmarks")
     options = parser.parse_args()
-    with KafkaBroker() as kafka, PostgresServer(fsync=True) as postgres, AirflowHome(config=QUIET) as home:
+    with ExitStack() as stack:
+        kafka = stack.enter_context(KafkaBroker())
+        postgres = stack.enter_context(PostgresServer(fsync=True))
+        home = stack.enter_context(AirflowHome(config=QUIET))
         os.environ.update(home.env)
+        os.environ.update(stack.enter_context(class_archives(home.env)))
         os.environ["AIRFLOW_CONN_SPARK_DEFAULT"] = json.dumps({"conn_type": "spark", "host": "local[*]"})
         # Airflow reads AIRFLOW_HOME at its first import.
         from benchmarks.contenders import contenders_of

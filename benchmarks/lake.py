@@ -79,7 +79,8 @@ def main() -> int:
             dataset.produce(kafka.bootstrap_servers)
             # The first to read a topic would pay for a broker that has yet to compile what it does.
             seconds_of_reading(Load(kafka, postgres, dataset, "postgres"))
-        bench = Bench(kafka, postgres, home, masters)
+        env = home.env | stack.enter_context(class_archives(spark_with_delta().env | home.env))
+        bench = Bench(kafka, postgres, env, masters)
         for number in range(options.rounds):
             for master in options.masters:
                 for dataset in datasets:
@@ -103,10 +104,10 @@ class Bench:
         self,
         kafka: KafkaBroker,
         postgres: PostgresServer,
-        home: AirflowHome,
+        env: Mapping[str, str],
         masters: Mapping[str, Mapping[Path, str]],
     ) -> None:
-        self.kafka, self.postgres, self.home, self.masters = kafka, postgres, home, masters
+        self.kafka, self.postgres, self.env, self.masters = kafka, postgres, env, masters
         self.results: Results = {}
         self._loads = 0
 
@@ -120,9 +121,7 @@ class Bench:
         os.sync()
         directory = Path(tempfile.mkdtemp(prefix="benchmark-lake-"))
         conf = _CLUSTER_CONF if master == "cluster" else {}
-        task = Task(
-            self.kafka, self.postgres, dataset, self.masters[master], conf, directory, database, dict(self.home.env)
-        )
+        task = Task(self.kafka, self.postgres, dataset, self.masters[master], conf, directory, database, self.env)
         with ProcessorTime() as processor:
             figures = contender(task)
         figures = figures._replace(processor=processor.seconds)
