@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.class_archives import class_archives
 from benchmarks.compare import checkpoint
 from benchmarks.datasets import Dataset
 from benchmarks.lake_contenders import CONTENDERS, Contender, Figures, Task, package
