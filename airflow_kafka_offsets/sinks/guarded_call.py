@@ -14,6 +14,7 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError
 
 from airflow_kafka_offsets.database.errors import is_outage, rolled_back_by, sqlstate
 from airflow_kafka_offsets.database.messages import refusal
+from airflow_kafka_offsets.database.reflection import forget_reflected
 from airflow_kafka_offsets.exceptions import CallableError, KafkaOffsetsError, RecordError
 from airflow_kafka_offsets.transforms.user_errors import described
 
@@ -61,6 +62,9 @@ def call(conn: Connection, what: str, function: Callable[..., Any], *arguments: 
         if isinstance(error, KafkaOffsetsError):
             raise
         raise _error(conn, what, error) from None
+    finally:
+        # It may have altered any table, or undone that.
+        forget_reflected(conn)
     if attempts:
         raise attempts[0]
     if conn.get_nested_transaction() is not savepoint:

@@ -6,6 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.database.reflection import forget_reflected, reflected
+from airflow_kafka_offsets.sinks.guarded_call import call
 from tests.support import fixtures
 
 engine = fixtures.engine
@@ -44,3 +45,14 @@ def test_what_is_not_there_may_come(engine: Engine) -> None:
         assert reflected(conn, "orders", None) is None
         conn.exec_driver_sql("CREATE TABLE orders (id INT)")
         assert columns(reflected(conn, "orders", None)) == ["id"]
+
+
+def test_a_function_of_the_users_may_change_a_table(engine: Engine) -> None:
+    def grow(conn: sa.Connection) -> None:
+        conn.exec_driver_sql("ALTER TABLE orders ADD COLUMN amount INT")
+
+    with engine.begin() as conn:
+        conn.exec_driver_sql("CREATE TABLE orders (id INT)")
+        assert columns(reflected(conn, "orders", None)) == ["id"]
+        call(conn, "shop.grow", grow)
+        assert columns(reflected(conn, "orders", None)) == ["id", "amount"]
