@@ -81,6 +81,8 @@ def test_all_shell_snippets_are_known_here() -> None:
     assert {code.strip() for path in others for code in snippets(str(path.relative_to(ROOT)), "sh")} == {
         "pip install 'airflow-kafka-offsets[spark,postgres]'",
         "airflow kafka-offsets init --conn-id warehouse",
+        # tests/cli/test_archive_classes.py
+        "airflow kafka-offsets archive-classes",
         # tests/cli/test_program.py
         "export KAFKA_OFFSETS_DATABASE_FILE=~/.warehouse-url KAFKA_OFFSETS_KAFKA_CONFIG=~/client.properties\n"
         "kafka-offsets groups\n"
