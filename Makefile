@@ -1,8 +1,8 @@
 # Every target sets up the environment first; that is instant when nothing changed.
 PYTHON := .venv/bin/python
 PYTEST := $(PYTHON) -m pytest --durations=10
-# Each worker has servers of its own. Four keep two cores busy while tests wait. Who is ready first takes over half of the rest.
-PARALLEL := -n 4 --dist worksteal
+# Each worker has servers of its own. Three keep two cores busy while a test waits; with four, the whole takes longer. Who is ready first takes over half of the rest.
+PARALLEL := -n 3 --dist worksteal
 # Airflow is started dozens of times; without bytecode each start compiles it anew, which takes longer than the start.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
