@@ -47,7 +47,7 @@ kafka-offsets groups
 kafka-offsets lag orders_loader
 ```
 
-`doctor` and `replay` need Airflow's connections, and so do targets and pipelines of a task (`--dag-id`): `airflow kafka-offsets` has them.
+`doctor`, `replay` and `archive-classes` need Airflow's connections or its configuration, and so do targets and pipelines of a task (`--dag-id`): `airflow kafka-offsets` has them.
 """
 
 

@@ -26,7 +26,7 @@ from airflow_kafka_offsets.cli.file_connections import (
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
 _ONLY_AIRFLOW = ("doctor", "replay", "archive-classes")
-"""Commands that always need Spark, or a connection of it."""
+"""Commands that always need Spark, a connection of it, or an option of Airflow's."""
 
 _REPLACED = {
     "--conn-id": (
@@ -64,7 +64,7 @@ _DESCRIPTION = (
     f"{DATABASE_FILE}, --database or --database-file; Kafka that of {KAFKA_CONFIG} or --kafka-config. No argument may contain a password."
 )
 
-_EPILOG = f"{' and '.join(_ONLY_AIRFLOW)} need Airflow's connections, and so do tasks of a DAG (--dag-id): use 'airflow kafka-offsets'."
+_EPILOG = f"{', '.join(_ONLY_AIRFLOW)} need Airflow's connections or its configuration, and so do tasks of a DAG (--dag-id): use 'airflow kafka-offsets'."
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -104,12 +104,4 @@ READ = (
         shared.UPSERT_KEY,
         shared.OUTPUT,
     ),
-    entry(
-        "classes.archive_classes",
-        "Write an archive of Spark's classes, from which loads start sooner",
-        "Start Spark twice, and have Java write the classes that loads need into archives, about 70 MB each, in the directory of "
-        "[kafka_offsets] class_archives, or in the user's cache directory. The drivers of loads find them there, and start a second or two sooner. "
-        "Run it once on each worker, or when its image is built, and again after an upgrade of Java or Spark.",
-        "archive-classes",
-    ),
 )

@@ -1,4 +1,4 @@
-"""The commands that write: state tables, positions, and the rows of a replay."""
+"""The commands that write: state tables, positions, the rows of a replay, and archives of classes."""
 
 from __future__ import annotations
 
@@ -114,5 +114,13 @@ WRITE = (
         *shared.AUTHOR,
         shared.ISOLATION_LEVEL_OF_TASK,
         shared.OUTPUT,
+    ),
+    entry(
+        "classes.archive_classes",
+        "Write an archive of Spark's classes, from which loads start sooner",
+        "Start Spark twice, and have Java write the classes that loads need into archives, 65 and 155 MB, in the directory of "
+        "the option class_archives in section kafka_offsets, or in the user's cache directory. The drivers of loads find them there, and start a second or two sooner. "
+        "Run it once on each worker, or when its image is built, and again after an upgrade of Java or Spark.",
+        "archive-classes",
     ),
 )
