@@ -36,7 +36,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 spark = SparkSession.builder.getOrCreate()
-columns = "id long, name string, amount decimal(10,2), at timestamp"
 rows = spark.range(2).selectExpr("id", "string(id) name", "decimal(id) amount", "timestamp_seconds(id) at")
 rows = rows.mapInArrow(lambda batches: batches, rows.schema).where(F.col("id") >= 0).withColumn("name", F.upper("name"))
 assert rows.mapInArrow(lambda batches: batches, rows.schema).count() == 2
