@@ -109,7 +109,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
         with pipeline.sink.open(conn, output) as target:
             # First, as it may lock the target: a lock that others of this transaction hold could not be made a stronger one.
             add_columns(conn, tables, batch.batch_id, pipeline, target, staged)
-            pipeline.sink.refuse_unknown_rows(conn, tables.offset_batches, batch.batch_id)
+            context.unknown_rows.refuse(conn, batch.batch_id)
             if context.replace:
                 replace_output(
                     conn, tables, batch.group_id, batch.batch_id, pipeline.sink.name, target.remove, batch.span

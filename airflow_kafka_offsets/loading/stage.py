@@ -114,8 +114,8 @@ def begin_attempt(context: LoadContext, claim: Claim, batch: Batch) -> Attempt:
     """Write down that a batch is staged in a new directory, and remove that of an earlier attempt."""
     pipeline = context.pipeline
     with context.ledger.connect() as conn:
-        # The commit checks it again; here it saves a Spark application whose result could not be committed.
-        pipeline.sink.refuse_unknown_rows(conn, context.ledger.tables.offset_batches, batch.batch_id)
+        # It saves a Spark application whose result could not be committed.
+        context.unknown_rows.refuse(conn, batch.batch_id)
     directory = create_directory(batch.batch_id, pipeline.staging_dir)
     job = make_job(context, claim.kind, batch, directory)
     writes_target = isinstance(pipeline.sink, FileSink)

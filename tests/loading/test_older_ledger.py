@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets.exceptions import OlderLedgerError
+from airflow_kafka_offsets import SqlTable
+from airflow_kafka_offsets.exceptions import FencedError, OlderLedgerError
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.spark.job import StageJob
 from tests.support.clients import Kafka, produce
@@ -30,10 +31,7 @@ class TestOlderLedger:
         kafka = inline_loader.kafka
         produce(kafka, name, names(0, 5))
         inline_loader(name)
-        backup = {
-            table.name: rows(inline_loader.engine, f"SELECT * FROM {table.name}")
-            for table in Tables().metadata.sorted_tables
-        }
+        backup = backup_of(inline_loader)
         produce(kafka, name, names(5, 5))
         inline_loader(name)
         restore(inline_loader, backup)
@@ -81,6 +79,47 @@ class TestOlderLedger:
             (1, 5),
             (2, 5),
         ]
+
+    def test_a_load_looks_at_its_table_once(
+        self, inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looked: list[int] = []
+        look = SqlTable.refuse_unknown_rows
+
+        def counted(sink: SqlTable, conn: sa.Connection, batches: sa.Table, batch_id: int) -> None:
+            looked.append(batch_id)
+            look(sink, conn, batches, batch_id)
+
+        monkeypatch.setattr(SqlTable, "refuse_unknown_rows", counted)
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 9))
+
+        assert inline_loader(name, max_records=3).batches == (1, 2, 3)
+        assert looked == [1]
+        produce(inline_loader.kafka, name, names(9, 1))
+        inline_loader(name)
+        assert looked == [1, 4]
+
+    def test_state_that_is_restored_within_a_load_takes_the_group_from_it(
+        self, inline_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 3))
+        inline_loader(name)
+        backup = backup_of(inline_loader)
+        produce(inline_loader.kafka, name, names(3, 6))
+
+        with pytest.raises(FencedError):
+            inline_loader(name, max_records=3, on_commit=lambda _: restore(inline_loader, backup))
+        assert ids(inline_loader) == list(range(6))
+        with pytest.raises(OlderLedgerError, match=r"holds rows of batch 2, .* would be 2\."):
+            inline_loader(name)
+
+
+def backup_of(loader: Loader) -> dict[str, list[tuple[Any, ...]]]:
+    """Return the rows of the state tables."""
+    tables = Tables().metadata.sorted_tables
+    return {table.name: rows(loader.engine, f"SELECT * FROM {table.name}") for table in tables}
 
 
 def restore(loader: Loader, backup: dict[str, list[tuple[Any, ...]]]) -> None:
