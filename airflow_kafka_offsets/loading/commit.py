@@ -91,7 +91,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
     schema = StagedRows(staged.directory, staged.manifest).schema()
     if schema is not None:
         # Again: only now a transform's columns are known, and the target may have changed since the batch was planned.
-        pipeline.sink.prepare(context.ledger.engine, schema, may_grow=pipeline.adds_columns)
+        context.checks.prepare(schema)
     reads, into = staged.reads, pipeline.sink.name
     output = context.output(batch, claim.kind, staged.directory.name)
     if isinstance(pipeline.sink, ElsewhereSink):
@@ -109,7 +109,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
         with pipeline.sink.open(conn, output) as target:
             # First, as it may lock the target: a lock that others of this transaction hold could not be made a stronger one.
             add_columns(conn, tables, batch.batch_id, pipeline, target, staged)
-            context.unknown_rows.refuse(conn, batch.batch_id)
+            context.checks.refuse_unknown_rows(conn, batch.batch_id)
             if context.replace:
                 replace_output(
                     conn, tables, batch.group_id, batch.batch_id, pipeline.sink.name, target.remove, batch.span

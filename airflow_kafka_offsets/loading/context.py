@@ -18,7 +18,7 @@ from airflow_kafka_offsets.ledger.install import create_missing
 from airflow_kafka_offsets.ledger.publications import output_of
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.unknown_rows import UnknownRows
+from airflow_kafka_offsets.loading.target_checks import TargetChecks
 from airflow_kafka_offsets.sinks.sink import Output
 from airflow_kafka_offsets.spark.job import Launcher
 from airflow_kafka_offsets.staging.rows import TargetColumns
@@ -80,7 +80,7 @@ class LoadContext:
     :param columns: of a decoded row, with those that say which record it came from
     :param target: the columns of the target
     :param recipe: how rows are made; its fingerprint is a hash of everything that decides which rows a range becomes
-    :param unknown_rows: looks for rows in the target that the state tables do not know
+    :param checks: of the target, which a load makes once
     :param on_commit: called after each commit
     :param replace: whether a commit first removes what earlier batches wrote of the same offsets
     """
@@ -94,7 +94,7 @@ class LoadContext:
     columns: pa.Schema
     target: TargetColumns
     recipe: Recipe
-    unknown_rows: UnknownRows
+    checks: TargetChecks
     on_commit: OnCommit | None = None
     replace: bool = False
     connections: Connections = field(default_factory=dict, repr=False)  # hold secrets, too
@@ -137,7 +137,7 @@ class LoadContext:
             columns=columns,
             target=pipeline.sink.prepare(engine, pipeline.result_columns(columns), may_grow=pipeline.adds_columns),
             recipe=Recipe(pipeline.sink.name, pipeline.transform_name, pipeline.fingerprint(columns)),
-            unknown_rows=UnknownRows(pipeline.sink, ledger.tables.offset_batches),
+            checks=TargetChecks(ledger, pipeline.sink, pipeline.adds_columns),
             on_commit=on_commit,
             replace=replace,
             connections=connections or {},

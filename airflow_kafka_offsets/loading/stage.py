@@ -115,7 +115,7 @@ def begin_attempt(context: LoadContext, claim: Claim, batch: Batch) -> Attempt:
     pipeline = context.pipeline
     with context.ledger.connect() as conn:
         # It saves a Spark application whose result could not be committed.
-        context.unknown_rows.refuse(conn, batch.batch_id)
+        context.checks.refuse_unknown_rows(conn, batch.batch_id)
     directory = create_directory(batch.batch_id, pipeline.staging_dir)
     job = make_job(context, claim.kind, batch, directory)
     writes_target = isinstance(pipeline.sink, FileSink)

@@ -8,8 +8,9 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets import SqlTable
-from airflow_kafka_offsets.exceptions import FencedError, OlderLedgerError
+from airflow_kafka_offsets.exceptions import FencedError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.loading.context import Commit
 from airflow_kafka_offsets.spark.job import StageJob
 from tests.support.clients import Kafka, produce
 from tests.support.inline import InlineLauncher
@@ -80,25 +81,46 @@ class TestOlderLedger:
             (2, 5),
         ]
 
-    def test_a_load_looks_at_its_table_once(
+    def test_a_load_checks_its_table_once(
         self, inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         looked: list[int] = []
-        look = SqlTable.refuse_unknown_rows
+        prepared: list[SqlTable] = []
+        look, prepare = SqlTable.refuse_unknown_rows, SqlTable.prepare
 
-        def counted(sink: SqlTable, conn: sa.Connection, batches: sa.Table, batch_id: int) -> None:
+        def looks(sink: SqlTable, conn: sa.Connection, batches: sa.Table, batch_id: int) -> None:
             looked.append(batch_id)
             look(sink, conn, batches, batch_id)
 
-        monkeypatch.setattr(SqlTable, "refuse_unknown_rows", counted)
+        def prepares(sink: SqlTable, *args: Any, **kwargs: Any) -> Any:
+            prepared.append(sink)
+            return prepare(sink, *args, **kwargs)
+
+        monkeypatch.setattr(SqlTable, "refuse_unknown_rows", looks)
+        monkeypatch.setattr(SqlTable, "prepare", prepares)
         name = topic()
         produce(inline_loader.kafka, name, names(0, 9))
 
         assert inline_loader(name, max_records=3).batches == (1, 2, 3)
         assert looked == [1]
+        # As the load begins, and when the rows of its first batch are staged.
+        assert len(prepared) == 2
         produce(inline_loader.kafka, name, names(9, 1))
         inline_loader(name)
         assert looked == [1, 4]
+        assert len(prepared) == 4
+
+    def test_a_table_that_changes_within_a_load_is_found_out(self, inline_loader: Loader, topic: TopicFactory) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 6))
+
+        def rename(_: Commit) -> None:
+            with inline_loader.engine.begin() as conn:
+                conn.exec_driver_sql("ALTER TABLE target RENAME COLUMN name TO title")
+
+        with pytest.raises(TargetError, match="name"):
+            inline_loader(name, max_records=3, on_commit=rename)
+        assert ids(inline_loader) == list(range(3))
 
     def test_state_that_is_restored_within_a_load_takes_the_group_from_it(
         self, inline_loader: Loader, topic: TopicFactory
