@@ -13,6 +13,7 @@ The last two are owed: whoever next has the sink at hand pays, before it plans a
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import fields
 from typing import NamedTuple
 
@@ -74,6 +75,17 @@ def published_reads(ledger: Ledger, batch_id: int) -> dict[TopicPartition, Range
     )
     with ledger.connect() as conn:
         return {TopicPartition(*row[:2]): RangeRead(*row[2:]) for row in conn.execute(query)}
+
+
+def published_batches(ledger: Ledger, batch_ids: Iterable[int]) -> tuple[int, ...]:
+    """Return those of some batches whose rows a target which commits elsewhere has by right: they are committed, or are about to be."""
+    batches = ledger.tables.offset_batches.c
+    is_published = sa.or_(
+        batches.state == "committed", sa.and_(batches.state.in_(OPEN_STATES), batches.publishing_at.is_not(None))
+    )
+    query = sa.select(batches.batch_id).where(batches.batch_id.in_(list(batch_ids)), is_published)
+    with ledger.connect() as conn:
+        return tuple(conn.scalars(query.order_by(batches.batch_id)))
 
 
 def may_have_replaced(tables: Tables) -> sa.ColumnElement[bool]:

@@ -67,6 +67,7 @@ def batch_records(snapshot: Snapshot) -> Iterator[BatchRecord]:
             has_transform,
             batches.row_count,
             takes_span,
+            batches.publishing_at.is_not(None).label("is_publishing"),
             batches.outputs,
         ),
         "ranges": of_group.add_columns(*ranges.c).join(ranges, ranges.c.batch_id == batches.batch_id),

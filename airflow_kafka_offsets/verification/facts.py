@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from airflow_kafka_offsets.core.history import REWIND_KINDS
@@ -55,6 +55,7 @@ class BatchRecord:
     :param row_count: the number of rows that it wrote, by the history
     :param takes_span: whether it took, and replaced, only the records of a span of time, and not all of its ranges
     :param replaced: what was removed of its output since, by partition
+    :param is_publishing: whether a target that commits elsewhere may have its rows: those of an abandoned batch are to be taken back
     :param outputs: of several targets, the rows that it has in each of them by now
     :param after: later batches whose output it removed: a replay may be committed after them
     """
@@ -66,6 +67,7 @@ class BatchRecord:
     has_transform: bool = False
     row_count: int | None = None
     takes_span: bool = False
+    is_publishing: bool = False
     ranges: tuple[LoadedRange, ...] = ()
     gaps: tuple[Gap, ...] = ()
     rows: tuple[RowCount, ...] = ()
@@ -120,6 +122,8 @@ class Coverage:
     :param open_batch: the batch that is planned or staged, and proves nothing yet
     :param output_checked: False where the rows of the target do not say which batch they are of, and were not looked at
     :param reread: the number of records in Kafka that were compared with the target; None where Kafka was not read
+    :param published: batches that a target which commits elsewhere has, and which the state tables did not know as committed; their rows
+        are not counted
     """
 
     group_id: str
@@ -132,6 +136,7 @@ class Coverage:
     open_batch: int | None
     output_checked: bool
     reread: int | None = None
+    published: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
@@ -149,6 +154,9 @@ class Coverage:
             texts.append(f"{count(self.reread, 'record')} read again from Kafka")
         if self.open_batch is not None:
             texts.append(f"batch {self.open_batch} is open")
+        if self.published:
+            batches = f"batch{'es' if len(self.published) > 1 else ''} {', '.join(map(str, self.published))}"
+            texts.append(f"the target has the rows of {batches} already, which the load commits, or its next run")
         return ", ".join(texts)
 
 
@@ -191,6 +199,7 @@ class Findings:
 
     :param violations: in the order of the history; empty where everything is as it has to be
     :param spans: what can be compared with Kafka record by record
+    :param uncommitted: the violations among them that are rows of batches which are not committed, by batch
     """
 
     violations: list[Violation] = field(default_factory=list)
@@ -202,6 +211,7 @@ class Findings:
     gaps: int = 0
     open_batch: int | None = None
     spans: list[Span] = field(default_factory=list)
+    uncommitted: dict[int, Violation] = field(default_factory=dict)
 
     def add_violation(
         self, text: str, tp: TopicPartition | None = None, offset: int | None = None, batch_id: int | None = None
@@ -209,3 +219,8 @@ class Findings:
         """Add a violation; its text begins with the partition."""
         topic, partition = tp or (None, None)
         self.violations.append(Violation(f"{tp}: {text}" if tp else text, topic, partition, offset, batch_id))
+
+    def without(self, published: Collection[int]) -> list[Violation]:
+        """Return the violations but those that are rows of some batches."""
+        left_out = [violation for batch_id, violation in self.uncommitted.items() if batch_id in published]
+        return [violation for violation in self.violations if violation not in left_out]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from airflow_kafka_offsets.core.history import OPEN_STATES
 from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.sinks.sink import Detail, RowCount
 from airflow_kafka_offsets.verification.facts import BatchRecord, Findings, LoadedRange
@@ -27,6 +28,8 @@ class RowCounts:
         not_ours = ": this package did not write them"
         if batch.state is None:
             why = "which the state tables do not know: these are older than the rows, or not those that the rows were loaded with"
+        elif batch.state == "abandoned" and batch.is_publishing:
+            why = "which was published and is abandoned: the next load of the group takes them back"
         elif batch.state != "committed":
             why = f"which is {batch.state} and not committed{not_ours}"
         elif batch.is_rewind:
@@ -40,6 +43,8 @@ class RowCounts:
             if counts:
                 wrong = f"{where} holds {_total(counts):,} {what} of batch {batch.batch_id}, {why}. Their records may be loaded again"
                 self.findings.add_violation(wrong, counts[0].topic_partition, counts[0].first, batch.batch_id)
+                if counts is batch.rows and batch.state in (None, *OPEN_STATES):
+                    self.findings.uncommitted[batch.batch_id] = self.findings.violations[-1]
 
     def check_rows(self, batch: BatchRecord) -> None:
         """Check that the target holds exactly the rows that a committed batch wrote, and no later batch replaced."""

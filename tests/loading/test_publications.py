@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets import Sql, replay
-from airflow_kafka_offsets.exceptions import OlderLedgerError
+from airflow_kafka_offsets.exceptions import OlderLedgerError, VerificationError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.installation import installation_id
 from airflow_kafka_offsets.ledger.overview import between_commits, groups
@@ -19,6 +19,7 @@ from airflow_kafka_offsets.letters.replay import replay_letters
 from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
+from airflow_kafka_offsets.verification.facts import Coverage
 from airflow_kafka_offsets.verification.verify import verify
 from tests.support import fixtures
 from tests.support.archive import ArchivedRows
@@ -78,8 +79,11 @@ class Group:
         with self.sink.database().connect() as conn:
             return sorted((batch, offset) for batch, _, offset in ArchivedRows(self.sink, conn).places())
 
+    def verified(self) -> Coverage:
+        return verify("loader", sink=self.sink, engine=self.loader.engine, kafka_config=self.loader.config)
+
     def proved(self) -> tuple[int, int]:
-        coverage = verify("loader", sink=self.sink, engine=self.loader.engine, kafka_config=self.loader.config)
+        coverage = self.verified()
         assert rows(self.loader.engine, "SELECT count(*) FROM offset_batches WHERE publishing_at IS NOT NULL") == [(0,)]
         return coverage.rows, coverage.dead_letters
 
@@ -184,6 +188,26 @@ def test_what_is_between_two_commits_is_shown(group: Group) -> None:
         (row,) = groups(conn, Tables.of())
         assert between_commits(conn, Tables.of()) == {}
     assert row["between_commits"] is None
+
+
+def test_verify_knows_what_is_between_two_commits(group: Group) -> None:
+    group.load(run=TaskRun("first"))
+    produce(group.loader.kafka, group.orders, names(6, 2))
+    group.dying_load("after")
+
+    coverage = group.verified()
+    assert (coverage.rows, coverage.open_batch, coverage.published) == (5, 2, (2,))
+    assert coverage.text.endswith("the target has the rows of batch 2 already, which the load commits, or its next run")
+
+    abandon_batch("loader", 2, engine=group.loader.engine)
+    with pytest.raises(
+        VerificationError, match="2 rows of batch 2, which was published and is abandoned: the next load"
+    ):
+        group.verified()
+
+    group.load()
+    assert group.verified().published == ()
+    assert group.proved() == (7, 1)
 
 
 def test_rows_that_a_rewind_replaces_go_after_its_commit_or_with_the_next_load(group: Group) -> None:

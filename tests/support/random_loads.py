@@ -114,7 +114,7 @@ class Machine(RandomTopic):
         assert WORLD is not None
         name = f"target_{self.group}"
         self.target = Target.make(WORLD.kind, self.engine, self.directory, name)
-        if WORLD.kind != "table":
+        if WORLD.kind not in ("table", "two tables"):
             return
         table = created_table(name, None, row_columns(COLUMNS))
         table.append_constraint(sa.CheckConstraint("name <> 'refused'"))

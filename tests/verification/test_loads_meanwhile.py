@@ -1,0 +1,42 @@
+"""Loads that go on while a target is verified that commits before the state tables do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.verification.verify import verify
+from tests.support.archive import ArchivedRows
+from tests.support.clients import Kafka, produce
+from tests.support.elsewhere import ElsewhereArchive
+from tests.support.loads import Loader, TopicFactory, names
+
+pytestmark = pytest.mark.server
+
+
+# In SQLite a reader would keep the load waiting.
+@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+def test_what_they_publish_is_no_violation(
+    kafka: Kafka, inline_loader: Loader, topic: TopicFactory, tmp_path: Path
+) -> None:
+    orders = topic()
+    archive = ElsewhereArchive("orders", path=str(tmp_path / "elsewhere.db"))
+    produce(kafka, orders, names(0, 5))
+    inline_loader(orders, sink=archive)
+
+    @dataclass(frozen=True)
+    class Busy(ElsewhereArchive):
+        """Has another batch before its rows are looked at."""
+
+        def rows(self, conn: sa.Connection) -> ArchivedRows:
+            produce(kafka, orders, names(5, 2))
+            assert inline_loader(orders, sink=archive).batches == (2,)
+            return super().rows(conn)
+
+    coverage = verify("loader", sink=Busy(**vars(archive)), engine=inline_loader.engine)
+    assert (coverage.rows, coverage.published) == (5, (2,))
+    coverage = verify("loader", sink=archive, engine=inline_loader.engine)
+    assert (coverage.rows, coverage.published) == (7, ())
