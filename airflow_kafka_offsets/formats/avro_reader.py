@@ -107,14 +107,26 @@ class AvroReader:
     def _read_single(self, value: bytes) -> dict[str, Any]:
         import fastavro
 
-        read, stream = fastavro.schemaless_reader, io.BytesIO(value)
+        read = fastavro.schemaless_reader
         if self._is_recursive and len(value) > _SHALLOW_BYTES:
             # The same in Python, which has a limit of its own for functions that call themselves.
             from fastavro._read_py import schemaless_reader as read
-        row: Any = read(stream, self._parsed, None)
-        if rest := len(value) - stream.tell():
-            raise UnreadableError(f"{rest} bytes follow it")
-        return cast("dict[str, Any]", row)
+
+        def whole(text_errors: str) -> dict[str, Any]:
+            stream = io.BytesIO(value)
+            row: Any = read(stream, self._parsed, None, handle_unicode_errors=text_errors)
+            if rest := len(value) - stream.tell():
+                raise UnreadableError(f"{rest} bytes follow it")
+            return cast("dict[str, Any]", row)
+
+        try:
+            return whole("strict")
+        except UnicodeDecodeError:
+            # The vectorized reader does not look into fields that are no columns. What is no text differs if it is replaced or left out.
+            replaced, left_out = whole("replace"), whole("ignore")
+            if any(repr(replaced.get(name)) != repr(left_out.get(name)) for name in self._columns):
+                raise
+            return replaced
 
     @cached_property
     def _in_file(self) -> list[str]:

@@ -66,3 +66,25 @@ def test_of_any_mix_each_record_comes_out_as_it_decodes_alone(batch: list[bytes]
     assert readable(own_columns(rows)) == readable([row for one in alone for row in own_columns(one.rows)])
     assert [record.row for record in bad] == [place for place, one in enumerate(alone) if one.bad]
     assert rows.num_rows + len(bad) == len(batch)
+
+
+def test_of_text_that_is_not_utf_8_only_that_of_columns_makes_a_record_bad() -> None:
+    schema = {
+        "type": "record",
+        "name": "order",
+        "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string"}],
+    }
+    # The number 7, and a text of one byte.
+    odd, cut = wire(1, b"\x0e\x02\xff"), wire(1, b"\x0e")
+
+    without = known({1: schema}, ddl="id BIGINT")
+    for batch in ([odd], [odd, cut]):
+        rows, bad = decoded(without, batch)
+        assert own_columns(rows) == [{"id": 7}]
+        assert [record.row for record in bad] == [1] * (len(batch) - 1)
+
+    with_name = known({1: schema}, ddl="id BIGINT, name STRING")
+    for batch in ([odd], [odd, cut]):
+        rows, bad = decoded(with_name, batch)
+        assert rows.num_rows == 0
+        assert [record.row for record in bad] == list(range(len(batch)))
