@@ -117,9 +117,14 @@ def begin_attempt(context: LoadContext, claim: Claim, batch: Batch) -> Attempt:
         # It saves a Spark application whose result could not be committed.
         context.checks.refuse_unknown_rows(conn, batch.batch_id)
     directory = create_directory(batch.batch_id, pipeline.staging_dir)
-    job = make_job(context, claim.kind, batch, directory)
-    writes_target = isinstance(pipeline.sink, FileSink)
-    earlier_uri = begin_staging(claim, batch, directory.uri, context.recipe, writes_target=writes_target)
+    try:
+        job = make_job(context, claim.kind, batch, directory)
+        writes_target = isinstance(pipeline.sink, FileSink)
+        earlier_uri = begin_staging(claim, batch, directory.uri, context.recipe, writes_target=writes_target)
+    except BaseException:
+        # No batch names it: a later attempt may have taken over.
+        remove_attempt(batch.batch_id, directory.uri, pipeline.staging_dir)
+        raise
     if earlier_uri is not None:
         # An earlier attempt was killed while it staged, or its files cannot be used.
         remove_attempt(batch.batch_id, earlier_uri, pipeline.staging_dir)
