@@ -38,15 +38,16 @@ _SETTINGS = {
     # A test that reads a missing topic has a mistake.
     "auto.create.topics.enable": "false",
     "delete.topic.enable": "true",
-    # Retention, compaction and deletion happen within seconds.
-    "log.retention.check.interval.ms": "500",
+    # Retention, compaction and deletion happen within seconds. A look at the retention is one at each of a thousand partitions.
+    "log.retention.check.interval.ms": "2000",
     "log.initial.task.delay.ms": "500",
     "log.segment.delete.delay.ms": "500",
     "log.cleaner.backoff.ms": "200",
     "log.cleaner.min.cleanable.ratio": "0.01",
     "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-    # Two cores are shared with Spark, Postgres and Airflow.
+    # Two cores are shared with Spark, Postgres and Airflow: no record into the metadata log twice a second where nothing happens.
+    "metadata.max.idle.interval.ms": "5000",
     "num.network.threads": "2",
     "num.io.threads": "4",
     "num.recovery.threads.per.data.dir": "2",
