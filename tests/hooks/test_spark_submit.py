@@ -133,19 +133,14 @@ SECRET_PROPERTIES = (
 class Application:
     """What is known of an application that `spark-submit` started.
 
-    :param secrets: the values of `SECRET_PROPERTIES`
-    :param found: what its driver saw, see :func:`all_that_the_driver_sees`; None without this transform
+    :param secrets: values of `SECRET_PROPERTIES`
+    :param found: what its driver saw, see :func:`all_that_the_driver_sees`; empty without this transform
     :param logs: the texts of its event log
     """
 
     secrets: list[str]
-    found: dict[str, Any] | None
+    found: dict[str, Any]
     logs: list[str]
-
-    @property
-    def seen(self) -> dict[str, Any]:
-        assert self.found is not None
-        return self.found
 
     def assert_no_secret_is_in_its_event_log(self) -> None:
         # Both properties are in the event log, and their values are not.
@@ -189,7 +184,7 @@ def submit(
         engine.dispose()
         postgres.give_back_database(database)
         texts = [file.read_text() for file in logs.rglob("*") if file.is_file()]
-        return Application(secrets, json.loads(row) if transform is not None else None, texts)
+        return Application(secrets, json.loads(row) if transform is not None else {}, texts)
 
     return submitted
 
@@ -227,7 +222,7 @@ def application(submit: Submit) -> Application:
 
 
 def test_spark_inherits_nothing_of_airflows_that_may_hold_secrets(application: Application) -> None:
-    inherited = application.seen["environment"]
+    inherited = application.found["environment"]
     assert {name for name in inherited if "AIRFLOW" in name} == {"AIRFLOW_HOME", "AIRFLOW_CTX_DAG_ID"}
     assert {name: inherited.get(name) for name in ("AWS_REGION", "OUR_REGION")} == {
         "AWS_REGION": "eu-central-1",
@@ -237,8 +232,8 @@ def test_spark_inherits_nothing_of_airflows_that_may_hold_secrets(application: A
 
 
 def test_properties_with_secrets_are_in_no_argument_variable_or_event_log(application: Application) -> None:
-    assert application.seen["properties"] == list(map(digest, application.secrets))
-    assert application.seen["seen"] == []
+    assert application.found["properties"] == list(map(digest, application.secrets))
+    assert application.found["seen"] == []
     application.assert_no_secret_is_in_its_event_log()
 
 
@@ -249,7 +244,7 @@ def test_properties_with_secrets_are_in_no_event_log_without_a_transform(submit:
 
 def test_java_options_of_the_users_own_come_last_and_win(application: Application) -> None:
     # The `java` of the tests adds an option of its own, before these.
-    assert application.seen["compilers"][-3:] == [f"-XX:TieredStopAtLevel={level}" for level in (1, 3, 2)]
+    assert application.found["compilers"][-3:] == [f"-XX:TieredStopAtLevel={level}" for level in (1, 3, 2)]
 
 
 def processes_with(argument: str) -> list[psutil.Process]:
