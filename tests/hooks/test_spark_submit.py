@@ -10,7 +10,9 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -21,6 +23,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
 from airflow_kafka_offsets.loading.load import load
 from devstack.kafka import KafkaBroker
+from devstack.postgres import PostgresServer
 from devstack.process import wait_until
 from devstack.topics import create_topic
 from tests.support.clients import produce
@@ -86,59 +89,15 @@ def test_a_task_that_is_stopped_leaves_no_process_and_no_secret(
     assert positions(postgres_loader.engine) == {}
 
 
-def environment_of_the_driver(rows: DataFrame) -> DataFrame:
-    """What the driver inherited, as names and values; a transform may import Airflow."""
+def all_that_the_driver_sees(rows: DataFrame) -> DataFrame:
+    """One row with what the driver inherited, the compilers of its JVM, and where the values of two properties are.
+
+    A transform may import Airflow.
+    """
     from airflow.configuration import AIRFLOW_HOME
     from pyspark.sql.functions import lit
 
     assert os.environ["AIRFLOW_HOME"] == AIRFLOW_HOME
-    return rows.withColumn("name", lit(json.dumps(dict(os.environ))))
-
-
-def test_spark_inherits_nothing_of_airflows_that_may_hold_secrets(
-    monkeypatch: pytest.MonkeyPatch, kafka: KafkaBroker, postgres_engine: sa.Engine, topic: TopicFactory
-) -> None:
-    connect(monkeypatch, host="local[1]")
-    for name in (
-        "AIRFLOW_VAR_TOKEN",
-        "AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__SENTINEL_KWARGS",
-        "AIRFLOW__CORE__FERNET_KEY",
-        "AIRFLOW__LOGGING__REMOTE_TASK_HANDLER_KWARGS",
-        "AIRFLOW__OPENSEARCH__PASSWORD",
-        "AIRFLOW__SENTRY__SENTRY_DSN",
-        "AIRFLOW__SMTP__SMTP_PASSWORD",
-        "AIRFLOW__WEBSERVER__SECRET_KEY",
-        "AIRFLOW__WORKERS__SECRETS_BACKEND_KWARGS",
-        "_AIRFLOW_WWW_USER_PASSWORD",
-        "__AIRFLOW_SUPERVISOR_FD",
-    ):
-        monkeypatch.setenv(name, '{"canary-5e": 1}')
-    for name in ("DATABASE_URL", "OUR_TOKEN", "SLACK_WEBHOOK"):
-        monkeypatch.setenv(name, "canary-5e of somebody else")
-    monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "orders")
-    monkeypatch.setenv("AWS_REGION", "eu-central-1")
-    monkeypatch.setenv("OUR_REGION", "north")
-    monkeypatch.setenv("AIRFLOW__KAFKA_OFFSETS__SPARK_ENVIRONMENT", "OUR_R*")
-    name = topic()
-    produce(kafka, name, names(0, 1))
-
-    transform = f"{__name__}.{environment_of_the_driver.__name__}"
-    Loader(kafka, postgres_engine, SparkSubmitLauncher("spark_default"))(name, transform=transform)
-
-    ((inherited,),) = rows(postgres_engine, "SELECT name FROM target")
-    found = json.loads(inherited)
-    assert {name for name in found if "AIRFLOW" in name} == {"AIRFLOW_HOME", "AIRFLOW_CTX_DAG_ID"}
-    assert {name: found.get(name) for name in ("AWS_REGION", "OUR_REGION")} == {
-        "AWS_REGION": "eu-central-1",
-        "OUR_REGION": "north",
-    }
-    assert [name for name, value in found.items() if "canary-5e" in value] == []
-
-
-def all_that_is_seen_of_processes(rows: DataFrame) -> DataFrame:
-    """Digests of what the driver knows of two properties, and every argument and variable of a process that holds one."""
-    from pyspark.sql.functions import lit
-
     context = rows.sparkSession.sparkContext
     properties = [context.getConf().get(name) for name in SECRET_PROPERTIES]
     assert all(properties)
@@ -148,8 +107,16 @@ def all_that_is_seen_of_processes(rows: DataFrame) -> DataFrame:
     for process in psutil.process_iter(["cmdline", "environ"]):
         texts = [*(process.info["cmdline"] or []), *(process.info["environ"] or {}).values()]
         seen += [text for text in texts for secret in properties if str(secret) in text]
-    # Not the values: they would be in the query, and that is in the event log.
-    return rows.withColumn("name", lit(json.dumps([list(map(digest, properties)), list(map(digest, seen))])))
+    java = psutil.Process().parent()
+    assert java is not None
+    found = {
+        "environment": dict(os.environ),
+        "compilers": [option for option in java.cmdline() if option.startswith("-XX:TieredStopAtLevel")],
+        # Not the values: they would be in the query, and that is in the event log.
+        "properties": list(map(digest, properties)),
+        "seen": list(map(digest, seen)),
+    }
+    return rows.withColumn("name", lit(json.dumps(found)))
 
 
 def digest(text: str | None) -> str:
@@ -162,72 +129,122 @@ SECRET_PROPERTIES = (
 )
 
 
-@pytest.mark.parametrize("transform", [all_that_is_seen_of_processes, pytest.param(None, marks=pytest.mark.long)])
-def test_properties_with_secrets_are_in_no_argument_variable_or_event_log(
-    monkeypatch: pytest.MonkeyPatch,
-    kafka: KafkaBroker,
-    postgres_engine: sa.Engine,
-    topic: TopicFactory,
-    tmp_path: Path,
-    transform: Callable[[DataFrame], DataFrame] | None,
-) -> None:
-    connect(monkeypatch, host="local[1]")
-    secrets = [uuid.uuid4().hex for _ in SECRET_PROPERTIES]
-    conf = {
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.dir": tmp_path.as_uri(),
-        "spark.eventLog.compress": "false",
+@dataclass(frozen=True)
+class Application:
+    """What is known of an application that `spark-submit` started.
+
+    :param secrets: values of `SECRET_PROPERTIES`
+    :param found: what its driver saw, see :func:`all_that_the_driver_sees`; empty without this transform
+    :param logs: the texts of its event log
+    """
+
+    secrets: list[str]
+    found: dict[str, Any]
+    logs: list[str]
+
+    def assert_no_secret_is_in_its_event_log(self) -> None:
+        # Both properties are in the event log, and their values are not.
+        assert [name for name in SECRET_PROPERTIES if not any(name in text for text in self.logs)] == []
+        assert [secret for secret in self.secrets if any(secret in text for text in self.logs)] == []
+
+
+Submit = Callable[[str | None], Application]
+
+
+@pytest.fixture(scope="module")
+def submit(
+    broker: KafkaBroker,
+    postgres: PostgresServer,
+    _unique_name: Callable[[str], str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Submit:
+    """Has one record loaded by an application whose properties and whose task's environment hold secrets."""
+
+    def submitted(transform: str | None) -> Application:
+        logs = tmp_path_factory.mktemp("event-log")
+        secrets = [uuid.uuid4().hex for _ in SECRET_PROPERTIES]
+        conf = {
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": logs.as_uri(),
+            "spark.eventLog.compress": "false",
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=2",
+            **dict(zip(SECRET_PROPERTIES, secrets, strict=True)),
+        }
+        name, database = _unique_name("topic"), postgres.borrow_database(_unique_name("database"))
+        create_topic(broker.bootstrap_servers, name, 1, {})
+        produce(broker, name, names(0, 1))
+        engine = sa.create_engine(postgres.url(database), hide_parameters=True)
+        with pytest.MonkeyPatch.context() as task:
+            connect(task, host="local[1]")
+            for variable, value in VARIABLES.items():
+                task.setenv(variable, value)
+            loader = Loader(broker, engine, SparkSubmitLauncher("spark_default", conf=conf))
+            assert loader(name, transform=transform).rows == 1
+        ((row,),) = rows(engine, "SELECT name FROM target")
+        engine.dispose()
+        postgres.give_back_database(database)
+        texts = [file.read_text() for file in logs.rglob("*") if file.is_file()]
+        return Application(secrets, json.loads(row) if transform is not None else {}, texts)
+
+    return submitted
+
+
+VARIABLES = {
+    **dict.fromkeys(
+        (
+            "AIRFLOW_VAR_TOKEN",
+            "AIRFLOW__CELERY_BROKER_TRANSPORT_OPTIONS__SENTINEL_KWARGS",
+            "AIRFLOW__CORE__FERNET_KEY",
+            "AIRFLOW__LOGGING__REMOTE_TASK_HANDLER_KWARGS",
+            "AIRFLOW__OPENSEARCH__PASSWORD",
+            "AIRFLOW__SENTRY__SENTRY_DSN",
+            "AIRFLOW__SMTP__SMTP_PASSWORD",
+            "AIRFLOW__WEBSERVER__SECRET_KEY",
+            "AIRFLOW__WORKERS__SECRETS_BACKEND_KWARGS",
+            "_AIRFLOW_WWW_USER_PASSWORD",
+            "__AIRFLOW_SUPERVISOR_FD",
+        ),
+        '{"canary-5e": 1}',
+    ),
+    **dict.fromkeys(("DATABASE_URL", "OUR_TOKEN", "SLACK_WEBHOOK"), "canary-5e of somebody else"),
+    "AIRFLOW_CTX_DAG_ID": "orders",
+    "AWS_REGION": "eu-central-1",
+    "OUR_REGION": "north",
+    "AIRFLOW__KAFKA_OFFSETS__SPARK_ENVIRONMENT": "OUR_R*",
+    "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=3",
+}
+
+
+@pytest.fixture(scope="module")
+def application(submit: Submit) -> Application:
+    """One for all that can be asked of the same."""
+    return submit(f"{__name__}.{all_that_the_driver_sees.__name__}")
+
+
+def test_spark_inherits_nothing_of_airflows_that_may_hold_secrets(application: Application) -> None:
+    inherited = application.found["environment"]
+    assert {name for name in inherited if "AIRFLOW" in name} == {"AIRFLOW_HOME", "AIRFLOW_CTX_DAG_ID"}
+    assert {name: inherited.get(name) for name in ("AWS_REGION", "OUR_REGION")} == {
+        "AWS_REGION": "eu-central-1",
+        "OUR_REGION": "north",
     }
-    launcher = SparkSubmitLauncher("spark_default", conf={**conf, **dict(zip(SECRET_PROPERTIES, secrets, strict=True))})
-    name = topic()
-    produce(kafka, name, names(0, 1))
-
-    path = f"{__name__}.{transform.__name__}" if transform is not None else None
-    Loader(kafka, postgres_engine, launcher)(name, transform=path)
-
-    if transform is not None:
-        ((found,),) = rows(postgres_engine, "SELECT name FROM target")
-        assert json.loads(found) == [list(map(digest, secrets)), []]
-    logs = [file.read_text() for file in tmp_path.rglob("*") if file.is_file()]
-    # Both properties are in the event log, and their values are not.
-    assert [name for name in SECRET_PROPERTIES if not any(name in text for text in logs)] == []
-    assert [secret for secret in secrets if any(secret in text for text in logs)] == []
+    assert [name for name, value in inherited.items() if "canary-5e" in value] == []
 
 
-def test_java_options_of_the_users_own_come_last_and_win(
-    monkeypatch: pytest.MonkeyPatch, kafka: KafkaBroker, postgres_engine: sa.Engine, topic: TopicFactory
-) -> None:
-    connect(monkeypatch, host="local[1]")
-    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=3")
-    conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
-    launcher = SparkSubmitLauncher("spark_default", conf=conf, name=f"options-{uuid.uuid4().hex}")
-    name = topic()
-    produce(kafka, name, names(0, 10))
-    found: list[str] = []
+def test_properties_with_secrets_are_in_no_argument_variable_or_event_log(application: Application) -> None:
+    assert application.found["properties"] == list(map(digest, application.secrets))
+    assert application.found["seen"] == []
+    application.assert_no_secret_is_in_its_event_log()
 
-    def look() -> None:
-        wait_until(lambda: options_of(launcher.name), 60, "Spark's JVM")
-        found.extend(options_of(launcher.name))
 
-    looker = threading.Thread(target=look)
-    looker.start()
-    result = Loader(kafka, postgres_engine, launcher)(name)
-    looker.join()
+@pytest.mark.long
+def test_properties_with_secrets_are_in_no_event_log_without_a_transform(submit: Submit) -> None:
+    submit(None).assert_no_secret_is_in_its_event_log()
 
-    assert result.rows == 10
+
+def test_java_options_of_the_users_own_come_last_and_win(application: Application) -> None:
     # The `java` of the tests adds an option of its own, before these.
-    assert found[-3:] == [f"-XX:TieredStopAtLevel={level}" for level in (1, 3, 4)]
-
-
-def options_of(name: str) -> list[str]:
-    """All that the driver's JVM is told of its compilers. The JVM that makes its command line, before it, has another class."""
-    return [
-        option
-        for process in processes_with(name)
-        if "org.apache.spark.launcher.Main" not in process.info["cmdline"]
-        for option in process.info["cmdline"]
-        if option.startswith("-XX:TieredStopAtLevel")
-    ]
+    assert application.found["compilers"][-3:] == [f"-XX:TieredStopAtLevel={level}" for level in (1, 3, 2)]
 
 
 def processes_with(argument: str) -> list[psutil.Process]:

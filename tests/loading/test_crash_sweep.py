@@ -38,6 +38,22 @@ DECIDED = {"after COMMIT", IN_THE_WIRE, "before clean-up", "during clean-up"}
 DAILY_IN_A_RETRY = {"after some slices are staged", "inside the transaction", "after COMMIT"}
 """Points at which a retry is killed every day; in the first try all are, and `make soak` has them all for both."""
 
+DAILY_FOR_THE_NEXT_RUN = {"after some slices are staged"}
+"""Points after which a run of its own, rather than a retry, takes over every day: it finds files, and a lease that has to end."""
+
+DAILY_ON_MARIADB = {"first-try", "committed"}
+"""Cases with a proxy that MariaDB has every day; Postgres has all of them, and `make soak` has them all for both."""
+
+
+def on_both_servers(*cases: str) -> list[object]:
+    """Each case with each server."""
+    return [
+        pytest.param(server, case, marks=[pytest.mark.long] if long else [])
+        for server in ("postgresql", "mariadb")
+        for case in cases
+        for long in (server == "mariadb" and case not in DAILY_ON_MARIADB,)
+    ]
+
 
 class Server(NamedTuple):
     """Loads into a database server, and a proxy in front of it."""
@@ -61,7 +77,7 @@ def load(loader: Loader, orders: str, tmp_path: Path) -> Load:
     return Load(url, loader.kafka.bootstrap_servers, (orders,), RUN, options)
 
 
-@pytest.fixture(params=["postgresql", "mariadb"])
+@pytest.fixture
 def server(request: pytest.FixtureRequest) -> Server:
     """A database that is reached over a network."""
     if request.param == "postgresql":
@@ -128,7 +144,13 @@ def test_a_load_that_is_killed_is_finished_by_the_next_try(loader: Loader, load:
     finish(loader, load, replace(RUN, try_number=tries + 1))
 
 
-@pytest.mark.parametrize("point", ["after some slices are staged", "inside the transaction", "during clean-up"])
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(point, marks=[] if point in DAILY_FOR_THE_NEXT_RUN else [pytest.mark.long])
+        for point in ("after some slices are staged", "inside the transaction", "during clean-up")
+    ],
+)
 def test_a_load_that_is_killed_is_finished_by_the_next_run(loader: Loader, load: Load, point: str) -> None:
     from datetime import timedelta
 
@@ -144,9 +166,9 @@ def through_a_proxy(server: Server, load: Load) -> Iterator[tuple[DatabaseProxy,
         yield proxy, replace(load, url=url)
 
 
-@pytest.mark.parametrize("tries", [1, 2], ids=["first-try", "retry"])
-def test_a_load_that_is_killed_before_it_learns_of_its_commit(server: Server, server_load: Load, tries: int) -> None:
-    load = server_load
+@pytest.mark.parametrize(("server", "case"), on_both_servers("first-try", "retry"), indirect=["server"])
+def test_a_load_that_is_killed_before_it_learns_of_its_commit(server: Server, server_load: Load, case: str) -> None:
+    load, tries = server_load, 1 if case == "first-try" else 2
     if tries == 2:
         killed(load, "while a slice is read")
         load = replace(load, run=replace(RUN, try_number=2))
@@ -164,8 +186,9 @@ def test_a_load_that_is_killed_before_it_learns_of_its_commit(server: Server, se
     finish(server.loader, load, replace(RUN, try_number=tries + 1))
 
 
-@pytest.mark.parametrize("committed", [True, False], ids=["committed", "not-committed"])
-def test_an_unknown_outcome_is_decided_from_the_ledger(server: Server, server_load: Load, committed: bool) -> None:
+@pytest.mark.parametrize(("server", "case"), on_both_servers("committed", "not-committed"), indirect=["server"])
+def test_an_unknown_outcome_is_decided_from_the_ledger(server: Server, server_load: Load, case: str) -> None:
+    committed = case == "committed"
     with (
         through_a_proxy(server, server_load) as (proxy, proxied),
         DyingLoad(proxied, "inside the transaction") as one,
@@ -189,7 +212,10 @@ def test_an_unknown_outcome_is_decided_from_the_ledger(server: Server, server_lo
     finish(server.loader, server_load, replace(RUN, try_number=2))
 
 
-def test_the_ledger_that_cannot_be_asked_leaves_the_outcome_to_the_next_try(server: Server, server_load: Load) -> None:
+@pytest.mark.parametrize(("server", "case"), on_both_servers("unknown"), indirect=["server"])
+def test_the_ledger_that_cannot_be_asked_leaves_the_outcome_to_the_next_try(
+    server: Server, server_load: Load, case: str
+) -> None:
     with (
         through_a_proxy(server, server_load) as (proxy, proxied),
         DyingLoad(proxied, "inside the transaction") as one,

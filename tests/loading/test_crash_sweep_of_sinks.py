@@ -24,17 +24,25 @@ RUN = TaskRun("run-1", "dag", "task", -1, 1)
 COUNT = 30
 IN_THE_WIRE = "after COMMIT, its answer lost"  # needs a proxy
 DECIDED = {"after COMMIT", "before clean-up", "during clean-up"}
+WHILE_STAGING = "after some slices are staged"
 BETWEEN = "inside the transaction"
 """Where the process stands between the two commits, if there are two."""
 
-DAILY = {("after some slices are staged", 1), (BETWEEN, 2)}
+DAILY = {(WHILE_STAGING, 1), (BETWEEN, 2)}
 """Points and tries that are swept every day; `make soak` sweeps the others."""
+
+STAGED_LIKE_ANOTHER = {"iceberg-positions", "iceberg-rest", "iceberg-upsert"}
+"""Kinds whose files are those of `iceberg-elsewhere`, which is killed while it stages them every day."""
+
+
+def is_daily(kind: str, point: str, tries: int) -> bool:
+    return (point, tries) in DAILY and not (point == WHILE_STAGING and kind in STAGED_LIKE_ANOTHER)
 
 
 def cases() -> list[object]:
     """Every kind with every point, in the first try and in a retry."""
     return [
-        pytest.param(kind.name, point, tries, marks=[] if (point, tries) in DAILY else [pytest.mark.long])
+        pytest.param(kind.name, point, tries, marks=[] if is_daily(kind.name, point, tries) else [pytest.mark.long])
         for kind in (KINDS | UPSERTS).values()
         if kind.name != "table"
         for point in (POINTS | PUBLISHING_POINTS if kind.commits_elsewhere else POINTS)

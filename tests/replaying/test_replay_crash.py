@@ -103,7 +103,11 @@ def test_a_try_that_wakes_after_a_later_one_changes_nothing(
     assert_replayed_once(inline_loader, replacing)
 
 
-@WAYS
+# What is replayed into the group's own table is what could get in the way of the load.
+@pytest.mark.parametrize(
+    ("table", "replacing"),
+    [pytest.param("elsewhere", False, id="append", marks=pytest.mark.long), pytest.param("target", True, id="replace")],
+)
 @pytest.mark.broker
 def test_beside_a_load_that_is_at_work(
     inline_loader: Loader, orders: str, tmp_path: Path, table: str, replacing: bool

@@ -50,17 +50,32 @@ def test_R01_a_preview_stores_nothing(rewinder: Rewinder, topic: TopicFactory) -
     rewinder.prove()
 
 
-@pytest.mark.parametrize("replace", [False, True], ids=["add", "replace"])
+SCENARIOS = {
+    "R03-to-earliest": ("to-earliest", None, 0, ""),
+    "R04-to-latest": ("to-latest", None, 200, ""),
+    "R05-to-current": ("to-current", None, 100, ""),
+    "R07-shift-forward": ("shift-by", 50, 150, ""),
+    "R07-shift-back": ("shift-by", -50, 50, ""),
+    "R08-clamped-to-beginning": ("shift-by", -150, 0, "clamped: -50 is before the beginning offset"),
+    "R09-clamped-to-end": ("shift-by", 150, 200, "clamped: 250 is beyond the end offset"),
+}
+ON_THE_BROKER = {"R03-to-earliest", "R04-to-latest", "R07-shift-back"}
+DAILY_WITHOUT_REPLACING = {"R03-to-earliest", "R07-shift-back", "R07-shift-forward"}
+"""Scenarios that are added to every day; all are with `replace`, which also reads on from there, and `make soak` has them all for both."""
+
+
 @pytest.mark.parametrize(
-    ("name", "value", "offset", "note"),
+    ("name", "value", "offset", "note", "replace"),
     [
-        pytest.param("to-earliest", None, 0, "", id="R03-to-earliest", marks=pytest.mark.broker),
-        pytest.param("to-latest", None, 200, "", id="R04-to-latest", marks=pytest.mark.broker),
-        pytest.param("to-current", None, 100, "", id="R05-to-current"),
-        pytest.param("shift-by", 50, 150, "", id="R07-shift-forward"),
-        pytest.param("shift-by", -50, 50, "", id="R07-shift-back", marks=pytest.mark.broker),
-        pytest.param("shift-by", -150, 0, "clamped: -50 is before the beginning offset", id="R08-clamped-to-beginning"),
-        pytest.param("shift-by", 150, 200, "clamped: 250 is beyond the end offset", id="R09-clamped-to-end"),
+        pytest.param(
+            *scenario,
+            replace,
+            id=f"{case}-{'replace' if replace else 'add'}",
+            marks=[pytest.mark.broker] * (case in ON_THE_BROKER)
+            + [pytest.mark.long] * (not replace and case not in DAILY_WITHOUT_REPLACING),
+        )
+        for case, scenario in SCENARIOS.items()
+        for replace in (False, True)
     ],
 )
 def test_positions_move_and_the_next_load_reads_on_from_there(

@@ -36,7 +36,10 @@ from tests.support.pipelines import pipeline_and_options
 # Children are forked from a server that has imported everything and runs nothing: that takes milliseconds, and no thread or
 # Kafka client of the test's process is copied.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.support.dying_load"])
+# pyarrow imports pandas as soon as it makes an array of Python's values, and that takes longer than a whole load.
+_CONTEXT.set_forkserver_preload(
+    ["tests.support.dying_load", "pandas", "pyarrow.pandas_compat", "pyiceberg.io.pyarrow", "pyiceberg.catalog.sql"]
+)
 
 TIMEOUT = 60.0
 
@@ -48,10 +51,13 @@ for _name in (
     "pymysql",
     "sqlalchemy.dialects.mysql",
     "sqlalchemy.dialects.postgresql",
+    "sqlalchemy.dialects.sqlite",
+    "airflow_kafka_offsets.database.reflection",
+    "airflow_kafka_offsets.formats.json_decoder",
     "airflow_kafka_offsets.kafka.reader",
 ):
     import_module(_name)
-for _name in ("insert", "mysql_load", "postgres_copy", "column_types"):
+for _name in ("insert", "mysql_load", "new_columns", "postgres_copy", "column_types", "target", "upsert", "upsert_key"):
     import_module(f"airflow_kafka_offsets.sinks.sql.{_name}")
 _COLUMNS = Json("id BIGINT NOT NULL, name STRING")
 _COLUMNS.columns()

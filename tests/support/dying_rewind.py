@@ -56,26 +56,27 @@ class DyingRewind(dying_load.DyingLoad):
 
     It tells the statement that it stops before, then its result, or the error that ended it.
 
-    :param stop_at: the number of that statement, from 1 on; COMMIT is one, too
+    :param stop_at: the number of that statement, from 1 on; COMMIT is one, too. None is the first one after a COMMIT
     :param install: has other steps than statements stop, too
     """
 
-    def __init__(self, work: Work, stop_at: int, install: Callable[[Stop], None] | None = None) -> None:
+    def __init__(self, work: Work, stop_at: int | None, install: Callable[[Stop], None] | None = None) -> None:
         self._pipe, theirs = dying_load._CONTEXT.Pipe()
         self.process = dying_load._CONTEXT.Process(target=_main, args=(work, stop_at, install, theirs), daemon=True)
         self.process.start()
         theirs.close()
 
 
-def _main(work: Work, stop_at: int, install: Callable[[Stop], None] | None, pipe: Connection) -> None:
-    count = 0
+def _main(work: Work, stop_at: int | None, install: Callable[[Stop], None] | None, pipe: Connection) -> None:
+    count, committed = 0, False
 
     def stop(statement: str) -> None:
-        nonlocal count
+        nonlocal count, committed
         count += 1
-        if count == stop_at:
+        if count == stop_at or (committed and stop_at is None):
             pipe.send(statement)
             pipe.recv()
+        committed = committed or statement == "COMMIT"
 
     def before_statement(conn: object, cursor: object, statement: str, *_: object) -> None:
         stop(statement)

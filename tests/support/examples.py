@@ -6,7 +6,7 @@ from hypothesis import settings
 
 # Of a test that does not say how many it needs.
 _DEFAULT = 100
-_DAILY = 15
+_DAILY = 10
 
 
 def register_profiles(name: str) -> None:

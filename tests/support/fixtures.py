@@ -46,6 +46,7 @@ _SQLITE_IN_SOAK = {
     "loading/test_transforms": _ALL,
     "replaying/": _ALL,
     "rewinding/": _WITHOUT_THE_BROKER,
+    "rewinding/test_moved_positions": _ALL,
     "rewinding/test_kafka_tool": _ALL,
     "rewinding/test_rewind_crash": _ALL,
     "rewinding/test_rewind_races": _ALL,
@@ -106,6 +107,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if _SQLITE_IN_SOAK[beginning] is _ALL or not item.get_closest_marker("broker"):
             item.add_marker(pytest.mark.long)
+    items.sort(key=_server_of_few)
+
+
+# Fixtures that take seconds to start, and that few tests need. These tests come first: of the workers that share the tests, the one
+# that begins has them all, and the others start no such server.
+_SERVERS_OF_FEW = ("spark_connect", "secured_kafka", "spark_cluster")
+# What a module imports if its tests run commands of Airflow's, which one process of a session forks.
+_FORKS_AIRFLOW = ("WarmAirflowHome", "airflow_runs")
+
+
+def _server_of_few(item: pytest.Item) -> int:
+    """Return a number that is the same for tests with the same server, and the highest for those that need none of these."""
+    for number, name in enumerate(_SERVERS_OF_FEW):
+        if name in getattr(item, "fixturenames", ()):
+            return number
+    module = getattr(item, "module", None)
+    forks = any(hasattr(module, name) for name in _FORKS_AIRFLOW)
+    return len(_SERVERS_OF_FEW) if forks else len(_SERVERS_OF_FEW) + 1
 
 
 @pytest.fixture
