@@ -13,7 +13,7 @@ The last two are owed: whoever next has the sink at hand pays, before it plans a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.ledger.batch_rows import Batch, as_batch, change_open
 from airflow_kafka_offsets.ledger.claims import Claim
+from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import lock
 from airflow_kafka_offsets.ledger.installation import installation_id
 from airflow_kafka_offsets.ledger.positions import RangeRead, Reads, store_reads
@@ -33,6 +34,9 @@ from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output, Sink
 
 log = logging.getLogger(__name__)
+
+# Numbers in a query: databases have a limit.
+_AT_ONCE = 1_000
 
 
 def output_of(ledger: Ledger, sink: Sink, batch: Batch, kind: str, attempt: str = "") -> Output:
@@ -77,15 +81,30 @@ def published_reads(ledger: Ledger, batch_id: int) -> dict[TopicPartition, Range
         return {TopicPartition(*row[:2]): RangeRead(*row[2:]) for row in conn.execute(query)}
 
 
-def published_batches(ledger: Ledger, batch_ids: Iterable[int]) -> tuple[int, ...]:
-    """Return those of some batches whose rows a target which commits elsewhere has by right: they are committed, or are about to be."""
+class PublishedBatch(NamedTuple):
+    """A batch whose rows a target which commits elsewhere has by right."""
+
+    batch_id: int
+    group_id: str
+    is_committed: bool
+
+
+def published_batches(ledger: Ledger, target: str, batch_ids: Sequence[int]) -> list[PublishedBatch]:
+    """Return those of some batches that are committed into a target, or are about to be.
+
+    :param target: its name
+    """
     batches = ledger.tables.offset_batches.c
-    is_published = sa.or_(
-        batches.state == "committed", sa.and_(batches.state.in_(OPEN_STATES), batches.publishing_at.is_not(None))
-    )
-    query = sa.select(batches.batch_id).where(batches.batch_id.in_(list(batch_ids)), is_published)
+    is_committed = batches.state == "committed"
+    is_published = sa.or_(is_committed, sa.and_(batches.state.in_(OPEN_STATES), batches.publishing_at.is_not(None)))
+    found: list[PublishedBatch] = []
     with ledger.connect() as conn:
-        return tuple(conn.scalars(query.order_by(batches.batch_id)))
+        into_target = batches.target_table.in_(same_table_names(conn, target))
+        query = sa.select(batches.batch_id, batches.consumer_group, is_committed).where(is_published, into_target)
+        for first in range(0, len(batch_ids), _AT_ONCE):
+            some = batches.batch_id.in_(batch_ids[first : first + _AT_ONCE])
+            found += [PublishedBatch(row[0], row[1], bool(row[2])) for row in conn.execute(query.where(some))]
+    return found
 
 
 def may_have_replaced(tables: Tables) -> sa.ColumnElement[bool]:

@@ -127,6 +127,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
         return Written(count, reads, pipeline.also_to_topic)
 
     count = commit_batch(claim, batch, write)
+    context.checks.note_committed(batch.batch_id)
     letters = sum(read.dead_letters for read in reads.values())
     seconds = time.monotonic() - commit_began
     log.info(

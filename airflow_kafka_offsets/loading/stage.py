@@ -123,7 +123,11 @@ def begin_attempt(context: LoadContext, claim: Claim, batch: Batch) -> Attempt:
         earlier_uri = begin_staging(claim, batch, directory.uri, context.recipe, writes_target=writes_target)
     except BaseException:
         # No batch names it: a later attempt may have taken over.
-        remove_attempt(batch.batch_id, directory.uri, pipeline.staging_dir)
+        try:
+            remove_attempt(batch.batch_id, directory.uri, pipeline.staging_dir)
+        except Exception:
+            # The error that is being raised says more.
+            log.warning("The staging directory %s could not be removed", directory.uri, exc_info=True)
         raise
     if earlier_uri is not None:
         # An earlier attempt was killed while it staged, or its files cannot be used.

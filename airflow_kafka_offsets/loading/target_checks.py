@@ -1,8 +1,7 @@
 """What a load checks of its target: once, and not for each of its batches.
 
 A look for unknown rows may take as long as reading what was appended to the table since its last vacuum, and what the database says of
-a table takes a dozen queries. Whoever restores the state tables later takes the claim away from the load, without which nothing is
-committed; and rows are matched with the columns of the table within each transaction.
+a table takes a dozen queries. Rows are matched with the columns of the table within each transaction in any case.
 """
 
 from __future__ import annotations
@@ -13,17 +12,17 @@ import pyarrow as pa
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.sinks.sink import FileSink, Sink
+from airflow_kafka_offsets.sinks.sink import ElsewhereSink, FileSink, Sink
 
 
 @dataclass
 class TargetChecks:
-    """The checks of a load, or of a replay. A table in files may be set back by any of its writers at any time: it is checked for each batch."""
+    """The checks of a load, or of a replay. What commits elsewhere may be set back by others at any time: it is checked for each batch."""
 
     ledger: Ledger
     sink: Sink
     may_grow: bool
-    _known_from: int | None = field(default=None, init=False)
+    _known_after: int | None = field(default=None, init=False)
     _prepared: pa.Schema | None = field(default=None, init=False)
 
     def refuse_unknown_rows(self, conn: Connection, batch_id: int) -> None:
@@ -32,16 +31,24 @@ class TargetChecks:
         :param batch_id: the batch that is about to be written
         :raises OlderLedgerError: there are such rows
         """
-        is_known = self._known_from is not None and self._known_from <= batch_id
-        if not is_known or isinstance(self.sink, FileSink):
+        # Batches of a load are numbered upwards. A number that comes again is of state tables that somebody restored within the load.
+        if self._known_after is None or batch_id <= self._known_after or self._is_elsewhere:
             self.sink.refuse_unknown_rows(conn, self.ledger.tables.offset_batches, batch_id)
-            self._known_from = batch_id
+            self._known_after = batch_id - 1
+
+    def note_committed(self, batch_id: int) -> None:
+        """Take note that a batch is committed, after which another one follows."""
+        self._known_after = batch_id
 
     def prepare(self, columns: pa.Schema) -> None:
         """Check that rows which are staged can be written, and create the target where it is missing; see `Sink.prepare` for errors.
 
         :param columns: those of the rows, which may be a transform's
         """
-        if columns != self._prepared or isinstance(self.sink, FileSink):
+        if columns != self._prepared or self._is_elsewhere:
             self.sink.prepare(self.ledger.engine, columns, may_grow=self.may_grow)
             self._prepared = columns
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        return isinstance(self.sink, ElsewhereSink | FileSink)

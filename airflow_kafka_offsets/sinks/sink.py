@@ -114,6 +114,8 @@ class Sink(Protocol):
     def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
         """Check, before Spark starts and before the commit, that rows can be written; create the target where it is missing.
 
+        Called when a load begins, and before its first commit; of a sink that commits elsewhere, or has files, before each.
+
         :param columns: the columns of the rows, or None where a transform decides them
         :param may_grow: whether columns that the target lacks are added by the commit
         :return: the columns that a transform's result is checked against
@@ -123,6 +125,8 @@ class Sink(Protocol):
 
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
         """Raise if the target holds rows of a batch that the state tables do not know, as after a restored backup.
+
+        Called once a load; of a sink that commits elsewhere, or has files, for each batch.
 
         :param batches: the state table `offset_batches`
         :param batch_id: the batch that is about to be written

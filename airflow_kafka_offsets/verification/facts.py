@@ -122,8 +122,8 @@ class Coverage:
     :param open_batch: the batch that is planned or staged, and proves nothing yet
     :param output_checked: False where the rows of the target do not say which batch they are of, and were not looked at
     :param reread: the number of records in Kafka that were compared with the target; None where Kafka was not read
-    :param published: batches that a target which commits elsewhere has, and which the state tables did not know as committed; their rows
-        are not counted
+    :param published: batches of the group that a target which commits elsewhere has, and that are not committed in the state tables; their
+        rows are not counted
     """
 
     group_id: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from airflow_kafka_offsets.core.history import OPEN_STATES
+from airflow_kafka_offsets.core.history import UNFINISHED_STATES
 from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition
 from airflow_kafka_offsets.sinks.sink import Detail, RowCount
 from airflow_kafka_offsets.verification.facts import BatchRecord, Findings, LoadedRange
@@ -28,22 +28,25 @@ class RowCounts:
         not_ours = ": this package did not write them"
         if batch.state is None:
             why = "which the state tables do not know: these are older than the rows, or not those that the rows were loaded with"
-        elif batch.state == "abandoned" and batch.is_publishing:
-            why = "which was published and is abandoned: the next load of the group takes them back"
         elif batch.state != "committed":
             why = f"which is {batch.state} and not committed{not_ours}"
         elif batch.is_rewind:
             why = f"which moved positions and loaded nothing{not_ours}"
         else:
             why = f"a replay into table {batch.target_table!r}{not_ours}"
-        for counts, what, where in (
-            (batch.rows, "rows", f"table {self.target!r}"),
-            (batch.dead_letters, "dead letters", "dead_letters"),
+        of_rows = why
+        if batch.state == "abandoned" and batch.is_publishing:
+            of_rows = (
+                "which was published and is abandoned: the next load or replay of the group into it takes them back"
+            )
+        for counts, what, where, cause in (
+            (batch.rows, "rows", f"table {self.target!r}", of_rows),
+            (batch.dead_letters, "dead letters", "dead_letters", why),
         ):
             if counts:
-                wrong = f"{where} holds {_total(counts):,} {what} of batch {batch.batch_id}, {why}. Their records may be loaded again"
+                wrong = f"{where} holds {_total(counts):,} {what} of batch {batch.batch_id}, {cause}. Their records may be loaded again"
                 self.findings.add_violation(wrong, counts[0].topic_partition, counts[0].first, batch.batch_id)
-                if counts is batch.rows and batch.state in (None, *OPEN_STATES):
+                if counts is batch.rows and batch.state in (None, *UNFINISHED_STATES):
                     self.findings.uncommitted[batch.batch_id] = self.findings.violations[-1]
 
     def check_rows(self, batch: BatchRecord) -> None:

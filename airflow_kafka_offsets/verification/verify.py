@@ -16,7 +16,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, VerificationErr
 from airflow_kafka_offsets.ledger.group_table import group_table, same_table_names
 from airflow_kafka_offsets.ledger.groups import cluster_of
 from airflow_kafka_offsets.ledger.positions import stored_positions
-from airflow_kafka_offsets.ledger.publications import published_batches
+from airflow_kafka_offsets.ledger.publications import PublishedBatch, published_batches
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.fan_out import Sinks, as_sink
 from airflow_kafka_offsets.sinks.fan_out_target import FanOutRows
@@ -80,11 +80,12 @@ def verify(
             findings = prove(
                 batch_records(shared), positions, target=sink.name, detail=detail, replaces_rows=sink.replaces_rows
             )
-        published: tuple[int, ...] = ()
+        published: list[PublishedBatch] = []
         if findings.uncommitted and isinstance(sink, ElsewhereSink):
             # It was read after the state tables, and commits before them: they are asked again.
-            published = published_batches(ledger, findings.uncommitted)
-        violations = [*findings.without(published), *_loaded_dead_letters(shared, findings)]
+            published = published_batches(ledger, sink.name, list(findings.uncommitted))
+        uncommitted = {batch.batch_id for batch in published}
+        violations = [*findings.without(uncommitted), *_loaded_dead_letters(shared, findings)]
         if violations and not rows.exists:
             text = (
                 f"database {engine.url.database!r} has no table {sink.name!r}: it was dropped with the rows of the group, or "
@@ -102,7 +103,9 @@ def verify(
         group_id=group_id,
         output_checked=detail != "nothing",
         reread=comparison.records if comparison is not None else None,
-        published=published,
+        published=tuple(
+            sorted(batch.batch_id for batch in published if batch.group_id == group_id and not batch.is_committed)
+        ),
     )
     if coverage.output_checked:
         log.info("The coverage of group %r is proved: %s", group_id, coverage.text)

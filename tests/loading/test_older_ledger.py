@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets import SqlTable
-from airflow_kafka_offsets.exceptions import FencedError, OlderLedgerError, TargetError
+from airflow_kafka_offsets.exceptions import FencedError, KafkaOffsetsError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import Commit
 from airflow_kafka_offsets.spark.job import StageJob
@@ -136,6 +136,53 @@ class TestOlderLedger:
         assert ids(inline_loader) == list(range(6))
         with pytest.raises(OlderLedgerError, match=r"holds rows of batch 2, .* would be 2\."):
             inline_loader(name)
+
+    def test_state_of_this_load_that_is_restored_within_it_is_refused(
+        self, inline_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 9))
+        backups: list[dict[str, list[tuple[Any, ...]]]] = []
+
+        def keep_and_restore(_: Commit) -> None:
+            backups.append(backup_of(inline_loader))
+            if len(backups) == 3:
+                restore(inline_loader, backups[0])
+
+        with pytest.raises(OlderLedgerError, match="holds rows of batch 2"):
+            inline_loader(name, max_records=3, on_commit=keep_and_restore)
+        assert ids(inline_loader) == list(range(9))
+
+    def test_state_that_is_restored_and_claimed_by_another_run_is_refused(
+        self, inline_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 3))
+        inline_loader(name)
+        backup = backup_of(inline_loader)
+        produce(inline_loader.kafka, name, names(3, 6))
+
+        def restore_and_load(_: Commit) -> None:
+            restore(inline_loader, backup)
+            with pytest.raises(OlderLedgerError):
+                Loader(inline_loader.kafka, inline_loader.engine, InlineLauncher())(name)
+
+        with pytest.raises(KafkaOffsetsError):
+            inline_loader(name, max_records=3, on_commit=restore_and_load)
+        assert ids(inline_loader) == list(range(6))
+
+    def test_a_table_that_is_dropped_within_a_load_is_found_out(
+        self, inline_loader: Loader, topic: TopicFactory
+    ) -> None:
+        name = topic()
+        produce(inline_loader.kafka, name, names(0, 6))
+
+        def drop(_: Commit) -> None:
+            with inline_loader.engine.begin() as conn:
+                conn.exec_driver_sql("DROP TABLE target")
+
+        with pytest.raises(TargetError, match="disappeared"):
+            inline_loader(name, max_records=3, on_commit=drop)
 
 
 def backup_of(loader: Loader) -> dict[str, list[tuple[Any, ...]]]:

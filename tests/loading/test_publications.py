@@ -201,7 +201,7 @@ def test_verify_knows_what_is_between_two_commits(group: Group) -> None:
 
     abandon_batch("loader", 2, engine=group.loader.engine)
     with pytest.raises(
-        VerificationError, match="2 rows of batch 2, which was published and is abandoned: the next load"
+        VerificationError, match="2 rows of batch 2, which was published and is abandoned: the next load or replay"
     ):
         group.verified()
 
