@@ -136,7 +136,7 @@ class Coverage:
     open_batch: int | None
     output_checked: bool
     reread: int | None = None
-    published: tuple[int, ...] = ()
+    published: list[int] = field(default_factory=list)
 
     @property
     def text(self) -> str:

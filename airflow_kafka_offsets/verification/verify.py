@@ -103,8 +103,8 @@ def verify(
         group_id=group_id,
         output_checked=detail != "nothing",
         reread=comparison.records if comparison is not None else None,
-        published=tuple(
-            sorted(batch.batch_id for batch in published if batch.group_id == group_id and not batch.is_committed)
+        published=sorted(
+            batch.batch_id for batch in published if batch.group_id == group_id and not batch.is_committed
         ),
     )
     if coverage.output_checked:

@@ -196,7 +196,7 @@ def test_verify_knows_what_is_between_two_commits(group: Group) -> None:
     group.dying_load("after")
 
     coverage = group.verified()
-    assert (coverage.rows, coverage.open_batch, coverage.published) == (5, 2, (2,))
+    assert (coverage.rows, coverage.open_batch, coverage.published) == (5, 2, [2])
     assert coverage.text.endswith("the target has the rows of batch 2 already, which the load commits, or its next run")
 
     abandon_batch("loader", 2, engine=group.loader.engine)
@@ -206,7 +206,7 @@ def test_verify_knows_what_is_between_two_commits(group: Group) -> None:
         group.verified()
 
     group.load()
-    assert group.verified().published == ()
+    assert group.verified().published == []
     assert group.proved() == (7, 1)
 
 

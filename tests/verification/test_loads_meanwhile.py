@@ -37,7 +37,7 @@ def test_what_they_publish_is_no_violation(
             return super().rows(conn)
 
     coverage = verify("loader", sink=Busy(**vars(archive)), engine=inline_loader.engine)
-    assert (coverage.rows, coverage.published) == (5, ())
+    assert (coverage.rows, coverage.published) == (5, [])
     assert verify("loader", sink=archive, engine=inline_loader.engine).rows == 7
 
 
@@ -62,5 +62,5 @@ def test_nor_is_what_was_planned_ahead_and_another_group_loads(
             return super().rows(conn)
 
     coverage = verify("loader", sink=Busy(**vars(archive)), engine=inline_loader.engine)
-    assert (coverage.rows, coverage.published) == (0, ())
-    assert verify("other", sink=archive, engine=inline_loader.engine).published == (3,)
+    assert (coverage.rows, coverage.published) == (0, [])
+    assert verify("other", sink=archive, engine=inline_loader.engine).published == [3]
