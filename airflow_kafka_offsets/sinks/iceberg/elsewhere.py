@@ -241,8 +241,14 @@ class ElsewhereIcebergTable(IcebergSink):
         return self._load()
 
     def create(self, engine: Engine, columns: pa.Schema) -> Table:
-        """Create the table."""
-        return self._created(self._catalog(), columns)
+        """Create the table, and its namespace where it is missing."""
+        from sqlalchemy.exc import IntegrityError
+
+        try:
+            return self._created(self._catalog(), columns)
+        except IntegrityError:
+            # The catalog is a database, in which another process created the namespace at the same moment: it is there by now.
+            return self._created(self._catalog(), columns)
 
     def storage_options(self) -> dict[str, Any]:
         """Return what Spark's tasks need to reach the files; the catalog may lend credentials for the table."""
