@@ -84,8 +84,8 @@ def verify(
         if findings.uncommitted and isinstance(sink, ElsewhereSink):
             # It was read after the state tables, and commits before them: they are asked again.
             published = published_batches(ledger, sink.name, list(findings.uncommitted))
-        uncommitted = {batch.batch_id for batch in published}
-        violations = [*findings.without(uncommitted), *_loaded_dead_letters(shared, findings)]
+        by_right = {batch.batch_id for batch in published}
+        violations = [*findings.without(by_right), *_loaded_dead_letters(shared, findings)]
         if violations and not rows.exists:
             text = (
                 f"database {engine.url.database!r} has no table {sink.name!r}: it was dropped with the rows of the group, or "

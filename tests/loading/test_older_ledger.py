@@ -125,11 +125,7 @@ class TestOlderLedger:
     def test_state_that_is_restored_within_a_load_takes_the_group_from_it(
         self, inline_loader: Loader, topic: TopicFactory
     ) -> None:
-        name = topic()
-        produce(inline_loader.kafka, name, names(0, 3))
-        inline_loader(name)
-        backup = backup_of(inline_loader)
-        produce(inline_loader.kafka, name, names(3, 6))
+        name, backup = loaded_and_backed_up(inline_loader, topic)
 
         with pytest.raises(FencedError):
             inline_loader(name, max_records=3, on_commit=lambda _: restore(inline_loader, backup))
@@ -156,11 +152,7 @@ class TestOlderLedger:
     def test_state_that_is_restored_and_claimed_by_another_run_is_refused(
         self, inline_loader: Loader, topic: TopicFactory
     ) -> None:
-        name = topic()
-        produce(inline_loader.kafka, name, names(0, 3))
-        inline_loader(name)
-        backup = backup_of(inline_loader)
-        produce(inline_loader.kafka, name, names(3, 6))
+        name, backup = loaded_and_backed_up(inline_loader, topic)
 
         def restore_and_load(_: Commit) -> None:
             restore(inline_loader, backup)
@@ -183,6 +175,16 @@ class TestOlderLedger:
 
         with pytest.raises(TargetError, match="disappeared"):
             inline_loader(name, max_records=3, on_commit=drop)
+
+
+def loaded_and_backed_up(loader: Loader, topic: TopicFactory) -> tuple[str, dict[str, list[tuple[Any, ...]]]]:
+    """Load three records, and return their topic, which has six more by now, and a backup of the state tables from before."""
+    name = topic()
+    produce(loader.kafka, name, names(0, 3))
+    loader(name)
+    backup = backup_of(loader)
+    produce(loader.kafka, name, names(3, 6))
+    return name, backup
 
 
 def backup_of(loader: Loader) -> dict[str, list[tuple[Any, ...]]]:

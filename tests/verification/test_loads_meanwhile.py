@@ -14,16 +14,26 @@ from tests.support.clients import Kafka, produce
 from tests.support.elsewhere import ElsewhereArchive, ProcessDiedError
 from tests.support.loads import Loader, TopicFactory, names
 
-pytestmark = pytest.mark.server
+pytestmark = [
+    pytest.mark.server,
+    # In SQLite a reader would keep the load waiting.
+    pytest.mark.parametrize("engine", ["postgresql"], indirect=True),
+]
 
 
-# In SQLite a reader would keep the load waiting.
-@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
+@pytest.fixture
+def orders(topic: TopicFactory) -> str:
+    return topic()
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> ElsewhereArchive:
+    return ElsewhereArchive("orders", path=str(tmp_path / "elsewhere.db"))
+
+
 def test_what_they_publish_is_no_violation(
-    kafka: Kafka, inline_loader: Loader, topic: TopicFactory, tmp_path: Path
+    kafka: Kafka, inline_loader: Loader, orders: str, archive: ElsewhereArchive
 ) -> None:
-    orders = topic()
-    archive = ElsewhereArchive("orders", path=str(tmp_path / "elsewhere.db"))
     produce(kafka, orders, names(0, 5))
     inline_loader(orders, sink=archive)
 
@@ -41,12 +51,9 @@ def test_what_they_publish_is_no_violation(
     assert verify("loader", sink=archive, engine=inline_loader.engine).rows == 7
 
 
-@pytest.mark.parametrize("engine", ["postgresql"], indirect=True)
 def test_nor_is_what_was_planned_ahead_and_another_group_loads(
-    kafka: Kafka, inline_loader: Loader, topic: TopicFactory, tmp_path: Path
+    kafka: Kafka, inline_loader: Loader, orders: str, archive: ElsewhereArchive
 ) -> None:
-    orders = topic()
-    archive = ElsewhereArchive("orders", path=str(tmp_path / "elsewhere.db"))
     produce(kafka, orders, names(0, 6))
     with pytest.raises(ProcessDiedError):
         inline_loader(orders, sink=replace(archive, dies="after"), max_records=3)
