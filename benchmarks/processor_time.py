@@ -59,6 +59,7 @@ class ProcessorTime:
     def __enter__(self) -> Self:
         _adopt_orphans(True)
         self._before = _settled()
+        self._look(self._before)
         self._thread.start()
         return self
 
@@ -77,13 +78,16 @@ class ProcessorTime:
 
     def _look_on(self) -> None:
         while not self._stop.wait(_PAUSE_SECONDS):
-            found = _own_and_below()
-            ignoring = {parent for parent in {stat.parent for stat in found.values()} if _ignores_children(parent)}
-            for process, stat in found.items():
-                if stat.parent in ignoring:
-                    self._unwaited[process] = stat.ticks
-                else:
-                    self._unwaited.pop(process, None)
+            self._look(_own_and_below())
+
+    def _look(self, found: dict[_Process, _Stat]) -> None:
+        """Note the time of the processes that nobody will wait for."""
+        ignoring = {parent for parent in {stat.parent for stat in found.values()} if _ignores_children(parent)}
+        for process, stat in found.items():
+            if stat.parent in ignoring:
+                self._unwaited[process] = stat.ticks
+            else:
+                self._unwaited.pop(process, None)
 
 
 def _sum(stats: dict[_Process, _Stat]) -> int:

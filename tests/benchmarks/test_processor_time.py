@@ -1,5 +1,7 @@
 """The processor seconds of a block: of its own process and of all below it, however they end."""
 
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -94,6 +96,28 @@ def test_a_process_that_is_not_waited_for_counts() -> None:
         ).communicate()
 
     assert processor.seconds >= 1.0
+
+
+def test_a_process_of_before_that_is_not_waited_for_may_end_at_once() -> None:
+    child = _start(
+        """
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        if os.fork():
+            sys.stdin.read()
+        else:
+            burn(1.0)
+            print(os.getpid(), flush=True)
+            signal.pause()
+        """
+    )
+    assert child.stdout is not None
+    pid = int(child.stdout.readline())
+    with ProcessorTime() as processor:
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not Path("/proc", str(pid)).exists(), 30, "the end of the process")
+    child.communicate()
+
+    assert 0 <= processor.seconds < 0.3
 
 
 def _start(code: str) -> subprocess.Popen[str]:
