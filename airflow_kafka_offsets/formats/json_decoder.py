@@ -24,6 +24,7 @@ _FEW_RECORDS = 8
 
 _SYNTAX = "JSON parse error: "
 
+_NOT_ONE = "it is not exactly one JSON object"
 
 _DAY = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
 
@@ -55,7 +56,7 @@ class JsonDecoder:
     def __init__(self, columns: pa.Schema) -> None:
         self._columns = columns
         kinds = [_readable(pa.struct(list(columns)), as_text) for as_text in (pa.types.is_date, pa.types.is_temporal)]
-        self._ways = [_parse_options(kind) for kind in (kinds[:1] if kinds[0] == kinds[1] else kinds)]
+        self._ways = [_parse_options(list(kind)) for kind in (kinds[:1] if kinds[0] == kinds[1] else kinds)]
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
         """Decode records; see `Decoder`."""
@@ -96,7 +97,7 @@ class JsonDecoder:
         :param values: binary; null is a tombstone, and gives a row of nulls
         :raises _UndecodableError: with the reason, which is a record's own only if there is one value
         """
-        text = _wrapped(values)
+        text = _lines(values)
         quick, *slow = self._ways
         try:
             rows = _read(text, len(values), quick)
@@ -104,17 +105,17 @@ class JsonDecoder:
             if error.is_syntax or not slow:
                 raise
             rows = _read(text, len(values), slow[0])
-        arrays = [_declared_column(column, field) for column, field in zip(rows.flatten(), self._columns, strict=True)]
+        arrays = [_declared_column(column, field) for column, field in zip(rows.columns, self._columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
 
     def _unconverted(self, value: pa.Array) -> str:
         """Return the reason for a value of which Arrow cannot convert a field: its column and type. The column is found by halves."""
-        text, kinds = _wrapped(value), list(self._ways[-1].explicit_schema.field("v").type)
+        text, kinds = _lines(value), list(self._ways[-1].explicit_schema)
         first, end = 0, len(kinds)
         while end - first > 1:
             middle = (first + end) // 2
             try:
-                _read(text, 1, _parse_options(pa.struct(kinds[first:middle])))
+                _read(text, 1, _parse_options(kinds[first:middle]))
                 first = middle
             except _UndecodableError:
                 end = middle
@@ -122,16 +123,31 @@ class JsonDecoder:
         return f"column {column.name!r}: its value is not of type {spark_type(column.type)}"
 
 
-def _wrapped(values: pa.Array) -> pa.Buffer:
-    """Return JSON with a line for each value.
+def _lines(values: pa.Array) -> pa.Buffer:
+    """Return JSON with a line for each value; null is an empty object.
 
-    Every value is wrapped into an object on a line of its own. A value that is not exactly one JSON value then breaks only its own
-    line: it can neither absorb the next value nor count as two, since `}` and a new `{` follow it.
+    No value can absorb the next one: where two meet, a `}`, the end of a line and a `{` follow each other, which neither an object nor a
+    text can contain. So there are as many objects as values only if each value is exactly one. Arrow's reader must not come to a null
+    before the first object: it crashes.
+
+    :raises _UndecodableError: a value does not begin with `{` and end with `}`
     """
-    lines = pc.binary_join_element_wise(
-        b'{"v":', values, b"}\n", b"", null_handling="replace", null_replacement=b"null"
-    )
-    return lines.buffers()[2]
+    if not _are_enclosed(values):
+        values = _trimmed(values)
+        if not _are_enclosed(values):
+            raise _UndecodableError(_NOT_ONE, is_syntax=True)
+    return pc.binary_join_element_wise(values, b"\n", b"", null_handling="replace", null_replacement=b"{}").buffers()[2]
+
+
+def _are_enclosed(values: pa.Array) -> bool:
+    """Return whether all values but nulls begin with `{` and end with `}`."""
+    return bool(pc.all(pc.and_(pc.starts_with(values, b"{"), pc.ends_with(values, b"}")), min_count=0).as_py())
+
+
+def _trimmed(values: pa.Array) -> pa.Array:
+    """Return values without the space around them, and null for JSON's null."""
+    trimmed = pc.ascii_trim(values.view(pa.string()), " \t\n\r").view(pa.binary())
+    return pc.if_else(pc.equal(trimmed, b"null"), None, trimmed)
 
 
 def _readable(kind: pa.DataType, as_text: Callable[[pa.DataType], bool]) -> pa.DataType:
@@ -145,14 +161,14 @@ def _readable(kind: pa.DataType, as_text: Callable[[pa.DataType], bool]) -> pa.D
     return pa.string() if as_text(kind) else kind
 
 
-def _parse_options(kind: pa.StructType) -> pj.ParseOptions:
+def _parse_options(fields: Sequence[pa.Field]) -> pj.ParseOptions:
     return pj.ParseOptions(
-        explicit_schema=pa.schema([("v", kind)]), newlines_in_values=True, unexpected_field_behavior="ignore"
+        explicit_schema=pa.schema(fields), newlines_in_values=True, unexpected_field_behavior="ignore"
     )
 
 
-def _read(text: pa.Buffer, count: int, way: pj.ParseOptions) -> pa.StructArray:
-    """Read the wrapped values, all of the same type.
+def _read(text: pa.Buffer, count: int, way: pj.ParseOptions) -> pa.RecordBatch:
+    """Read lines, one a value.
 
     :raises _UndecodableError: with the reason
     """
@@ -170,8 +186,9 @@ def _read(text: pa.Buffer, count: int, way: pj.ParseOptions) -> pa.StructArray:
             raise _UnconvertedError("a value is not of its column's type") from None
         raise _UndecodableError(reason, is_syntax=str(error).startswith(_SYNTAX)) from None
     if table.num_rows != count:
-        raise _UndecodableError("it is not exactly one JSON value")
-    return table.column("v").combine_chunks()
+        raise _UndecodableError(_NOT_ONE, is_syntax=True)
+    (rows,) = table.combine_chunks().to_batches()
+    return rows
 
 
 def _declared_column(column: pa.Array, field: pa.Field) -> pa.Array:
@@ -242,15 +259,15 @@ def _timestamps(texts: pa.Array) -> pa.Array:
 
 
 def _reason(arrow_message: str) -> str | None:
-    """Return the reason in Arrow's words, without those about the wrapper; None where these quote a value."""
+    """Return the reason in Arrow's words; None where these quote a value."""
     message = re.sub(r" in row \d+", "", arrow_message.removeprefix(_SYNTAX)).rstrip(".")
     message = message.rsplit("Invalid: ", 1)[-1]
     if "Invalid UTF8" in message:
         return "it holds text that is not UTF-8"
     if not arrow_message.startswith(_SYNTAX):
         return None
-    changed = re.fullmatch(r"Column\(/v(?:/(.*))?\) changed from (\w+) to (\w+)", message)
+    changed = re.fullmatch(r"Column\(/(.*)\) changed from (\w+) to (\w+)", message)
     if changed:
         name, declared, found = changed.groups()
-        message = f"{f'field {name!r}' if name else 'the value'} is declared as {declared}, but holds {found}"
-    return f"it does not decode as the declared JSON: {message.replace('Column(/v/', 'Column(/').replace('(/v)', '')}"
+        message = f"field {name!r} is declared as {declared}, but holds {found}"
+    return f"it does not decode as the declared JSON: {message}"

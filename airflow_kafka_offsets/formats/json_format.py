@@ -22,8 +22,6 @@ class Json(Templated):
     lie in the years 1 to 9999, in UTC: databases store others, and their clients cannot read them. A record with any other value
     that does not fit the declared type is bad.
 
-    One malformed form is not detected: further fields after the object's end, as in `{"id": 1}, "x": 2`; they are ignored.
-
     :param ddl: the columns as Spark DDL: `"id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2)"` (templated)
     """
 

@@ -60,6 +60,9 @@ class TestNotJson:
     def test_a_declared_field_that_comes_twice_is_refused(self) -> None:
         assert refused_at("a INT", b'{"a": 1, "a": 2}') == 0
 
+    def test_null_is_a_row_of_nulls_as_a_tombstone_is(self) -> None:
+        assert declared(decode("a INT", b" null\n", b'{"a": 1}', None)) == [{"a": None}, {"a": 1}, {"a": None}]
+
     def test_space_around_the_object_is_fine(self) -> None:
         assert declared(decode("a INT", b' \r\n\t{\n"a" :\n1 }\n\n', b'{"a": 2}')) == [{"a": 1}, {"a": 2}]
 
@@ -143,9 +146,19 @@ class TestNeighbours:
             b'{"a": 1, "b": ',
             b'{"a": 1},',
             b'{"a": 1}, "v": {"a": 2}',
+            b'{"a": 1}, "b": "x"',
+            b'{"a": 1}, "b": "x"}',
+            b'{"a": 1}null{}',
+            b'{"a": 1}\nnull\n{"a": 2}',
+            b'{"a": 1}\x00}',
+            b'{"a": 1}{"a": 2}\x00{}',
+            b'{"a": 1, "b": "}',
+            b'{"a": 1, "c": {}',
+            b'{"}',
+            b"{}}",
         ],
     )
-    def test_a_value_that_is_not_exactly_one_json_value_is_refused(self, value: bytes) -> None:
+    def test_a_value_that_is_not_exactly_one_json_object_is_refused(self, value: bytes) -> None:
         assert refused_at("a INT, b STRING", b'{"a": 7}', value, b'{"a": 8}', b'", "b": "x"}') == 1
 
     def test_text_that_looks_like_the_end_of_a_record_stays_text(self) -> None:
@@ -154,10 +167,15 @@ class TestNeighbours:
         assert [row["a"] for row in rows] == texts
 
     @pytest.mark.parametrize("between", [b"", b"\n"])
-    def test_a_record_that_counts_as_two_does_not_make_up_for_two_that_count_as_one(self, between: bytes) -> None:
-        two = b'{"a": 1}}' + between + b'{"v":{"a": 2}'
-        assert refused_at("a INT, b STRING", two, b'{"a": 3, "b": "', b'"}') == 0
-        assert refused_at("a INT, b STRING", b'{"a": 3, "b": "', b'"}', two) == 0
+    @pytest.mark.parametrize(
+        "one", [(b'{"a": 3, "b": "}', b'{"}'), (b'{"a": 3, "c": {}', b"{}}"), (b'{"a": 3}\x00}', b'{"a": 4}')]
+    )
+    def test_a_record_that_counts_as_two_does_not_make_up_for_two_that_count_as_one(
+        self, between: bytes, one: tuple[bytes, bytes]
+    ) -> None:
+        two = b'{"a": 1}' + between + b'{"a": 2}'
+        assert refused_at("a INT, b STRING", two, *one) == 0
+        assert refused_at("a INT, b STRING", *one, two) == 0
 
     def test_the_halves_of_an_object_in_two_records_are_both_refused(self) -> None:
         assert refused_at("a INT, b STRING", b'{"a": 1, "b": "', b'"}') == 0
@@ -180,7 +198,8 @@ class TestFirstBadRecord:
     @pytest.mark.parametrize(
         ("ddl", "value", "told"),
         [
-            ("a INT", b"5", "the value is declared as object, but holds number"),
+            ("a INT", b"5", "it is not exactly one JSON object"),
+            ("a INT", b'{"a": {}}', "field 'a' is declared as number, but holds object"),
             ("a STRUCT<b: INT>", b'{"a": {"b": "x"}}', "field 'a/b' is declared as number, but holds string"),
             ("a INT", b'{"a": 2147483648}', "column 'a': its value is not of type INT"),
             (
@@ -200,7 +219,7 @@ class TestFirstBadRecord:
             ("a TIMESTAMP", b'{"a": "2026-02-30"}', "column 'a': the text is a date that does not exist"),
             ("a TIMESTAMP_NTZ", b'{"a": "2026-13-01 10:00"}', "column 'a': the text is a date that does not exist"),
             ("a STRING", b'{"a": "\xff"}', "UTF-8"),
-            ("a INT", b'{"a": 1}}\n{"v":{}', "it is not exactly one JSON value"),
+            ("a INT", b'{"a": 1}{"a": 1}', "it is not exactly one JSON object"),
         ],
     )
     def test_the_reason_shows_what_the_record_holds(self, ddl: str, value: bytes, told: str) -> None:

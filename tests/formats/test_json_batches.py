@@ -84,9 +84,11 @@ def test_every_row_holds_the_fields_of_its_own_record(batch: list[tuple[Row | No
 _pieces = [
     b'{"a":1}',
     b'{"a":2,"b":"x"}',
-    b'}}\n{"v":{"a":3}',
-    b'{"v":',
-    b'"v":',
+    b'}\n{"a":3}',
+    b'{"a":1,"b":"}',
+    b'{"}',
+    b"{}}",
+    b'{"x":{}',
     b'"a":',
     b',"x":1',
     b"1",
@@ -171,11 +173,11 @@ def test_how_a_timestamp_decodes_does_not_depend_on_its_neighbours(ddl: str, wra
 
 @examples(1000)
 @given(value=_fragments | st.binary(max_size=20))
-def test_a_value_that_decodes_is_one_json_value(value: bytes) -> None:
+def test_a_value_that_decodes_is_one_json_object(value: bytes) -> None:
     try:
         decode("a INT", value)
     except RecordError:
         return
-    # Text outside the declared columns is not looked at, nor are fields that continue the object behind its end.
-    found, _ = json.JSONDecoder().raw_decode(value.decode("utf-8", errors="replace").lstrip())
+    # Text outside the declared columns is not looked at.
+    found = json.loads(value.decode("utf-8", errors="replace"))
     assert found is None or isinstance(found, dict)

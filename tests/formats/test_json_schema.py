@@ -159,7 +159,7 @@ def test_columns_come_from_the_latest_schema_and_ids_are_checked(server: FakeReg
     ]
     assert reasons[2].startswith("schema 2: ")
     assert reasons[3] == reasons[4] != reasons[5]
-    assert reasons[5].startswith("schema 1: it does not decode as the declared JSON")
+    assert reasons[5].startswith("schema 1: it is not exactly one JSON object")
     assert sorted(server.requests) == ["/schemas/ids/5", "/schemas/ids/70000", "/schemas/ids/9"]
 
 
