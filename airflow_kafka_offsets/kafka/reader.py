@@ -249,7 +249,7 @@ class _Polled:
             columns["headers"] = pa.array(self._headers[:count], kind)
             del self._headers[:count]
         del self._keys[:count], self._values[:count], self._offsets[:count], self._milliseconds[:count]
-        self._bytes -= _bytes(keys) + _bytes(values)
+        self._bytes = self._bytes - _bytes(keys) - _bytes(values) if self._keys else 0
         return pa.RecordBatch.from_pydict(columns)
 
     def _fitting(self) -> int:

@@ -50,8 +50,9 @@ log = logging.getLogger(__name__)
 # A slice with less than this fraction of `slice_offsets` shares its Spark task with others.
 _SMALL_SLICE = 8
 
-# Tasks that write final files share slices where a batch would have more of them than this, up to so many slices each.
-_TASKS, _SLICES_OF_FILE = 32, 8
+# Where a batch would have more tasks than this that write final files, they read more, up to so many times `slice_offsets`: each
+# task reads with a consumer of its own, and writes a file of its own.
+_TASKS, _MOST_OF_FILE = 32, 8
 
 _UNREADABLE = (
     OSError,  # the store does not answer, or denies access
@@ -155,7 +156,7 @@ def make_job(context: LoadContext, kind: str, batch: Batch, directory: StagingDi
         context.ledger.engine,
         context.output(batch, kind, directory.name),
         batch_id=batch.batch_id,
-        slices=split(batch.ranges, pipeline.slice_offsets),
+        slices=split(batch.ranges, _slice_offsets(pipeline, batch)),
         kafka_config=context.kafka_config,
         connections=context.connections,
         columns=context.columns,
@@ -194,7 +195,7 @@ def job_of(
         "python_path": tuple(filter(None, sys.path)) if pipeline.needs_path else (),
         "transform": as_transform(pipeline.transform),
         "idle_timeout": pipeline.idle_timeout.total_seconds(),
-        "task_offsets": _task_offsets(pipeline.slice_offsets, slices, is_final=writer.columns is not None),
+        "task_offsets": _task_offsets(pipeline, slices),
         "progress_interval": StageJob.progress_interval,
         "records_are_staged": False,
         "writer": writer,
@@ -204,15 +205,20 @@ def job_of(
     return from_attributes(StageJob, pipeline, slices=slices, staging_uri=directory.uri, **{**own, **others})
 
 
-def _task_offsets(slice_offsets: int, slices: Sequence[Slice], *, is_final: bool) -> int:
-    """Return the most offsets of a task that reads several slices.
+def _slice_offsets(pipeline: Pipeline, batch: Batch) -> int:
+    """Return the most offsets of a slice."""
+    return max(pipeline.slice_offsets, _offsets_of_file(pipeline, batch.offsets))
 
-    :param is_final: whether tasks write final files: then a large batch makes them larger, rather than more of them
-    """
-    small = slice_offsets // _SMALL_SLICE
-    if not is_final:
-        return small
-    return max(small, min(sum(map(len, slices)) // _TASKS, slice_offsets * _SLICES_OF_FILE))
+
+def _task_offsets(pipeline: Pipeline, slices: Sequence[Slice]) -> int:
+    """Return the most offsets of a task that reads several slices."""
+    return max(pipeline.slice_offsets // _SMALL_SLICE, _offsets_of_file(pipeline, sum(map(len, slices))))
+
+
+def _offsets_of_file(pipeline: Pipeline, offsets: int) -> int:
+    """Return how many offsets a task reads that writes a final file: a large batch has larger files, rather than more. 0 where none does."""
+    is_final = isinstance(pipeline.sink, FileSink)
+    return min(offsets // _TASKS, pipeline.slice_offsets * _MOST_OF_FILE) if is_final else 0
 
 
 def launch_application(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDirectory) -> StagedBatch:

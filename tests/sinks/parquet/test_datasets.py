@@ -56,7 +56,7 @@ def test_a_large_batch_has_larger_files_and_not_a_file_for_each_slice(group: Lak
 
     assert isinstance(group.loader.launcher, InlineLauncher)
     (job,) = group.loader.launcher.jobs
-    assert (len(job.slices), len(committed_files(uri))) == (64, 32)
+    assert (len(job.slices), len(committed_files(uri))) == (32, 32)
     assert group.proved() == (640, 0)
 
 
