@@ -13,6 +13,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.table import Table
 from sqlalchemy.engine import Connection
 
+from airflow_kafka_offsets.database.mappers import configure_alone
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ class PositionsCatalog(SqlCatalog):
     def __init__(self, name: str, conn: Connection, **properties: str) -> None:
         # Not the superclass, which would make an engine of a URL, and create tables.
         MetastoreCatalog.__init__(self, name, **properties)
+        configure_alone(SqlCatalogBaseTable.registry)
         self.engine = conn  # type: ignore[assignment]
         columns = {column["name"] for column in sa.inspect(conn).get_columns(IcebergTables.__tablename__)}
         self._schema_version = "v1" if IcebergTables.iceberg_type.key in columns else "v0"
@@ -67,6 +69,7 @@ def open_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:
     :raises ConfigurationError: pyiceberg knows no such catalog
     :raises TargetError: it cannot be reached
     """
+    configure_alone(SqlCatalogBaseTable.registry)
     try:
         catalog = load_catalog(name, **{key: str(value) for key, value in properties.items()})
     except (ValueError, NotImplementedError, KeyError, ModuleNotFoundError) as error:
