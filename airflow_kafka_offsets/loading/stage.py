@@ -50,9 +50,9 @@ log = logging.getLogger(__name__)
 # A slice with less than this fraction of `slice_offsets` shares its Spark task with others.
 _SMALL_SLICE = 8
 
-# Where a batch would have more tasks than this that write final files, they read more, up to so many times `slice_offsets`: each
-# task reads with a consumer of its own, and writes a file of its own.
-_TASKS, _MOST_OF_FILE = 32, 8
+# Where a batch would have more tasks that write final files, they read up to so many times `slice_offsets`, so that there are this many
+# tasks, or up to twice as many where partitions do not divide well: each reads with a consumer of its own, and writes a file of its own.
+_TASKS, _MOST_OF_FILE = 24, 8
 
 _UNREADABLE = (
     OSError,  # the store does not answer, or denies access

@@ -72,7 +72,7 @@ class KafkaBatchOperator(PipelineOperator):
     :param isolation_level: read_committed or read_uncommitted
     :param staging_dir: a location for staged files that workers and executors share; not needed where Spark runs on the machine of the worker (templated)
     :param spark_conf: Spark properties (templated)
-    :param slice_offsets: the most offsets that a Spark task reads (templated)
+    :param slice_offsets: the most offsets that a Spark task reads; up to eight times as many of a large batch for a lake table (templated)
     :param staging_retention: the age at which staged files are deleted, unless an open batch needs them
     :param lease: after how long without a renewal other runs take a run for dead
     :param idle_timeout: how long a read may wait for a record or the end of the log

@@ -49,15 +49,24 @@ def marked(uri: str) -> list[int]:
     return sorted(int(path.parent.name.split("-")[1]) for path in Path(uri).glob("attempt=*/_SUCCESS"))
 
 
-def test_a_large_batch_has_larger_files_and_not_a_file_for_each_slice(group: LakeGroup, kafka: Kafka, uri: str) -> None:
-    produce(kafka, group.topic, names(6, 634))
+@pytest.mark.parametrize(
+    ("partitions", "each", "files"),
+    [(1, 640, 25), (2, 320, 26), (30, 40, 30), (60, 20, 30)],
+)
+def test_a_large_batch_has_larger_files_and_not_a_file_for_each_slice(
+    inline_loader: Loader, kafka: Kafka, topic: TopicFactory, uri: str, partitions: int, each: int, files: int
+) -> None:
+    name = topic(partitions)
+    for partition in range(partitions):
+        produce(kafka, name, names(partition * each, each), partition=partition)
+    group = LakeGroup(inline_loader, name, ParquetDataset(uri), lambda: pa.Table.from_batches(read_committed(uri)))
 
     group.load(slice_offsets=10)
 
     assert isinstance(group.loader.launcher, InlineLauncher)
     (job,) = group.loader.launcher.jobs
-    assert (len(job.slices), len(committed_files(uri))) == (32, 32)
-    assert group.proved() == (640, 0)
+    assert (len(job.slices), len(committed_files(uri))) == (max(files, partitions), files)
+    assert group.proved() == (partitions * each, 0)
 
 
 def test_a_user_who_may_not_delete_goes_on(
