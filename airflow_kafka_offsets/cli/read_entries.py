@@ -50,8 +50,8 @@ READ = (
         "lag.plan",
         "Show what the next batch of a group would load",
         "Show what a load would do next, and write nothing: for every partition the range, the number of offsets, an estimate of "
-        "the bytes, and the number of slices that Spark reads in parallel, which is smaller for a large batch into a lake table. If the group has an open batch, that comes next. "
-        "Pass the options of the load: they are not stored.",
+        "the bytes, and the number of slices that Spark reads in parallel, which is smaller for a large batch into a lake table. "
+        "If the group has an open batch, that comes next. Pass the options of the load: they are not stored.",
         "plan orders_loader --conn-id warehouse --max-records 1000000",
         *shared.PLAN,
         option("--until", "load up to the first record at or after this instant (ISO 8601)"),

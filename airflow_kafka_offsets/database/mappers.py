@@ -7,6 +7,7 @@ then, for most of a second, which a task does not use.
 from __future__ import annotations
 
 import sys
+from functools import cache
 
 from sqlalchemy import event
 from sqlalchemy.orm import Mapper, registry
@@ -14,8 +15,9 @@ from sqlalchemy.orm import Mapper, registry
 _EVENT = "before_configured"
 
 
+@cache
 def configure_alone(mappers: registry) -> None:
-    """Configure the mappers of a registry, and leave it to Airflow to import its models before any of its own are used."""
+    """Configure the mappers of a registry, once, and leave it to Airflow to import its models before any of its own are used."""
     import_models = getattr(sys.modules.get("airflow.models"), "import_all_models", None)
     if import_models is None or not event.contains(Mapper, _EVENT, import_models):
         return

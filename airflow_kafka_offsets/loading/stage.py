@@ -50,8 +50,8 @@ log = logging.getLogger(__name__)
 # A slice with less than this fraction of `slice_offsets` shares its Spark task with others.
 _SMALL_SLICE = 8
 
-# Where a batch would have more tasks that write final files, they read up to so many times `slice_offsets`, so that there are this many
-# tasks, or up to twice as many where partitions do not divide well: each reads with a consumer of its own, and writes a file of its own.
+# Each task that writes a final file has a consumer of its own. A large batch has so many, or up to twice as many where partitions do not
+# divide well, until a task reads so many times `slice_offsets`.
 _TASKS, _MOST_OF_FILE = 24, 8
 
 _UNREADABLE = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -114,10 +115,7 @@ class TestOlderLedger:
         name = topic()
         produce(inline_loader.kafka, name, names(0, 6))
 
-        def rename(_: Commit) -> None:
-            with inline_loader.engine.begin() as conn:
-                conn.exec_driver_sql("ALTER TABLE target RENAME COLUMN name TO title")
-
+        rename = executing(inline_loader, "ALTER TABLE target RENAME COLUMN name TO title")
         with pytest.raises(TargetError, match="name"):
             inline_loader(name, max_records=3, on_commit=rename)
         assert ids(inline_loader) == list(range(3))
@@ -169,12 +167,18 @@ class TestOlderLedger:
         name = topic()
         produce(inline_loader.kafka, name, names(0, 6))
 
-        def drop(_: Commit) -> None:
-            with inline_loader.engine.begin() as conn:
-                conn.exec_driver_sql("DROP TABLE target")
-
         with pytest.raises(TargetError, match="disappeared"):
-            inline_loader(name, max_records=3, on_commit=drop)
+            inline_loader(name, max_records=3, on_commit=executing(inline_loader, "DROP TABLE target"))
+
+
+def executing(loader: Loader, statement: str) -> Callable[[Commit], None]:
+    """Return what a load calls after a commit, and what executes a statement then."""
+
+    def execute(_: Commit) -> None:
+        with loader.engine.begin() as conn:
+            conn.exec_driver_sql(statement)
+
+    return execute
 
 
 def loaded_and_backed_up(loader: Loader, topic: TopicFactory) -> tuple[str, dict[str, list[tuple[Any, ...]]]]:
