@@ -45,7 +45,8 @@
     * `CommitUnknownError` (retriable): the connection broke at COMMIT, and the ledger could not be read
 
   * `MirrorError`: a consumer group in Kafka does not show the stored positions
-  * `VerificationError`: positions, history, target and dead letters do not prove that every record was loaded exactly once
+  * `VerificationError`: positions, history, target and dead letters do not prove that every record was loaded exactly
+    once
 
 `retriable` says whether a retry of the same task can succeed without a change by the user.
 """
@@ -82,7 +83,9 @@ class ConfigurationError(KafkaOffsetsError):
 
 
 class KafkaUnavailableError(KafkaOffsetsError):
-    """The cluster, or the leader of a partition, could not be reached in time; the message carries the client's reason."""
+    """The cluster, or the leader of a partition, could not be reached in time; the message carries the client's
+    reason.
+    """
 
     retriable = True
 
@@ -102,7 +105,9 @@ class PlanningError(KafkaOffsetsError):
 
 
 class NoPositionError(PlanningError):
-    """A topic has no stored position, and `start` does not provide one: it is `none`, or the consumer group committed nothing."""
+    """A topic has no stored position, and `start` does not provide one: it is `none`, or the consumer group committed
+    nothing.
+    """
 
 
 class DataLossError(PlanningError):
@@ -160,7 +165,8 @@ class RecordError(KafkaOffsetsError):
 
     def __str__(self) -> str:
         return (
-            f"Record at topic {self.topic!r} partition {self.partition} offset {self.offset} cannot be loaded: {self.reason}. "
+            f"Record at topic {self.topic!r} partition {self.partition} offset {self.offset} cannot be loaded: "
+            f"{self.reason}. "
             "Nothing of this batch was written and no position moved; correct the declared columns or the target, "
             "and run the task again."
         )
@@ -181,11 +187,14 @@ class DeadLetterError(KafkaOffsetsError):
 
 
 class TransformError(KafkaOffsetsError):
-    """The user's transform raised, or returned something that cannot be used. The message has the user's own frames of the traceback."""
+    """The user's transform raised, or returned something that cannot be used. The message has the user's own frames of
+    the traceback.
+    """
 
 
 class CallableError(KafkaOffsetsError):
-    """A function of `Callable` cannot be imported, raised, ended its transaction, or returned something that cannot be used.
+    """A function of `Callable` cannot be imported, raised, ended its transaction, or returned something that cannot be
+    used.
 
     The message has the user's own frames of the traceback.
     """
@@ -202,8 +211,8 @@ class LedgerError(KafkaOffsetsError):
 class DatabaseBusyError(LedgerError):
     """Other writers blocked the database for longer than the limit.
 
-    Either one of them locks the whole database (SQLite), or the transaction was rolled back again and again for a deadlock or a
-    serialization failure.
+    Either one of them locks the whole database (SQLite), or the transaction was rolled back again and again for a
+    deadlock or a serialization failure.
     """
 
     retriable = True
@@ -226,7 +235,9 @@ class GroupBusyError(LedgerError):
 
 
 class OpenBatchError(LedgerError):
-    """An open batch starts at the positions to be moved, or may be in the target already; or the batch to abandon is not open."""
+    """An open batch starts at the positions to be moved, or may be in the target already; or the batch to abandon is
+    not open.
+    """
 
 
 class RewindConflictError(LedgerError):

@@ -40,7 +40,8 @@ def get_provider_info() -> dict[str, Any]:
                 "options": {
                     "conn_ids": {
                         "description": "Databases whose groups the web interface shows, besides those that tasks of DAGs name: ids of "
-                        "connections, separated by commas, each with ?schema=, &prefix= and &kafka_conn_id= where the state tables "
+                        "connections, separated by commas, each with ?schema=, &prefix= and &kafka_conn_id= where the "
+                        "state tables "
                         "are not in the default schema, or the topics not in the cluster of kafka_default.",
                         "version_added": None,
                         "type": "string",
@@ -57,7 +58,8 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "class_archives": {
                         "description": "Where 'airflow kafka-offsets archive-classes' writes the classes of Spark, and loads find them: a directory that only "
-                        "root and the user of the workers may write to. By default airflow-kafka-offsets in the user's cache directory.",
+                        "root and the user of the workers may write to. By default airflow-kafka-offsets in the user's "
+                        "cache directory.",
                         "version_added": None,
                         "type": "string",
                         "example": "/opt/airflow/classes",
@@ -65,7 +67,8 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "spark_environment": {
                         "description": "Environment variables of the worker that spark-submit inherits besides those that Spark, Java, "
-                        "Python and object stores need: names, with * for any letters, separated by commas. Their values must "
+                        "Python and object stores need: names, with * for any letters, separated by commas. Their "
+                        "values must "
                         "not be secrets of Airflow: a transform can read them.",
                         "version_added": None,
                         "type": "string",

@@ -42,7 +42,8 @@ _TIMES = (
 class Bar(NamedTuple):
     """
     :param found: of whole loads
-    :param without_start: the same without the time of a small load; None if the bar is about that time, or about processor seconds
+    :param without_start: the same without the time of a small load; None if the bar is about that time, or about
+        processor seconds
     """
 
     title: str

@@ -1,4 +1,6 @@
-"""The archives of Spark's classes that loads of this package start from, as on a worker that was set up as docs/speed.md says."""
+"""The archives of Spark's classes that loads of this package start from, as on a worker that was set up as
+docs/speed.md says.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Measures the processor time of commands in `airflow kafka-offsets` and in `kafka-offsets`: `python -m benchmarks.commands`."""
+"""Measures the processor time of commands in `airflow kafka-offsets` and in `kafka-offsets`: `python -m
+benchmarks.commands`.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Compare loads through `spark-submit` with loads through a server of Spark Connect, and with sessions that are kept, as a notebook keeps them.
+"""Compare loads through `spark-submit` with loads through a server of Spark Connect, and with sessions that are kept,
+as a notebook keeps them.
 
-Broker, Postgres (fsync on), the server and Spark are on this machine. In every round every contender loads every data set once, in turn,
-into an empty database, and medians are compared. The first two load in a process of their own each time, as tasks of Airflow do: the
-import of PySpark's client is part of their time. A session has had a small load before the first round.
+Broker, Postgres (fsync on), the server and Spark are on this machine. In every round every contender loads every data
+set once, in turn, into an empty database, and medians are compared. The first two load in a process of their own each
+time, as tasks of Airflow do: the import of PySpark's client is part of their time. A session has had a small load
+before the first round.
 """
 
 from __future__ import annotations
@@ -118,7 +120,9 @@ def _measure(
     contenders: Mapping[str, Callable[[Load], float]],
     rounds: int,
 ) -> Measured:
-    """Let every contender load a data set, in several rounds; the first warms the sessions and the server up, and is not counted."""
+    """Let every contender load a data set, in several rounds; the first warms the sessions and the server up, and is
+    not counted.
+    """
     dataset = measured.dataset
     for number in range(rounds + 1):
         for name, contender in contenders.items():

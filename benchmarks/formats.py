@@ -1,4 +1,6 @@
-"""What decoding costs: processor time of Avro, Protobuf and JSON Schema beside JSON of the same values, in interleaved rounds."""
+"""What decoding costs: processor time of Avro, Protobuf and JSON Schema beside JSON of the same values, in interleaved
+rounds.
+"""
 
 from __future__ import annotations
 

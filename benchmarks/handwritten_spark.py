@@ -1,4 +1,6 @@
-"""Hand-written Spark jobs into the table: a batch job, the same with a transform, and Structured Streaming; submitted like this package's own."""
+"""Hand-written Spark jobs into the table: a batch job, the same with a transform, and Structured Streaming; submitted
+like this package's own.
+"""
 
 from __future__ import annotations
 

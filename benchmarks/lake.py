@@ -1,7 +1,8 @@
 """Compare loads into lake tables: this package, and Spark's own connectors with the trigger `availableNow`.
 
-Every contender loads the same topic once in every round, in turn, on local[*] and on a standalone cluster of two executors.
-Medians are compared; the rows of every table are counted by another reader. A load of 1,000 records is each contender's start.
+Every contender loads the same topic once in every round, in turn, on local[*] and on a standalone cluster of two
+executors. Medians are compared; the rows of every table are counted by another reader. A load of 1,000 records is each
+contender's start.
 """
 
 from __future__ import annotations
@@ -133,7 +134,9 @@ class Bench:
         self.postgres.drop_database(database)
 
     def _keep_in_memory(self, dataset: Dataset) -> None:
-        """Have the kernel read a topic's log. What was not read for minutes may be on the disk alone, and the next contender would wait for it."""
+        """Have the kernel read a topic's log. What was not read for minutes may be on the disk alone, and the next
+        contender would wait for it.
+        """
         for segment in self.kafka.directory.glob(f"log/{dataset.topic}-*/*.log"):
             with segment.open("rb", buffering=0) as file:
                 while file.read(1 << 22):
@@ -177,7 +180,8 @@ def _bars(results: Results, master: str, records: int) -> Iterator[str]:
             met = whole >= _FASTER and without >= _FASTER_WITHOUT_START
             yield _verdict(
                 met,
-                f"{name}: {whole:.2f} times as fast as {against.contender} (at least {_FASTER}), {without:.2f} without the start "
+                f"{name}: {whole:.2f} times as fast as {against.contender} (at least {_FASTER}), {without:.2f} without "
+                "the start "
                 f"(at least {_FASTER_WITHOUT_START:g})",
             )
 

@@ -1,4 +1,5 @@
-"""A load of this package into a lake table, or a table of the database, in a process of its own as a worker of Airflow has it.
+"""A load of this package into a lake table, or a table of the database, in a process of its own as a worker of Airflow
+has it.
 
 The task is JSON in the environment; what was measured is the last line of the output.
 """
@@ -56,7 +57,9 @@ def _sink(name: str, directory: str) -> Sink:
 
 
 def _peak_memory() -> int:
-    """Return the bytes that this process had in memory at most. Not as getrusage says, which includes the process that forked this one."""
+    """Return the bytes that this process had in memory at most. Not as getrusage says, which includes the process that
+    forked this one.
+    """
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines())
     return int(status["VmHWM"].split()[0]) * 1024
 

@@ -8,7 +8,8 @@ import time
 
 from benchmarks.load import Load
 
-# Start, end, MB, MB/s, records, records/s, rebalance ms, fetch ms, fetch MB/s, fetch records/s; between the client's log lines.
+# Start, end, MB, MB/s, records, records/s, rebalance ms, fetch ms, fetch MB/s, fetch records/s; between the client's
+# log lines.
 _FIGURES = re.compile(
     r"^[\d: -]+, [\d: -]+, [\d.]+, [\d.]+, (?P<records>\d+), [\d.]+, \d+, (?P<fetch_ms>\d+), [\d.]+, [\d.]+$",
     re.MULTILINE,

@@ -1,4 +1,6 @@
-"""A small DataFrame transform: a filter that keeps all rows, and a computed column. Its module brings only PySpark into a Spark application."""
+"""A small DataFrame transform: a filter that keeps all rows, and a computed column. Its module brings only PySpark into
+a Spark application.
+"""
 
 from __future__ import annotations
 

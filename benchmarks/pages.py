@@ -1,7 +1,8 @@
-"""Seconds of the table of groups in the web interface, for 500 groups of 10,000 partitions in all: the first answer after the app has
-started, the first one that has every lag, and later ones; with the broker, and without.
+"""Seconds of the table of groups in the web interface, for 500 groups of 10,000 partitions in all: the first answer
+after the app has started, the first one that has every lag, and later ones; with the broker, and without.
 
-Broker and Postgres are on this machine. The app runs in this process, with Airflow's login, connections and metadata database.
+Broker and Postgres are on this machine. The app runs in this process, with Airflow's login, connections and metadata
+database.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The processor time of a load: that of this process, of all that it starts, and of the servers, which are its children, too.
+"""The processor time of a load: that of this process, of all that it starts, and of the servers, which are its
+children, too.
 
 Seconds of the wall grow with what else the machine does; those of the processor hardly do. Linux only.
 """
@@ -40,9 +41,10 @@ class _Stat(NamedTuple):
 class ProcessorTime:
     """Measures the processor seconds of a block.
 
-    The kernel adds the time of a process that ends to that of the process that waits for it, however short it was. Processes that
-    outlive their parent become children of this one. The workers of PySpark's daemon are not waited for, because it ignores the signal of their
-    end: such processes are looked at again and again, and what they take after the last look is not counted.
+    The kernel adds the time of a process that ends to that of the process that waits for it, however short it was.
+    Processes that outlive their parent become children of this one. The workers of PySpark's daemon are not waited for,
+    because it ignores the signal of their end: such processes are looked at again and again, and what they take after
+    the last look is not counted.
 
     At the end of the block, children that have ended and that nobody has waited for are removed.
 
@@ -95,7 +97,9 @@ def _sum(stats: dict[_Process, _Stat]) -> int:
 
 
 def _settled() -> dict[_Process, _Stat]:
-    """Return this process and all below it, at a moment when none begins or ends: its time would be missing, or counted twice."""
+    """Return this process and all below it, at a moment when none begins or ends: its time would be missing, or counted
+    twice.
+    """
     found = _own_and_below()
     while (again := _own_and_below()).keys() != found.keys():
         found = again

@@ -24,7 +24,9 @@ def print_lines(*lines: str) -> None:
 
 
 def table(measured: Measured) -> Iterator[str]:
-    """Return a row for each contender: rates with and without the start, the package's ratio to it, processor seconds, and their ratio."""
+    """Return a row for each contender: rates with and without the start, the package's ratio to it, processor seconds,
+    and their ratio.
+    """
     yield f"{measured.dataset.title}"
     yield f"  {'':34} {'median':>8}  {'of rounds':>14} {'rows/s':>10} {'no start':>10} {'package is':>16} {'processor':>10} {'package is':>10}"
     for name in measured.names:

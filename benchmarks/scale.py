@@ -1,7 +1,7 @@
 """The parts of a very large load that one machine can show: a manifest of many slices, and a commit of many files.
 
-No Spark is started: the driver's part of the work is measured where it grows with slices and files, not with records. Broker and
-Postgres with fsync are on this machine. docs/speed.md says what follows for a large cluster.
+No Spark is started: the driver's part of the work is measured where it grows with slices and files, not with records.
+Broker and Postgres with fsync are on this machine. docs/speed.md says what follows for a large cluster.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ def manifests(numbers: list[int], rounds: int) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Measured:
-    """Bytes of the job and the manifest as JSON, and seconds to write the manifest from the notes of slices, and to read it."""
+    """Bytes of the job and the manifest as JSON, and seconds to write the manifest from the notes of slices, and to
+    read it.
+    """
 
     job_bytes: int
     manifest_bytes: int

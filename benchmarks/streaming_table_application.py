@@ -1,6 +1,8 @@
-"""Structured Streaming with the trigger `availableNow` into a table of Postgres, each row once, as careful users write it.
+"""Structured Streaming with the trigger `availableNow` into a table of Postgres, each row once, as careful users write
+it.
 
-`foreachBatch` may get a batch again. The transaction of its rows also has its number, and a batch whose number is there is skipped.
+`foreachBatch` may get a batch again. The transaction of its rows also has its number, and a batch whose number is there
+is skipped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What transforms cost that run where records are decoded, beside loads without one.
 
-Two measurements, each in interleaved rounds: the wall time of whole loads with spark-submit, and the processor time of reading,
-decoding, transforming and staging the same records in one process.
+Two measurements, each in interleaved rounds: the wall time of whole loads with spark-submit, and the processor time of
+reading, decoding, transforming and staging the same records in one process.
 """
 
 from __future__ import annotations

@@ -83,7 +83,8 @@ def main() -> int:
         found = measured(kafka, postgres, metrics, Path(dags), options.triggers, options)
     sys.stdout.write(
         f"{machine.in_short()}; {TOPICS} topics of {PARTITIONS} partitions\n\n"
-        f"{'triggers':>8} {'memory of the process':>22} {'polls':>6} {'each took':>10} {'loop blocked for over 0.1 s':>28}\n"
+        f"{'triggers':>8} {'memory of the process':>22} {'polls':>6} {'each took':>10} "
+        f"{'loop blocked for over 0.1 s':>28}\n"
     )
     for triggers, (memory, polls, seconds, blocked) in ((0, baseline), (options.triggers, found)):
         longest = f"{len(blocked)} times, at most {max(blocked):.2f} s" if blocked else "never"

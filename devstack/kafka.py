@@ -38,7 +38,8 @@ _SETTINGS = {
     # A test that reads a missing topic has a mistake.
     "auto.create.topics.enable": "false",
     "delete.topic.enable": "true",
-    # Retention, compaction and deletion happen within seconds. A look at the retention is one at each of a thousand partitions.
+    # Retention, compaction and deletion happen within seconds. A look at the retention is one at each of a thousand
+    # partitions.
     "log.retention.check.interval.ms": "2000",
     "log.initial.task.delay.ms": "500",
     "log.segment.delete.delay.ms": "500",
@@ -46,7 +47,8 @@ _SETTINGS = {
     "log.cleaner.min.cleanable.ratio": "0.01",
     "log.cleaner.dedupe.buffer.size": str(4 * 1024 * 1024),
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-    # Two cores are shared with Spark, Postgres and Airflow: no record into the metadata log twice a second where nothing happens.
+    # Two cores are shared with Spark, Postgres and Airflow: no record into the metadata log twice a second where
+    # nothing happens.
     "metadata.max.idle.interval.ms": "5000",
     "num.network.threads": "2",
     "num.io.threads": "4",
@@ -155,7 +157,8 @@ class KafkaNode(Server):
     def _format(self) -> None:
         """Give the node a formatted log directory: a copy of one that Kafka's tool made for a node of the same roles.
 
-        The tool is a JVM that takes longer than the broker's own start. The ids of a node are in one file of the directory alone.
+        The tool is a JVM that takes longer than the broker's own start. The ids of a node are in one file of the
+        directory alone.
         """
         template = BUILD / f"kafka-{KAFKA_VERSION}-formatted-{self._roles}"
         if not template.exists():

@@ -1,4 +1,6 @@
-"""A real MariaDB, as a child process that listens on a TCP port; its programs are those that `devstack.mariadb_programs` finds."""
+"""A real MariaDB, as a child process that listens on a TCP port; its programs are those that
+`devstack.mariadb_programs` finds.
+"""
 
 import contextlib
 import os
@@ -28,9 +30,9 @@ _SYSTEM_TABLES = (
 class MariaDbServer(Server):
     """MariaDB on a free port of 127.0.0.1, with its data in a temporary directory.
 
-    Starting it after a stop or kill keeps port and data. Leaving the context removes them. The user ``tester`` may do everything, and
-    logs in with a password. What the server does not set by itself is as its authors ship it: its default character set is latin1,
-    its default isolation level REPEATABLE READ.
+    Starting it after a stop or kill keeps port and data. Leaving the context removes them. The user ``tester`` may do
+    everything, and logs in with a password. What the server does not set by itself is as its authors ship it: its
+    default character set is latin1, its default isolation level REPEATABLE READ.
 
     :param settings: server settings by MariaDB's names; they override those for tests
     :raises RuntimeError: this machine has no MariaDB

@@ -1,7 +1,7 @@
 """MariaDB's programs: those of this machine, or of Debian's packages, which are unpacked and not installed.
 
-`apt-get` verifies what it downloads by the signatures of the distribution. Where neither is to be had, the tests that need MariaDB are
-skipped, and say why.
+`apt-get` verifies what it downloads by the signatures of the distribution. Where neither is to be had, the tests that
+need MariaDB are skipped, and say why.
 """
 
 import fcntl
@@ -62,8 +62,10 @@ def find_programs() -> Programs:
             usr / "sbin" / "mariadbd", share, (*usr.glob("lib/*-linux-gnu"), *_HOME.glob("lib/*-linux-gnu"))
         )
     raise RuntimeError(
-        f"there is no MariaDB: mariadbd is not on PATH, and the set-up could not fetch Debian's package {_PACKAGE}; install MariaDB's "
-        "server (Debian, Ubuntu: apt-get install mariadb-server-core; macOS: brew install mariadb), or run `make setup` again"
+        f"there is no MariaDB: mariadbd is not on PATH, and the set-up could not fetch Debian's package {_PACKAGE}; "
+        "install MariaDB's "
+        "server (Debian, Ubuntu: apt-get install mariadb-server-core; macOS: brew install mariadb), or run `make "
+        "setup` again"
     )
 
 

@@ -52,7 +52,8 @@ class Jars(NamedTuple):
     def fetched(self) -> Path:
         """Return the folder. Missing jars are fetched.
 
-        :raises RuntimeError: the download failed, and the message ends with Ivy's output; or a jar is not the recorded one
+        :raises RuntimeError: the download failed, and the message ends with Ivy's output; or a jar is not the recorded
+            one
         """
         return fetched_once(self.name, self._fetch)
 
@@ -67,7 +68,8 @@ class Jars(NamedTuple):
         wrong = sorted(name for name in found.keys() | recorded.keys() if found.get(name) != recorded.get(name))
         if wrong:
             raise RuntimeError(
-                f"{', '.join(wrong)}: not as recorded in {digests.relative_to(REPOSITORY)}. If the version was changed on purpose, "
+                f"{', '.join(wrong)}: not as recorded in {digests.relative_to(REPOSITORY)}. If the version was changed "
+                "on purpose, "
                 "compare with the digests that Maven Central publishes, and record the new ones with sha256sum"
             )
 

@@ -1,4 +1,6 @@
-"""Servers of other object stores than S3: fake-gcs-server for Google Cloud Storage, and Azurite for Azure. Their objects are in their memory."""
+"""Servers of other object stores than S3: fake-gcs-server for Google Cloud Storage, and Azurite for Azure. Their
+objects are in their memory.
+"""
 
 import base64
 import http.client

@@ -1,8 +1,9 @@
 """A JAVA_HOME whose JVMs start in a third of the time: for tests, which start dozens of Spark applications and brokers.
 
-Half of a start is the compiler's, the other half reads and checks classes. The `java` of this home compiles quickly rather than
-well, which a JVM that works for seconds is better off with, and finds the classes of Spark and of Kafka in an archive
-(https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html). Benchmarks and the demo take Java as it is.
+Half of a start is the compiler's, the other half reads and checks classes. The `java` of this home compiles quickly
+rather than well, which a JVM that works for seconds is better off with, and finds the classes of Spark and of Kafka in
+an archive (https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html). Benchmarks and the demo take Java as
+it is.
 """
 
 import fcntl

@@ -1,4 +1,6 @@
-"""A real schema registry for the long tests: Apicurio's, with Confluent's API. Its 104 MB come from Maven, once, by Ivy."""
+"""A real schema registry for the long tests: Apicurio's, with Confluent's API. Its 104 MB come from Maven, once, by
+Ivy.
+"""
 
 import hashlib
 import tarfile

@@ -23,8 +23,8 @@ class SparkStandalone(Stack):
     :param memory: of the worker, in Spark's notation
     :param home: the SPARK_HOME; by default the installed PySpark
     :param host: an address of the loopback network
-    :param properties: written to spark-defaults.conf in `directory`, for its own processes and for whoever submits to it with
-        SPARK_CONF_DIR
+    :param properties: written to spark-defaults.conf in `directory`, for its own processes and for whoever submits to
+        it with SPARK_CONF_DIR
     """
 
     def __init__(

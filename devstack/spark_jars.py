@@ -32,7 +32,8 @@ def _kafka(spark: str, clients: str, pool: str) -> tuple[Module, ...]:
     )
 
 
-# What Spark includes is left out: Delta and the connector of Kafka would bring other versions of Hadoop, Jackson and Parquet.
+# What Spark includes is left out: Delta and the connector of Kafka would bring other versions of Hadoop, Jackson and
+# Parquet.
 _DELTA_JARS = Jars(
     "spark-connectors",
     "Spark's connectors",
@@ -63,7 +64,8 @@ class ConnectedSpark(NamedTuple):
 
     :param home: its SPARK_HOME
     :param jars: the value of `--jars`
-    :param conf: its properties: with Iceberg, the catalog `lake` has its tables below the property `spark.sql.catalog.lake.warehouse`
+    :param conf: its properties: with Iceberg, the catalog `lake` has its tables below the property
+        `spark.sql.catalog.lake.warehouse`
     """
 
     home: Path

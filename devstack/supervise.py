@@ -2,8 +2,8 @@
 
 :mod:`devstack.process` starts this file as a script. A test session that is killed with SIGKILL runs no clean-up code,
 so another process must clean up. This one holds the read end of a pipe whose write end only the starter has. When the
-starter dies for any reason, the kernel closes the pipe, and the supervisor ends the server. It uses no prctl, so that it
-runs on Linux and macOS, and only the standard library, so that it starts in about 30 ms.
+starter dies for any reason, the kernel closes the pipe, and the supervisor ends the server. It uses no prctl, so that
+it runs on Linux and macOS, and only the standard library, so that it starts in about 30 ms.
 
 Protocol:
 

@@ -1,4 +1,6 @@
-"""The site of the documents, which `make docs` builds. The pages are plain Markdown, so that they can also be read in the repository."""
+"""The site of the documents, which `make docs` builds. The pages are plain Markdown, so that they can also be read in
+the repository.
+"""
 
 from __future__ import annotations
 

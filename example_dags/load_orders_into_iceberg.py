@@ -1,4 +1,6 @@
-"""Load orders into an Iceberg table on S3, whose catalog is in the database of the positions: both move in one transaction."""
+"""Load orders into an Iceberg table on S3, whose catalog is in the database of the positions: both move in one
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ with DAG(
         sink=orders,
         on_bad_record="dead_letter",
         max_dead_letters=100,
-        staging_dir="s3://lake/staging",  # on a cluster: a location that all machines reach, with what their environment says
+        # on a cluster: a location that all machines reach, with what their environment says
+        staging_dir="s3://lake/staging",
     )
     verify = KafkaVerifyOperator(
         task_id="verify", group_id="orders_into_iceberg", sink=orders, kafka_conn_id="kafka_default"

@@ -1,4 +1,5 @@
-"""Load records as they are, in whatever format: here as base64 with their digests, which a SELECT over each batch computes.
+"""Load records as they are, in whatever format: here as base64 with their digests, which a SELECT over each batch
+computes.
 
 It needs the extra `sql` on the worker, and datafusion where Spark's executors run.
 """

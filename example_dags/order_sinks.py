@@ -1,4 +1,6 @@
-"""The function that `load_customer_totals.py` writes with. It has a module of its own, so that the worker imports it without a DAG."""
+"""The function that `load_customer_totals.py` writes with. It has a module of its own, so that the worker imports it
+without a DAG.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Run after each load of orders, and read which offsets were loaded: a DAG that is scheduled on what the group `orders_loader` loads.
+"""Run after each load of orders, and read which offsets were loaded: a DAG that is scheduled on what the group
+`orders_loader` loads.
 
-The alias of a group gets an event of the table's asset whenever a run has loaded something. The extra of the event has the ranges.
+The alias of a group gets an event of the table's asset whenever a run has loaded something. The extra of the event has
+the ranges.
 """
 
 from __future__ import annotations

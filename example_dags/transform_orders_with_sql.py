@@ -27,7 +27,8 @@ with DAG(
         topics=["orders"],
         value_format=Json("id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2), created TIMESTAMP"),
         transform=Sql(
-            "SELECT id, customer, amount * 2 AS double, CAST(created AS DATE) AS day FROM records WHERE amount <= {{ params.most }}"
+            "SELECT id, customer, amount * 2 AS double, CAST(created AS DATE) AS day FROM records WHERE amount <= {{ "
+            "params.most }}"
         ),
         sink=small_orders,
         on_bad_record="dead_letter",

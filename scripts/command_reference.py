@@ -1,4 +1,6 @@
-"""Writes docs/commands.md from the `--help` of every command of `airflow kafka-offsets` and `kafka-offsets`. Run by `make reference`."""
+"""Writes docs/commands.md from the `--help` of every command of `airflow kafka-offsets` and `kafka-offsets`. Run by
+`make reference`.
+"""
 
 from __future__ import annotations
 

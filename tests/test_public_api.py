@@ -106,8 +106,10 @@ def test_another_name_is_an_attribute_error() -> None:
         "from airflow_kafka_offsets.get_provider_info import get_provider_info; get_provider_info()",
         "from airflow_kafka_offsets import Json, Raw; Json('id BIGINT'), Raw(headers=True)",
         "from airflow_kafka_offsets import SqlTable; SqlTable('orders').name",
-        "from airflow_kafka_offsets import IcebergTable; IcebergTable('shop.orders').name, IcebergTable('shop.orders', {'type': 'rest'}).name",
-        "from airflow_kafka_offsets import CommittedBy, exceptions; from airflow_kafka_offsets.core import offsets, parameters, planning",
+        "from airflow_kafka_offsets import IcebergTable; IcebergTable('shop.orders').name, IcebergTable('shop.orders', "
+        "{'type': 'rest'}).name",
+        "from airflow_kafka_offsets import CommittedBy, exceptions; from airflow_kafka_offsets.core import offsets, "
+        "parameters, planning",
     ],
 )
 def test_it_imports_nothing_heavy(code: str) -> None:

@@ -63,6 +63,7 @@ def _run(path: str) -> Callable[[Namespace], None]:
 def _stored_connections() -> AbstractContextManager[None]:
     """Have Airflow look for connections in its metadata database as well, after the environment and a secrets backend.
 
-    `airflow connections get` and `test` do the same. Without it, a process that is no task finds none that a user has added.
+    `airflow connections get` and `test` do the same. Without it, a process that is no task finds none that a user has
+    added.
     """
     return variable(_PROCESS_CONTEXT, "server")

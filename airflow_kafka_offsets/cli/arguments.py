@@ -178,7 +178,8 @@ _STORED_TOPICS = "the topics of the stored positions"
 _OF_LAG = (
     option(
         "--start",
-        "where a topic without a stored position begins: earliest, latest, none, a timestamp (ISO 8601), a duration back "
+        "where a topic without a stored position begins: earliest, latest, none, a timestamp (ISO 8601), a duration "
+        "back "
         "from now (PT6H), or committed-by:GROUP for the commits of a consumer group in Kafka",
         type=start,
         default="earliest",
@@ -226,7 +227,8 @@ MOVE = (
     option("--abandon", "abandon this open batch of the group in the same transaction", type=positive, metavar="BATCH"),
     option(
         "--replace",
-        "also delete the rows of this table, and the dead letters, of the offsets that will be read again; without a table, those of "
+        "also delete the rows of this table, and the dead letters, of the offsets that will be read again; without a "
+        "table, those of "
         "the target of --dag-id and --task-id",
         nargs="?",
         default=False,

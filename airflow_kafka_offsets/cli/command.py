@@ -37,7 +37,8 @@ class _UsageError(Exception):
 
 
 def command(name: str) -> Callable[[Callable[[Namespace], None]], Callable[[Namespace], None]]:
-    """Have the function of a command report a failure in one line on standard error, and exit with 1, or with 2 for a usage error.
+    """Have the function of a command report a failure in one line on standard error, and exit with 1, or with 2 for a
+    usage error.
 
     :param name: the name of the command after `kafka-offsets`
     """

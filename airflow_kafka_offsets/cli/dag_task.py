@@ -1,4 +1,6 @@
-"""The task of a DAG as its file says now, for commands that work as the task does. Airflow's metadata database is not asked."""
+"""The task of a DAG as its file says now, for commands that work as the task does. Airflow's metadata database is not
+asked.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,10 @@ class PipelineTask(Protocol):
 def find_task(dag_id: str, task_id: str, *, only: Sequence[str] | None = None) -> PipelineTask:
     """Parse the DAG files, and return a task that turns records into rows, with its templates rendered.
 
-    :param only: the parameters that are rendered, for a command that asks for no others; None renders those of the pipeline
-    :raises ConfigurationError: there is no such task, it is one of another kind or mapped, or a template or an argument needs a run
+    :param only: the parameters that are rendered, for a command that asks for no others; None renders those of the
+        pipeline
+    :raises ConfigurationError: there is no such task, it is one of another kind or mapped, or a template or an argument
+        needs a run
     """
     # DAG files may print, and Airflow logs.
     with redirect_stdout(sys.stderr):
@@ -52,7 +56,8 @@ def find_task(dag_id: str, task_id: str, *, only: Sequence[str] | None = None) -
         raise ConfigurationError(f"DAG {dag_id!r} has no task {task_id!r}; it has {first_few(sorted(dag.task_dict))}")
     if not isinstance(task, PipelineTask):
         raise ConfigurationError(
-            f"Task {task_id!r} of DAG {dag_id!r} is a {task.task_type}, and not one that turns records into rows, such as "
+            f"Task {task_id!r} of DAG {dag_id!r} is a {task.task_type}, and not one that turns records into rows, such "
+            "as "
             "KafkaBatchOperator, or it is mapped"
         )
     return _rendered(task, only)
@@ -91,14 +96,16 @@ def _rendered(task: Any, only: Sequence[str] | None) -> PipelineTask:
     for name in rendered_names.intersection(task.template_fields):
         if any(XComArg.iter_xcom_references(getattr(task, name))):
             raise ConfigurationError(
-                f"{name} of task {task.task_id!r} of DAG {task.dag_id!r} has what another task returns in a run: give the options of the "
+                f"{name} of task {task.task_id!r} of DAG {task.dag_id!r} has what another task returns in a run: give "
+                "the options of the "
                 "command instead of --dag-id and --task-id"
             )
         try:
             setattr(rendered, name, task.render_template(getattr(task, name), context, environment))
         except UndefinedError as error:
             raise ConfigurationError(
-                f"{name} of task {task.task_id!r} of DAG {task.dag_id!r} has a template that only a run can render ({error}): give "
+                f"{name} of task {task.task_id!r} of DAG {task.dag_id!r} has a template that only a run can render "
+                f"({error}): give "
                 "the options of the command instead of --dag-id and --task-id"
             ) from error
     return cast("PipelineTask", rendered)

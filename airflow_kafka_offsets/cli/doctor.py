@@ -1,4 +1,6 @@
-"""`airflow kafka-offsets doctor`: the table of its checks, which are in `doctor_checks`; runs them, and prints what they found."""
+"""`airflow kafka-offsets doctor`: the table of its checks, which are in `doctor_checks`; runs them, and prints what
+they found.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,8 @@ _CHECKS = (
     _Check(
         "Spark connection",
         Machine.spark_connection,
-        "add a connection of type spark, with the master as its host: local[*], spark://…, yarn, k8s://…; or of type spark_connect",
+        "add a connection of type spark, with the master as its host: local[*], spark://…, yarn, k8s://…; or of type "
+        "spark_connect",
         {},
     ),
     _Check(

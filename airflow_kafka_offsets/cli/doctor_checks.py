@@ -102,7 +102,8 @@ class Machine:
             if missing:
                 raise CheckFailedError(
                     f"missing: {first_few(missing, most=_MOST_RIGHTS)}",
-                    "ask the owner of the tables to run the output of 'airflow kafka-offsets init --show-sql --grant-to ROLE'",
+                    "ask the owner of the tables to run the output of 'airflow kafka-offsets init --show-sql "
+                    "--grant-to ROLE'",
                 )
             only_loads = next(missing_rights(ledger, of_moves(ledger.tables)), None)
             with ledger.connect() as conn:
@@ -150,7 +151,8 @@ class Machine:
         version = _version("pgpq")
         if version is None or dialect.driver != "psycopg":
             raise CheckSkipped(
-                f"pgpq is {version or 'not installed'}, the driver is {dialect.driver}: rows go by inserts, which is slower. "
+                f"pgpq is {version or 'not installed'}, the driver is {dialect.driver}: rows go by inserts, which is "
+                "slower. "
                 "Install the extra [postgres] for COPY"
             )
         return f"pgpq {version}, driver {dialect.driver}"
@@ -176,7 +178,8 @@ class Machine:
         errors = [*answer.topic_errors.values(), *answer.partition_errors.values()]
         if errors:
             raise CheckFailedError(
-                f"{count(len(errors), 'topic or partition', 'topics or partitions')} without an answer; the first error: {errors[0]}"
+                f"{count(len(errors), 'topic or partition', 'topics or partitions')} without an answer; the first "
+                f"error: {errors[0]}"
             )
         cluster.check_readable(self._topics)
         return f"{count(len(set(self._topics)), 'topic')}, {count(len(answer.logs), 'partition')}"

@@ -1,4 +1,6 @@
-"""What `doctor` finds out about a database: the state tables, the rights on them, and the targets. Nothing is changed."""
+"""What `doctor` finds out about a database: the state tables, the rights on them, and the targets. Nothing is
+changed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What `kafka-offsets` connects to: a database URL and a configuration of Kafka, from files and environment variables."""
+"""What `kafka-offsets` connects to: a database URL and a configuration of Kafka, from files and environment
+variables.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ KAFKA_CONFIG = "KAFKA_OFFSETS_KAFKA_CONFIG"
 """The environment variable of the path of the Kafka configuration, or of the configuration itself as JSON."""
 
 _NO_SECRETS = (
-    "arguments must not contain secrets: every user of this machine can read them, and shells store them. Use the environment variable "
+    "arguments must not contain secrets: every user of this machine can read them, and shells store them. Use the "
+    "environment variable "
     f"{DATABASE} or --database-file for a database URL with a password, and a file for --kafka-config"
 )
 
@@ -115,7 +118,8 @@ class FileConnections:
             url, path = os.environ.get(DATABASE), os.environ.get(DATABASE_FILE)
         if url and path:
             raise ConfigurationError(
-                f"There are two database URLs: give either --database or --database-file, and set either {DATABASE} or {DATABASE_FILE}"
+                f"There are two database URLs: give either --database or --database-file, and set either {DATABASE} or "
+                f"{DATABASE_FILE}"
             )
         url = url or (_read(path).strip() if path else "")
         if not url:
@@ -124,7 +128,8 @@ class FileConnections:
 
 
 def parse_config(text: str) -> dict[str, Any]:
-    """Return the properties of a Kafka configuration: a JSON object, or lines of `name=value` as in `client.properties`.
+    """Return the properties of a Kafka configuration: a JSON object, or lines of `name=value` as in
+    `client.properties`.
 
     :raises ConfigurationError: it is neither
     """
@@ -146,7 +151,8 @@ def parse_config(text: str) -> dict[str, Any]:
         config[name.strip()] = value.strip()
     if java := sorted(name for name in config if name in _OF_JAVA):
         raise ConfigurationError(
-            f"The Kafka configuration sets {', '.join(f'{name} (librdkafka has {_OF_JAVA[name]})' for name in java)}: the names are "
+            f"The Kafka configuration sets {', '.join(f'{name} (librdkafka has {_OF_JAVA[name]})' for name in java)}: "
+            "the names are "
             "those of librdkafka, not of the Java client"
         )
     return config

@@ -120,7 +120,8 @@ def plan(args: Namespace) -> None:
         outlook = next_batch(ledger, kafka, args.group, topics, options)
     if (batch := outlook.open_batch) is not None:
         note(
-            f"Group {args.group!r} has the open batch {batch.batch_id} ({batch.state}): a load finishes it first, and plans "
+            f"Group {args.group!r} has the open batch {batch.batch_id} ({batch.state}): a load finishes it first, and "
+            "plans "
             "what is left after it. This is that batch"
         )
     elif (batch := outlook.expired_batch) is not None:
@@ -204,6 +205,7 @@ def _summary(args: Namespace, outlook: Outlook, topics: list[str]) -> str:
     skipped = sum(partition.skipped for partition in outlook.partitions)
     lost = f"; {count(skipped, 'offset')} {'is' if skipped == 1 else 'are'} lost, and skipped" if skipped else ""
     return (
-        f"{count(sum(len(partition.range) for partition in partitions), 'offset')} of {count(len(partitions), 'partition')}, "
+        f"{count(sum(len(partition.range) for partition in partitions), 'offset')} of "
+        f"{count(len(partitions), 'partition')}, "
         f"about {sum(partition.expected_bytes for partition in partitions):,} bytes, in {count(slices, 'slice')}{lost}"
     )

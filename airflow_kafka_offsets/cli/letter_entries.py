@@ -10,15 +10,18 @@ LETTERS = Group(
     name="dead-letters",
     help="Look at dead letters, put them through the pipeline again, or drop them",
     description=wrapped(
-        "Records that a load set aside (on_bad_record='dead_letter'): look at them, correct them, put them through the pipeline as "
+        "Records that a load set aside (on_bad_record='dead_letter'): look at them, correct them, put them through the "
+        "pipeline as "
         "it is now, or drop what they hold.",
     ),
     commands=(
         entry(
             "letters.list_letters",
             "Count dead letters by batch, partition and error class",
-            "Count the dead letters of a group by batch, partition and error class: value, key or header for the part that does not "
-            "decode, size of a record that was too large to be kept, target where the target refuses the row, dropped where the contents were deleted.",
+            "Count the dead letters of a group by batch, partition and error class: value, key or header for the part "
+            "that does not "
+            "decode, size of a record that was too large to be kept, target where the target refuses the row, dropped "
+            "where the contents were deleted.",
             "list orders_loader --conn-id warehouse",
             *shared.LETTERS,
             shared.OUTPUT,
@@ -27,7 +30,8 @@ LETTERS = Group(
         entry(
             "letters.show_letters",
             "Show dead letters with key, value, headers and error",
-            "Show dead letters with key, value, headers and error. Bytes that are no UTF-8 are shown in Base64. What --output json "
+            "Show dead letters with key, value, headers and error. Bytes that are no UTF-8 are shown in Base64. What "
+            "--output json "
             "prints can be corrected and given to 'dead-letters replay --corrected'.",
             "show orders_loader --conn-id warehouse --error-class value --output json",
             *shared.LETTERS,
@@ -38,8 +42,10 @@ LETTERS = Group(
         entry(
             "letters.replay",
             "Put dead letters through the pipeline again",
-            "Decode dead letters again, write their rows, and remove the letters, in one transaction for each batch. What is bad still "
-            "stays a dead letter, with the reason of today. The rows belong to the batch that set the records aside, as if they had "
+            "Decode dead letters again, write their rows, and remove the letters, in one transaction for each batch. "
+            "What is bad still "
+            "stays a dead letter, with the reason of today. The rows belong to the batch that set the records aside, "
+            "as if they had "
             "never been bad. Loads may go on meanwhile.",
             "replay orders_loader --conn-id warehouse --dag-id load_orders --task-id load --reason 'wider column'\n"
             "         airflow kafka-offsets dead-letters replay orders_loader --conn-id warehouse --table orders \\\n"
@@ -57,7 +63,8 @@ LETTERS = Group(
         entry(
             "letters.drop",
             "Delete what dead letters hold",
-            "Delete key, value, headers and error of dead letters, with --execute; without it, count them. That there were such "
+            "Delete key, value, headers and error of dead letters, with --execute; without it, count them. That there "
+            "were such "
             "records, who dropped them and why stays in dead_letters, so that 'verify' proves the same as before.",
             "drop orders_loader --conn-id warehouse --batch 42 --execute --reason 'test data'",
             *shared.LETTERS,

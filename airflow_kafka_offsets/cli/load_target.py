@@ -108,6 +108,7 @@ def pipeline_of(args: Namespace, topics: Sequence[str], tables: Tables) -> Comma
 def _check_group(args: Namespace, group_id: str) -> None:
     if group_id != args.group:
         raise ConfigurationError(
-            f"Task {args.task_id!r} of DAG {args.dag_id!r} loads group {group_id!r}, not {args.group!r}: it is not the task of this "
+            f"Task {args.task_id!r} of DAG {args.dag_id!r} loads group {group_id!r}, not {args.group!r}: it is not the "
+            "task of this "
             "group"
         )

@@ -18,8 +18,8 @@ _WIDTH = 200
 def show(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str] = ()) -> None:
     """Print rows, all with the same keys.
 
-    JSON and YAML have the values as they are: numbers, null, instants in ISO 8601, and durations in seconds. Tables are for
-    people: their headings are written as in Kafka's tools. Without rows they are empty, and a note says so.
+    JSON and YAML have the values as they are: numbers, null, instants in ISO 8601, and durations in seconds. Tables are
+    for people: their headings are written as in Kafka's tools. Without rows they are empty, and a note says so.
 
     :param rows: a duration has a key that ends with `_seconds`
     :param output: table, json, yaml or plain

@@ -163,7 +163,8 @@ def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -
         if preview.open_batch is not None:
             note(f"Batch {preview.open_batch} is open: finish it first, or add --abandon {preview.open_batch}")
         note(
-            f"{count(len(preview.changed), 'position')} would change: {offsets}. Nothing was changed; add --execute to do it"
+            f"{count(len(preview.changed), 'position')} would change: {offsets}. Nothing was changed; add --execute to "
+            "do it"
         )
     elif result.batch_id is None:
         abandoned = f"; batch {args.abandon} is abandoned" if args.abandon is not None else ""
@@ -172,7 +173,8 @@ def _show_and_execute(args: Namespace, preview: RewindPreview, ledger: Ledger) -
         rows, dead_letters = count(result.rows_removed, "row"), count(result.dead_letters_removed, "dead letter")
         removed = f"; {rows} and {dead_letters} were removed"
         note(
-            f"{count(result.moved, 'position was', 'positions were')} changed, as number {result.batch_id} of the history: {offsets}"
+            f"{count(result.moved, 'position was', 'positions were')} changed, as number {result.batch_id} of the "
+            f"history: {offsets}"
             f"{removed if target is not None else ''}"
         )
 

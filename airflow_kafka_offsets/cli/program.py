@@ -1,6 +1,7 @@
 """`kafka-offsets`: the table of commands as a program of its own, which does not import Airflow.
 
-It has the commands of `airflow kafka-offsets`. Where those take the ids of Airflow's connections, it takes a database URL and a file.
+It has the commands of `airflow kafka-offsets`. Where those take the ids of Airflow's connections, it takes a database
+URL and a file.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ _REPLACED = {
     "--kafka-conn-id": (
         option(
             "--kafka-config",
-            "a file with librdkafka's properties, as JSON or as lines of name=value (default, where Kafka is always asked: "
+            "a file with librdkafka's properties, as JSON or as lines of name=value (default, where Kafka is always "
+            "asked: "
             f"{KAFKA_CONFIG})",
             metavar="FILE",
         ),
@@ -60,8 +62,10 @@ _WORDS = {
 _NEED_AIRFLOW = ("--conn-id", "--kafka-conn-id", "--spark-conn-id", "--dag-id", "--task-id")
 
 _DESCRIPTION = (
-    f"{DESCRIPTION} The commands are those of 'airflow kafka-offsets', without Airflow's start: the database is that of {DATABASE}, "
-    f"{DATABASE_FILE}, --database or --database-file; Kafka that of {KAFKA_CONFIG} or --kafka-config. No argument may contain a password."
+    f"{DESCRIPTION} The commands are those of 'airflow kafka-offsets', without Airflow's start: the database is that "
+    f"of {DATABASE}, "
+    f"{DATABASE_FILE}, --database or --database-file; Kafka that of {KAFKA_CONFIG} or --kafka-config. No argument may "
+    "contain a password."
 )
 
 _EPILOG = f"{', '.join(_ONLY_AIRFLOW)} need Airflow's connections or its configuration, and so do tasks of a DAG (--dag-id): use 'airflow kafka-offsets'."

@@ -42,7 +42,8 @@ def init(args: Namespace) -> None:
                 if not is_outage(error):
                     raise
                 note(
-                    f"The database cannot be read: {database_message(error)}. These are the statements for one without state tables"
+                    f"The database cannot be read: {database_message(error)}. These are the statements for one without "
+                    "state tables"
                 )
                 text = ledger.tables.ddl(ledger.engine.dialect)
             sys.stdout.write(text + granted)

@@ -1,4 +1,6 @@
-"""`kafka-offsets replay` and `verify`: a range of records, loaded into a target beside the loads; the proof of what was loaded."""
+"""`kafka-offsets replay` and `verify`: a range of records, loaded into a target beside the loads; the proof of what was
+loaded.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,9 @@ OPEN_STATES = ("planned", "staged")
 """States of a batch that is neither committed nor abandoned."""
 
 AHEAD = "ahead"
-"""State of a load that follows a group's open one: planned from the positions after it, and staged while it is committed."""
+"""State of a load that follows a group's open one: planned from the positions after it, and staged while it is
+committed.
+"""
 
 UNFINISHED_STATES = (*OPEN_STATES, AHEAD)
 """States of a batch that may still be committed."""

@@ -1,4 +1,6 @@
-"""Addresses of servers, and whether a host is this machine: what does not leave it needs no encryption. Pure: no name is looked up."""
+"""Addresses of servers, and whether a host is this machine: what does not leave it needs no encryption. Pure: no name
+is looked up.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""Where a load begins and ends, as DAG authors write it: an end of the log, an instant, a duration, the commits of a consumer group.
+"""Where a load begins and ends, as DAG authors write it: an end of the log, an instant, a duration, the commits of a
+consumer group.
 
-Instants and durations are parsed from what users write, converted to what Kafka takes, and formatted for messages. Pure.
+Instants and durations are parsed from what users write, converted to what Kafka takes, and formatted for messages.
+Pure.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ def instant(name: str, value: str | datetime, expected: str = "a timestamp") -> 
 
 
 def duration(text: str) -> timedelta | None:
-    """Parse an ISO 8601 duration of weeks, days, hours, minutes and seconds, such as `P1DT12H`; return None for other texts.
+    """Parse an ISO 8601 duration of weeks, days, hours, minutes and seconds, such as `P1DT12H`; return None for other
+    texts.
 
     :raises OverflowError: it is longer than any timedelta
     """
@@ -61,7 +64,9 @@ def milliseconds(value: datetime) -> int:
 
 
 def from_milliseconds(value: int) -> datetime:
-    """Return the instant of a record's timestamp; for one after the year 9999 (a producer that writes microseconds), the last instant."""
+    """Return the instant of a record's timestamp; for one after the year 9999 (a producer that writes microseconds),
+    the last instant.
+    """
     try:
         return _EPOCH + timedelta(milliseconds=value)
     except OverflowError:
@@ -124,7 +129,8 @@ def check_start(start: Start) -> None:
             )
         if start > datetime.now(UTC) - _EPOCH:
             raise ConfigurationError(
-                "start as a duration must not reach back before 1970, where Kafka's timestamps begin (start='earliest' is all "
+                "start as a duration must not reach back before 1970, where Kafka's timestamps begin (start='earliest' "
+                "is all "
                 f"that the log holds); got start={start!r}"
             )
     elif isinstance(start, datetime) or start not in _WORDS:

@@ -1,4 +1,6 @@
-"""Whether stored positions belong to a log: the same cluster, topic and history. Rule 8 of planning in `docs/semantics.md`. Pure."""
+"""Whether stored positions belong to a log: the same cluster, topic and history. Rule 8 of planning in
+`docs/semantics.md`. Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from airflow_kafka_offsets.exceptions import ClusterChangedError, LogTruncatedEr
 
 
 def is_other_topic(one: str | None, other: str | None) -> bool:
-    """Return whether two topic ids are those of two topics; None, of a broker that reports no ids, differs from none."""
+    """Return whether two topic ids are those of two topics; None, of a broker that reports no ids, differs from
+    none.
+    """
     return one is not None and other is not None and one != other
 
 
@@ -28,7 +32,8 @@ def check_cluster(
     """
     if loaded_from is not None and loaded_from != found:
         raise ClusterChangedError(
-            f"The positions of group {group_id!r} belong to Kafka cluster {loaded_from!r}; the connection leads to cluster "
+            f"The positions of group {group_id!r} belong to Kafka cluster {loaded_from!r}; the connection leads to "
+            "cluster "
             f"{found!r}. {way_out}"
         )
 
@@ -53,9 +58,9 @@ def check_positions(
 ) -> None:
     """Check that positions mean in the log what they meant when they were stored.
 
-    A missing partition, or another topic id, means a recreated topic, even if its log covers the position. An end offset before the
-    position, or a leader epoch before that of the position, means a truncated log. A log that was truncated and rewritten beyond the
-    position is noticed by the reader, which sends the epoch (KIP-320).
+    A missing partition, or another topic id, means a recreated topic, even if its log covers the position. An end
+    offset before the position, or a leader epoch before that of the position, means a truncated log. A log that was
+    truncated and rewritten beyond the position is noticed by the reader, which sends the epoch (KIP-320).
 
     :param logs: every partition of the topics
     :param topics: positions of other topics are ignored
@@ -75,7 +80,8 @@ def check_positions(
             truncated.append(f"{tp}: position {position.offset} is beyond the end offset {log.end}")
         elif _went_back(position.leader_epoch, log.leader_epoch):
             truncated.append(
-                f"{tp}: position {position.offset} was in the log of leader epoch {position.leader_epoch}, the leader is "
+                f"{tp}: position {position.offset} was in the log of leader epoch {position.leader_epoch}, the leader "
+                "is "
                 f"of epoch {log.leader_epoch} now"
             )
     if recreated:

@@ -1,7 +1,8 @@
 """Value types: partitions, positions, ranges, slices, spans and scopes.
 
-Ranges and spans are half open: start inclusive, end exclusive. Which offsets a range has is decided in `core.planning`; here is how
-ranges are split for Spark, and the arithmetic of spans. A scope limits a rewind or a lag to topics, or to some of their partitions.
+Ranges and spans are half open: start inclusive, end exclusive. Which offsets a range has is decided in `core.planning`;
+here is how ranges are split for Spark, and the arithmetic of spans. A scope limits a rewind or a lag to topics, or to
+some of their partitions.
 """
 
 from __future__ import annotations
@@ -73,10 +74,12 @@ class OffsetRange(OfPartition):
     :param start: the stored position, or the offset that `how` decided on; of a move, the old position
     :param end: becomes the stored position when the batch is committed; of a move, the new position
     :param target: the offset that the task instance wants to reach; the range of a capped batch ends before it
-    :param how: how the start was decided: stored, earliest, latest, timestamp, group, new-partition, or skipped-gap; of a replay,
-        replay; of a move, rewind, or chosen (there was no position), removed (there is none now), recreated (of another topic)
+    :param how: how the start was decided: stored, earliest, latest, timestamp, group, new-partition, or skipped-gap; of
+        a replay, replay; of a move, rewind, or chosen (there was no position), removed (there is none now), recreated
+        (of another topic)
     :param leader_epoch: that of the stored position; None without one, or after a gap
-    :param end_epoch: that of the leader that reported the log's end, when the range was planned; stored with the position
+    :param end_epoch: that of the leader that reported the log's end, when the range was planned; stored with the
+        position
     """
 
     start: int
@@ -91,7 +94,8 @@ class OffsetRange(OfPartition):
     def epoch_after(self) -> int | None:
         """Return the leader epoch that is stored with the position when the batch is committed.
 
-        An empty range is not read, so that no broker checks whether the log was truncated before it: it keeps the older epoch.
+        An empty range is not read, so that no broker checks whether the log was truncated before it: it keeps the older
+        epoch.
         """
         return self.end_epoch if len(self) or self.leader_epoch is None else self.leader_epoch
 
@@ -206,8 +210,8 @@ def intersect(left: Span, right: Span) -> Span | None:
 def first_common(spans: Iterable[Span], others: Iterable[Span]) -> Span | None:
     """Return the first offsets that two collections of spans have in common, or None.
 
-    The spans of one collection do not overlap once they are merged. Of both together in ascending order, the first two that overlap
-    are therefore neighbours, and long collections are compared in n log n.
+    The spans of one collection do not overlap once they are merged. Of both together in ascending order, the first two
+    that overlap are therefore neighbours, and long collections are compared in n log n.
     """
     neighbours = pairwise(sorted([*merge(spans), *merge(others)]))
     return next(filter(None, (intersect(before, after) for before, after in neighbours)), None)

@@ -1,4 +1,6 @@
-"""Names of the columns that say where a row came from: topic, partition, offset and timestamp of its record, and its batch."""
+"""Names of the columns that say where a row came from: topic, partition, offset and timestamp of its record, and its
+batch.
+"""
 
 from __future__ import annotations
 

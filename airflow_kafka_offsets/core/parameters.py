@@ -1,4 +1,6 @@
-"""Rules for single parameters, and how an error names one that breaks its rule. Imports nothing heavy: operators ask when a DAG file is parsed."""
+"""Rules for single parameters, and how an error names one that breaks its rule. Imports nothing heavy: operators ask
+when a DAG file is parsed.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ def check_parsed(given: Mapping[str, Any], rules: Mapping[str, Rule], templated:
             continue
         for where, value in unrendered(name, given[name], is_rendered=name in templated):
             raise ConfigurationError(
-                f"{where} is not templated, and {where}={value!r} would stay as it is; templated are {', '.join(templated) or 'none'}"
+                f"{where} is not templated, and {where}={value!r} would stay as it is; templated are "
+                f"{', '.join(templated) or 'none'}"
             )
     check(
         {name: value for name, value in given.items() if name not in templated or not is_rendered_later(value)}, rules
@@ -151,7 +154,9 @@ COUNT = Rule(
 SHARE = Rule("a float between 0 and 1", lambda value: isinstance(value, float) and 0 < value < 1, _read_share)
 
 MAX_RECORD_BYTES = 64 << 20
-"""The default of `max_record_bytes`: far more than a broker accepts by default, and little enough for a Python worker of Spark."""
+"""The default of `max_record_bytes`: far more than a broker accepts by default, and little enough for a Python worker
+of Spark.
+"""
 
 FLAG = Rule("True or False", lambda value: isinstance(value, bool))
 

@@ -1,8 +1,8 @@
-"""The offsets that a batch of a load has. `decide` is the only place where they are decided, from stored positions and the ends of the
-logs. The ranges of a replay are what its user asked for (`replaying.bounds`).
+"""The offsets that a batch of a load has. `decide` is the only place where they are decided, from stored positions and
+the ends of the logs. The ranges of a replay are what its user asked for (`replaying.bounds`).
 
-It does no I/O: `loading.plan` reads the positions and the ends, and writes the plan. The numbers of rules, here and in comments, are
-those of the section "Planning" in `docs/semantics.md`; so are the ids of cases in tests (P08, P19, …).
+It does no I/O: `loading.plan` reads the positions and the ends, and writes the plan. The numbers of rules, here and in
+comments, are those of the section "Planning" in `docs/semantics.md`; so are the ids of cases in tests (P08, P19, …).
 
 * Rule 4: a range ends at the planned end, which becomes the position.
 * Rules 5 and 6: where a partition without a position begins.
@@ -49,8 +49,8 @@ class Plan:
     :param ranges: the ranges to load, by topic and partition; a partition with lag whose share of the cap is 0
         has an empty range, so that its target is stored
     :param gaps: offsets that are skipped because the user chose so
-    :param initial: positions to store without loading anything: those of partitions without a position of which nothing is to be
-        loaded now
+    :param initial: positions to store without loading anything: those of partitions without a position of which nothing
+        is to be loaded now
     """
 
     ranges: tuple[OffsetRange, ...] = ()
@@ -73,13 +73,14 @@ def decide(
 
     :param positions: the stored positions of the group, read before the ends of the logs
     :param logs: the log of every partition of every topic of the pipeline
-    :param start: where a topic without a position begins: at an end of its log, nowhere, or at an offset for each partition
+    :param start: where a topic without a position begins: at an end of its log, nowhere, or at an offset for each
+        partition
     :param on_data_loss: fail, or skip to the beginning offset and record the gap
     :param max_records: the most offsets the batch may span, shared in proportion to lag
     :param max_bytes: the most bytes of keys and values, estimated
     :param bytes_per_offset: by topic, for that estimate
-    :param targets: the offsets up to which to load: those that an earlier batch of the same task instance stored, or those of `until`.
-        Partitions without one are not loaded. None means the ends of the logs
+    :param targets: the offsets up to which to load: those that an earlier batch of the same task instance stored, or
+        those of `until`. Partitions without one are not loaded. None means the ends of the logs
     :raises PlanningError: positions and logs do not fit together; the message names every partition concerned
     """
     topics = {tp.topic for tp in logs}
@@ -87,7 +88,8 @@ def decide(
     unknown_topics = sorted(topics - known_topics)
     if start == "none" and unknown_topics:
         raise NoPositionError(
-            f"Nothing is stored of topic {', '.join(map(repr, unknown_topics))}, and start='none' forbids to choose where to "
+            f"Nothing is stored of topic {', '.join(map(repr, unknown_topics))}, and start='none' forbids to choose "
+            "where to "
             "begin. Set start='earliest', start='latest' or a timestamp for the first run."
         )
     # Rules 5 and 6.
@@ -118,14 +120,16 @@ def decide(
             how,
             # After a gap, no leader has reported that its log reached the start.
             position.leader_epoch if offset == position.offset else None,
-            # Valid for every position up to the log's end: the epoch ends before it only if the log was truncated before it.
+            # Valid for every position up to the log's end: the epoch ends before it only if the log was truncated
+            # before it.
             log.leader_epoch,
         )
         # A gap without a range would move no position: the partition gets an empty range.
         if len(range_) or offset != position.offset:
             ranges.append(range_)
         elif tp not in positions:
-            # Rule 5: stored although nothing is loaded. Without a position, the loss of the next records would not be noticed.
+            # Rule 5: stored although nothing is loaded. Without a position, the loss of the next records would not be
+            # noticed.
             initial.append(range_)
     _raise_if_lost(gaps, on_data_loss)
     # Rule 9.
@@ -141,7 +145,8 @@ def can_still_be_read(
     :param ranges: those of the open batch
     :param logs: the logs as they are now
     :return: False if the start of a range is gone from the log, and the user chose to skip lost offsets
-    :raises PlanningError: the topic was created again, a log ends before a range, or offsets are lost and `on_data_loss` is `fail`
+    :raises PlanningError: the topic was created again, a log ends before a range, or offsets are lost and
+        `on_data_loss` is `fail`
     """
     log_identity.check_ranges(ranges, logs)
     gaps = [
@@ -174,7 +179,8 @@ def _raise_if_lost(gaps: Sequence[Gap], on_data_loss: OnDataLoss) -> None:
     """
     if gaps and on_data_loss == "fail":
         lost = "; ".join(
-            f"{gap.topic_partition}: position {gap.start}, beginning offset {gap.end}, {gap.end - gap.start} offsets gone"
+            f"{gap.topic_partition}: position {gap.start}, beginning offset {gap.end}, {gap.end - gap.start} offsets "
+            "gone"
             for gap in gaps
         )
         raise DataLossError(
@@ -186,7 +192,8 @@ def _raise_if_lost(gaps: Sequence[Gap], on_data_loss: OnDataLoss) -> None:
 def _target(tp: TopicPartition, start: int, log: PartitionLog, targets: Mapping[TopicPartition, int] | None) -> int:
     """Return the offset up to which this task instance loads a partition (rule 11).
 
-    :param start: the position; if the target lies before it, another run has loaded the records, and nothing is left to load
+    :param start: the position; if the target lies before it, another run has loaded the records, and nothing is left to
+        load
     """
     wanted = log.end if targets is None else targets.get(tp, start)
     return max(start, min(wanted, log.end))

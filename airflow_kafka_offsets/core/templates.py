@@ -1,7 +1,7 @@
 """Templates in the parameters of sinks, formats and transforms. Airflow renders those of operators itself.
 
-These are frozen dataclasses, so Airflow cannot render them in place: it calls `resolve`, as it does for references to XComs, and
-takes what that returns. Imports nothing heavy: DAG files and Spark's tasks import the classes.
+These are frozen dataclasses, so Airflow cannot render them in place: it calls `resolve`, as it does for references to
+XComs, and takes what that returns. Imports nothing heavy: DAG files and Spark's tasks import the classes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def holds_template(value: Any) -> bool:
 
 
 def is_rendered_later(value: Any) -> bool:
-    """Return whether Airflow replaces a value of a templated parameter: a text with a template, or a reference to an XCom."""
+    """Return whether Airflow replaces a value of a templated parameter: a text with a template, or a reference to an
+    XCom.
+    """
     if isinstance(value, Templated):
         return False
     if isinstance(value, str):

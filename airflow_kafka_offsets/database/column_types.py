@@ -1,7 +1,7 @@
 """Types of columns that keep every value and tell all values apart, on every database.
 
-On MySQL and MariaDB that takes more than SQLAlchemy's generic types say: texts of any size and character, compared by each character
-and space; bytes of any size; microseconds.
+On MySQL and MariaDB that takes more than SQLAlchemy's generic types say: texts of any size and character, compared by
+each character and space; bytes of any size; microseconds.
 """
 
 from __future__ import annotations

@@ -12,21 +12,22 @@ from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.database import mysql
 from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
 
-# serialization_failure and deadlock_detected. Not all of class 40: after 40003 it is not known whether a statement was completed.
+# serialization_failure and deadlock_detected. Not all of class 40: after 40003 it is not known whether a statement was
+# completed.
 _ROLLED_BACK_STATES = ("40001", "40P01")
 
 _MYSQL_DEADLOCK = 1213
 
 _INSUFFICIENT_PRIVILEGE, _LOCK_NOT_AVAILABLE = "42501", "55P03"
 
-# Connection, transaction state (read-only, idle for too long), rollback, resources, lock, operator intervention, system. The class
-# of the driver's error does not tell: it is the same for a value that is too long for an index.
+# Connection, transaction state (read-only, idle for too long), rollback, resources, lock, operator intervention,
+# system. The class of the driver's error does not tell: it is the same for a value that is too long for an index.
 _OUTAGE_STATES = ("08", "25", "40", "53", "55P03", "57", "58")
 
 STATE_RIGHTS = "SELECT, INSERT, UPDATE and DELETE on the state tables, and USAGE on the sequence of offset_batches"
 
-# What Postgres, libpq and poolers say of a login. libpq passes on no SQLSTATE of a connection that fails: not the class 28 of a
-# wrong password, nor the 3D000 of a wrong database.
+# What Postgres, libpq and poolers say of a login. libpq passes on no SQLSTATE of a connection that fails: not the class
+# 28 of a wrong password, nor the 3D000 of a wrong database.
 _LOGIN_REFUSED = re.compile(
     r"authentication failed|no password supplied|pg_hba\.conf|is not permitted to log in|permission denied for database"
     r"|(role|database) \".*\" does not exist|no such (user|database)"
@@ -89,12 +90,14 @@ def translated_errors(
     except DBAPIError as error:
         if is_refused_login(error):
             raise ConfigurationError(
-                f"{what}: the database refuses the login: {database_message(error)}. Correct the user, the password, the name of "
+                f"{what}: the database refuses the login: {database_message(error)}. Correct the user, the password, "
+                "the name of "
                 "the database, or the TLS settings of the Airflow connection; nothing was written"
             ) from error
         if not is_outage(error):
             raise LedgerError(
-                f"{what}: {database_message(error)}. Loads, replays and rewinds need {STATE_RIGHTS}; reports need SELECT. "
+                f"{what}: {database_message(error)}. Loads, replays and rewinds need {STATE_RIGHTS}; reports need "
+                "SELECT. "
                 "'airflow kafka-offsets doctor' shows what is missing"
             ) from error
         raise DatabaseUnavailableError(f"{what}: {database_message(error)}. {then}") from error
@@ -128,7 +131,9 @@ def lacks_rights(error: DBAPIError) -> bool:
 
 
 def sqlstate(error: DBAPIError) -> str | None:
-    """Return the SQLSTATE of an error; None where the driver does not pass it on (psycopg, psycopg2 and newer PyMySQL do)."""
+    """Return the SQLSTATE of an error; None where the driver does not pass it on (psycopg, psycopg2 and newer PyMySQL
+    do).
+    """
     return getattr(error.orig, "sqlstate", None) or getattr(error.orig, "pgcode", None)
 
 

@@ -11,7 +11,9 @@ from airflow_kafka_offsets.database.mysql import is_mariadb
 
 
 def is_too_long(name: str, dialect: Dialect) -> bool:
-    """Return whether a name is longer than the database keeps. Postgres counts bytes, and truncates without an error."""
+    """Return whether a name is longer than the database keeps. Postgres counts bytes, and truncates without an
+    error.
+    """
     size = len(name.encode()) if dialect.name == "postgresql" else len(name)
     return size > dialect.max_identifier_length
 

@@ -28,8 +28,8 @@ _QUOTED = re.compile(rf"{_MARK}(?:.*{_MARK}|.*)", re.DOTALL)
 def refusal(error: BaseException, table: sa.Table | None = None) -> str:
     """Return why a database refuses rows, without their values, which must not get into logs.
 
-    Databases quote a value that they cannot read. Of what they quote, only the names of columns, constraints and tables are kept.
-    What a trigger raises without quotation marks is kept: its author decides what it shows.
+    Databases quote a value that they cannot read. Of what they quote, only the names of columns, constraints and tables
+    are kept. What a trigger raises without quotation marks is kept: its author decides what it shows.
 
     :param error: of the driver, or SQLAlchemy's about it
     :param table: the table that the rows go to; the type of the column is named, too
@@ -72,7 +72,9 @@ def _names(diag: Any, table: sa.Table | None) -> list[str]:
 
 
 def _copied_column(diag: Any, table: sa.Table) -> str | None:
-    """Return the column that COPY failed at, as in `COPY orders, line 3, column id: "x"`; None where the context names none."""
+    """Return the column that COPY failed at, as in `COPY orders, line 3, column id: "x"`; None where the context names
+    none.
+    """
     context = getattr(diag, "context", None) or ""
     found = re.search(rf"^(?:COPY )?{re.escape(table.name)}[^\d\n]*\d+([^:\n]*)", context, re.MULTILINE)
     words = "" if found is None else found.group(1)

@@ -1,7 +1,7 @@
 """MySQL and MariaDB: how their sessions are set, what their errors mean, and which of their tables have transactions.
 
-Transactions are safe under READ COMMITTED, which every session gets: under REPEATABLE READ, the default, a query could read what was
-committed before the lock that its transaction has waited for.
+Transactions are safe under READ COMMITTED, which every session gets: under REPEATABLE READ, the default, a query could
+read what was committed before the lock that its transaction has waited for.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 
 _DIALECTS = ("mysql", "mariadb")
 
-# What a value is, and that no value is changed without an error: too large, too long, zero that becomes a generated number.
+# What a value is, and that no value is changed without an error: too large, too long, zero that becomes a generated
+# number.
 _SQL_MODE = "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
 
 # Notes say that a text lost spaces at its end; both are counted only if they are kept.
@@ -100,7 +101,9 @@ def row_of_message(message: str) -> int | None:
 
 
 def without_row(error: BaseException) -> BaseException:
-    """Return an error of the driver without the number of the statement's row, which says nothing to those who read of a record."""
+    """Return an error of the driver without the number of the statement's row, which says nothing to those who read of
+    a record.
+    """
     named = copy.copy(error)
     named.args = (error.args[0], *(_ROW.sub("", str(argument)) for argument in error.args[1:]))
     return named
@@ -116,7 +119,9 @@ def column_of_message(message: str, names: Sequence[str]) -> str | None:
 
 
 def unify_sessions(engine: Engine) -> None:
-    """Have all sessions of an engine use the same settings; those that its pool has open already get them when they leave it."""
+    """Have all sessions of an engine use the same settings; those that its pool has open already get them when they
+    leave it.
+    """
     if sa.event.contains(engine, "do_connect", _connect):
         return
     sa.event.listen(engine, "do_connect", _connect)
@@ -131,10 +136,11 @@ def unify_sessions(engine: Engine) -> None:
 
 
 def _connect(dialect: Any, _: object, __: object, parameters: dict[str, Any]) -> None:
-    """Let a new connection announce that it can send rows for LOAD DATA LOCAL, and forbid the driver to read files for it.
+    """Let a new connection announce that it can send rows for LOAD DATA LOCAL, and forbid the driver to read files for
+    it.
 
-    A server can answer any statement with a request for a file of the client's machine. The driver refuses all of them; rows are sent
-    from memory, by `sinks.sql.mysql_load`.
+    A server can answer any statement with a request for a file of the client's machine. The driver refuses all of them;
+    rows are sent from memory, by `sinks.sql.mysql_load`.
     """
     if dialect.driver != "pymysql":
         return
@@ -178,7 +184,8 @@ def check_transactional(
         quote = conn.dialect.identifier_preparer.quote_identifier
         statements = "; ".join(f"ALTER TABLE {quote(name)} ENGINE = InnoDB" for name, _ in found)
         raise error(
-            f"Rows and positions move in one transaction, and the engine of {first_few(f'table {name!r} is {engine}' for name, engine in found)}, "
+            "Rows and positions move in one transaction, and the engine of "
+            f"{first_few(f'table {name!r} is {engine}' for name, engine in found)}, "
             f"which has none: {statements}"
         )
 
@@ -190,6 +197,7 @@ def check_driver(dialect: Dialect) -> None:
     """
     if is_mysql(dialect) and dialect.driver != "pymysql":
         raise ConfigurationError(
-            f"MySQL and MariaDB are loaded through PyMySQL, and the engine's driver is {dialect.driver!r}: make it from a URL that begins with "
+            f"MySQL and MariaDB are loaded through PyMySQL, and the engine's driver is {dialect.driver!r}: make it "
+            "from a URL that begins with "
             "mysql+pymysql://"
         )

@@ -33,13 +33,15 @@ def check_rights(conn: Connection, table: sa.Table, rights: Sequence[str], what:
         return
     if lacking:
         raise TargetError(
-            f"User {conn.engine.url.username!r} may not {what.format(lacking=' and '.join(lacking), table=table.fullname)}; "
+            f"User {conn.engine.url.username!r} may not "
+            f"{what.format(lacking=' and '.join(lacking), table=table.fullname)}; "
             f"GRANT {', '.join(lacking)} ON {_quoted(conn, table)} TO the user"
         )
 
 
 def _is_denied(conn: Connection, table: sa.Table, right: str) -> bool:
-    """Return whether MySQL denies a statement; EXPLAIN needs the rights of what it explains, and counts those of roles and databases.
+    """Return whether MySQL denies a statement; EXPLAIN needs the rights of what it explains, and counts those of roles
+    and databases.
 
     :raises DBAPIError: the database failed
     """

@@ -1,9 +1,11 @@
-"""The settings of sessions that decide what values mean: they are the same, whatever server, database, role and environment set.
+"""The settings of sessions that decide what values mean: they are the same, whatever server, database, role and
+environment set.
 
 Those of Postgres are here, those of MySQL in `database.mysql`.
 
-Others stay as they are. Drivers recognize both forms of bytes (`bytea_output`), and quote as `standard_conforming_strings` was when
-they connected. The `search_path` says which table a name without a schema means, and that is for the user to decide.
+Others stay as they are. Drivers recognize both forms of bytes (`bytea_output`), and quote as
+`standard_conforming_strings` was when they connected. The `search_path` says which table a name without a schema means,
+and that is for the user to decide.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from airflow_kafka_offsets.database import mysql
 _SETTINGS = {
     # COPY sends UTF-8. Drivers read text as bytes where it is SQL_ASCII.
     "client_encoding": "UTF8",
-    # Drivers read no other forms of dates and intervals. The database reads text for ranges and arrays of them in these.
+    # Drivers read no other forms of dates and intervals. The database reads text for ranges and arrays of them in
+    # these.
     "DateStyle": "ISO, MDY",
     "IntervalStyle": "postgres",
     "TimeZone": "UTC",
@@ -30,8 +33,8 @@ _SET = f"SELECT {', '.join(f'set_config({name!r}, {value!r}, false)' for name, v
 def unify_sessions(engine: Engine) -> None:
     """Have all sessions of an engine use the same settings, also those that its pool has open already.
 
-    They are set when a connection leaves the pool. The server of Postgres reports each change of them to the client: where they are right, this
-    takes no request, and where something reset them, they are set again.
+    They are set when a connection leaves the pool. The server of Postgres reports each change of them to the client:
+    where they are right, this takes no request, and where something reset them, they are set again.
     """
     if mysql.is_mysql(engine.dialect):
         mysql.unify_sessions(engine)

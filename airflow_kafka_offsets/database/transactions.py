@@ -39,18 +39,19 @@ _FIRST_PAUSE_SECONDS = 0.04
 def transact(
     engine: Engine, work: Callable[[Connection], T], *, outcome: Callable[[Connection], T | None] | None = None
 ) -> T:
-    """Run a transaction; repeat it after a deadlock or a serialization failure; look it up where the answer to COMMIT was lost.
+    """Run a transaction; repeat it after a deadlock or a serialization failure; look it up where the answer to COMMIT
+    was lost.
 
-    A transaction is repeated only where the database reports that it kept nothing of it, at a statement or at COMMIT. A broken
-    connection is no such report, since COMMIT may have been executed: `outcome` finds out.
+    A transaction is repeated only where the database reports that it kept nothing of it, at a statement or at COMMIT. A
+    broken connection is no such report, since COMMIT may have been executed: `outcome` finds out.
 
     :param work: writes over the given connection; called once for each attempt, in a transaction of its own
     :param outcome: called after the connection broke, in a transaction of its own. It waits for the locks of the broken
-        transaction, which the server may still be executing, and returns what `work` returned if that was committed, else None.
-        Without it, the error of the broken connection is raised
+        transaction, which the server may still be executing, and returns what `work` returned if that was committed,
+        else None. Without it, the error of the broken connection is raised
     :return: what `work` returned in the attempt that was committed
-    :raises DatabaseBusyError: other writers interfered with every attempt, or hold SQLite's lock for half a minute; nothing was
-        written
+    :raises DatabaseBusyError: other writers interfered with every attempt, or hold SQLite's lock for half a minute;
+        nothing was written
     :raises DBAPIError: any other error; nothing was written, unless the connection broke and there is no `outcome`
     :raises CommitUnknownError: the connection broke, and `outcome` failed
     """
@@ -68,12 +69,15 @@ def transact(
                 raise
             if attempt == _ATTEMPTS:
                 raise DatabaseBusyError(
-                    f"Other writers of database {engine.url.database!r} were in the way {_ATTEMPTS} times in a row, and "
-                    f"each time the database rolled the transaction back: {database_message(cause)}. Nothing of it was written; run the "
+                    f"Other writers of database {engine.url.database!r} were in the way {_ATTEMPTS} times in a row, "
+                    "and "
+                    f"each time the database rolled the transaction back: {database_message(cause)}. Nothing of it was "
+                    "written; run the "
                     "task again, and find out who writes to the same rows if that does not help"
                 ) from error
             log.warning(
-                "Another writer was in the way, and the database rolled the transaction back: %s. Attempt %d of %d follows",
+                "Another writer was in the way, and the database rolled the transaction back: %s. Attempt %d of %d "
+                "follows",
                 database_message(cause),
                 attempt + 1,
                 _ATTEMPTS,
@@ -86,7 +90,8 @@ def transact(
     except (DBAPIError, DatabaseBusyError) as unreachable:
         reason = database_message(unreachable) if isinstance(unreachable, DBAPIError) else str(unreachable)
         raise CommitUnknownError(
-            f"The connection to database {engine.url.database!r} broke ({database_message(broken)}), and the database could not be asked "
+            f"The connection to database {engine.url.database!r} broke ({database_message(broken)}), and the database "
+            "could not be asked "
             f"whether the transaction was committed: {reason}"
         ) from broken
     if committed is None:
@@ -106,15 +111,16 @@ def transaction(engine: Engine) -> Iterator[Connection]:
                 yield conn
             return
         try:
-            # At once with the write lock. The driver begins a transaction at the first write: two processes could read the same
-            # position, and then both write.
+            # At once with the write lock. The driver begins a transaction at the first write: two processes could read
+            # the same position, and then both write.
             with _explicit(conn, "BEGIN IMMEDIATE") as locked:
                 yield locked
         except OperationalError as error:
             # Not only at BEGIN: a reader blocks COMMIT, and writes that exceed the cache.
             if "locked" in database_message(error):
                 raise DatabaseBusyError(
-                    f"The SQLite database {conn.engine.url.database!r} is locked by another program; SQLite has one writer at "
+                    f"The SQLite database {conn.engine.url.database!r} is locked by another program; SQLite has one "
+                    "writer at "
                     "a time, and none while another program reads"
                 ) from error
             raise
@@ -162,7 +168,8 @@ def _explicit(conn: Connection, begin: str) -> Iterator[Connection]:
         conn.exec_driver_sql("COMMIT")
     except BaseException:
         # SQLite itself rolls back after some errors (a full disk); the error of a second ROLLBACK would hide that one.
-        # The pool rolls back what was closed. By the driver: code of the user may have left SQLAlchemy's transaction in any state.
+        # The pool rolls back what was closed. By the driver: code of the user may have left SQLAlchemy's transaction in
+        # any state.
         if not conn.closed and conn.connection.dbapi_connection.in_transaction:  # type: ignore[union-attr]
             conn.connection.dbapi_connection.rollback()  # type: ignore[union-attr]
         raise
@@ -185,7 +192,8 @@ def stream(conn: Connection, query: sa.Select[Any], at_once: int = _ROWS_AT_ONCE
 def _spooled(conn: Connection, query: sa.Select[Any], at_once: int) -> Iterator[Any]:
     """Return the rows of a query of MySQL: more than are held at once are in a temporary file, which has no name.
 
-    A connection has one result at a time that the client does not hold, and the next statement would discard the rest of it.
+    A connection has one result at a time that the client does not hold, and the next statement would discard the rest
+    of it.
     """
     with tempfile.TemporaryFile() as spool:
         with conn.execute(query, execution_options={"yield_per": at_once}) as result:
@@ -226,7 +234,8 @@ def database_now(conn: Connection) -> datetime:
     if statement is None:
         # It may be local time: a `start` by duration would be wrong by hours.
         raise ConfigurationError(
-            f"Databases of dialect {conn.dialect.name!r} report their time without a zone, so that it cannot be converted to "
+            f"Databases of dialect {conn.dialect.name!r} report their time without a zone, so that it cannot be "
+            "converted to "
             "UTC; use PostgreSQL, MySQL, MariaDB, SQL Server or SQLite"
         )
     return now.replace(tzinfo=UTC)

@@ -1,4 +1,5 @@
-"""The columns of Avro values: which a schema has, and how values that another schema wrote become them, by Avro's rules.
+"""The columns of Avro values: which a schema has, and how values that another schema wrote become them, by Avro's
+rules.
 
 What is compared are names of fields; the names of records, enums and fixed types are not.
 """
@@ -180,7 +181,9 @@ def _of_items(array: pa.Array, kind: Type, declared: pa.ListType, reader: Type |
 
 
 def _of_branches(array: pa.Array, kind: Type, declared: pa.DataType, reader: Type | None) -> pa.Array:
-    """Return the values of a union: its branches as the fields `member0`, `member1` …, or those that the column can have."""
+    """Return the values of a union: its branches as the fields `member0`, `member1` …, or those that the column can
+    have.
+    """
     members = [pc.struct_field(array, f"member{i}") for i in range(len(kind.branches))]
     if pa.types.is_struct(declared) and all(field.name.startswith("member") for field in declared):
         places = {f"member{i}": i for i in range(len(members))}

@@ -27,18 +27,20 @@ _LIBRARIES = {name: name for name in ("datafusion", "fastavro", "httpx")}
 class Avro(Templated):
     """One Avro value a record: in Confluent's wire format with a schema registry, or plain, with a given schema.
 
-    What a record was written with becomes the columns by Avro's rules: numbers are promoted, fields that are not declared are
-    ignored, and missing ones have the default of the reader's schema, or are null. The reader's schema is `schema`; if neither it nor
-    columns are given, it is the latest of the subject.
+    What a record was written with becomes the columns by Avro's rules: numbers are promoted, fields that are not
+    declared are ignored, and missing ones have the default of the reader's schema, or are null. The reader's schema is
+    `schema`; if neither it nor columns are given, it is the latest of the subject.
 
-    :param ddl: the columns as Spark DDL, by the names of the fields; None for all fields of the reader's schema (templated)
+    :param ddl: the columns as Spark DDL, by the names of the fields; None for all fields of the reader's schema
+        (templated)
     :param registry_conn_id: an Airflow connection of type `http`; None if no record has the id of a schema (templated)
-    :param subject: whose schemas are fetched before Spark starts; None is the name of the topic with `-value` or `-key` (templated)
+    :param subject: whose schemas are fetched before Spark starts; None is the name of the topic with `-value` or `-key`
+        (templated)
     :param schema: a schema as JSON; without a registry the records are written with it, too (templated)
     :param single_object: whether the values have Avro's single-object encoding; without a registry only
     :param column: the name of the only column, if the schema is no record (templated)
-    :param columns_from: where no columns are declared, `schema` for all fields of the reader's schema, or `target` for those that are
-        columns of the target
+    :param columns_from: where no columns are declared, `schema` for all fields of the reader's schema, or `target` for
+        those that are columns of the target
     :param on_new_field: what becomes of fields that are no columns; the worker fills it in
     :param schemas: schemas by id, each after those that it refers to; the worker fills them in
     :param latest: the id of the reader's schema, if it is the latest of the subject; the worker fills it in

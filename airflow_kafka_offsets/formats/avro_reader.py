@@ -1,7 +1,8 @@
 """Reads single Avro values of one schema into Arrow arrays: all at once, or each by itself.
 
-What is quick reads files, whose blocks hold values without anything between them. So each value is followed by a marker, for which
-the schema of the file has a field: a value that ends too early or too late shows by its marker, and shifts no other unnoticed.
+What is quick reads files, whose blocks hold values without anything between them. So each value is followed by a
+marker, for which the schema of the file has a field: a value that ends too early or too late shows by its marker, and
+shifts no other unnoticed.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ _OF_VALUES = "DataFusion error: Arrow error: "
 
 _SYNC = b"kafka-offsets..."
 
-# fastavro calls itself for values in values, on the stack of C, and a value that is nested too deep would end the process. One of so
-# few bytes cannot be.
+# fastavro calls itself for values in values, on the stack of C, and a value that is nested too deep would end the
+# process. One of so few bytes cannot be.
 _SHALLOW_BYTES = 2_000
 
 
 UNKNOWN_BRANCH = "it has a branch of a union that does not exist"
-"""What is wrong with a value that the vectorized reader may read: it takes any such branch of null and another type for the other."""
+"""What is wrong with a value that the vectorized reader may read: it takes any such branch of null and another type for
+the other.
+"""
 
 
 class AvroReader:
@@ -122,7 +125,8 @@ class AvroReader:
         try:
             return whole("strict")
         except UnicodeDecodeError:
-            # The vectorized reader does not look into fields that are no columns. What is no text differs if it is replaced or left out.
+            # The vectorized reader does not look into fields that are no columns. What is no text differs if it is
+            # replaced or left out.
             replaced, left_out = whole("replace"), whole("ignore")
             if any(repr(replaced.get(name)) != repr(left_out.get(name)) for name in self._columns):
                 raise
@@ -201,7 +205,8 @@ def _context() -> Any:
 def _read_file(content: bytes, columns: list[str], count: int) -> pa.Table:
     """Read a file.
 
-    The reader waits forever where bytes of a block are left after its last value. It does not look for them where a batch is full.
+    The reader waits forever where bytes of a block are left after its last value. It does not look for them where a
+    batch is full.
     """
     _context().sql(f"SET datafusion.execution.batch_size = {count}").collect()
     with tempfile.NamedTemporaryFile(prefix="kafka-offsets-", suffix=".avro") as file:
@@ -210,7 +215,8 @@ def _read_file(content: bytes, columns: list[str], count: int) -> pa.Table:
         try:
             batches = _context().read_avro(file.name).select(*columns).limit(count).collect()
         except BaseException as error:
-            # A panic of Rust code is no Exception. Whatever has another cause than the values must not make records bad.
+            # A panic of Rust code is no Exception. Whatever has another cause than the values must not make records
+            # bad.
             if type(error).__name__ == "PanicException" or str(error).startswith(_OF_VALUES):
                 raise UnreadableError(_NO_END) from None
             if not isinstance(error, Exception):

@@ -40,10 +40,11 @@ class Field(NamedTuple):
 class Type:
     """A type of a schema.
 
-    :param kind: `null`, `boolean`, `int`, `long`, `float`, `double`, `bytes`, `string`, `fixed`, `enum`, `record`, `array`, `map`,
-        `union`, or `recursive`
+    :param kind: `null`, `boolean`, `int`, `long`, `float`, `double`, `bytes`, `string`, `fixed`, `enum`, `record`,
+        `array`, `map`, `union`, or `recursive`
     :param logical: the logical type, where it fits; `decimal` has a precision and a scale
-    :param name: of a record, an enum or a fixed type, with its namespace; of `recursive`, the record that the type is a part of
+    :param name: of a record, an enum or a fixed type, with its namespace; of `recursive`, the record that the type is a
+        part of
     :param fields: of a record
     :param symbols: of an enum
     :param parts: the items of an array, the values of a map, the branches of a union
@@ -229,7 +230,9 @@ def is_recursive(kind: Type) -> bool:
 
 
 def has_endless_lists(kind: Type) -> bool:
-    """Return whether a type has an array whose items take no bytes: a record of ten bytes could have a billion of them."""
+    """Return whether a type has an array whose items take no bytes: a record of ten bytes could have a billion of
+    them.
+    """
     is_endless = kind.kind == "array" and kind.parts[0].kind != "recursive" and kind.parts[0].bytes == 0
     return is_endless or any(map(has_endless_lists, _inner(kind)))
 
@@ -246,7 +249,9 @@ def is_vectorized(kind: Type) -> bool:
 
 
 def least_value(kind: Type) -> bytes:
-    """Return a value of a type that is not recursive: zeros, which are also the first branches of unions and empty lists."""
+    """Return a value of a type that is not recursive: zeros, which are also the first branches of unions and empty
+    lists.
+    """
     if kind.kind == "record":
         return b"".join(least_value(part.type) for part in kind.fields)
     if kind.kind == "union":
@@ -261,10 +266,11 @@ def _inner(kind: Type) -> tuple[Type, ...]:
 class WireSchema:
     """A schema of which values have the same bytes as of another one, and which every reader reads as `Type.physical`.
 
-    Names are made up, enums are numbers, maps are arrays of entries, logical types and fields without bytes are left out.
+    Names are made up, enums are numbers, maps are arrays of entries, logical types and fields without bytes are left
+    out.
 
-    :param wrapped_unions: let a branch of a union be a record of one field, which has no bytes of its own: the value then says which
-        branch it is
+    :param wrapped_unions: let a branch of a union be a record of one field, which has no bytes of its own: the value
+        then says which branch it is
     """
 
     def __init__(self, *, wrapped_unions: bool) -> None:

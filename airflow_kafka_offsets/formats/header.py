@@ -1,4 +1,6 @@
-"""What of a record, beside its key and value, can be a column: its timestamp and its headers. A DAG file imports this module."""
+"""What of a record, beside its key and value, can be a column: its timestamp and its headers. A DAG file imports this
+module.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,12 @@ TIMESTAMP_OF_RECORD = "timestamp"
 class Header(Templated):
     """The value of a header, as a column; null where a record has no such header.
 
-    A record is bad if the value is no UTF-8, unless the type is BINARY, and if the name of any of its headers is no UTF-8.
+    A record is bad if the value is no UTF-8, unless the type is BINARY, and if the name of any of its headers is no
+    UTF-8.
 
     :param name: of the header (templated)
-    :param which: of several headers of the name: `last`, `first`, or `all`, an array, which a transform has to take apart for a
-        table
+    :param which: of several headers of the name: `last`, `first`, or `all`, an array, which a transform has to take
+        apart for a table
     :param type: STRING or BINARY
     """
 

@@ -19,7 +19,8 @@ from airflow_kafka_offsets.formats.spark_ddl import spark_type
 from airflow_kafka_offsets.formats.wire_format import relisted
 from airflow_kafka_offsets.formats.years import OUT_OF_YEARS, out_of_years
 
-# Up to so many records are decoded one at a time: bad records come in groups, and halving a handful takes more attempts.
+# Up to so many records are decoded one at a time: bad records come in groups, and halving a handful takes more
+# attempts.
 _FEW_RECORDS = 8
 
 _SYNTAX = "JSON parse error: "
@@ -41,14 +42,16 @@ class _UndecodableError(Exception):
 
 
 class _UnconvertedError(_UndecodableError):
-    """A number, or a text for one, is not of its column's type; Arrow says neither of which column nor, but by its value, why."""
+    """A number, or a text for one, is not of its column's type; Arrow says neither of which column nor, but by its
+    value, why.
+    """
 
 
 class JsonDecoder:
     """Decodes one JSON object a record.
 
-    Arrow's JSON reader reads dates from numbers only, so they are read as text. It reads timestamps with up to six fractional
-    digits, which is quick; Java's Instant has nine. If that fails, timestamps are read as text, too.
+    Arrow's JSON reader reads dates from numbers only, so they are read as text. It reads timestamps with up to six
+    fractional digits, which is quick; Java's Instant has nine. If that fails, timestamps are read as text, too.
 
     :param columns: the declared columns
     """
@@ -67,8 +70,8 @@ class JsonDecoder:
     def _parts(self, values: pa.Array, first: int = 0) -> Iterator[pa.RecordBatch | BadRecord]:
         """Decode values in as few parts as the bad ones among them allow, in their order.
 
-        A record is bad only if it cannot be decoded alone, so that no record depends on its neighbours. Halving the batch finds it
-        in fewer attempts than there are records, or hardly more if all of them are bad.
+        A record is bad only if it cannot be decoded alone, so that no record depends on its neighbours. Halving the
+        batch finds it in fewer attempts than there are records, or hardly more if all of them are bad.
 
         :param first: the index of the first value in the batch
         """
@@ -109,7 +112,9 @@ class JsonDecoder:
         return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
 
     def _unconverted(self, value: pa.Array) -> str:
-        """Return the reason for a value of which Arrow cannot convert a field: its column and type. The column is found by halves."""
+        """Return the reason for a value of which Arrow cannot convert a field: its column and type. The column is found
+        by halves.
+        """
         text, kinds = _lines(value), list(self._ways[-1].explicit_schema)
         first, end = 0, len(kinds)
         while end - first > 1:
@@ -126,9 +131,9 @@ class JsonDecoder:
 def _lines(values: pa.Array) -> pa.Buffer:
     """Return JSON with a line for each value; null is an empty object.
 
-    No value can absorb the next one: where two meet, a `}`, the end of a line and a `{` follow each other, which neither an object nor a
-    text can contain. So there are as many objects as values only if each value is exactly one. Arrow's reader must not come to a null
-    before the first object: it crashes.
+    No value can absorb the next one: where two meet, a `}`, the end of a line and a `{` follow each other, which
+    neither an object nor a text can contain. So there are as many objects as values only if each value is exactly one.
+    Arrow's reader must not come to a null before the first object: it crashes.
 
     :raises _UndecodableError: a value does not begin with `{` and end with `}`
     """

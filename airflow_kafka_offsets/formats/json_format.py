@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class Json(Templated):
     """One JSON object a record, decoded to declared columns.
 
-    Fields that are not declared are ignored, and missing fields are null. A record with a null value (a tombstone) becomes a row
-    whose declared columns are all null. Dates and timestamps are ISO 8601 text; a timestamp without a zone is in UTC. They
-    lie in the years 1 to 9999, in UTC: databases store others, and their clients cannot read them. A record with any other value
-    that does not fit the declared type is bad.
+    Fields that are not declared are ignored, and missing fields are null. A record with a null value (a tombstone)
+    becomes a row whose declared columns are all null. Dates and timestamps are ISO 8601 text; a timestamp without a
+    zone is in UTC. They lie in the years 1 to 9999, in UTC: databases store others, and their clients cannot read them.
+    A record with any other value that does not fit the declared type is bad.
 
     :param ddl: the columns as Spark DDL: `"id BIGINT NOT NULL, customer STRING, amount DECIMAL(10,2)"` (templated)
     """

@@ -1,4 +1,6 @@
-"""The format JSON Schema, as a DAG author writes it: JSON in Confluent's wire format. A DAG file imports this module."""
+"""The format JSON Schema, as a DAG author writes it: JSON in Confluent's wire format. A DAG file imports this
+module.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,15 @@ _Plain = dict[str, Any]
 class JsonSchema(Templated):
     """One JSON object a record, with the id of its JSON Schema before it, decoded as `Json` does.
 
-    Records are not validated against their schemas. What does not fit its column is bad, and so is a record whose id the registry does
-    not know as that of a JSON Schema.
+    Records are not validated against their schemas. What does not fit its column is bad, and so is a record whose id
+    the registry does not know as that of a JSON Schema.
 
     :param ddl: the columns as Spark DDL; None for the properties of the subject's latest schema (templated)
     :param registry_conn_id: an Airflow connection of type `http` (templated)
-    :param subject: whose schemas are fetched before Spark starts; None is the name of the topic with `-value` or `-key` (templated)
-    :param columns_from: where no columns are declared, `schema` for all properties of the latest schema, or `target` for those that are
-        columns of the target
+    :param subject: whose schemas are fetched before Spark starts; None is the name of the topic with `-value` or `-key`
+        (templated)
+    :param columns_from: where no columns are declared, `schema` for all properties of the latest schema, or `target`
+        for those that are columns of the target
     :param on_new_field: what becomes of properties that are no columns; the worker fills it in
     :param schemas: schemas by id, with those that they refer to by name; the worker fills them in
     :param latest: the id of the schema that has the columns, if they are not declared; the worker fills it in

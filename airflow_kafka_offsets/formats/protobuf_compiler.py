@@ -45,7 +45,8 @@ _KNOWN = {
 }
 
 
-# In a process of its own, because the compiler writes what is wrong to its standard error; one for all, because it takes a while to start.
+# In a process of its own, because the compiler writes what is wrong to its standard error; one for all, because it
+# takes a while to start.
 _COMPILE = """
 import sys
 from grpc_tools import protoc

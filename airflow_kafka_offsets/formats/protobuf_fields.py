@@ -70,8 +70,8 @@ class Node:
     """A field of a message that is read.
 
     :param field: its descriptor
-    :param shape: `scalar`, `struct`, `entry` of a map, `timestamp`, `duration`, `wrapper`; `json` and `bytes` are messages that are
-        read as their bytes
+    :param shape: `scalar`, `struct`, `entry` of a map, `timestamp`, `duration`, `wrapper`; `json` and `bytes` are
+        messages that are read as their bytes
     :param declared: the type of the column, or of its items
     :param children: of a message
     """
@@ -92,7 +92,9 @@ class Node:
 
     @property
     def is_list(self) -> bool:
-        """Whether it is read as a list. So is a single message that is read as its bytes: its parts merge by being joined."""
+        """Whether it is read as a list. So is a single message that is read as its bytes: its parts merge by being
+        joined.
+        """
         return self.field.is_repeated or (self.is_encoded and oneof_of(self.field) is None)
 
     @property

@@ -1,4 +1,6 @@
-"""The format Protobuf, as a DAG author writes it. A DAG file imports this module: the decoder is in `protobuf_decoder`."""
+"""The format Protobuf, as a DAG author writes it. A DAG file imports this module: the decoder is in
+`protobuf_decoder`.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +34,23 @@ _GIVEN = "given"
 class Protobuf(Templated):
     """One Protobuf message a record: in Confluent's wire format with a schema registry, or plain, of a given schema.
 
-    A column is the field of its name in the schema that a record was written with. If no columns are given, they are all fields of the
-    reader's message, and a column is the field with the number that it has there. The reader's message is that of the latest schema of
-    the subject, or of the given one.
+    A column is the field of its name in the schema that a record was written with. If no columns are given, they are
+    all fields of the reader's message, and a column is the field with the number that it has there. The reader's
+    message is that of the latest schema of the subject, or of the given one.
 
-    :param ddl: the columns as Spark DDL, by the names of the fields; None for all fields of the reader's message (templated)
+    :param ddl: the columns as Spark DDL, by the names of the fields; None for all fields of the reader's message
+        (templated)
     :param registry_conn_id: an Airflow connection of type `http`; None if no record has the id of a schema (templated)
-    :param subject: whose schemas are fetched before Spark starts; None is the name of the topic with `-value` or `-key` (templated)
-    :param message: the name of the message, with or without its package; records of another one are bad. None is the first one of the
-        file, and any one where columns are declared and each record says which it is (templated)
-    :param proto: without a registry, the schema as the text of a `.proto` file, which imports no file of yours (templated)
-    :param descriptor_file: without a registry, the path of a descriptor set on the worker, which `protoc --include_imports
-        --descriptor_set_out` wrote (templated)
-    :param columns_from: where no columns are declared, `schema` for all fields of the reader's message, or `target` for those that are
-        columns of the target
+    :param subject: whose schemas are fetched before Spark starts; None is the name of the topic with `-value` or `-key`
+        (templated)
+    :param message: the name of the message, with or without its package; records of another one are bad. None is the
+        first one of the file, and any one where columns are declared and each record says which it is (templated)
+    :param proto: without a registry, the schema as the text of a `.proto` file, which imports no file of yours
+        (templated)
+    :param descriptor_file: without a registry, the path of a descriptor set on the worker, which `protoc
+        --include_imports --descriptor_set_out` wrote (templated)
+    :param columns_from: where no columns are declared, `schema` for all fields of the reader's message, or `target` for
+        those that are columns of the target
     :param on_new_field: what becomes of fields that are no columns; the worker fills it in
     :param schemas: descriptor sets by id; the worker fills them in
     :param latest: the id of the reader's schema, if the columns are those of its message; the worker fills it in
@@ -113,7 +118,8 @@ class Protobuf(Templated):
         given = [name for name in ("registry_conn_id", "proto", "descriptor_file") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ConfigurationError(
-                f"Protobuf needs registry_conn_id, or proto, or descriptor_file; got {' and '.join(given) or 'none of them'}"
+                "Protobuf needs registry_conn_id, or proto, or descriptor_file; got "
+                f"{' and '.join(given) or 'none of them'}"
             )
 
     def prepared(self, topics: Sequence[str], part: str, connections: Connections) -> Protobuf:
@@ -152,7 +158,8 @@ class Protobuf(Templated):
                 continue  # its records will be bad, each with this reason
             if not is_vectorized:
                 log.info(
-                    "%s is decoded record by record, which takes longer: it has groups, or columns with field numbers of more than 100,000",
+                    "%s is decoded record by record, which takes longer: it has groups, or columns with field numbers "
+                    "of more than 100,000",
                     "The Protobuf schema" if number == _GIVEN else f"Schema {number}",
                 )
 
@@ -169,7 +176,9 @@ class Protobuf(Templated):
         return replace(self, ddl=ddl, columns_from="schema", on_new_field=on_new_field)
 
     def _fields(self) -> dict[str, Callable[[], pa.DataType]]:
-        """Return what returns the column's type of each field of the reader's message and, unless it has their numbers, of newer ones first."""
+        """Return what returns the column's type of each field of the reader's message and, unless it has their numbers,
+        of newer ones first.
+        """
         from airflow_kafka_offsets.formats.protobuf_fields import column_type
         from airflow_kafka_offsets.formats.protobuf_schema import schema_of
 
@@ -195,7 +204,9 @@ class Protobuf(Templated):
         return None if self.latest is None else schema_of(self.schemas[self.latest]).named(self.message)
 
     def decoder(self, columns: pa.Schema) -> Decoder:
-        """Return a decoder of plain messages, or one that knows the schemas that were fetched, and asks for no other."""
+        """Return a decoder of plain messages, or one that knows the schemas that were fetched, and asks for no
+        other.
+        """
         return self.connected_decoder(columns, {})
 
     def connected_decoder(self, columns: pa.Schema, connections: Connections) -> Decoder:
@@ -253,9 +264,11 @@ def _compiled_in_task(number: int, schema: RegisteredSchema) -> str:
     try:
         (compiled,) = compile_schemas({str(number): schema}).values()
     except ModuleNotFoundError as error:
-        # No fault of the record. A retry fetches the newest schemas of the subject on the worker, where they are compiled.
+        # No fault of the record. A retry fetches the newest schemas of the subject on the worker, where they are
+        # compiled.
         raise StagingError(
-            f"A record has schema {number}, which the worker did not fetch, and {_COMPILER}, which compiles it, is not installed "
+            f"A record has schema {number}, which the worker did not fetch, and {_COMPILER}, which compiles it, is not "
+            "installed "
             "where Spark's executors run: retry, which fetches the newest schemas of the subject, or install it there"
         ) from error
     if not isinstance(compiled, str):

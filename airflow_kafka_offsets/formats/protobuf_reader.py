@@ -1,8 +1,9 @@
 """Reads single Protobuf messages of one schema into Arrow arrays: all at once, or each by itself.
 
-Both read a schema that is made for the columns: it has the numbers and types of the fields that are read, and no other. What is not
-read is skipped as an unknown field. Every field can be absent in it, so that defaults are filled in afterwards. The entries of maps
-are messages, in the order in which they were written. What well-known types mean is not known to the readers.
+Both read a schema that is made for the columns: it has the numbers and types of the fields that are read, and no other.
+What is not read is skipped as an unknown field. Every field can be absent in it, so that defaults are filled in
+afterwards. The entries of maps are messages, in the order in which they were written. What well-known types mean is not
+known to the readers.
 """
 
 from __future__ import annotations
@@ -149,7 +150,8 @@ class _WireFile:
             if oneof is not None and oneof.full_name not in oneofs:
                 oneofs.append(oneof.full_name)
                 message.oneof_decl.add(name=f"o{len(oneofs)}")
-                # Of members that are no columns it matters whether they are set: the one that is set last unsets the others.
+                # Of members that are no columns it matters whether they are set: the one that is set last unsets the
+                # others.
                 fields |= {member.number: member for member in oneof.fields}
         for number, source in fields.items():
             field = message.field.add(

@@ -42,7 +42,8 @@ class Schema:
             raise SchemaError(f"it is no descriptor set that can be used: {type(error).__name__}") from error
 
     def at(self, path: list[int]) -> Message:
-        """Return the message with an index path: its number among those of the file, then among those in that message, and so on.
+        """Return the message with an index path: its number among those of the file, then among those in that message,
+        and so on.
 
         :raises SchemaError: there is none
         """

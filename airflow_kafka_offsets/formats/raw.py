@@ -44,7 +44,9 @@ class Raw(Templated):
         return pa.schema(fields)
 
     def decoder(self, columns: pa.Schema) -> Decoder:
-        """Return a decoder that passes key, value and headers on; a record with a header key that is not UTF-8 is bad."""
+        """Return a decoder that passes key, value and headers on; a record with a header key that is not UTF-8 is
+        bad.
+        """
         import pyarrow as pa
         import pyarrow.compute as pc
 

@@ -20,7 +20,8 @@ class ReadSchema:
 
     :param part: of the records: `value` or `key`
     :param type: the kind of the format
-    :param text: the schema, as its format keeps it, in a form that JSON can hold; None where the format of the job has it
+    :param text: the schema, as its format keeps it, in a form that JSON can hold; None where the format of the job has
+        it
     """
 
     part: str

@@ -1,10 +1,11 @@
 """The protocol of record formats, and the table of the formats that exist.
 
-A format has three parts: the plain data that a DAG author writes, the columns, which the worker resolves before Spark starts, and
-a decoder, which Spark's tasks call for each batch of records.
+A format has three parts: the plain data that a DAG author writes, the columns, which the worker resolves before Spark
+starts, and a decoder, which Spark's tasks call for each batch of records.
 
-To add a format, write a module beside this one with a frozen dataclass that is a `RecordFormat`, and add a line to `FORMATS`.
-Reading records, dead letters, and the columns that say which record a row came from are the same for all formats, and not here.
+To add a format, write a module beside this one with a frozen dataclass that is a `RecordFormat`, and add a line to
+`FORMATS`. Reading records, dead letters, and the columns that say which record a row came from are the same for all
+formats, and not here.
 """
 
 from __future__ import annotations
@@ -33,16 +34,19 @@ OnNewField = Literal["ignore", "fail", "add"]
 """What to do with fields of records that are no columns."""
 
 ColumnsFrom = Literal["schema", "target"]
-"""What decides the columns of a format where they are not declared: the reader's schema, or the table that the rows are written to."""
+"""What decides the columns of a format where they are not declared: the reader's schema, or the table that the rows are
+written to.
+"""
 
 
 class BadRecord(NamedTuple):
     """A record that cannot be decoded.
 
     :param row: the index of the record in the batch
-    :param reason: what is wrong with it, for the message of a RecordError or a dead letter; it is logged, and must hold no values
-    :param part: of the record that is bad: value, key or header; size of a record that is too large to be kept; transform
-        where the transform raises for it; target where the target refuses its row
+    :param reason: what is wrong with it, for the message of a RecordError or a dead letter; it is logged, and must hold
+        no values
+    :param part: of the record that is bad: value, key or header; size of a record that is too large to be kept;
+        transform where the transform raises for it; target where the target refuses its row
     """
 
     row: int
@@ -64,21 +68,22 @@ class Decoded(NamedTuple):
 class Decoder(Protocol):
     """Decodes batches of records. A task creates a decoder for each slice, and calls it for each batch of the slice.
 
-    A record that cannot be decoded is returned among the bad ones, whatever is wrong with it: an exception ends the load, and names
-    no record.
+    A record that cannot be decoded is returned among the bad ones, whatever is wrong with it: an exception ends the
+    load, and names no record.
     """
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
         """Decode records.
 
-        :param records: what `kafka.reader.read` yields, never empty: `key`, `value` (BINARY), `offset` (BIGINT), `timestamp`, and
-            `headers` (an array of key and value) where the format reads them
+        :param records: what `kafka.reader.read` yields, never empty: `key`, `value` (BINARY), `offset` (BIGINT),
+            `timestamp`, and `headers` (an array of key and value) where the format reads them
         """
 
 
 @runtime_checkable
 class RecordFormat(Protocol):
-    """How the bytes of a record become columns: a frozen dataclass whose fields JSON can hold, and gives back as they were.
+    """How the bytes of a record become columns: a frozen dataclass whose fields JSON can hold, and gives back as they
+    were.
 
     DAG files import its module: what is heavy (pyarrow, a decoder's library) is imported in the methods.
     """
@@ -91,7 +96,9 @@ class RecordFormat(Protocol):
         """Whether the decoder needs the headers of the records: reading them takes time."""
 
     def fingerprint(self) -> str:
-        """Return what decides, beside the columns, how a record is decoded. A batch with another fingerprint is staged again."""
+        """Return what decides, beside the columns, how a record is decoded. A batch with another fingerprint is staged
+        again.
+        """
 
     def columns(self) -> pa.Schema:
         """Return the columns that a record becomes. Called on the worker, before anything is read.
@@ -149,9 +156,11 @@ class SchemaFormat(RecordFormat, Protocol):
         """Return the fields of all schemas that are known, each once: those of the newest schema first."""
 
     def with_columns(self, names: Sequence[str], on_new_field: OnNewField) -> RecordFormat:
-        """Return the format with these columns: a declared one as it was declared, another as the newest schema with its field has it.
+        """Return the format with these columns: a declared one as it was declared, another as the newest schema with
+        its field has it.
 
-        :param on_new_field: where it is not `ignore`, the decoder raises `new_field_error` for records with other fields
+        :param on_new_field: where it is not `ignore`, the decoder raises `new_field_error` for records with other
+            fields
         :raises ConfigurationError: a field cannot be a column
         """
 

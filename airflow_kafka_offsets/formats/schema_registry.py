@@ -1,4 +1,5 @@
-"""Schemas from a registry with Confluent's API: https://docs.confluent.io/platform/current/schema-registry/develop/api.html
+"""Schemas from a registry with Confluent's API:
+https://docs.confluent.io/platform/current/schema-registry/develop/api.html
 
 The worker asks for the schemas of a subject before Spark starts; tasks ask for those that were registered meanwhile.
 """
@@ -136,7 +137,8 @@ class SchemaRegistry:
     def _answer(self, path: str, response: Any) -> Any:
         if response.status_code in (401, 403):
             raise ConfigurationError(
-                f"The schema registry at {self.host} refuses {path} with status {response.status_code}: check login and "
+                f"The schema registry at {self.host} refuses {path} with status {response.status_code}: check login "
+                "and "
                 "password, or bearer.auth.token, of its connection, and the rights of its user"
             )
         try:
@@ -147,7 +149,8 @@ class SchemaRegistry:
             raise NotFoundError(path)
         if response.status_code != 200 or body is None:
             raise ConfigurationError(
-                f"What answers at {self.host} is no schema registry: {path} has status {response.status_code}; the host of "
+                f"What answers at {self.host} is no schema registry: {path} has status {response.status_code}; the "
+                "host of "
                 "the connection may have to end with a path, such as /apis/ccompat/v7"
             )
         return body
@@ -176,7 +179,8 @@ class SchemaRegistry:
                 )
         except (OSError, ssl.SSLError) as error:
             raise ConfigurationError(
-                f"The certificates of the schema registry at {self.host} cannot be loaded: {type(error).__name__}: {error}"
+                f"The certificates of the schema registry at {self.host} cannot be loaded: {type(error).__name__}: "
+                f"{error}"
             ) from error
         return context
 

@@ -1,6 +1,7 @@
 """Convert column types from Spark DDL to Arrow, and from Arrow to Spark DDL.
 
-Spark parses DDL only in a session. Here the worker parses it, so that a mistake is found before Spark starts. Types and their names are those of Spark SQL: https://spark.apache.org/docs/latest/sql-ref-datatypes.html
+Spark parses DDL only in a session. Here the worker parses it, so that a mistake is found before Spark starts. Types and
+their names are those of Spark SQL: https://spark.apache.org/docs/latest/sql-ref-datatypes.html
 """
 
 from __future__ import annotations
@@ -153,7 +154,8 @@ def _field(column: exp.Expression, parent: str | None, unreadable: str) -> pa.Fi
             continue
         if not isinstance(constraint.kind, exp.NotNullColumnConstraint) or parent:
             raise ConfigurationError(
-                f"Column {path!r}: {constraint.sql('spark')!r} cannot be declared; only COMMENT can, and NOT NULL outside "
+                f"Column {path!r}: {constraint.sql('spark')!r} cannot be declared; only COMMENT can, and NOT NULL "
+                "outside "
                 "of a STRUCT"
             )
         nullable = nullable and bool(constraint.kind.args.get("allow_null"))
@@ -182,7 +184,8 @@ def _decimal(bounds: list[str], path: str) -> pa.DataType:
         if 1 <= precision <= 38 and scale <= precision:
             return pa.decimal128(precision, scale)
     raise ConfigurationError(
-        f"Column {path!r}: DECIMAL({','.join(bounds)}) is not a type; a precision is 1 to 38, a scale at most the precision"
+        f"Column {path!r}: DECIMAL({','.join(bounds)}) is not a type; a precision is 1 to 38, a scale at most the "
+        "precision"
     )
 
 

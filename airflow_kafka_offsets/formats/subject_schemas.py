@@ -33,7 +33,8 @@ def require_libraries(record_format: str, extra: str, modules: Mapping[str, str]
         if not _is_installed(module):
             on_executors = [name for name in modules.values() if name != worker_only]
             raise ConfigurationError(
-                f"The format {record_format} needs {library}: install the extra 'airflow-kafka-offsets[{extra}]' on the worker, "
+                f"The format {record_format} needs {library}: install the extra 'airflow-kafka-offsets[{extra}]' on "
+                "the worker, "
                 f"and {', '.join(on_executors)} where Spark's executors run"
             )
 
@@ -68,13 +69,15 @@ class SubjectSchemas(NamedTuple):
         """
         if missing := [subject for subject in subjects if subject not in self.latest]:
             raise ConfigurationError(
-                f"The schema registry at {self.host} has no {_NAMES[self.kind]} schema of subject {missing[0]!r}, from which the columns would be "
+                f"The schema registry at {self.host} has no {_NAMES[self.kind]} schema of subject {missing[0]!r}, from "
+                "which the columns would be "
                 "taken: declare the columns, or name another subject"
             )
         first, *others = [read(number, self.by_id[number]) for number in self.latest.values()]
         if any(other != first for other in others):
             raise ConfigurationError(
-                f"The latest schemas of {', '.join(self.latest)} differ: declare the columns, or name one subject, of which all topics "
+                f"The latest schemas of {', '.join(self.latest)} differ: declare the columns, or name one subject, of "
+                "which all topics "
                 "have the columns then"
             )
         return self.latest[subjects[0]]
@@ -96,7 +99,8 @@ def fetch_subjects(conn_id: str, connections: Connections, subjects: Sequence[st
 
     if conn_id not in connections:
         raise ConfigurationError(
-            f"The schema registry {conn_id!r} has no configuration: give load or replay connections={{{conn_id!r}: {{'url': …}}}}"
+            f"The schema registry {conn_id!r} has no configuration: give load or replay connections={{{conn_id!r}: "
+            f"{{'url': …}}}}"
         )
     schemas: dict[str, RegisteredSchema] = {}
     latest: dict[str, str] = {}

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Text(Templated):
-    """The whole value as one text; null where a record has none, and empty where it is empty. Bytes that are no UTF-8 are bad.
+    """The whole value as one text; null where a record has none, and empty where it is empty. Bytes that are no UTF-8
+    are bad.
 
     :param column: the name of the column (templated)
     """

@@ -81,7 +81,8 @@ class WholeRecord:
         names = [column.name.lower() for column in fields]
         if doubled := sorted({column.name for column in fields if names.count(column.name.lower()) > 1}):
             raise ConfigurationError(
-                f"Columns of key, value and metadata have the same name: {', '.join(doubled)}. Each column needs a name of its own"
+                f"Columns of key, value and metadata have the same name: {', '.join(doubled)}. Each column needs a "
+                "name of its own"
             )
         return pa.schema(fields)
 

@@ -1,7 +1,9 @@
-"""Batches of records of which each begins with a prefix that says what it was written with, as in Confluent's wire format.
+"""Batches of records of which each begins with a prefix that says what it was written with, as in Confluent's wire
+format.
 
-The records of each prefix are decoded together, and put back in the order of the records. A batch that cannot be decoded is halved
-until the bad records are alone. What is between the prefix and the columns is for the decoder of each format.
+The records of each prefix are decoded together, and put back in the order of the records. A batch that cannot be
+decoded is halved until the bad records are alone. What is between the prefix and the columns is for the decoder of each
+format.
 """
 
 from __future__ import annotations
@@ -76,9 +78,10 @@ class PrefixedDecoder:
     """Decodes one value a record.
 
     :param columns: the declared columns
-    :param decoder_of: returns what decodes the values with a prefix; raises a SchemaError where nothing does; is asked once for each
-    :param prefix_length: the number of bytes before a value, by the first bytes of the record: at least so many as these are, if more
-        have to be seen
+    :param decoder_of: returns what decodes the values with a prefix; raises a SchemaError where nothing does; is asked
+        once for each
+    :param prefix_length: the number of bytes before a value, by the first bytes of the record: at least so many as
+        these are, if more have to be seen
     :param has_ids: whether a prefix begins with the id of a schema, which begins the reasons of bad records
     :param on_new_field: what to do with fields of a schema that are no columns
     :param schemas_read: filled by `decoder_of`; see `SchemaReading`
@@ -202,7 +205,9 @@ class HalvingDecoder(ABC):
 
     @abstractmethod
     def bad_among(self, values: pa.Array) -> dict[int, str]:
-        """Return the places of values that cannot be read, and why not; values that only `columns_of` can tell may be left out."""
+        """Return the places of values that cannot be read, and why not; values that only `columns_of` can tell may be
+        left out.
+        """
 
     def parts(self, values: pa.Array, indexes: pa.Array, *, sifted: bool = False) -> Iterator[Part | BadRecord]:
         """Decode values in as few parts as the bad ones among them allow.

@@ -1,7 +1,7 @@
 """The years of dates and timestamps: 1 to 9999, in UTC.
 
-ISO 8601 reaches further with an offset, and Arrow has a year 0. Postgres stores such an instant, and then clients fail that read it,
-Python's drivers for one.
+ISO 8601 reaches further with an offset, and Arrow has a year 0. Postgres stores such an instant, and then clients fail
+that read it, Python's drivers for one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ _MICROSECONDS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
 def out_of_years(array: pa.Array) -> list[int]:
     """Return the indexes of dates and timestamps outside of the years 1 to 9999; none for an array of another type.
 
-    :param array: dates of 32 bits or timestamps in microseconds; of a list or a struct, the indexes are those of its items
+    :param array: dates of 32 bits or timestamps in microseconds; of a list or a struct, the indexes are those of its
+        items
     """
     kind = array.type
     if pa.types.is_list(kind):

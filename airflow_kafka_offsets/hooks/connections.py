@@ -1,7 +1,7 @@
 """What Airflow connections name: databases, Kafka clusters and launchers of Spark.
 
-To add a launcher, write a module with a class that is a `spark.job.Launcher` and takes what `make_launcher` passes, and add a
-line to `LAUNCHERS`. `SessionLauncher` is not in the table: its caller passes a session, and no connection.
+To add a launcher, write a module with a class that is a `spark.job.Launcher` and takes what `make_launcher` passes, and
+add a line to `LAUNCHERS`. `SessionLauncher` is not in the table: its caller passes a session, and no connection.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ LAUNCHERS = {
 
 
 def database_engine(conn_id: str) -> Engine:
-    """Return the engine of the connection's own hook, which logs in as its provider does; for MySQL and MariaDB see `hooks.mysql`.
+    """Return the engine of the connection's own hook, which logs in as its provider does; for MySQL and MariaDB see
+    `hooks.mysql`.
 
     :raises AirflowNotFoundException: there is no such connection
     :raises ConfigurationError: its hook has no SQLAlchemy engine, or its extra cannot be used
@@ -62,7 +63,8 @@ def _engine_of_hook(connection: Any) -> Engine:
     hook = connection.get_hook()
     if not hasattr(hook, "get_sqlalchemy_engine"):
         raise ConfigurationError(
-            f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}, which is no SQL database: the target and the "
+            f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}, which is no SQL database: the "
+            "target and the "
             "positions must be in one"
         )
     # Error messages must not show the values of rows.
@@ -82,14 +84,17 @@ def _warn_once(engine: Engine, conn_id: str) -> None:
 
 
 def database_weakness(driver_connection: Any) -> str | None:
-    """Return why a connection of psycopg or PyMySQL is not safe, as a sentence; None where it is, and for other drivers."""
+    """Return why a connection of psycopg or PyMySQL is not safe, as a sentence; None where it is, and for other
+    drivers.
+    """
     if (problem := mysql_weakness(driver_connection)) is not None:
         return problem
     pgconn = getattr(driver_connection, "pgconn", None)
     if pgconn is None or pgconn.ssl_in_use or is_this_machine(driver_connection.info.host):
         return None
     return (
-        f"the rows and the positions cross the network to {driver_connection.info.host} in plain text; add 'sslmode': 'verify-full' and "
+        f"the rows and the positions cross the network to {driver_connection.info.host} in plain text; add 'sslmode': "
+        "'verify-full' and "
         "'sslrootcert' to its extra"
     )
 
@@ -108,7 +113,8 @@ def open_database(conn_id: str) -> Iterator[Engine]:
 def open_url(url: str) -> Iterator[Engine]:
     """Open the database of a URL, and close it after the block. Drivers and warnings are those of connections.
 
-    :param url: of SQLAlchemy; it need not name the driver. In one of MySQL or MariaDB the query has what the extra of a connection has
+    :param url: of SQLAlchemy; it need not name the driver. In one of MySQL or MariaDB the query has what the extra of a
+        connection has
     :raises ConfigurationError: it is no URL, or its query cannot be used
     """
     import sqlalchemy as sa
@@ -246,7 +252,8 @@ def make_launcher(conn_id: str, *, conf: Mapping[str, Any] | None = None, name: 
     conn_type = _connection(conn_id).conn_type
     if conn_type not in LAUNCHERS:
         raise ConfigurationError(
-            f"Connection {conn_id!r} has type {conn_type!r}; Spark is launched through connections of type {', '.join(LAUNCHERS)}"
+            f"Connection {conn_id!r} has type {conn_type!r}; Spark is launched through connections of type "
+            f"{', '.join(LAUNCHERS)}"
         )
     module, _, class_name = LAUNCHERS[conn_type].partition(":")
     launcher: Launcher = getattr(import_module(module), class_name)(conn_id, conf=conf, name=name)

@@ -44,7 +44,8 @@ def check_java() -> None:
 
 
 def class_archive(spark_home: Path, *, with_sql: bool) -> ClassArchive:
-    """Return the archive of the classes of Spark's driver, which need not be there; its directory is that of Airflow's option `class_archives`.
+    """Return the archive of the classes of Spark's driver, which need not be there; its directory is that of Airflow's
+    option `class_archives`.
 
     :param with_sql: whether the application has a session
     :raises ConfigurationError: there is no Java, no jar of Spark, or no directory for it
@@ -68,7 +69,8 @@ def class_archive(spark_home: Path, *, with_sql: bool) -> ClassArchive:
 
 
 def class_options(spark_home: Path | None, properties: Mapping[str, str], *, with_sql: bool) -> str:
-    """Return the options of a driver that finds its classes in an archive; "" where there is none, or the user's options say otherwise.
+    """Return the options of a driver that finds its classes in an archive; "" where there is none, or the user's
+    options say otherwise.
 
     :param properties: Spark's, as the application gets them
     """

@@ -1,4 +1,5 @@
-"""Links from a task to the pages of the web interface. A task stores them in XCom when it ends, and Airflow shows these.
+"""Links from a task to the pages of the web interface. A task stores them in XCom when it ends, and Airflow shows
+these.
 
 DAG files import this module: what is not needed to name a link is imported where it is made.
 """
@@ -42,7 +43,9 @@ class GroupLink(_PageLink):
 
 
 class BatchLink(_PageLink):
-    """The page of the last batch that a load or a replay worked on, whether it was committed or not, or of what a rewind moved."""
+    """The page of the last batch that a load or a replay worked on, whether it was committed or not, or of what a
+    rewind moved.
+    """
 
     name = "Batch"
     xcom_key = "kafka_offsets_batch"
@@ -52,7 +55,9 @@ class BatchLink(_PageLink):
 
 
 class RewindLink(_PageLink):
-    """The form that rewinds the group: to the state before what a load has committed, or with the undo of a rewind, chosen."""
+    """The form that rewinds the group: to the state before what a load has committed, or with the undo of a rewind,
+    chosen.
+    """
 
     name = "Rewind"
     xcom_key = "kafka_offsets_rewind"
@@ -66,7 +71,9 @@ class RewindLink(_PageLink):
 
 
 def page_url(operator: Any, page: str, **parameters: Any) -> str:
-    """Return the URL of a page of the group of a rendered operator, or sensor; an empty text where its database is not named."""
+    """Return the URL of a page of the group of a rendered operator, or sensor; an empty text where its database is not
+    named.
+    """
     from airflow.sdk.configuration import conf
 
     sink = getattr(operator, "sink", None)

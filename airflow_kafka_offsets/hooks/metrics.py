@@ -1,4 +1,6 @@
-"""Metrics for Airflow's `stats`, with the names and tags of `docs/metrics.md`. Sensors, triggers and operators emit them."""
+"""Metrics for Airflow's `stats`, with the names and tags of `docs/metrics.md`. Sensors, triggers and operators emit
+them.
+"""
 
 from __future__ import annotations
 

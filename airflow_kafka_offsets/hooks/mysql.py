@@ -1,7 +1,7 @@
 """Airflow connections of type `mysql`, to MySQL or MariaDB: through PyMySQL, without the hook of the MySQL provider.
 
-That hook is made for mysqlclient, and SqlTable needs a driver that reports each warning of the server and sends rows without a file.
-The provider need not be installed.
+That hook is made for mysqlclient, and SqlTable needs a driver that reports each warning of the server and sends rows
+without a file. The provider need not be installed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def mysql_engine(connection: Any) -> Engine:
         import pymysql  # noqa: F401 - SQLAlchemy imports it
     except ImportError:
         raise ConfigurationError(
-            f"Connection {connection.conn_id!r} leads to MySQL or MariaDB, for which PyMySQL is needed: pip install 'airflow-kafka-offsets[mysql]'"
+            f"Connection {connection.conn_id!r} leads to MySQL or MariaDB, for which PyMySQL is needed: pip install "
+            "'airflow-kafka-offsets[mysql]'"
         ) from None
     url = sa.URL.create(
         "mysql+pymysql",
@@ -65,7 +66,8 @@ def _arguments(connection: Any) -> dict[str, Any]:
     unknown += [name for name in extra if name not in (*_TLS, *_OTHERS)]
     if unknown:
         raise ConfigurationError(
-            f"The extra of connection {connection.conn_id!r} has {first_few(map(repr, sorted(unknown)))}, which means nothing to PyMySQL; it may have "
+            f"The extra of connection {connection.conn_id!r} has {first_few(map(repr, sorted(unknown)))}, which means "
+            "nothing to PyMySQL; it may have "
             f"{', '.join((*_TLS, *_OTHERS))}"
         )
     if extra.get("ssl_ca") and "ssl_verify_identity" not in extra:

@@ -33,8 +33,9 @@ log = logging.getLogger(__name__)
 
 _DAEMON = "spark.python.daemon.module"
 
-# What spark-submit inherits: where programs and their settings are, and how object stores and Kerberos know who asks. Nothing else of
-# a worker's environment, which may hold a secret under any name. AIRFLOW_HOME and AIRFLOW_CTX_* hold none.
+# What spark-submit inherits: where programs and their settings are, and how object stores and Kerberos know who asks.
+# Nothing else of a worker's environment, which may hold a secret under any name. AIRFLOW_HOME and AIRFLOW_CTX_* hold
+# none.
 _INHERITED = (
     *(
         "PATH",
@@ -106,8 +107,8 @@ class SparkSubmitLauncher:
     """Runs jobs in an application of `spark-submit`, in client deploy mode: the driver runs beside the task.
 
     :param conn_id: a connection of the official Spark provider
-    :param conf: Spark properties; they take precedence over those that this package sets. Those that hold secrets are in no argument
-        and no environment variable: the application sets them itself (see `spark.properties`)
+    :param conf: Spark properties; they take precedence over those that this package sets. Those that hold secrets are
+        in no argument and no environment variable: the application sets them itself (see `spark.properties`)
     :param name: the application's name
     """
 
@@ -133,12 +134,14 @@ class SparkSubmitLauncher:
         master, deploy_mode, binary = (hook.resolved[name] for name in ("master", "deploy_mode", "spark_binary"))
         if deploy_mode not in (None, "", "client"):
             raise ConfigurationError(
-                f"Connection {self._conn_id!r} has deploy-mode {deploy_mode!r}; this package submits in client mode, in "
+                f"Connection {self._conn_id!r} has deploy-mode {deploy_mode!r}; this package submits in client mode, "
+                "in "
                 "which progress and errors reach the task's log. Remove 'deploy-mode' from the connection's extra."
             )
         if not staging_dir and not _is_local(master):
             raise ConfigurationError(
-                f"Connection {connection.conn_id!r} leads to the cluster {master}: set staging_dir to a location that the "
+                f"Connection {connection.conn_id!r} leads to the cluster {master}: set staging_dir to a location that "
+                "the "
                 "workers and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared file system)"
             )
         if problem := self._weakness(hook):
@@ -271,7 +274,8 @@ def _is_local(master: str) -> bool:
 
 
 def submit_environment() -> dict[str, str]:
-    """Return the environment of spark-submit: the variables of `_INHERITED`, and of Airflow's option `spark_environment`.
+    """Return the environment of spark-submit: the variables of `_INHERITED`, and of Airflow's option
+    `spark_environment`.
 
     Its PATH ends with the directory of the running Python, as if the virtual environment were activated.
     """

@@ -1,4 +1,6 @@
-"""A submitted application, seen from the task: spark-submit runs in a thread, which logs what it prints, and jobs go over a socket."""
+"""A submitted application, seen from the task: spark-submit runs in a thread, which logs what it prints, and jobs go
+over a socket.
+"""
 
 from __future__ import annotations
 
@@ -239,6 +241,7 @@ def _job_directory() -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(prefix="kafka-offsets-job-", dir=_SHORT_DIRECTORY)
     except OSError as error:
         raise ConfigurationError(
-            f"The path of the temporary directory {long} is too long for a socket, and nothing can be created in {_SHORT_DIRECTORY} "
+            f"The path of the temporary directory {long} is too long for a socket, and nothing can be created in "
+            f"{_SHORT_DIRECTORY} "
             f"({error.strerror}): set TMPDIR to a shorter path"
         ) from error

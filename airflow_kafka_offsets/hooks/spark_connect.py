@@ -1,6 +1,7 @@
 """Launch jobs on a server of Spark Connect, through the official provider's SparkConnectHook.
 
-Nothing is started: each load has a session of its own on a server that is running. What was sent into the session ends with it.
+Nothing is started: each load has a session of its own on a server that is running. What was sent into the session ends
+with it.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class SparkConnectLauncher:
         builder = self._builder()
         if not staging_dir and not is_this_machine(_host(builder)):
             raise ConfigurationError(
-                f"Connection {self._conn_id!r} leads to the Spark Connect server {builder.endpoint}: set staging_dir to a location that "
+                f"Connection {self._conn_id!r} leads to the Spark Connect server {builder.endpoint}: set staging_dir "
+                "to a location that "
                 "this worker and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared file system)"
             )
         if problem := _weakness(builder):
@@ -120,7 +122,8 @@ class SparkConnectLauncher:
             from pyspark.sql.connect.session import SparkSession  # noqa: F401  # asks for more than the client
         except ImportError as error:
             raise ConfigurationError(
-                f"Connection {self._conn_id!r} leads to Spark Connect, whose client cannot be imported: {error}. Install pyspark-client "
+                f"Connection {self._conn_id!r} leads to Spark Connect, whose client cannot be imported: {error}. "
+                "Install pyspark-client "
                 "on the worker, in the version of the server"
             ) from error
         hook = SparkConnectHook(self._conn_id)
@@ -133,7 +136,8 @@ class SparkConnectLauncher:
         except Exception:
             # The message has the URL, and that the token.
             raise ConfigurationError(
-                f"Connection {self._conn_id!r} does not make a URL of Spark Connect: its host is a name or sc://name, without a path, "
+                f"Connection {self._conn_id!r} does not make a URL of Spark Connect: its host is a name or sc://name, "
+                "without a path, "
                 "and the port is a field of its own"
             ) from None
         builder.set(builder.PARAM_USER_AGENT, self.name)
@@ -151,7 +155,8 @@ class SparkConnectLauncher:
         finally:
             channel.close()
         raise StagingError(
-            f"The Spark Connect server {builder.endpoint} of connection {self._conn_id!r} does not answer: {_reason(builder)}. Start the "
+            f"The Spark Connect server {builder.endpoint} of connection {self._conn_id!r} does not answer: "
+            f"{_reason(builder)}. Start the "
             "server, or correct host, port and use_ssl of the connection"
         )
 
@@ -170,13 +175,15 @@ class SparkConnectLauncher:
             condition = str(error.getCondition())
             if condition.startswith("CANNOT_MODIFY"):
                 raise ConfigurationError(
-                    f"spark_conf[{name!r}] is no property of a session: set it where the Spark Connect server {builder.endpoint} is started"
+                    f"spark_conf[{name!r}] is no property of a session: set it where the Spark Connect server "
+                    f"{builder.endpoint} is started"
                 ) from None
             refused = re.search(r"StatusCode\.(UNAUTHENTICATED|PERMISSION_DENIED)\s+details = \"(.*)\"", str(error))
             kind = StagingError if refused is None else ConfigurationError
             raise kind(
                 f"The Spark Connect server {builder.endpoint} refused a session to connection {self._conn_id!r}: "
-                f"{shortened(str(error) if refused is None else refused[2])}. Correct user id, token and use_ssl of the connection"
+                f"{shortened(str(error) if refused is None else refused[2])}. Correct user id, token and use_ssl of "
+                "the connection"
             ) from None
         return session
 
@@ -223,7 +230,8 @@ def _weakness(builder: DefaultChannelBuilder) -> str | None:
     if builder.secure or is_this_machine(_host(builder)):
         return None
     return (
-        f"What this worker and the Spark Connect server {builder.endpoint} send to each other is unprotected, the code of tasks and secrets "
+        f"What this worker and the Spark Connect server {builder.endpoint} send to each other is unprotected, the code "
+        "of tasks and secrets "
         "of spark_conf among it: set use_ssl in the connection, and put TLS before the server"
     )
 

@@ -1,4 +1,5 @@
-"""What a submitted application prints, in the task's log: the package's lines stand out, and Spark's are folded into groups.
+"""What a submitted application prints, in the task's log: the package's lines stand out, and Spark's are folded into
+groups.
 
 Airflow's log view folds what is between `::group::` and `::endgroup::`.
 """
@@ -21,7 +22,8 @@ _LATE_SECONDS = 5.0
 
 # Lines of log4j, of spark-submit and of Java's stack traces. What a transform prints looks different.
 _SPARKS = re.compile(
-    r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (TRACE|DEBUG|INFO|WARN|ERROR|FATAL) |\[Stage \d|:: |Caused by: |Suppressed: |\.\.\. \d+ "
+    r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d (TRACE|DEBUG|INFO|WARN|ERROR|FATAL) |\[Stage \d|:: |Caused by: |Suppressed: "
+    r"|\.\.\. \d+ "
     r"|(WARNING|Using|Setting|To adjust|Picked up|Warning)[: ]|(java|javax|scala|org\.apache|py4j)\.[\w.$]+(:|$)"
 )
 
@@ -32,7 +34,8 @@ class FoldedLog:
     One thread logs the lines; the thread that the jobs come from waits for the end of each.
 
     :param log: gets the package's lines, and the marks of groups
-    :param make_bar: makes, for each job, what shows progress in place of lines; returns None where nobody looks at a terminal
+    :param make_bar: makes, for each job, what shows progress in place of lines; returns None where nobody looks at a
+        terminal
     """
 
     def __init__(self, log: Logger, make_bar: Callable[[], Display | None] = lambda: None) -> None:

@@ -1,7 +1,8 @@
-"""Kafka's AdminClient with retries: a request is repeated, up to a time limit, for the keys whose answer is a retriable error.
+"""Kafka's AdminClient with retries: a request is repeated, up to a time limit, for the keys whose answer is a retriable
+error.
 
-A request is one for all topics or partitions. A client is created where it is used: a forked child that uses its parent's client
-hangs.
+A request is one for all topics or partitions. A client is created where it is used: a forked child that uses its
+parent's client hangs.
 """
 
 from __future__ import annotations
@@ -31,12 +32,15 @@ from airflow_kafka_offsets.kafka.refusals import DENIED, denied, reasons, refuse
 Key = TypeVar("Key")
 
 Request = Callable[[AdminClient, Collection[Key], float], Mapping[Key, "Future[Any]"]]
-"""Sends a request about keys: takes the client, the keys and the seconds that it may take, and returns a future of each key."""
+"""Sends a request about keys: takes the client, the keys and the seconds that it may take, and returns a future of each
+key.
+"""
 
 Read = Callable[["Future[Any]"], Any]
 """Reads the answer from a future; raises KafkaException for an answer that is an error."""
 
-# Kafka's answers while a leader moves, or right after a topic was created. librdkafka returns these instead of retrying.
+# Kafka's answers while a leader moves, or right after a topic was created. librdkafka returns these instead of
+# retrying.
 RETRIABLE = frozenset(
     {
         KafkaError.LEADER_NOT_AVAILABLE,
@@ -67,8 +71,8 @@ _WAITING = RETRIABLE | _UNKNOWN | DENIED
 # A new topic is unknown to some brokers for a moment; a topic that stays unknown this long does not exist.
 _UNKNOWN_GRACE_SECONDS = 3.0
 
-# A client goes on asking a dead leader, or a dead "controller" (in KRaft any broker), for as long as it lives: each retry has a
-# client of its own, and the first requests are short.
+# A client goes on asking a dead leader, or a dead "controller" (in KRaft any broker), for as long as it lives: each
+# retry has a client of its own, and the first requests are short.
 _FIRST_REQUEST_SECONDS = 3.0
 
 _POLL_SECONDS = 0.05
@@ -118,7 +122,8 @@ class RetryingAdmin:
         :param resource: of that ACL; None is the topics of the keys
         :param timeout: seconds, instead of those of this client
         :param failed: takes the errors of single keys, also of those that ran out of time; None raises them
-        :raises ConfigurationError: the brokers refuse the connection, their listeners speak another protocol, or an ACL is missing
+        :raises ConfigurationError: the brokers refuse the connection, their listeners speak another protocol, or an ACL
+            is missing
         :raises UnknownTopicError: naming every topic or partition that the cluster does not show
         :raises KafkaUnavailableError: the cluster did not answer in time; says why
         """
@@ -243,7 +248,9 @@ def _with(codes: Collection[int], waiting: Mapping[Key, KafkaError | None]) -> l
 
 
 def _resource(key: object, error: KafkaError | None, resource: str | None) -> str:
-    """Return what an ACL is missing for. A request about a group may also be denied for one of its topics; see `read_committed`."""
+    """Return what an ACL is missing for. A request about a group may also be denied for one of its topics; see
+    `read_committed`.
+    """
     if isinstance(key, (str, TopicPartition)):
         return _name(key if isinstance(key, str) else key.topic)
     if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:

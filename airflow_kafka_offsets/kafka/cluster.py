@@ -1,7 +1,7 @@
 """What a Kafka cluster answers: its id, topics with their ids, the ends of their logs, and its consumer groups.
 
-Each method is one request, or a few, whatever the number of partitions. Nothing here reads records (`kafka.reader`), and nothing
-decides what is loaded (`core.planning`).
+Each method is one request, or a few, whatever the number of partitions. Nothing here reads records (`kafka.reader`),
+and nothing decides what is loaded (`core.planning`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class Cluster:
         return str(answer.cluster_id)
 
     def logs(self, topics: Sequence[str]) -> dict[TopicPartition, PartitionLog]:
-        """Return the ends of every partition of the topics, with the topics' ids: three requests for any number of partitions.
+        """Return the ends of every partition of the topics, with the topics' ids: three requests for any number of
+        partitions.
 
         :raises UnknownTopicError: naming every topic that the cluster does not show
         :raises KafkaUnavailableError: the cluster, or the leader of a partition, did not answer in time; says why
@@ -136,8 +137,8 @@ class Cluster:
     def retention(self, topics: Sequence[str], unknown: dict[str, str] | None = None) -> dict[str, timedelta]:
         """Return how long topics keep a record; topics with a size limit, or with unlimited retention, are left out.
 
-        :param unknown: takes why it will not be known of other topics: this user may not read their settings, or the broker does not
-            report them. A topic that is in neither result may be asked about again
+        :param unknown: takes why it will not be known of other topics: this user may not read their settings, or the
+            broker does not report them. A topic that is in neither result may be asked about again
         """
 
         def request(client: AdminClient, names: Collection[str], timeout: float) -> Mapping[str, Future[Any]]:
@@ -164,7 +165,8 @@ class Cluster:
     ) -> dict[TopicPartition, TimedOffset]:
         """Return what brokers report as first at or after an instant; partitions without anything as new are left out.
 
-        No record of these partitions that a reader gets is as new and lies before it. It may itself be none: see `TimeSearch`.
+        No record of these partitions that a reader gets is as new and lies before it. It may itself be none: see
+        `TimeSearch`.
 
         :param timestamps_ms: milliseconds since 1970 in UTC
         :param partial: leave out partitions whose leader does not answer, too, instead of raising
@@ -186,7 +188,8 @@ class Cluster:
         return {tp: info.offset for tp, info in answers.items()}
 
     def consumer_group(self, group_id: str) -> ConsumerGroup | None:
-        """Return a consumer group in Kafka; None if Kafka knows none of that name (it forgets groups whose commits expired).
+        """Return a consumer group in Kafka; None if Kafka knows none of that name (it forgets groups whose commits
+        expired).
 
         :raises ConfigurationError: this user may not describe the group
         :raises KafkaUnavailableError: the group's coordinator did not answer in time
@@ -223,7 +226,8 @@ class Cluster:
     def commit(
         self, group_id: str, positions: Mapping[TopicPartition, Position], *, timeout: float | None = None
     ) -> dict[TopicPartition, str]:
-        """Commit positions on behalf of a consumer group in Kafka that has no active members; a new name is a new group.
+        """Commit positions on behalf of a consumer group in Kafka that has no active members; a new name is a new
+        group.
 
         Offsets may move back as well as forward.
 

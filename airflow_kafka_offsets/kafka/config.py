@@ -24,8 +24,9 @@ client_log.addHandler(logging.NullHandler())
 
 client_log.propagate = False
 
-# The properties of librdkafka 2.16 (its CONFIGURATION.md) that a connection may set. A new property is refused until it is reviewed:
-# a user who may edit connections must not be able to load a library, to run a command, or to send a file of the worker to a URL.
+# The properties of librdkafka 2.16 (its CONFIGURATION.md) that a connection may set. A new property is refused until it
+# is reviewed: a user who may edit connections must not be able to load a library, to run a command, or to send a file
+# of the worker to a URL.
 _HARMLESS = """
 bootstrap.servers metadata.broker.list client.id client.rack client.dns.lookup broker.address.family broker.address.ttl
 broker.version.fallback api.version.request api.version.request.timeout.ms api.version.fallback.ms
@@ -80,7 +81,8 @@ _REFUSED = {
     "sasl.kerberos.kinit.cmd": f"{_CODE}; run kinit beside the workers, and leave out sasl.kerberos.keytab",
     "sasl.oauthbearer.assertion.": f"{_FILES}; use a client id and secret",
     "sasl.oauthbearer.metadata.authentication.type": (
-        "it makes the client send the identity of the machine to the brokers of the connection, and can be set nowhere; use a "
+        "it makes the client send the identity of the machine to the brokers of the connection, and can be set "
+        "nowhere; use a "
         "client id and secret"
     ),
 }
@@ -89,7 +91,8 @@ _REFUSED = {
 # OpenSSL's own providers; any other name is that of a library to load.
 _PROVIDER = r"\s*(base|default|fips|legacy)\s*"
 
-# The client puts it into a command line of kinit, which a shell runs. An argument that begins with a hyphen is an option there.
+# The client puts it into a command line of kinit, which a shell runs. An argument that begins with a hyphen is an
+# option there.
 _KINIT_ARGUMENT = re.compile(r"(?!-)[\w./@+=:,%~-]*", re.ASCII)
 
 _SAFE_VALUES = {
@@ -103,8 +106,8 @@ _SAFE_VALUES = {
 def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the librdkafka configuration of a connection.
 
-    :raises ConfigurationError: it has no bootstrap.servers, a property that a connection may not set, or a value that is neither text
-        nor a number
+    :raises ConfigurationError: it has no bootstrap.servers, a property that a connection may not set, or a value that
+        is neither text nor a number
     """
     # The client reads up to the NUL: it would take another key or value than the one checked here.
     if cut := sorted(key for key, value in config.items() if "\0" in key or "\0" in str(value)):
@@ -114,14 +117,17 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
     safe = [(key, value) for key, value in _SAFE_VALUES.items() if key in config]
     if harmful := sorted(key for key, value in safe if not value.fullmatch(str(config[key]))):
         raise ConfigurationError(
-            f"The Kafka configuration sets {', '.join(harmful)} to a value that makes the client load or run code named by a "
+            f"The Kafka configuration sets {', '.join(harmful)} to a value that makes the client load or run code "
+            "named by a "
             "connection; remove it from the connection's extra (ssl.providers may name only "
-            "base, default, fips, legacy; a principal or a keytab may not contain spaces or characters that a shell interprets)"
+            "base, default, fips, legacy; a principal or a keytab may not contain spaces or characters that a shell "
+            "interprets)"
         )
     data = {key for key, value in config.items() if isinstance(value, (str, int, float, bool))}
     if callbacks := sorted(key for key in config if key not in data or key.endswith("_cb") or key == "on_commit"):
         raise ConfigurationError(
-            f"The Kafka configuration sets {', '.join(callbacks)}: callbacks, and values that are neither text nor a number, "
+            f"The Kafka configuration sets {', '.join(callbacks)}: callbacks, and values that are neither text nor a "
+            "number, "
             "cannot travel to Spark. For OAUTHBEARER use librdkafka's own 'sasl.oauthbearer.method=oidc'."
         )
     if unknown := sorted(config.keys() - _ALLOWED):
@@ -141,7 +147,8 @@ def weaknesses(config: Mapping[str, Any]) -> list[str]:
         found.append("TLS certificates of the Kafka brokers are not verified: the connection turns it off")
     elif str(config.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
         found.append(
-            "The host names in the TLS certificates of the Kafka brokers are not verified: any server with a certificate of the same "
+            "The host names in the TLS certificates of the Kafka brokers are not verified: any server with a "
+            "certificate of the same "
             "authority passes for a broker; remove ssl.endpoint.identification.algorithm=none"
         )
     protocol = str(config.get("security.protocol", "plaintext")).lower()

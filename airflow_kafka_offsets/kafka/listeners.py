@@ -1,6 +1,7 @@
 """What a listener speaks, where it is not what `security.protocol` says.
 
-The client cannot tell: a listener that gets bytes of another protocol closes the connection, as a broker does that stops.
+The client cannot tell: a listener that gets bytes of another protocol closes the connection, as a broker does that
+stops.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from airflow_kafka_offsets.exceptions import ConfigurationError
 
 _SECONDS = 1.0
 
-# SaslHandshake (https://kafka.apache.org/protocol#The_Messages_SaslHandshake), version 1, correlation id 7, no client id, and the empty
-# name of a mechanism. Every listener answers it, before any login: one that has logins with the mechanisms that it knows.
+# SaslHandshake (https://kafka.apache.org/protocol#The_Messages_SaslHandshake), version 1, correlation id 7, no client
+# id, and the empty name of a mechanism. Every listener answers it, before any login: one that has logins with the
+# mechanisms that it knows.
 _REQUEST = struct.pack(">ihhihh", 12, 17, 1, 7, -1, 0)
 
 _ANSWER = struct.Struct(">iih")
@@ -26,7 +28,8 @@ _UNSUPPORTED_MECHANISM = 33
 
 
 def mismatch(config: Mapping[str, Any]) -> ConfigurationError | None:
-    """Return the error for a cluster whose first listener that answers speaks another protocol than the configuration says.
+    """Return the error for a cluster whose first listener that answers speaks another protocol than the configuration
+    says.
 
     Nothing of the configuration is sent but the request for what the listener speaks.
     """
@@ -39,14 +42,17 @@ def mismatch(config: Mapping[str, Any]) -> ConfigurationError | None:
         if said == spoken or (spoken == "ssl" and said == "sasl_ssl"):
             return None
         return ConfigurationError(
-            f"Kafka at {server.strip()} speaks {spoken}, and the connection says security.protocol={said}: correct it, or name "
+            f"Kafka at {server.strip()} speaks {spoken}, and the connection says security.protocol={said}: correct it, "
+            "or name "
             "the port of another listener"
         )
     return None
 
 
 def _spoken(host: str, port: int) -> str | None:
-    """Return the security protocol of a listener, None if it is not known. A listener that asks for a certificate is "ssl"."""
+    """Return the security protocol of a listener, None if it is not known. A listener that asks for a certificate is
+    "ssl".
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # Nothing is entrusted to the listener.
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

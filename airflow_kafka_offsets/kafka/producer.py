@@ -55,7 +55,9 @@ class _Failed(NamedTuple):
 
 
 def producer_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a producer: that of the connection, acknowledged by all replicas in sync, and idempotent."""
+    """Return the configuration of a producer: that of the connection, acknowledged by all replicas in sync, and
+    idempotent.
+    """
     kept = {name: value for name, value in check_config(config).items() if name not in _OVERRIDDEN}
     return {
         # The topic decides what is too large.
@@ -72,7 +74,8 @@ def producer_config(config: Mapping[str, Any]) -> dict[str, Any]:
 def send(config: Mapping[str, Any], topic: str, records: Iterable[Outgoing], left_out: tuple[str, bytes]) -> int:
     """Write records to a topic, and wait until all replicas in sync have them. An error leaves some of them written.
 
-    A record that is larger than the topic allows is written without its key, value and headers, with its notes and one more.
+    A record that is larger than the topic allows is written without its key, value and headers, with its notes and one
+    more.
 
     :param config: of the connection
     :param left_out: the note of a record without its contents

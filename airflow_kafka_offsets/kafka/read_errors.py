@@ -28,8 +28,8 @@ _REQUEST_SECONDS = 5.0
 UNKNOWN = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
 """The cluster, or a broker of it, does not know the topic or the partition."""
 
-# With `auto.offset.reset=error` the client reports every position that it cannot read from with the first code. The text of the
-# error contains that of a truncation if there was one.
+# With `auto.offset.reset=error` the client reports every position that it cannot read from with the first code. The
+# text of the error contains that of a truncation if there was one.
 _NO_POSITION = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION})
 
 # The client hides the code of a response that it refuses for its size: it says that the connection failed.
@@ -39,7 +39,8 @@ _TRUNCATION = KafkaError(KafkaError._LOG_TRUNCATION).str()
 
 
 class ReadWatch:
-    """Decides when the read of a slice fails: by an error that waiting does not mend, or by a position that does not move.
+    """Decides when the read of a slice fails: by an error that waiting does not mend, or by a position that does not
+    move.
 
     :param config: of the client
     :param errors: the client's errors arrive here
@@ -77,8 +78,8 @@ class ReadWatch:
             error = self._errors.pop(0)
             if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 raise denied(self._config, f"{self._name} cannot be read", "Read", [f"topic {self._slice.topic!r}"])
-            # The client looks for the group's coordinator, because it demands a group id. Reading assigned partitions needs none,
-            # and no right to the group.
+            # The client looks for the group's coordinator, because it demands a group id. Reading assigned partitions
+            # needs none, and no right to the group.
             if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                 continue
             if (refusal := refused_connection(self._config, error)) is not None:
@@ -102,8 +103,10 @@ class ReadWatch:
             if self._is_unknown():
                 raise UnknownTopicError(
                     f"{self._name}: the cluster has not known this partition for {_UNKNOWN_SECONDS:g} s. The topic "
-                    f"was deleted while it was read, at offset {position} of {self._slice.start}..{self._slice.end}, or "
-                    "this user may not describe it any more. Nothing of this batch was loaded. Remove a deleted topic from "
+                    f"was deleted while it was read, at offset {position} of {self._slice.start}..{self._slice.end}, "
+                    "or "
+                    "this user may not describe it any more. Nothing of this batch was loaded. Remove a deleted topic "
+                    "from "
                     "the load; a topic that was created again needs a new group_id."
                 )
             self._unknown_since = None
@@ -111,19 +114,25 @@ class ReadWatch:
             raise ReadError(
                 f"{self._name}: no record came for {self._idle_timeout:g} s at offset {position}, "
                 f"{count(self._slice.end - position, 'offset')} before the end {self._slice.end} of the planned range: "
-                f"{reasons(self._reported) or 'the client gave no reason'}. Nothing is lost: the next try replays the same range."
+                f"{reasons(self._reported) or 'the client gave no reason'}. Nothing is lost: the next try replays the "
+                "same range."
             )
 
     def _refused(self, position: int, error: KafkaError) -> ConfigurationError:
         return ConfigurationError(
-            f"{self._name} cannot be read at offset {position}: the client refuses the records there ({error.str()}). They have "
-            "more bytes, compressed or not, than receive.message.max.bytes allows, by default 100000000, or are damaged. Raise the "
-            "setting in the extra of the connection, or rewind to an offset after them. Nothing of this batch was loaded; no retry "
+            f"{self._name} cannot be read at offset {position}: the client refuses the records there ({error.str()}). "
+            "They have "
+            "more bytes, compressed or not, than receive.message.max.bytes allows, by default 100000000, or are "
+            "damaged. Raise the "
+            "setting in the extra of the connection, or rewind to an offset after them. Nothing of this batch was "
+            "loaded; no retry "
             "helps."
         )
 
     def _is_unknown(self) -> bool:
-        """Return whether the cluster does not know the partition now: the client does not report that it is known again."""
+        """Return whether the cluster does not know the partition now: the client does not report that it is known
+        again.
+        """
         try:
             topic = self._consumer.list_topics(self._slice.topic, _REQUEST_SECONDS).topics[self._slice.topic]
         except KafkaException:
@@ -133,7 +142,9 @@ class ReadWatch:
         return self._slice.partition not in topic.partitions
 
     def _no_position(self, position: int, error: KafkaError) -> KafkaOffsetsError:
-        """Return why the client cannot read from a position: the log was truncated before it, or its records expired."""
+        """Return why the client cannot read from a position: the log was truncated before it, or its records
+        expired.
+        """
         planned = f"{self._slice.start}..{self._slice.end}"
         was_truncated = error.code() == KafkaError._LOG_TRUNCATION or _TRUNCATION in error.str()
         if not was_truncated and not self._is_beyond_end(position):
@@ -145,19 +156,23 @@ class ReadWatch:
         if position > self._slice.start:
             return ReadError(
                 f"{self._name}: the log was truncated before offset {position} while {planned} was read "
-                f"({error.str()}), perhaps by an unclean leader election. Nothing of this batch was loaded: the next try "
+                f"({error.str()}), perhaps by an unclean leader election. Nothing of this batch was loaded: the next "
+                "try "
                 "compares the log with the stored position again."
             )
         cause = (
-            f"the log reached offset {self._slice.start} in leader epoch {self._slice.leader_epoch} when the position was "
-            "planned, and that epoch ends before it now. The log was truncated and rewritten there, by an unclean leader "
+            f"the log reached offset {self._slice.start} in leader epoch {self._slice.leader_epoch} when the position "
+            "was "
+            "planned, and that epoch ends before it now. The log was truncated and rewritten there, by an unclean "
+            "leader "
             "election or in a restored cluster"
             if was_truncated
             else f"offsets {planned} were planned, but the log ends before them. It was truncated, by an unclean leader "
             "election or in a restored cluster, or the topic was created again"
         )
         return LogTruncatedError(
-            f"{self._name}: {cause}: records before the stored position may have been replaced. Find out which records were "
+            f"{self._name}: {cause}: records before the stored position may have been replaced. Find out which records "
+            "were "
             "lost, then set the position on purpose, or load with a new group_id; no retry helps. The client says: "
             f"{error.str()}"
         )

@@ -21,25 +21,27 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, RecordError
 from airflow_kafka_offsets.kafka.config import client_log
 from airflow_kafka_offsets.kafka.read_errors import ReadWatch
 
-# Messages per call into the client. So few are still in the CPU's cache when their fields are taken, and the next ones reuse their
-# memory: ten thousand at once take twice as long to create and free, much of it in the kernel, which gives memory and takes it back.
+# Messages per call into the client. So few are still in the CPU's cache when their fields are taken, and the next ones
+# reuse their memory: ten thousand at once take twice as long to create and free, much of it in the kernel, which gives
+# memory and takes it back.
 _POLL = 500
 
 # Records of a batch, enough to make the cost of decoding a batch small.
 _BATCH = 10_000
 
-# Records with more bytes become several batches, one after another: a batch is held several times while it is decoded. After large
-# records, fewer of them are polled at once.
+# Records with more bytes become several batches, one after another: a batch is held several times while it is decoded.
+# After large records, fewer of them are polled at once.
 _MOST_BYTES = 32 << 20
 
-# The client waits for as many messages as it was asked for. This bounds the wait at the end of a slice whose last offsets have no record.
+# The client waits for as many messages as it was asked for. This bounds the wait at the end of a slice whose last
+# offsets have no record.
 _WAIT_SECONDS = 0.1
 
 _ONE_DAY_MS = 86_400_000
 
-# If the key of a header is not UTF-8, the client sets an exception and returns a list with NULL items; an access to one of them
-# crashes the process. A call from C, as methodcaller makes it, checks for the exception and raises SystemError; specialized
-# bytecode checks the result only.
+# If the key of a header is not UTF-8, the client sets an exception and returns a list with NULL items; an access to one
+# of them crashes the process. A call from C, as methodcaller makes it, checks for the exception and raises SystemError;
+# specialized bytecode checks the result only.
 _client_headers = methodcaller("headers")
 
 # The year 10000: neither Python nor every database has so late an instant.
@@ -49,15 +51,17 @@ _TOO_LATE_MS = 253_402_300_800_000
 def consumer_config(config: Mapping[str, Any], group_id: str, isolation_level: str) -> dict[str, Any]:
     """Return the configuration of a consumer: that of the connection, with the settings that exact reading needs."""
     return {
-        # A slice fills the consumer's queue at once. Fetching then pauses, by default for a second, in which the queue runs empty.
-        # A connection may still override it.
+        # A slice fills the consumer's queue at once. Fetching then pauses, by default for a second, in which the queue
+        # runs empty. A connection may still override it.
         "fetch.queue.backoff.ms": 10,
-        # The client decompresses all that a fetch returns, and fetches again while its queue has room: these bound its memory where
-        # producers compress well. A whole fetch is two thousand small records, which takes long enough for the next one to come.
+        # The client decompresses all that a fetch returns, and fetches again while its queue has room: these bound its
+        # memory where producers compress well. A whole fetch is two thousand small records, which takes long enough for
+        # the next one to come.
         "fetch.message.max.bytes": 256 << 10,
         "queued.max.messages.kbytes": 16 << 10,
-        # By default the client has 100,000 records waiting, which leave the CPU's cache until they are taken, and of which those after
-        # the slice are thrown away. With fewer, a record of a slice of 200,000 takes 0.15 µs less, one of 50,000 0.9 µs.
+        # By default the client has 100,000 records waiting, which leave the CPU's cache until they are taken, and of
+        # which those after the slice are thrown away. With fewer, a record of a slice of 200,000 takes 0.15 µs less,
+        # one of 50,000 0.9 µs.
         "queued.min.messages": 10_000,
         **config,
         # The client demands one. Partitions are assigned and nothing is committed to Kafka, so that no group forms.
@@ -95,18 +99,19 @@ def read(
     :param idle_timeout: seconds without a record or an end of log after which the read fails
     :param clip_timestamps: return the end of the year 9999 for later timestamps, instead of raising
     :return: record batches, none of them empty, with the columns `key` and `value` (binary), `offset` (int64),
-        `timestamp` (timestamp[us, UTC]; null if a record has none) and, with `with_headers`, `headers` (list of struct of
-        key and value, as in Spark's own Kafka source; null if a key is not UTF-8)
+        `timestamp` (timestamp[us, UTC]; null if a record has none) and, with `with_headers`, `headers` (list of struct
+        of key and value, as in Spark's own Kafka source; null if a key is not UTF-8)
     :raises ReadError: the log could not be read to the slice's end; says why
     :raises DataLossError: the start of the slice is gone from the log
     :raises LogTruncatedError: the log was truncated before the start of the slice
     :raises RecordError: a record's timestamp lies after the year 9999
     :raises UnknownTopicError: the topic or the partition was deleted
-    :raises ConfigurationError: the client cannot be made of the configuration, the broker refuses the connection, or an ACL is missing
+    :raises ConfigurationError: the client cannot be made of the configuration, the broker refuses the connection, or an
+        ACL is missing
     """
     errors: list[KafkaError] = []
-    # A new consumer for each slice reads after a few milliseconds. A consumer that is assigned another partition waits half a
-    # second, in which the broker finishes the fetch of the partition before.
+    # A new consumer for each slice reads after a few milliseconds. A consumer that is assigned another partition waits
+    # half a second, in which the broker finishes the fetch of the partition before.
     try:
         consumer = Consumer({**config, "error_cb": errors.append}, logger=client_log)
     except KafkaException as error:
@@ -153,7 +158,8 @@ def read(
 
 
 def within(records: pa.RecordBatch, since_ms: int, until_ms: int | None) -> pa.RecordBatch:
-    """Return the records whose timestamps are at or after an instant, and before another; those without one are left out.
+    """Return the records whose timestamps are at or after an instant, and before another; those without one are left
+    out.
 
     :param records: what `read` yields
     :param since_ms: milliseconds since 1970 in UTC
@@ -235,7 +241,9 @@ class _Polled:
         return len(self._keys) >= at_least or self._bytes > _MOST_BYTES
 
     def take(self) -> pa.RecordBatch:
-        """Take the first records, as a batch of at most `_MOST_BYTES` of keys and values; a single record may have more."""
+        """Take the first records, as a batch of at most `_MOST_BYTES` of keys and values; a single record may have
+        more.
+        """
         count = len(self._keys) if self._bytes <= _MOST_BYTES else self._fitting()
         keys, values = self._keys[:count], self._values[:count]
         columns = {
@@ -274,7 +282,8 @@ class _Polled:
     def _too_late(self) -> RecordError:
         index = next(index for index, instant in enumerate(self._milliseconds) if instant >= _TOO_LATE_MS)
         return RecordError(
-            f"its timestamp {self._milliseconds[index]} is, as milliseconds, after the year 9999; its producer may have written "
+            f"its timestamp {self._milliseconds[index]} is, as milliseconds, after the year 9999; its producer may "
+            "have written "
             "microseconds or nanoseconds",
             topic=self._slice.topic,
             partition=self._slice.partition,

@@ -26,8 +26,8 @@ DENIED = frozenset(
 # The credentials are wrong, the broker does not know the mechanism, or its certificate is not trusted.
 _REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError._SSL})
 
-# A broker that refuses the client's certificate says so in an alert of TLS. The client's code for it is that of every broken
-# connection: only OpenSSL's text tells them apart.
+# A broker that refuses the client's certificate says so in an alert of TLS. The client's code for it is that of every
+# broken connection: only OpenSSL's text tells them apart.
 _ALERT = re.compile(r"alert [a-z ]*(certificate|unknown ca|access denied|handshake failure|protocol version)")
 
 # When, and how often: what makes the same cause look like another one.
@@ -53,7 +53,8 @@ def refused_connection(config: Mapping[str, Any], error: KafkaError) -> Configur
         )
     elif is_alert:
         advice = (
-            ". The broker does not accept the client's certificate: let an authority sign it that the broker trusts, and look whether "
+            ". The broker does not accept the client's certificate: let an authority sign it that the broker trusts, "
+            "and look whether "
             "it has expired"
         )
     elif error.code() == KafkaError._AUTHENTICATION:
@@ -71,7 +72,8 @@ def denied(config: Mapping[str, Any], failed: str, operation: str, resources: It
     :param resources: of the ACL, such as "topic 'orders'"
     """
     return ConfigurationError(
-        f"{failed}: {_user(config)} needs the ACL {operation} on {first_few(resources)}; add it, for example with kafka-acls --add"
+        f"{failed}: {_user(config)} needs the ACL {operation} on {first_few(resources)}; add it, for example with "
+        "kafka-acls --add"
     )
 
 

@@ -66,7 +66,8 @@ def first_offsets(
     for tp, record in sorted(first.items()):
         if record.timestamp_ms > latest:
             log.warning(
-                "%s: the first record at or after %s is at offset %d, and its timestamp %s lies in the future. Records of that "
+                "%s: the first record at or after %s is at offset %d, and its timestamp %s lies in the future. Records "
+                "of that "
                 "time or later may lie before it: a wrong timestamp hides them from a search by time",
                 tp,
                 format_instant(since),
@@ -89,10 +90,12 @@ def extend_to_positions(
     positions: Mapping[TopicPartition, Position],
     start: planning.Start,
 ) -> dict[TopicPartition, PartitionLog]:
-    """Return the logs, with their ends at or after the positions and first offsets, unless a log was truncated before these.
+    """Return the logs, with their ends at or after the positions and first offsets, unless a log was truncated before
+    these.
 
-    The cluster reported the ends first: an offset that it reported later may lie after records that arrived since. A position
-    stored by a `read_uncommitted` load may be beyond the last stable offset, which `read_committed` takes for the end.
+    The cluster reported the ends first: an offset that it reported later may lie after records that arrived since. A
+    position stored by a `read_uncommitted` load may be beyond the last stable offset, which `read_committed` takes for
+    the end.
 
     :param start: the result of `first_offsets`
     """
@@ -119,9 +122,11 @@ def targets_until(
     logs: Mapping[TopicPartition, PartitionLog],
     positions: Mapping[TopicPartition, Position],
 ) -> dict[TopicPartition, int]:
-    """Return the offset up to which each partition is loaded: that of the first unread record at or after an instant, or the log's end.
+    """Return the offset up to which each partition is loaded: that of the first unread record at or after an instant,
+    or the log's end.
 
-    Records do not arrive in the order of their timestamps: an older record that arrives after that offset is left to a later run.
+    Records do not arrive in the order of their timestamps: an older record that arrives after that offset is left to a
+    later run.
     """
     unread = {tp: position.offset for tp, position in positions.items()}
     first = search.first_records(dict.fromkeys(logs, milliseconds(until)), unread)
@@ -134,7 +139,8 @@ def _committed(
     committed = cluster.committed(group_id, new)
     if not committed:
         raise NoPositionError(
-            f"Consumer group {group_id!r} has committed nothing of {first_few(sorted({tp.topic for tp in new}))}: check the "
+            f"Consumer group {group_id!r} has committed nothing of {first_few(sorted({tp.topic for tp in new}))}: "
+            "check the "
             "name (kafka-consumer-groups --list), and whether its commits have expired"
         )
     if missing := sorted(set(new) - set(committed)):

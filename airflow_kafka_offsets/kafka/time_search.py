@@ -1,8 +1,8 @@
 """The first record at or after an instant, proved by a look at the record that lies there.
 
-A broker searches everything that a log holds. What it finds may be the marker that ends a transaction, whose timestamp is the
-broker's clock, or a record of an aborted transaction: no reader gets these, and the first record that a reader gets may lie far
-behind them.
+A broker searches everything that a log holds. What it finds may be the marker that ends a transaction, whose timestamp
+is the broker's clock, or a record of an aborted transaction: no reader gets these, and the first record that a reader
+gets may lie far behind them.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ class TimeSearch:
     def first_records(
         self, timestamps_ms: Mapping[TopicPartition, int], begins: Mapping[TopicPartition, int] | None = None
     ) -> dict[TopicPartition, TimedOffset]:
-        """Return the first record of each partition whose timestamp is at or after an instant; partitions without one are left out.
+        """Return the first record of each partition whose timestamp is at or after an instant; partitions without one
+        are left out.
 
-        Where the broker's answer is no record, the log is read from there to the first record that is not older. That takes as
-        long as reading these records does.
+        Where the broker's answer is no record, the log is read from there to the first record that is not older. That
+        takes as long as reading these records does.
 
         :param timestamps_ms: milliseconds since 1970 in UTC
         :param begins: offsets before which no record is looked for
@@ -63,7 +64,9 @@ class TimeSearch:
     def count_within(
         self, since_ms: int, until_ms: int, slices: Mapping[TopicPartition, tuple[int, int]]
     ) -> dict[TopicPartition, int]:
-        """Return how many records within offsets of each partition have a timestamp at or after an instant, and before another."""
+        """Return how many records within offsets of each partition have a timestamp at or after an instant, and before
+        another.
+        """
 
         from airflow_kafka_offsets.kafka.reader import within
 

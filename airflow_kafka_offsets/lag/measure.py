@@ -1,5 +1,5 @@
-"""Measure the lag of groups: read their positions, with a few queries whatever the number of groups, then the ends of the logs, and
-call `lag.report.evaluate`.
+"""Measure the lag of groups: read their positions, with a few queries whatever the number of groups, then the ends of
+the logs, and call `lag.report.evaluate`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _NO_TABLES = (
 
 
 _UnreadKey = tuple[str, int, int, int]
-"""Topic, partition, position, and the timestamp that is searched. The garbage collector does not track plain tuples of plain
-values: thousands of objects that outlive a poll would bring on full collections, whose pauses block an event loop."""
+"""Topic, partition, position, and the timestamp that is searched. The garbage collector does not track plain tuples of
+plain values: thousands of objects that outlive a poll would bring on full collections, whose pauses block an event
+loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,8 @@ class LagQuestion:
 def measure_lag(ledger: Ledger, cluster: Cluster, question: LagQuestion, *, new_group: bool = False) -> LagReport:
     """Measure the lag of a group.
 
-    For any number of partitions, this takes four requests to Kafka: the cluster's id, the topics, and both ends of the logs;
-    two more with `times`. A partition that Kafka does not describe is in the report with an error.
+    For any number of partitions, this takes four requests to Kafka: the cluster's id, the topics, and both ends of the
+    logs; two more with `times`. A partition that Kafka does not describe is in the report with an error.
 
     :param cluster: its isolation level decides what the end of a log is; its timeout, how long to wait for a partition
         without a leader
@@ -157,7 +158,8 @@ class LagPolls:
     def _with_open_transactions(
         self, logs: dict[TopicPartition, PartitionLog], begins: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, PartitionLog]:
-        """Return the logs, with ends at positions that are before the high watermark, though transactions before them are open.
+        """Return the logs, with ends at positions that are before the high watermark, though transactions before them
+        are open.
 
         A `read_uncommitted` load stores such positions, and records may have arrived since Kafka reported the ends.
 
@@ -175,8 +177,8 @@ class LagPolls:
     ) -> dict[TopicPartition, datetime]:
         """Return the timestamps of the oldest unread records.
 
-        In a partition without a committed record, it is the record that `start` found by time, or the first one of the log, if
-        it is not before the position.
+        In a partition without a committed record, it is the record that `start` found by time, or the first one of the
+        log, if it is not before the position.
 
         :param new: where a load begins with partitions that have no position
         """
@@ -258,8 +260,8 @@ _GROUPS_PER_QUERY = 500
 _COLUMNS = ("topic", "partition", "offset_value", "topic_id", "leader_epoch", "record_timestamp", "updated_at")
 
 _Stored = tuple[str, int, int, str | None, int | None, datetime | None, datetime | None]
-"""A position as it is stored. The garbage collector does not track plain tuples of plain values: objects for thousands of
-groups would make its pauses longer, and these block an event loop."""
+"""A position as it is stored. The garbage collector does not track plain tuples of plain values: objects for thousands
+of groups would make its pauses longer, and these block an event loop."""
 
 
 @dataclass(frozen=True, slots=True)

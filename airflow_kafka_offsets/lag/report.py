@@ -1,7 +1,7 @@
 """The lag of a group, evaluated from its stored positions and the ends of the logs. No I/O.
 
-`evaluate` decides; `measure` asks the database and Kafka for what it compares, and `thresholds` decides whether a lag is
-worth acting upon. The rules are those of `docs/semantics.md`; the case ids in tests (L01, L02, …) refer to them.
+`evaluate` decides; `measure` asks the database and Kafka for what it compares, and `thresholds` decides whether a lag
+is worth acting upon. The rules are those of `docs/semantics.md`; the case ids in tests (L01, L02, …) refer to them.
 """
 
 from __future__ import annotations
@@ -48,11 +48,12 @@ class PartitionLag(OfPartition):
     :param lag: offsets in the log that are not loaded; None, as are the following, if the partition has an error
     :param lost: offsets that were not loaded and are no longer in the log; they are not part of the lag
     :param time_lag: zero without a lag; else the age of the newest committed record; None if no record was committed
-    :param delay: zero without a lag; else how long the oldest unread record has waited or, if it cannot be found, how long
-        the position has not moved; None if times were not asked for, and if no position is stored either
-    :param headroom: the position minus the beginning offset, negative if records are lost; None if no position is stored
-    :param headroom_time: time until retention deletes the oldest unread record; zero if records are already lost; None if
-        nothing is unread or it cannot be known (no such record, no `retention.ms`, or a size limit)
+    :param delay: zero without a lag; else how long the oldest unread record has waited or, if it cannot be found, how
+        long the position has not moved; None if times were not asked for, and if no position is stored either
+    :param headroom: the position minus the beginning offset, negative if records are lost; None if no position is
+        stored
+    :param headroom_time: time until retention deletes the oldest unread record; zero if records are already lost; None
+        if nothing is unread or it cannot be known (no such record, no `retention.ms`, or a size limit)
     :param flags: what is unusual; a position beyond the end is also an error
     :param error: why the lag of the partition is not known
     """
@@ -171,7 +172,9 @@ class LagReport:
 
 
 def measures(lag: PartitionLag | LagReport) -> dict[str, int | timedelta | None]:
-    """Return the measures of a partition or of a total, by the names that commands, events and metrics have for them."""
+    """Return the measures of a partition or of a total, by the names that commands, events and metrics have for
+    them.
+    """
     return {
         "lag": lag.lag,
         "lost": lag.lost,
@@ -207,8 +210,8 @@ def evaluate(
     """Compare stored positions with the ends of the logs.
 
     :param committed: read before the ends of the logs: the other way round, a lag could be negative
-    :param logs: of the partitions that Kafka described. A position beyond the end of its log means that the log was truncated: its
-        partition has an error
+    :param logs: of the partitions that Kafka described. A position beyond the end of its log means that the log was
+        truncated: its partition has an error
     :param now: the database's time
     :param start: where a load begins with a topic that has no position. A new partition of a known topic begins at its
         beginning offset in any case. For a topic that `none` refuses to load, the lag is that of `earliest`

@@ -1,7 +1,7 @@
 """One poll of a Kafka cluster for all watchers in a process, such as the triggers of a triggerer.
 
-A thousand watchers cost about as much as one: at each interval, a few queries to each database for all groups, and a few
-requests to Kafka for all topics. The event loop only waits: threads ask databases and Kafka, and judge the lag.
+A thousand watchers cost about as much as one: at each interval, a few queries to each database for all groups, and a
+few requests to Kafka for all topics. The event loop only waits: threads ask databases and Kafka, and judge the lag.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def _thread() -> ThreadPoolExecutor:
 
 @dataclass(eq=False)
 class _Database:
-    """Reads the state tables of a database, in a thread of its own: one that does not answer leaves the others alone."""
+    """Reads the state tables of a database, in a thread of its own: one that does not answer leaves the others
+    alone.
+    """
 
     tables: StateTables
     open_engine: Callable[[str], Engine]
@@ -221,7 +223,9 @@ class SharedPoll:
         self._polls = None
 
     def _failed(self, task: asyncio.Task[None]) -> None:
-        """End all watchers with the error that ended the polls: they would wait forever. The next watcher polls again."""
+        """End all watchers with the error that ended the polls: they would wait forever. The next watcher polls
+        again.
+        """
         if task.cancelled() or (error := task.exception()) is None:
             return
         log.error("The polls of the lag ended", exc_info=error)

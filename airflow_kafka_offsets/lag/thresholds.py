@@ -1,5 +1,5 @@
-"""When a lag is worth acting upon: `Thresholds` compares it with thresholds, and `Edge` decides whether thresholds that stay met
-are worth another event. No I/O.
+"""When a lag is worth acting upon: `Thresholds` compares it with thresholds, and `Edge` decides whether thresholds that
+stay met are worth another event. No I/O.
 """
 
 from __future__ import annotations
@@ -98,13 +98,16 @@ class Thresholds:
     def compare(self, report: LagReport) -> Verdict:
         """Compare a report with the thresholds.
 
-        Partitions with errors leave it open whether they are met, unless `allow_incomplete` is set and some partition has none.
+        Partitions with errors leave it open whether they are met, unless `allow_incomplete` is set and some partition
+        has none.
 
-        :raises ConfigurationError: an ACL is missing, without which it would stay open, or the headroom in time would never be known
+        :raises ConfigurationError: an ACL is missing, without which it would stay open, or the headroom in time would
+            never be known
         """
         if isinstance(self.min_headroom, timedelta) and report.unknown_headroom is not None:
             raise ConfigurationError(
-                f"min_headroom={self.min_headroom!r} can never be met, because the headroom in time is unknown: {report.unknown_headroom}"
+                f"min_headroom={self.min_headroom!r} can never be met, because the headroom in time is unknown: "
+                f"{report.unknown_headroom}"
             )
         conditions = tuple(self._conditions(report))
         if report.errors and not (self.allow_incomplete and _lags(report)):
@@ -119,7 +122,8 @@ class Thresholds:
         lags = _lags(report)
         # With `per_partition`, the largest decides for both: one partition reaches `min_lag`, or all keep `max_lag`.
         lag = (max(lags) if self.per_partition else sum(lags)) if lags else None
-        # Nobody knows how much of a truncated log was loaded: such a group has not caught up, whatever the other partitions say.
+        # Nobody knows how much of a truncated log was loaded: such a group has not caught up, whatever the other
+        # partitions say.
         caught_up = lag if "beyond the end" not in report.flags else None
         headroom: int | timedelta | None = report.headroom_time
         if not isinstance(self.min_headroom, timedelta):
@@ -142,8 +146,8 @@ class Thresholds:
 class Edge:
     """Fires when a condition becomes true, and again if the load that followed was not enough, or did not follow.
 
-    An event asks for a load. So it fires again if the condition is still true after positions have moved, and if no position
-    has moved for an interval: the run may have failed. It does not fire while a run loads the group.
+    An event asks for a load. So it fires again if the condition is still true after positions have moved, and if no
+    position has moved for an interval: the run may have failed. It does not fire while a run loads the group.
 
     :param rearm_after: how long after an event it fires again though no position has moved
     """

@@ -65,8 +65,9 @@ class Judgement(NamedTuple):
 class LagWatch(Thresholds):
     """A group whose lag is watched. Connections are named, and read by the process that polls.
 
-    As for `KafkaLagSensor`: `group_id`, `topics`, `offsets_conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`, `require`,
-    `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `offsets_schema`, `offsets_prefix`, `kafka_conn_id`.
+    As for `KafkaLagSensor`: `group_id`, `topics`, `offsets_conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`,
+    `require`, `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `offsets_schema`, `offsets_prefix`,
+    `kafka_conn_id`.
 
     :param poll_interval: from one poll to the next
     :raises ConfigurationError: a threshold or another option cannot work

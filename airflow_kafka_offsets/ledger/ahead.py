@@ -1,7 +1,8 @@
 """The batch that is planned ahead: a load in the state `ahead`, which starts where the group's open load ends.
 
-There is one at most, and only beside an open load: the commit of that load opens it, and whoever abandons that load abandons it
-too. So a group never has more than one open batch, and batches that move positions are committed in the order of their ids.
+There is one at most, and only beside an open load: the commit of that load opens it, and whoever abandons that load
+abandons it too. So a group never has more than one open batch, and batches that move positions are committed in the
+order of their ids.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ def has_batch_ahead(ledger: Ledger, group_id: str) -> bool:
 
 
 def open_batch_ahead(conn: Connection, tables: Tables, committed: Batch) -> None:
-    """Make the batch that was planned ahead the group's open one, in the transaction that commits the batch before it."""
+    """Make the batch that was planned ahead the group's open one, in the transaction that commits the batch before
+    it.
+    """
     batches = tables.offset_batches
     # With the id, so that an index leads to it.
     following = _is_ahead(tables, committed.group_id) & (batches.c.batch_id > committed.batch_id)
@@ -32,7 +35,8 @@ def open_batch_ahead(conn: Connection, tables: Tables, committed: Batch) -> None
 def abandon_batch_ahead(
     conn: Connection, tables: Tables, group_id: str, batch_id: int, abandoned: str
 ) -> dict[int, str]:
-    """Abandon the batch that was planned ahead, in the transaction that abandons the open one: the positions do not get to its start.
+    """Abandon the batch that was planned ahead, in the transaction that abandons the open one: the positions do not get
+    to its start.
 
     It began no partition, so that no first position has to be stored.
 

@@ -13,7 +13,8 @@ from airflow_kafka_offsets.sinks.sink import BranchOutput, Target
 
 
 def note_outputs(conn: Connection, tables: Tables, batch_id: int, target: Target) -> None:
-    """Store what a batch wrote into each branch of a fan-out, beside what it wrote before, and what it removed of other batches.
+    """Store what a batch wrote into each branch of a fan-out, beside what it wrote before, and what it removed of other
+    batches.
 
     Called within the transaction, under the group's lock.
 

@@ -1,5 +1,5 @@
-"""Batches of every kind as rows of the state tables, and who they are of: the queries and inserts that loads, replays and rewinds
-share.
+"""Batches of every kind as rows of the state tables, and who they are of: the queries and inserts that loads, replays
+and rewinds share.
 """
 
 from __future__ import annotations
@@ -196,7 +196,8 @@ def change_open(
     """
     if not update_open(conn, tables, batch.batch_id, states=states, **values):
         raise BatchClosedError(
-            f"Batch {batch.batch_id} of group {batch.group_id!r} is not open any more: it was committed or abandoned by another "
+            f"Batch {batch.batch_id} of group {batch.group_id!r} is not open any more: it was committed or abandoned "
+            "by another "
             "attempt or user. Nothing was written."
         )
 

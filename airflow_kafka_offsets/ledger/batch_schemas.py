@@ -1,4 +1,6 @@
-"""What schema ids meant when batches read them: stored with each batch, for replays whose registry does not know them any more."""
+"""What schema ids meant when batches read them: stored with each batch, for replays whose registry does not know them
+any more.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from airflow_kafka_offsets.ledger.tables import Tables
 
 
 def store_schemas(conn: Connection, tables: Tables, batch_id: int, schemas: Sequence[ReadSchema]) -> None:
-    """Store the schemas that a batch read, but for those that are stored of it already. A text is stored once, for all batches."""
+    """Store the schemas that a batch read, but for those that are stored of it already. A text is stored once, for all
+    batches.
+    """
     if not schemas:
         return
     rows = {

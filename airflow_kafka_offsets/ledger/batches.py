@@ -104,7 +104,8 @@ def record_plan(
 ) -> Batch | None:
     """Write a plan ahead of its load: from now on a retry, or the next run, loads exactly these ranges.
 
-    Positions of topics that start at the end of their log are stored in the same transaction, as a batch of kind `start`.
+    Positions of topics that start at the end of their log are stored in the same transaction, as a batch of kind
+    `start`.
 
     :param generation: of the group, read before the positions from which the plan was decided
     :param upsert: whether the sink identifies a row by a key, so that loading it again does not duplicate it
@@ -118,7 +119,8 @@ def record_plan(
     def write(conn: Connection) -> Batch | None:
         if stored_generation(conn, tables, group_id) != generation:
             raise PositionsMovedError(
-                f"The positions of group {group_id!r} were rewound while a batch was planned from the old ones. Nothing was "
+                f"The positions of group {group_id!r} were rewound while a batch was planned from the old ones. "
+                "Nothing was "
                 "written; plan again."
             )
         if not upsert:
@@ -135,8 +137,8 @@ def record_plan(
 
 
 def abandon(claim: Claim, batch: Batch, reason: str) -> dict[int, str]:
-    """Abandon an open load as its own attempt, and the one that is planned ahead: the positions stay where they are, or where the
-    open batch began.
+    """Abandon an open load as its own attempt, and the one that is planned ahead: the positions stay where they are, or
+    where the open batch began.
 
     :param reason: for the history
     :return: where the latest attempts staged them, by the ids of the batches
@@ -163,11 +165,13 @@ def abandon_locked(
     *,
     moved: Collection[TopicPartition] | None = (),
 ) -> None:
-    """Abandon an open batch, and the one that is planned ahead of it, within a transaction that has locked the group's row.
+    """Abandon an open batch, and the one that is planned ahead of it, within a transaction that has locked the group's
+    row.
 
-    :param moved: partitions whose position is set in the same transaction; None where all positions become those of another
-        cluster
-    :raises OpenBatchError: there is no such batch, it is not open, or the target may have it with a removal of earlier rows
+    :param moved: partitions whose position is set in the same transaction; None where all positions become those of
+        another cluster
+    :raises OpenBatchError: there is no such batch, it is not open, or the target may have it with a removal of earlier
+        rows
     """
     batches, groups = tables.offset_batches, tables.consumer_groups
     # A name that was given is a claim; these two are not.
@@ -184,8 +188,10 @@ def abandon_locked(
         row = conn.execute(found.where(of_batch)).one_or_none()
     if row is not None and row.replaced:
         raise OpenBatchError(
-            f"Batch {batch_id} of group {group_id!r} cannot be abandoned: it is a replay that may be in the target already, and the rows that "
-            "it replaced would be gone with its own. Nothing was changed; run it to its end: clear its task, or replay the same bounds with "
+            f"Batch {batch_id} of group {group_id!r} cannot be abandoned: it is a replay that may be in the target "
+            "already, and the rows that "
+            "it replaced would be gone with its own. Nothing was changed; run it to its end: clear its task, or replay "
+            "the same bounds with "
             f"run=TaskRun({row.run_id!r}, …) as the history names it."
         )
     if row is None or not update_open(conn, tables, batch_id, state="abandoned", reason=recorded):

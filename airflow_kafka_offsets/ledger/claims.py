@@ -1,8 +1,9 @@
 """Claims: the right of an attempt to write batches, which a later attempt can take away.
 
-A load claims its group. The claim is a lease, which is renewed while the attempt runs, and an epoch, which fences it. The lease
-only tells other runs that the attempt is alive, so that they do not redo its work. The epoch makes two attempts safe: every claim
-raises it, and nothing is written under an older one. A replay claims its batches (`replaying.replay_batches`), without a lease.
+A load claims its group. The claim is a lease, which is renewed while the attempt runs, and an epoch, which fences it.
+The lease only tells other runs that the attempt is alive, so that they do not redo its work. The epoch makes two
+attempts safe: every claim raises it, and nothing is written under an older one. A replay claims its batches
+(`replaying.replay_batches`), without a lease.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ class Claim(ABC):
         return conn.execute(claimed.values(**values)).rowcount == 1
 
     def wait(self, conn: Connection) -> None:
-        """Lock the row, whatever its epoch: no other transaction of this or another attempt is open on it afterwards."""
+        """Lock the row, whatever its epoch: no other transaction of this or another attempt is open on it
+        afterwards.
+        """
         table, of_row = self.row()
         conn.execute(table.update().where(of_row).values(epoch=table.c.epoch))
 
@@ -140,7 +143,9 @@ class GroupClaim(Claim):
         check_positions(conn, self.ledger.tables, batch)
 
     def finish_commit(self, conn: Connection, batch: Batch, reads: Reads, now: datetime) -> None:
-        """Move the positions to the ends of the batch's ranges, open the batch that was planned ahead, and renew the lease."""
+        """Move the positions to the ends of the batch's ranges, open the batch that was planned ahead, and renew the
+        lease.
+        """
         tables, positions = self.ledger.tables, positions_after(batch.ranges)
         set_positions(conn, tables, self.group_id, batch.batch_id, positions, now, reads)
         open_batch_ahead(conn, tables, batch)
@@ -168,12 +173,16 @@ class GroupClaim(Claim):
         # Abandoning a batch takes the group from its attempt, and leaves it without a holder.
         if row.lease_owner is None and last is not None and last.state == "abandoned":
             return FencedError(
-                f"Batch {last.batch_id} of group {self.group_id!r} was abandoned while this attempt ({self.owner}, epoch "
-                f"{self.epoch}) was running: {last.reason}. Nothing of the batch was written; the next load plans a new one."
+                f"Batch {last.batch_id} of group {self.group_id!r} was abandoned while this attempt ({self.owner}, "
+                "epoch "
+                f"{self.epoch}) was running: {last.reason}. Nothing of the batch was written; the next load plans a "
+                "new one."
             )
         return FencedError(
-            f"Group {self.group_id!r} was taken over by {row.lease_owner or 'a later attempt'} (epoch {row.epoch}) while "
-            f"this attempt ({self.owner}, epoch {self.epoch}) was running. Nothing of the batch at hand was written, and "
+            f"Group {self.group_id!r} was taken over by {row.lease_owner or 'a later attempt'} (epoch {row.epoch}) "
+            "while "
+            f"this attempt ({self.owner}, epoch {self.epoch}) was running. Nothing of the batch at hand was written, "
+            "and "
             "what this attempt committed before stays; the later attempt carries on from there."
         )
 
@@ -182,8 +191,8 @@ class GroupClaim(Claim):
 def heartbeat(claim: GroupClaim) -> Iterator[threading.Thread]:
     """Renew the lease of a claim three times a lease, in a thread, from the beginning to the end of the block.
 
-    A renewal that fails does not end the attempt: when the lease expires, the epoch still keeps the data safe. The renewals
-    stop only where a later attempt has claimed the group.
+    A renewal that fails does not end the attempt: when the lease expires, the epoch still keeps the data safe. The
+    renewals stop only where a later attempt has claimed the group.
     """
     stop = threading.Event()
 
@@ -247,7 +256,8 @@ def claim_group(ledger: Ledger, group_id: str, owner: TaskRun, *, cluster_id: st
         if lacks_rights(error):
             raise LedgerError(
                 f"User {engine.url.username!r} of database {engine.url.database!r} may not write to the state tables: "
-                f"{database_message(error)}. GRANT SELECT, INSERT, UPDATE and DELETE on them, and USAGE on their sequence."
+                f"{database_message(error)}. GRANT SELECT, INSERT, UPDATE and DELETE on them, and USAGE on their "
+                "sequence."
             ) from error
         raise
 

@@ -1,6 +1,7 @@
 """The transaction that commits a batch, and what happens when its connection breaks before COMMIT is answered.
 
-What a load checks and writes besides rows (positions, lease) is in `ledger.claims`; a replay's in `replaying.replay_batches`.
+What a load checks and writes besides rows (positions, lease) is in `ledger.claims`; a replay's in
+`replaying.replay_batches`.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class Written(NamedTuple):
 def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Written]) -> int:
     """Write the rows of a batch and mark it committed, in one transaction, with what its claim adds.
 
-    :param write: writes all rows and dead letters over the given connection; may be called several times, each time in a new
-        transaction (see `transact`)
+    :param write: writes all rows and dead letters over the given connection; may be called several times, each time in
+        a new transaction (see `transact`)
     :return: the number of rows
     :raises FencedError: a later attempt took over
     :raises PositionConflictError: a stored position is not where its range starts
@@ -77,7 +78,8 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
         nothing = f"Batch {of_group} was not committed, and nothing of it was written: {reason}."
         if is_outage(error):
             raise DatabaseUnavailableError(
-                f"{nothing} Run the task again when the database is back: staged files that still exist are committed without "
+                f"{nothing} Run the task again when the database is back: staged files that still exist are committed "
+                "without "
                 "reading Kafka again."
             ) from error
         if isinstance(error, ProgrammingError):  # for example, missing rights on the state tables
@@ -86,7 +88,8 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
         raise TargetError(f"{nothing} Correct the target table, or the records, and run the task again.") from None
     except CommitUnknownError as unknown:
         raise CommitUnknownError(
-            f"It is not known whether batch {of_group} was committed. {unknown}. Run the task again: it looks the batch up in "
+            f"It is not known whether batch {of_group} was committed. {unknown}. Run the task again: it looks the "
+            "batch up in "
             "the ledger and carries on from there."
         ) from unknown
     except DatabaseBusyError as busy:

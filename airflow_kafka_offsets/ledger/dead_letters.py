@@ -1,4 +1,6 @@
-"""Dead letters as rows: written, with what is wrong with them, in any encoding; sent to a topic; dropped when they are old."""
+"""Dead letters as rows: written, with what is wrong with them, in any encoding; sent to a topic; dropped when they are
+old.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,8 @@ def mark_sent(ledger: Ledger, batch_id: int) -> None:
 
 
 def drop_expired(conn: Connection, tables: Tables, group_id: str, retention: timedelta) -> int:
-    """Delete what dead letters hold whose batches were committed longer ago: the oldest, and no more than a commit has time for.
+    """Delete what dead letters hold whose batches were committed longer ago: the oldest, and no more than a commit has
+    time for.
 
     :return: how many
     """

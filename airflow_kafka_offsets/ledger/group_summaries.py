@@ -1,4 +1,5 @@
-"""What a page shows of every group and of the history of one, with a few queries whatever the number of groups. Reads only.
+"""What a page shows of every group and of the history of one, with a few queries whatever the number of groups. Reads
+only.
 
 `lag.measure` has the positions and `ledger.overview` the rows of the commands.
 """
@@ -144,8 +145,8 @@ def _counts(conn: Connection, group: sa.Column[str], where: sa.ColumnElement[boo
 
 @dataclass(frozen=True, slots=True)
 class HistoryPoint:
-    """A batch on the time line of a group. Durations are what the state tables store: the instants between which a batch was planned,
-    staged and committed.
+    """A batch on the time line of a group. Durations are what the state tables store: the instants between which a
+    batch was planned, staged and committed.
 
     :param newest_record: the newest timestamp of its records
     :param skipped: offsets of its gaps

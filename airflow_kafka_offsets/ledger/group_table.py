@@ -1,4 +1,5 @@
-"""Which table a group loads into: the answer for loads, replays, rewinds and `verify`; and what is refused because of it.
+"""Which table a group loads into: the answer for loads, replays, rewinds and `verify`; and what is refused because of
+it.
 
 What replays of a group are refused is in `replaying.double_loads`.
 """
@@ -96,9 +97,9 @@ def same_table_names(bind: Connection | Engine, name: str) -> tuple[str, ...]:
 def keep_to_table(claim: Claim, topics: Sequence[str], target: str) -> None:
     """Check that a group goes on loading into its table, which has the records before its positions.
 
-    If that table does not exist any more, it is taken for renamed to the target, and the history gets the new name. If it was
-    dropped instead, `verify` reports its rows as missing, as it does after a table was dropped and created again. A target that
-    is no table is never taken for renamed.
+    If that table does not exist any more, it is taken for renamed to the target, and the history gets the new name. If
+    it was dropped instead, `verify` reports its rows as missing, as it does after a table was dropped and created
+    again. A target that is no table is never taken for renamed.
 
     :param target: the name of the load's table
     :raises ForeignBatchError: the group loads into another table; the message says how to move to a new one
@@ -140,16 +141,20 @@ def _another_table(group_id: str, known: GroupTable, topics: Sequence[str], targ
     scope = " ".join(f"--topic {topic}" for topic in topics)
     return ForeignBatchError(
         f"Group {group_id!r} loads into table {known.name!r}, last with batch {known.batch_id}; this load is into "
-        f"{target!r}, and would get only the records that the other one does not load. Nothing was loaded. Give every load a "
-        f"group_id of its own. To go on in {target!r} from the positions of this group, choose a new group_id, and copy the "
-        f"positions to it: airflow kafka-offsets rewind NEW_GROUP {scope} --to-group {group_id} --new-group --conn-id CONN_ID --execute."
+        f"{target!r}, and would get only the records that the other one does not load. Nothing was loaded. Give every "
+        "load a "
+        f"group_id of its own. To go on in {target!r} from the positions of this group, choose a new group_id, and "
+        "copy the "
+        f"positions to it: airflow kafka-offsets rewind NEW_GROUP {scope} --to-group {group_id} --new-group --conn-id "
+        "CONN_ID --execute."
     )
 
 
 def refuse_replayed(
     conn: Connection, tables: Tables, group_id: str, target: str, ranges: Sequence[OffsetRange]
 ) -> None:
-    """Check that no replay has appended offsets to a load's table, before the group's first load into it, that it would load.
+    """Check that no replay has appended offsets to a load's table, before the group's first load into it, that it would
+    load.
 
     :param ranges: of the load; every offset from their starts on will be loaded, by this batch or a later one
     :raises DoubleLoadError: a replay has appended such offsets, and they were not replaced since
@@ -189,8 +194,10 @@ def refuse_replayed(
             if start < end:
                 raise DoubleLoadError(
                     f"Batch {row.batch_id}, a replay of group {group_id!r}, has appended {tp} {start}..{end} to table "
-                    f"{target!r}. The group begins at offset {planned.start}, and would load these records into the same table "
-                    "again. Nothing was loaded. Load into another table, or into a sink with an upsert_key; or let the group "
+                    f"{target!r}. The group begins at offset {planned.start}, and would load these records into the "
+                    "same table "
+                    "again. Nothing was loaded. Load into another table, or into a sink with an upsert_key; or let the "
+                    "group "
                     f"begin after them: airflow kafka-offsets rewind {group_id} --topic {tp.topic}:{tp.partition} "
                     f"--to-offset {row.end_offset} --conn-id CONN_ID --execute."
                 )

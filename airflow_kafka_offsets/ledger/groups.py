@@ -74,7 +74,8 @@ def lock_group(conn: Connection, tables: Tables, group_id: str, cluster_id: str)
 def wait_for_group(conn: Connection, tables: Tables, group_id: str, cluster_id: str) -> None:
     """Wait for the end of a transaction that has locked or inserted a group's row; change nothing.
 
-    :param cluster_id: for a group without a row: only an insert of the same key waits for an insert that is not committed
+    :param cluster_id: for a group without a row: only an insert of the same key waits for an insert that is not
+        committed
     """
     if insert_if_missing(conn, tables, group_id, cluster_id):
         groups = tables.consumer_groups

@@ -28,8 +28,8 @@ _LOCK_SECONDS = 60
 def initialize(ledger: Ledger) -> bool:
     """Create missing state tables, and upgrade those of an earlier schema version.
 
-    Idempotent, and safe in two processes at once. With transactional DDL (Postgres, SQLite) an upgrade is one transaction; in
-    other databases the next call finishes an upgrade that was interrupted.
+    Idempotent, and safe in two processes at once. With transactional DDL (Postgres, SQLite) an upgrade is one
+    transaction; in other databases the next call finishes an upgrade that was interrupted.
 
     :return: whether the database was changed
     :raises LedgerError: the tables cannot be created or upgraded, or are of a newer version than this package knows
@@ -109,7 +109,8 @@ def _change(ledger: Ledger, work: Callable[[Connection], bool], done: str, way_o
                 return False
         if is_outage(error):
             raise DatabaseUnavailableError(
-                f"The state tables could not be {done} in database {engine.url.database!r}: {database_message(error)}. Nothing "
+                f"The state tables could not be {done} in database {engine.url.database!r}: {database_message(error)}. "
+                "Nothing "
                 "was written; run the task again when the database is back."
             ) from error
         if sqlstate(error) == _NO_SUCH_SCHEMA:
@@ -117,7 +118,8 @@ def _change(ledger: Ledger, work: Callable[[Connection], bool], done: str, way_o
         where = f"schema {tables.metadata.schema!r}" if tables.metadata.schema else "the default schema"
         raise LedgerError(
             f"The state tables cannot be {done} in {where} of database {engine.url.database!r} as user "
-            f"{engine.url.username!r}: {database_message(error)}. {way_out}, or let an administrator apply the output of "
+            f"{engine.url.username!r}: {database_message(error)}. {way_out}, or let an administrator apply the output "
+            "of "
             "'airflow kafka-offsets init --show-sql'."
         ) from error
 
@@ -181,7 +183,8 @@ def installed_version(conn: Connection, tables: Tables) -> int | None:
     version = stored_version(conn, tables)
     if version is not None and version < SCHEMA_VERSION:
         raise LedgerError(
-            f"The state tables have schema version {version}, this package works with {SCHEMA_VERSION}. Stop what uses them with "
+            f"The state tables have schema version {version}, this package works with {SCHEMA_VERSION}. Stop what uses "
+            "them with "
             "an earlier version of airflow-kafka-offsets, and upgrade them with 'airflow kafka-offsets init'."
         )
     return version
@@ -195,7 +198,9 @@ def check_installed(conn: Connection, tables: Tables) -> None:
     """
     if installed_version(conn, tables) is None:
         raise ConfigurationError(
-            f"Database {conn.engine.url.database!r} has no table {tables.schema_version.fullname!r}, or an empty one: nothing was "
-            "ever loaded into it, or the state tables are in another schema or have another prefix. The first load creates them, or "
+            f"Database {conn.engine.url.database!r} has no table {tables.schema_version.fullname!r}, or an empty one: "
+            "nothing was "
+            "ever loaded into it, or the state tables are in another schema or have another prefix. The first load "
+            "creates them, or "
             "'airflow kafka-offsets init'"
         )

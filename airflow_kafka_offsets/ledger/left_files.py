@@ -1,7 +1,8 @@
-"""Files of a target that failed attempts of Spark's tasks left: found and removed once a batch has been closed for long enough.
+"""Files of a target that failed attempts of Spark's tasks left: found and removed once a batch has been closed for long
+enough.
 
-An attempt that was taken over may still write, or even publish, for a while. So nothing is removed at once, and never a file that a
-snapshot of the target names.
+An attempt that was taken over may still write, or even publish, for a while. So nothing is removed at once, and never a
+file that a snapshot of the target names.
 """
 
 from __future__ import annotations

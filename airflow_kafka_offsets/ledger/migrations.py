@@ -45,7 +45,8 @@ Statement = TableStatement | sa.Update
 def upgrade_statements(conn: Connection, tables: Tables, version: int) -> Iterator[Statement]:
     """Yield the statements that upgrade the tables from a version to the current one.
 
-    To upgrade, run each statement before the next one is asked for: a migration locks tables before it checks their data.
+    To upgrade, run each statement before the next one is asked for: a migration locks tables before it checks their
+    data.
 
     :raises LedgerError: the data do not allow a migration
     """
@@ -74,7 +75,9 @@ def _drop_lateness(conn: Connection, tables: Tables) -> Iterator[Statement]:
 
 
 def _refuse_lateness(conn: Connection, tables: Tables) -> None:
-    """Raise an error where records after a position are loaded already: without these columns they would be loaded again."""
+    """Raise an error where records after a position are loaded already: without these columns they would be loaded
+    again.
+    """
     offsets, ranges, batches = tables.consumed_offsets, tables.offset_ranges, tables.offset_batches.c
     ahead: sa.ColumnClause[int] = sa.column("ahead_offset", sa.BigInteger)
     # Staged files of an open batch may have such records, too.
@@ -95,9 +98,12 @@ def _refuse_lateness(conn: Connection, tables: Tables) -> None:
     if groups:
         raise LedgerError(
             f"The state tables cannot be upgraded to schema version 2: records after the positions of group "
-            f"{first_few(map(repr, sorted(groups)))} are loaded already (lateness), which version 2 does not store, so that "
-            "they would be loaded again. Nothing was changed. With the installed version of airflow-kafka-offsets before the "
-            "upgrade, run a load without until for each of these groups, which moves the positions past those records; then "
+            f"{first_few(map(repr, sorted(groups)))} are loaded already (lateness), which version 2 does not store, so "
+            "that "
+            "they would be loaded again. Nothing was changed. With the installed version of airflow-kafka-offsets "
+            "before the "
+            "upgrade, run a load without until for each of these groups, which moves the positions past those records; "
+            "then "
             "run 'airflow kafka-offsets init' again"
         )
 
@@ -126,8 +132,8 @@ def _add_error_class(conn: Connection, tables: Tables) -> Iterator[Statement]:
 
 
 def _add_schemas(conn: Connection, tables: Tables) -> Iterator[Statement]:
-    """Add what schema ids meant, the columns that a batch added to its target, and what is still to be sent or dropped of dead
-    letters.
+    """Add what schema ids meant, the columns that a batch added to its target, and what is still to be sent or dropped
+    of dead letters.
     """
     dialect, letters, batches = conn.dialect, tables.dead_letters, tables.offset_batches
     instant = UtcDateTime().compile(dialect=dialect)
@@ -142,12 +148,14 @@ def _add_schemas(conn: Connection, tables: Tables) -> Iterator[Statement]:
     # Elsewhere a TEXT has no limit.
     text = "LONGTEXT" if is_mysql(dialect) else "TEXT"
     yield TableStatement(
-        f"CREATE TABLE IF NOT EXISTS {{}} (digest VARCHAR(64) NOT NULL, type VARCHAR(20) NOT NULL, texts {text} NOT NULL, "
+        f"CREATE TABLE IF NOT EXISTS {{}} (digest VARCHAR(64) NOT NULL, type VARCHAR(20) NOT NULL, texts {text} NOT "
+        "NULL, "
         "PRIMARY KEY (digest))",
         tables.schema_texts,
     )
     yield TableStatement(
-        "CREATE TABLE IF NOT EXISTS {} (batch_id BIGINT NOT NULL, part VARCHAR(20) NOT NULL, schema_id BIGINT NOT NULL, "
+        "CREATE TABLE IF NOT EXISTS {} (batch_id BIGINT NOT NULL, part VARCHAR(20) NOT NULL, schema_id BIGINT NOT "
+        "NULL, "
         "digest VARCHAR(64) NOT NULL, PRIMARY KEY (batch_id, part, schema_id))",
         tables.batch_schemas,
     )
@@ -167,8 +175,8 @@ def _add_schemas(conn: Connection, tables: Tables) -> Iterator[Statement]:
 
 
 def _add_publications(conn: Connection, tables: Tables) -> Iterator[Statement]:
-    """Add what targets need that commit elsewhere, or get files of Spark's tasks: when a batch began to be published, since when it may
-    have left files, and a name of these tables; and the number of rows in each of several targets.
+    """Add what targets need that commit elsewhere, or get files of Spark's tasks: when a batch began to be published,
+    since when it may have left files, and a name of these tables; and the number of rows in each of several targets.
     """
     dialect, batches = conn.dialect, tables.offset_batches
     existing, instant = _column_names(conn, batches), UtcDateTime().compile(dialect=dialect)
@@ -176,7 +184,8 @@ def _add_publications(conn: Connection, tables: Tables) -> Iterator[Statement]:
         if column not in existing:
             yield TableStatement(f"ALTER TABLE {{}} ADD {column} {type_}", batches)
     yield TableStatement(
-        "CREATE TABLE IF NOT EXISTS {} (number INTEGER NOT NULL, installation_id VARCHAR(40) NOT NULL, PRIMARY KEY (number))",
+        "CREATE TABLE IF NOT EXISTS {} (number INTEGER NOT NULL, installation_id VARCHAR(40) NOT NULL, PRIMARY KEY "
+        "(number))",
         tables.installation,
     )
     if dialect.name in PARTIAL_INDEX_DIALECTS:
@@ -204,14 +213,16 @@ def _allow_loads_ahead(conn: Connection, tables: Tables) -> Iterator[Statement]:
     index = f"{tables.prefix}offset_batches_one_ahead"
     if dialect.name in PARTIAL_INDEX_DIALECTS:
         yield TableStatement(
-            "CREATE UNIQUE INDEX IF NOT EXISTS {index} ON {} (consumer_group) WHERE kind = 'load' AND state IN ('ahead')",
+            "CREATE UNIQUE INDEX IF NOT EXISTS {index} ON {} (consumer_group) WHERE kind = 'load' AND state IN "
+            "('ahead')",
             batches,
             index=index,
         )
     elif is_mysql(dialect) and "ahead_load" not in _column_names(conn, batches):
         type_ = ExactString(NAME_LENGTH).compile(dialect=dialect)
         yield TableStatement(
-            f"ALTER TABLE {{}} ADD ahead_load {type_} GENERATED ALWAYS AS (CASE WHEN kind = 'load' AND state IN ('ahead') THEN "
+            f"ALTER TABLE {{}} ADD ahead_load {type_} GENERATED ALWAYS AS (CASE WHEN kind = 'load' AND state IN "
+            "('ahead') THEN "
             "consumer_group END) STORED, ADD UNIQUE KEY {index} (ahead_load)",
             batches,
             index=index,
@@ -232,4 +243,6 @@ MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {
     8: _add_published_letters,
     9: _allow_loads_ahead,
 }
-"""The migrations by the version to which they lead. A migration yields statements, without those that an interrupted one has run."""
+"""The migrations by the version to which they lead. A migration yields statements, without those that an interrupted
+one has run.
+"""

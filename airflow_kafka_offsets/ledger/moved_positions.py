@@ -1,4 +1,5 @@
-"""Positions that are set without loading, with a committed batch in the history: first ones, and those that a rewind moves.
+"""Positions that are set without loading, with a committed batch in the history: first ones, and those that a rewind
+moves.
 
 Nothing is decided or checked here: the caller has locked the group's row, and compared the stored positions.
 """
@@ -71,8 +72,8 @@ def keep_first_positions(
 ) -> None:
     """Store the positions at which an abandoned load began partitions.
 
-    Without them, and with a position of another partition, the next load would take these for new partitions and begin at their
-    beginning offset.
+    Without them, and with a position of another partition, the next load would take these for new partitions and begin
+    at their beginning offset.
 
     :param but: partitions whose position is set in the same transaction
     """
@@ -105,16 +106,19 @@ def move_positions(
 ) -> int:
     """Move positions of a group: a rewind, an undo or an import.
 
-    :param moves: from `start`, the stored position, to `end`; `how` is "chosen" if none is stored, "removed" if none remains
+    :param moves: from `start`, the stored position, to `end`; `how` is "chosen" if none is stored, "removed" if none
+        remains
     :param gaps: the offsets that are skipped
     :param kind: rewind, undo or import
     :param generation: of the group from now on
     :param cluster_id: of the Kafka cluster that the group belongs to from now on
-    :param target: whose rows of `replaced` are deleted, with their dead letters; one that commits elsewhere is owed that from then on
+    :param target: whose rows of `replaced` are deleted, with their dead letters; one that commits elsewhere is owed
+        that from then on
     :param replaced: the offsets whose output is deleted
     :param of_batch: values of other columns of the batch
     :return: the id of the batch
-    :raises ConfigurationError: the rows of the target do not say where they are from, or the group loads into another table
+    :raises ConfigurationError: the rows of the target do not say where they are from, or the group loads into another
+        table
     """
     now = database_now(conn)
     values = of_batch | {"state": "committed", "planned_at": now, "committed_at": now}

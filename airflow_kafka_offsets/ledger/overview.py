@@ -36,8 +36,8 @@ _SCHEMA_COLUMNS = ("of", "schema_id", "type", "schema")
 
 
 def groups(conn: Connection, tables: Tables) -> list[Row]:
-    """Return every group: its cluster and generation, its last commit, its open batch, what is between two commits, and the holder
-    of its lease.
+    """Return every group: its cluster and generation, its last commit, its open batch, what is between two commits, and
+    the holder of its lease.
 
     A lease that has expired by the database's clock is left out.
 
@@ -88,7 +88,8 @@ def groups(conn: Connection, tables: Tables) -> list[Row]:
 
 
 class BetweenCommits(NamedTuple):
-    """A batch whose target, which commits elsewhere, may be ahead of the state tables, or behind; see `ledger.publications`.
+    """A batch whose target, which commits elsewhere, may be ahead of the state tables, or behind; see
+    `ledger.publications`.
 
     :param state: `staged` (or `planned` again), `abandoned`, or the kind of a rewind
     :param since: when it began to be published, or was executed
@@ -142,7 +143,8 @@ def batch_parts(conn: Connection, tables: Tables, group_id: str, batch_id: int) 
     if owner != group_id:
         known = f"it is one of group {owner!r}" if owner is not None else "there is no such batch"
         raise ConfigurationError(
-            f"Group {group_id!r} has no batch {batch_id}: {known}. 'airflow kafka-offsets history' lists the group's batches"
+            f"Group {group_id!r} has no batch {batch_id}: {known}. 'airflow kafka-offsets history' lists the group's "
+            "batches"
         )
     parts = {
         "range": (tables.offset_ranges, _RANGE_COLUMNS),

@@ -1,7 +1,7 @@
 """The positions of a group: for each partition, the next offset to read.
 
-A load moves them here, in the transaction of its commit (`ledger.claims`). Those that are set without loading, first positions
-and rewinds, are in `ledger.moved_positions`.
+A load moves them here, in the transaction of its commit (`ledger.claims`). Those that are set without loading, first
+positions and rewinds, are in `ledger.moved_positions`.
 """
 
 from __future__ import annotations
@@ -70,15 +70,20 @@ def check_positions(conn: Connection, tables: Tables, batch: Batch) -> None:
             continue  # the first batch of the partition
         if position is None or position.offset != starts[tp]:
             raise PositionConflictError(
-                f"Batch {batch.batch_id} of group {batch.group_id!r} starts {tp} at offset {starts[tp]}, but the stored "
-                f"position is {position.offset if position else 'missing'}. The positions were changed by something other "
-                "than this package. Nothing was written; find out what changed them, and restore the position or abandon the "
+                f"Batch {batch.batch_id} of group {batch.group_id!r} starts {tp} at offset {starts[tp]}, but the "
+                "stored "
+                f"position is {position.offset if position else 'missing'}. The positions were changed by something "
+                "other "
+                "than this package. Nothing was written; find out what changed them, and restore the position or "
+                "abandon the "
                 "batch."
             )
 
 
 def positions_after(ranges: Iterable[OffsetRange]) -> dict[TopicPartition, Position]:
-    """Return the positions after ranges were loaded: not "last record + 1", since a range may end in offsets without a record."""
+    """Return the positions after ranges were loaded: not "last record + 1", since a range may end in offsets without a
+    record.
+    """
     return {range_.topic_partition: Position(range_.end, range_.topic_id, range_.epoch_after) for range_ in ranges}
 
 

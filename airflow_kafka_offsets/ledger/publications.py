@@ -1,13 +1,15 @@
-"""What the state tables know of targets that commit elsewhere: which batches are being published, and what is owed to the target.
+"""What the state tables know of targets that commit elsewhere: which batches are being published, and what is owed to
+the target.
 
-Between the commit of the target and that of the state tables a process may die. `publishing_at` says that a batch got so far:
+Between the commit of the target and that of the state tables a process may die. `publishing_at` says that a batch got
+so far:
 
 * of an open batch, that the target may have its rows. The next attempt looks, and goes on from there;
 * of an abandoned one, that its rows have to be taken back, if it has any;
 * of a rewind, that rows which it replaced have to be removed.
 
-The last two are owed: whoever next has the sink at hand pays, before it plans anything new. Replays of dead letters are in
-`published_letters`.
+The last two are owed: whoever next has the sink at hand pays, before it plans anything new. Replays of dead letters are
+in `published_letters`.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ def output_of(ledger: Ledger, sink: Sink, batch: Batch, kind: str, attempt: str 
 def begin_publishing(claim: Claim, batch: Batch, reads: Reads) -> None:
     """Write down that the target may have the rows of a batch from now on, and what was read of each range.
 
-    Should the files of the batch be lost after the commit of the target, and its records expire: these counts and the target are all
-    that is left.
+    Should the files of the batch be lost after the commit of the target, and its records expire: these counts and the
+    target are all that is left.
 
     :raises FencedError: a later attempt took over
     :raises BatchClosedError: the batch was abandoned meanwhile

@@ -1,7 +1,9 @@
-"""Dead letters whose rows go into a target that commits elsewhere: which replay may have published them, and how that is found out.
+"""Dead letters whose rows go into a target that commits elsewhere: which replay may have published them, and how that
+is found out.
 
-Before the commit of the target, each of the letters says which attempt to replay it may have published it (`publishing`). Where that
-attempt died between the two commits, the target is asked, before anything else is done with the letters:
+Before the commit of the target, each of the letters says which attempt to replay it may have published it
+(`publishing`). Where that attempt died between the two commits, the target is asked, before anything else is done with
+the letters:
 
 * it has the rows: the letters are removed, as the attempt would have done;
 * it has none: it takes the number of the attempt, which can never publish afterwards, and the letters are as they were.
@@ -59,7 +61,8 @@ def letters_output(ledger: Ledger, sink: Sink, group_id: str, batch_id: int, att
 def begin_publishing_letters(ledger: Ledger, output: Output, records: Collection[Record], earlier: int = 0) -> None:
     """Write down that the target may have the rows of some letters from now on, and of no others of the attempt.
 
-    :param earlier: of how many letters the attempt wrote it down before: where its end was found out meanwhile, it can publish none
+    :param earlier: of how many letters the attempt wrote it down before: where its end was found out meanwhile, it can
+        publish none
     :raises LedgerError: one of them is not there any more, or another replay may have published it
     """
     tables, group_id = ledger.tables, output.group_id
@@ -76,7 +79,8 @@ def begin_publishing_letters(ledger: Ledger, output: Output, records: Collection
             marked += conn.execute(free.values(publishing=output.attempt)).rowcount
         if (unmarked, marked) != (earlier, len(records)):
             raise LedgerError(
-                f"Dead letters of batch {output.batch_id} were replayed or removed by somebody else meanwhile. Nothing of the batch was "
+                f"Dead letters of batch {output.batch_id} were replayed or removed by somebody else meanwhile. Nothing "
+                "of the batch was "
                 "changed; look at the list again"
             )
 

@@ -40,13 +40,14 @@ def replace_output(
 ) -> None:
     """Delete what batches of a group left of the offsets that a batch replaces, and record how much that was.
 
-    The offsets are `replaced_from` to `replaced_to` of the batch's ranges, which are written before this. Called within the
-    transaction that closes the batch, under the group's lock: nothing can be added to these offsets meanwhile.
+    The offsets are `replaced_from` to `replaced_to` of the batch's ranges, which are written before this. Called within
+    the transaction that closes the batch, under the group's lock: nothing can be added to these offsets meanwhile.
 
     :param target: the name of the sink
     :param remove: removes rows from it, or says which will be removed
     :param span: of time, if only what was left of the records within it is deleted
-    :raises ConfigurationError: rows cannot be told apart by where they are from, or the batches wrote into another target
+    :raises ConfigurationError: rows cannot be told apart by where they are from, or the batches wrote into another
+        target
     :raises OpenBatchError: an open replay may have written rows of these offsets, which are not known yet
     """
     batches, letters = tables.offset_batches.c, tables.dead_letters
@@ -212,7 +213,8 @@ def _overlapping(tables: Tables, group_id: str, batch_id: int, of_state: sa.Colu
 
 
 def refuse_published(conn: Connection, tables: Tables, group_id: str, batch_id: int) -> None:
-    """Raise if another open batch, or a replay of dead letters, may have published rows of the offsets that a batch replaces.
+    """Raise if another open batch, or a replay of dead letters, may have published rows of the offsets that a batch
+    replaces.
 
     :raises OpenBatchError: one may have; the message says what to do
     """
@@ -222,8 +224,10 @@ def refuse_published(conn: Connection, tables: Tables, group_id: str, batch_id: 
     other = conn.scalar(sa.select(sa.func.min(ranges.c.batch_id)))
     if other is not None:
         raise OpenBatchError(
-            f"Batch {other}, an open replay of group {group_id!r}, may have published rows of the offsets that are to be replaced: they would "
-            "stay beside the new ones. Nothing was changed; run that replay again to its end, or, where it replaces nothing, abandon it (airflow "
+            f"Batch {other}, an open replay of group {group_id!r}, may have published rows of the offsets that are to "
+            "be replaced: they would "
+            "stay beside the new ones. Nothing was changed; run that replay again to its end, or, where it replaces "
+            "nothing, abandon it (airflow "
             f"kafka-offsets abandon {group_id} --batch {other} --conn-id CONN_ID)."
         )
     _refuse_published_letters(conn, tables, group_id, batch_id)
@@ -242,8 +246,10 @@ def _refuse_published_letters(conn: Connection, tables: Tables, group_id: str, b
     query = sa.select(sa.func.min(letters.batch_id)).join(ranges, is_within).where(letters.publishing.is_not(None))
     if (other := conn.scalar(query)) is not None:
         raise OpenBatchError(
-            f"Offsets are to be replaced while dead letters of batch {other} of group {group_id!r} are being replayed: their rows may be in "
-            "the target already. Nothing was changed; do it again when that replay is done, or has failed: then its end is found out first."
+            f"Offsets are to be replaced while dead letters of batch {other} of group {group_id!r} are being replayed: "
+            "their rows may be in "
+            "the target already. Nothing was changed; do it again when that replay is done, or has failed: then its "
+            "end is found out first."
         )
 
 

@@ -1,4 +1,6 @@
-"""The statements of a replay of dead letters, within its transaction: letters are removed, and the history of their batch is corrected."""
+"""The statements of a replay of dead letters, within its transaction: letters are removed, and the history of their
+batch is corrected.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def delete(
 
 
 def store_errors(conn: Connection, tables: Tables, batch_id: int, errors: Mapping[Record, tuple[str, str]]) -> None:
-    """Store what is wrong with letters that are bad still: the class of the error, and the reason. Dropped ones stay as they are."""
+    """Store what is wrong with letters that are bad still: the class of the error, and the reason. Dropped ones stay as
+    they are.
+    """
     letters = tables.dead_letters
     place = {"topic": letters.c.topic, "partition": letters.c.partition, "offset": letters.c.offset_value}
     of_letter = [column == sa.bindparam(f"of_{name}", type_=column.type) for name, column in place.items()]

@@ -1,4 +1,5 @@
-"""The state tables as SQLAlchemy tables: names, columns, schema version, and the DDL as text; and the database that they are in.
+"""The state tables as SQLAlchemy tables: names, columns, schema version, and the DDL as text; and the database that
+they are in.
 
 `docs/state-tables.md` describes what a row of each table means.
 """
@@ -31,8 +32,8 @@ SCHEMA_VERSION = 9
 NAME_LENGTH = 250
 """The most characters of a group's name, and of other names in the tables."""
 
-# The dialects with partial indexes (without WHERE, the index would forbid a group's second batch) and with CREATE INDEX IF NOT
-# EXISTS.
+# The dialects with partial indexes (without WHERE, the index would forbid a group's second batch) and with CREATE INDEX
+# IF NOT EXISTS.
 PARTIAL_INDEX_DIALECTS = ("postgresql", "sqlite")
 
 
@@ -73,7 +74,9 @@ def _optional(**types: Any) -> list[sa.Column[Any]]:
 
 
 class _OneLoad(Constraint):
-    """A group has one load at most in some states, in databases without partial indexes: a generated column is its name, or null."""
+    """A group has one load at most in some states, in databases without partial indexes: a generated column is its
+    name, or null.
+    """
 
     def __init__(self, name: str, column: str, states: Sequence[str]) -> None:
         super().__init__(name=name)
@@ -212,14 +215,16 @@ class Tables:
             for name in (table.name, *(str(index.name) for index in table.indexes)):
                 if is_too_long(name, dialect):
                     raise ConfigurationError(
-                        f"The name {name!r} is longer than the {dialect.max_identifier_length} that {dialect.name} keeps: "
+                        f"The name {name!r} is longer than the {dialect.max_identifier_length} that {dialect.name} "
+                        "keeps: "
                         f"choose a shorter prefix than {self.prefix!r}"
                     )
 
     def set_options(self, dialect: Dialect) -> None:
         """Give the tables and indexes the options of a database; call it before they are created.
 
-        Most processes create none: SQLAlchemy would import each dialect to check its options, a tenth of a second for a command.
+        Most processes create none: SQLAlchemy would import each dialect to check its options, a tenth of a second for a
+        command.
         """
         if is_mysql(dialect):
             for table in self.metadata.sorted_tables:
@@ -268,7 +273,9 @@ _shared_tables = cache(Tables)
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """A SQL database and the state tables in it. The engine's sessions have the settings of `database.session` from then on."""
+    """A SQL database and the state tables in it. The engine's sessions have the settings of `database.session` from
+    then on.
+    """
 
     engine: Engine
     tables: Tables = field(default_factory=Tables.of)

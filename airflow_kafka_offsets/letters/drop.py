@@ -1,4 +1,6 @@
-"""Delete what dead letters hold, on purpose. That there was a record, and who decided it, stays: `verify` counts it as before."""
+"""Delete what dead letters hold, on purpose. That there was a record, and who decided it, stays: `verify` counts it as
+before.
+"""
 
 from __future__ import annotations
 

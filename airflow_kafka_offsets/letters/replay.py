@@ -1,4 +1,6 @@
-"""Put dead letters through the pipeline as it is now. One transaction for each batch writes their rows and removes the letters."""
+"""Put dead letters through the pipeline as it is now. One transaction for each batch writes their rows and removes the
+letters.
+"""
 
 from __future__ import annotations
 
@@ -83,9 +85,10 @@ def replay_letters(
 ) -> list[Replayed]:
     """Decode dead letters again, write their rows into the target, and remove the letters, batch by batch.
 
-    Safe to run again at any time, and from two places at once: a letter is written and removed in the same transaction. Loads may go
-    on meanwhile. Records that were too large to be kept are left out: raise `max_record_bytes`, and replay their offsets. So are
-    dropped ones. A replay that died after a target elsewhere had its rows is finished first, whichever letters it was of.
+    Safe to run again at any time, and from two places at once: a letter is written and removed in the same transaction.
+    Loads may go on meanwhile. Records that were too large to be kept are left out: raise `max_record_bytes`, and replay
+    their offsets. So are dropped ones. A replay that died after a target elsewhere had its rows is finished first,
+    whichever letters it was of.
 
     :param letters: which ones
     :param pipeline: as it is now; its group is that of the letters
@@ -96,7 +99,8 @@ def replay_letters(
     :param reason: why, for the history
     :param connections: as for `load`
     :return: for each batch of theirs what became of them
-    :raises ConfigurationError: they belong into another target, there is no such group, or a transform of DataFrames has no launcher
+    :raises ConfigurationError: they belong into another target, there is no such group, or a transform of DataFrames
+        has no launcher
     :raises KafkaOffsetsError: see `exceptions`
     """
     with (
@@ -185,7 +189,8 @@ def _of_target(conn: Connection, tables: Tables, counts: Mapping[int, int], targ
     if counts and not found:
         batch_id = min(counts)
         raise ConfigurationError(
-            f"Batch {batch_id} was loaded into {targets[batch_id][0]!r}, and its dead letters belong there, not into {target!r}. "
+            f"Batch {batch_id} was loaded into {targets[batch_id][0]!r}, and its dead letters belong there, not into "
+            f"{target!r}. "
             "Nothing was changed; name that table"
         )
     if len(found) < len(counts):
@@ -265,7 +270,8 @@ def _commit(
             good = [record for record in records if record not in errors and record not in refused]
             if delete(conn, tables, batch_id, good, output.attempt if is_elsewhere else None) != len(good):
                 raise LedgerError(
-                    f"Dead letters of batch {batch_id} were replayed or removed by somebody else meanwhile, or dropped. Nothing of the "
+                    f"Dead letters of batch {batch_id} were replayed or removed by somebody else meanwhile, or "
+                    "dropped. Nothing of the "
                     "batch was changed; look at the list again"
                 )
             store_errors(conn, tables, batch_id, errors | refused)

@@ -98,7 +98,9 @@ class Letter:
 
 
 def summary(conn: Connection, tables: Tables, letters: Letters) -> list[dict[str, Any]]:
-    """Return how many there are of each batch, partition, error class and schema, with the first offset, the last, and an error."""
+    """Return how many there are of each batch, partition, error class and schema, with the first offset, the last, and
+    an error.
+    """
     columns = tables.dead_letters.c
     keys = (columns.batch_id, columns.topic, columns.partition, columns.error_class, columns.schema_id)
     offset = columns.offset_value

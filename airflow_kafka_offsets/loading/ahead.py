@@ -1,18 +1,19 @@
 """Staging ahead: while a batch is committed, the one after it is planned and staged, at most one.
 
-This thread does all work with the state tables; the other one only runs Spark. The batch that is planned ahead is in the state
-`ahead` (`ledger.ahead`), the commit of the batch before it makes it the open one, and only then it is marked as staged, and committed.
-Where that commit fails, Spark is stopped, and the row stays: the next attempt commits the batch before it, and resumes this one as
-any open batch.
+This thread does all work with the state tables; the other one only runs Spark. The batch that is planned ahead is in
+the state `ahead` (`ledger.ahead`), the commit of the batch before it makes it the open one, and only then it is marked
+as staged, and committed. Where that commit fails, Spark is stopped, and the row stays: the next attempt commits the
+batch before it, and resumes this one as any open batch.
 
-Nothing is planned ahead that depends on what the commit does, see `StagingAhead._may_follow` and `plan.plan_after`. What does not:
+Nothing is planned ahead that depends on what the commit does, see `StagingAhead._may_follow` and `plan.plan_after`.
+What does not:
 
 * The target's columns: they were read when the load began, and stay those, also with `columns_from="target"`.
-* Files that Spark's tasks write for a table of a lake: they have the shape that the table has now. Should somebody change it, the
-  commit stages them again, as it does with those of any batch.
+* Files that Spark's tasks write for a table of a lake: they have the shape that the table has now. Should somebody
+  change it, the commit stages them again, as it does with those of any batch.
 * Publications: their numbers are the ids of batches, and only an open batch is published.
-* What is owed to a target: an abandoned load takes the group from this attempt, and rewinds wait for the open batch. What an abandoned
-  replay owes is not among the rows of a load.
+* What is owed to a target: an abandoned load takes the group from this attempt, and rewinds wait for the open batch.
+  What an abandoned replay owes is not among the rows of a load.
 """
 
 from __future__ import annotations
@@ -55,9 +56,11 @@ class BatchAhead:
 
 
 class StagingAhead:
-    """Stages a batch of a load in another thread, while the one before it is committed. A context manager: nothing runs after it.
+    """Stages a batch of a load in another thread, while the one before it is committed. A context manager: nothing runs
+    after it.
 
-    :ivar next: the batch that is staged, which is open once the one before it is committed; None where the next one has to be planned
+    :ivar next: the batch that is staged, which is open once the one before it is committed; None where the next one has
+        to be planned
     """
 
     def __init__(self, context: LoadContext, claim: Claim, options: LoadOptions, has_time: Callable[[], bool]) -> None:
@@ -79,7 +82,9 @@ class StagingAhead:
 
     @contextmanager
     def beside(self, batch: Batch) -> Iterator[None]:
-        """Begin to stage the batch after one that the block commits. Where the block raises, nothing is staged any more."""
+        """Begin to stage the batch after one that the block commits. Where the block raises, nothing is staged any
+        more.
+        """
         self._begin(batch)
         try:
             yield
@@ -133,7 +138,8 @@ class StagingAhead:
         try:
             return plan_after(self._context, self._claim, self._options, batch)
         except KafkaOffsetsError as error:
-            # The batch before is committed first, unless that fails, too. Then planning meets the error again, or does not.
+            # The batch before is committed first, unless that fails, too. Then planning meets the error again, or does
+            # not.
             log.info("Nothing is planned ahead of the commit of batch %d: %s", batch.batch_id, error)
             return None
 

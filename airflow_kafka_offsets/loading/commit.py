@@ -1,6 +1,7 @@
 """Step 3: commit the rows and dead letters of a batch, with its positions, in one transaction.
 
-The files are proved while they are read within the transaction. Where one is not as it was written, the batch is staged again.
+The files are proved while they are read within the transaction. Where one is not as it was written, the batch is staged
+again.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def stage_and_commit(
         return commit(context, claim, batch, stage(context, claim, batch), began)
     except StagedFileError as damaged:
         raise StagedFileError(
-            f"Files of batch {batch.batch_id} were damaged twice, and nothing of it was committed: {damaged}. Find out what changes "
+            f"Files of batch {batch.batch_id} were damaged twice, and nothing of it was committed: {damaged}. Find out "
+            "what changes "
             "or removes files in staging_dir, and run the task again: it stages the batch again"
         ) from damaged
 
@@ -107,7 +109,8 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
         nonlocal reads, into
         # What a target commits elsewhere is committed at the end of the block.
         with pipeline.sink.open(conn, output) as target:
-            # First, as it may lock the target: a lock that others of this transaction hold could not be made a stronger one.
+            # First, as it may lock the target: a lock that others of this transaction hold could not be made a stronger
+            # one.
             add_columns(conn, tables, batch.batch_id, pipeline, target, staged)
             context.checks.refuse_unknown_rows(conn, batch.batch_id)
             if context.replace:

@@ -1,4 +1,6 @@
-"""What the steps of a load or a replay share, and what they report: each batch to `on_commit`, the sum of them to the caller."""
+"""What the steps of a load or a replay share, and what they report: each batch to `on_commit`, the sum of them to the
+caller.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The topic beside the table `dead_letters`: after a commit, the dead letters of the batch are written to it, at least once.
+"""The topic beside the table `dead_letters`: after a commit, the dead letters of the batch are written to it, at least
+once.
 
-The commit marks the batch as one whose letters are to be sent. The mark is removed when Kafka has acknowledged all of them. So a
-process that ends between the two leaves the mark, and the next run of the group sends them.
+The commit marks the batch as one whose letters are to be sent. The mark is removed when Kafka has acknowledged all of
+them. So a process that ends between the two leaves the mark, and the next run of the group sends them.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ PREFIX = "__kafka_offsets.errors."
 def send_letters(context: LoadContext) -> None:
     """Write the dead letters of the group that are to be sent to the topics of their batches, if the pipeline has one.
 
-    Errors are logged: what was loaded is committed, and the next run sends what is left. A topic that cannot be written, such as one
-    of an earlier name, keeps back only its own letters.
+    Errors are logged: what was loaded is committed, and the next run sends what is left. A topic that cannot be
+    written, such as one of an earlier name, keeps back only its own letters.
     """
     if context.pipeline.also_to_topic is None:
         return
@@ -52,7 +53,8 @@ def _logged_errors(context: LoadContext, topic: str) -> Iterator[None]:
         yield
     except Exception as error:
         log.error(
-            "Dead letters of group %r are not written to topic %r, and stay in the table dead_letters; the next run writes them "
+            "Dead letters of group %r are not written to topic %r, and stay in the table dead_letters; the next run "
+            "writes them "
             "again: %s",
             context.pipeline.group_id,
             topic,
@@ -90,7 +92,8 @@ def _send(context: LoadContext, batch_id: int, topic: str) -> None:
     log.info("Wrote %s of batch %d to topic %r", count(sent, "dead letter"), batch_id, topic)
     if left_out:
         log.warning(
-            "%s of batch %d without key, value and headers: with them they are larger than max.message.bytes of topic %r allows",
+            "%s of batch %d without key, value and headers: with them they are larger than max.message.bytes of topic "
+            "%r allows",
             count(left_out, "dead letter was written", "dead letters were written"),
             batch_id,
             topic,

@@ -1,7 +1,7 @@
 """Plan a range, stage it on Spark, commit it in one transaction; again, until everything is loaded.
 
-Plain functions: Airflow's operators, the command line, scripts and notebooks call the same ones. A load holds its group from its
-beginning to its end. Each step is in a module of its own: `plan`, `stage`, `commit`.
+Plain functions: Airflow's operators, the command line, scripts and notebooks call the same ones. A load holds its group
+from its beginning to its end. Each step is in a module of its own: `plan`, `stage`, `commit`.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def load(
     :param pipeline: how records become rows, and where these are written
     :param options: where the load begins, how far it goes, and how; None is `LoadOptions()`
     :param kafka_config: librdkafka configuration
-    :param engine: the database of the target and the positions; sessions of Postgres have the settings of `database.session` from
-        then on
+    :param engine: the database of the target and the positions; sessions of Postgres have the settings of
+        `database.session` from then on
     :param launcher: how Spark is started, for example `SessionLauncher(spark)`; closed at the end
     :param run: who loads; the attempts of one task instance share the end offsets that its first attempt captured
     :param on_commit: called after each commit; an exception that it raises is logged, and the load continues
@@ -175,8 +175,8 @@ def prefer_fenced_error(claim: Claim) -> Iterator[None]:
     except (FencedError, CommitUnknownError):
         raise
     except Exception:
-        # A later attempt removes the files of this one, which causes other errors. A database error of the check is not raised: the
-        # first error says more.
+        # A later attempt removes the files of this one, which causes other errors. A database error of the check is not
+        # raised: the first error says more.
         with suppress(SQLAlchemyError):
             claim.check()
         raise

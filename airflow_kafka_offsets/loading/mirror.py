@@ -1,6 +1,7 @@
 """Mirror the stored positions to a consumer group in Kafka, for lag tools and autoscalers.
 
-The database alone decides what is loaded: no load reads the mirror, and it may be missing. Rewound positions are mirrored, too.
+The database alone decides what is loaded: no load reads the mirror, and it may be missing. Rewound positions are
+mirrored, too.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def mirror(
     for tp in accepted:
         if committed.get(tp) != positions[tp].offset:
             refused[tp] = (
-                f"it was committed, but the group shows {committed.get(tp, 'nothing')} instead of {positions[tp].offset}: "
+                f"it was committed, but the group shows {committed.get(tp, 'nothing')} instead of "
+                f"{positions[tp].offset}: "
                 "another client commits to it; choose another name"
             )
     return refused
@@ -58,8 +60,9 @@ def mirror(
 def mirror_stored(cluster: Cluster, kafka_group: str, stored: Callable[[], Positions], *, timeout: float = 30.0) -> int:
     """Mirror the stored positions, and again until they have not moved since they were read.
 
-    Otherwise an attempt that paused between reading and committing could overwrite a later attempt's positions with earlier
-    ones. Each attempt reads the positions after its last commit, so that the last commit of all has the latest positions.
+    Otherwise an attempt that paused between reading and committing could overwrite a later attempt's positions with
+    earlier ones. Each attempt reads the positions after its last commit, so that the last commit of all has the latest
+    positions.
 
     :param stored: reads the positions from the database
     :param timeout: seconds for all requests
@@ -77,7 +80,8 @@ def mirror_stored(cluster: Cluster, kafka_group: str, stored: Callable[[], Posit
             break
     if refused:
         raise MirrorError(
-            f"{len(refused)} of {count(len(positions), 'position')} {'is' if len(refused) == 1 else 'are'} not mirrored to consumer group {kafka_group!r} in Kafka: "
+            f"{len(refused)} of {count(len(positions), 'position')} {'is' if len(refused) == 1 else 'are'} not "
+            f"mirrored to consumer group {kafka_group!r} in Kafka: "
             f"{_reasons(refused)}. The positions in the database are not affected."
         )
     return len(positions)
@@ -104,7 +108,8 @@ def mirror_after_commit(cluster: Cluster, kafka_group: str | None, ledger: Ledge
         log.warning("%s The next load mirrors them again.", error)
     except Exception as error:
         log.warning(
-            "The positions of group %r are not mirrored to consumer group %r in Kafka (%s); the next load mirrors them again: %s",
+            "The positions of group %r are not mirrored to consumer group %r in Kafka (%s); the next load mirrors them "
+            "again: %s",
             pipeline.group_id,
             kafka_group,
             first_few(f"{tp} {position.offset}" for tp, position in sorted(positions.items()))

@@ -46,7 +46,8 @@ class Outlook:
 def next_batch(ledger: Ledger, cluster: Cluster, group_id: str, topics: Sequence[str], options: LoadOptions) -> Outlook:
     """Return what a load would do now.
 
-    :raises PlanningError: the stored positions and the logs do not fit together, or offsets are lost and may not be skipped
+    :raises PlanningError: the stored positions and the logs do not fit together, or offsets are lost and may not be
+        skipped
     """
     sizes = bytes_per_offset(ledger, group_id)
     batch = open_batch(ledger, group_id)

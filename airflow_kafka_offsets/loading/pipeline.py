@@ -43,11 +43,11 @@ from airflow_kafka_offsets.transforms.transform import BatchTransform, DataFrame
 class Pipeline:
     """How the records of topics become rows, and where the rows are written: for `load` and `replay` alike.
 
-    Plain data: `check` says whether it can work. As for `KafkaBatchOperator`: `group_id`, `topics`, `value_format`, `key_format`,
-    `metadata_columns`, `sink`, `transform`, `on_new_field`, `on_bad_record`, `max_dead_letters`, `also_to_topic`,
-    `dead_letter_retention`, `max_record_bytes`, `isolation_level`,
-    `slice_offsets`, `staging_dir`, `staging_retention`, `idle_timeout`. The connection of the sink is not used: its database is
-    that of the engine. A list of sinks becomes a `FanOut`, whose transforms are the transform.
+    Plain data: `check` says whether it can work. As for `KafkaBatchOperator`: `group_id`, `topics`, `value_format`,
+    `key_format`, `metadata_columns`, `sink`, `transform`, `on_new_field`, `on_bad_record`, `max_dead_letters`,
+    `also_to_topic`, `dead_letter_retention`, `max_record_bytes`, `isolation_level`, `slice_offsets`, `staging_dir`,
+    `staging_retention`, `idle_timeout`. The connection of the sink is not used: its database is that of the engine. A
+    list of sinks becomes a `FanOut`, whose transforms are the transform.
 
     :param tables: where the state tables are
     """
@@ -93,8 +93,8 @@ class Pipeline:
         return {part: value for part, value in parts.items() if isinstance(value, ConnectedFormat)}
 
     def prepared(self, connections: Connections, engine: Engine) -> Pipeline:
-        """Return the pipeline with a sink and formats that have what they need of other servers, the columns that schemas and target
-        give them, and a transform that has what Spark needs.
+        """Return the pipeline with a sink and formats that have what they need of other servers, the columns that
+        schemas and target give them, and a transform that has what Spark needs.
 
         :raises ConfigurationError: a parameter is wrong, or something is missing
         :raises TransformError: the transform cannot be imported, or does not return what it has to
@@ -166,7 +166,9 @@ class Pipeline:
         )
 
     def with_schemas(self, stored: Sequence[ReadSchema]) -> Pipeline:
-        """Return the pipeline with formats that also know schemas which batches have read, whether or not a registry still does."""
+        """Return the pipeline with formats that also know schemas which batches have read, whether or not a registry
+        still does.
+        """
         key = self.key_format
         return replace(
             self,
@@ -183,14 +185,16 @@ class Pipeline:
         check(vars(self), PIPELINE_RULES)
         if len(self.group_id) > NAME_LENGTH or "\0" in self.group_id:
             raise ConfigurationError(
-                f"group_id must have at most {NAME_LENGTH} characters, and no NUL among them; got {len(self.group_id)}, which begin "
+                f"group_id must have at most {NAME_LENGTH} characters, and no NUL among them; got "
+                f"{len(self.group_id)}, which begin "
                 f"with {self.group_id[:40]!r}"
             )
         if not isinstance(self.tables, Tables):
             raise ConfigurationError(f"tables must be Tables(…); got tables={self.tables!r}")
         if self.also_to_topic in self.topics:
             raise ConfigurationError(
-                f"also_to_topic must be none of the topics that are loaded, since each dead letter would become another one; got "
+                "also_to_topic must be none of the topics that are loaded, since each dead letter would become "
+                "another one; got "
                 f"also_to_topic={self.also_to_topic!r}"
             )
         staging_dir = self.staging_dir or "/"
@@ -203,7 +207,8 @@ class Pipeline:
         for record_format in filter(None, (self.value_format, self.key_format)):
             if record_format.kind not in FORMATS:
                 raise ConfigurationError(
-                    f"The format {record_format.kind!r} is not in the table of formats ({', '.join(FORMATS)}): Spark's driver could not "
+                    f"The format {record_format.kind!r} is not in the table of formats ({', '.join(FORMATS)}): Spark's "
+                    "driver could not "
                     "find its class; add a line to formats.record_format.FORMATS"
                 )
         columns = row_columns(self.record_format)
@@ -226,7 +231,8 @@ class Pipeline:
 class LoadOptions:
     """Where a load begins, how far it goes, and what it does about other runs. A replay has none of these options.
 
-    As for `KafkaBatchOperator`: `start`, `until`, `max_records`, `max_bytes`, `time_budget`, `on_data_loss`, `lease`, `mirror_to`.
+    As for `KafkaBatchOperator`: `start`, `until`, `max_records`, `max_bytes`, `time_budget`, `on_data_loss`, `lease`,
+    `mirror_to`.
 
     :param on_busy: what to do while another run holds the group: `wait` or `fail`
     """

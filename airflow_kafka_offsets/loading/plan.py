@@ -1,7 +1,7 @@
 """Step 1: decide the batch to load next.
 
-The group's open batch is resumed first. For a new batch, `core.planning` decides the ranges, and the ledger stores them before
-anything is read. `loading.outlook` makes the same decision and writes nothing.
+The group's open batch is resumed first. For a new batch, `core.planning` decides the ranges, and the ledger stores them
+before anything is read. `loading.outlook` makes the same decision and writes nothing.
 """
 
 from __future__ import annotations
@@ -82,14 +82,15 @@ def plan_after(context: LoadContext, claim: Claim, options: LoadOptions, batch: 
     """Return the batch that is planned ahead: it starts where an open batch ends, and is stored in the state `ahead`.
 
     :param batch: the open one, which is about to be committed
-    :return: None where nothing remains to be loaded, or the batch would begin a partition, or its size is not known: then it is planned
-        after the commit
+    :return: None where nothing remains to be loaded, or the batch would begin a partition, or its size is not known:
+        then it is planned after the commit
     :raises PlanningError: as for `plan`
     """
     pipeline, ledger = context.pipeline, context.ledger
     generation = read_generation(ledger, claim.group_id)
     decided = decide_for_claim(context, claim, options, after=batch)
-    # Where a partition begins is stored with the first batch that has it: were it abandoned with the open one, that would be lost.
+    # Where a partition begins is stored with the first batch that has it: were it abandoned with the open one, that
+    # would be lost.
     begins = decided.initial or any(range_.how not in ("stored", "skipped-gap") for range_ in decided.ranges)
     if begins or not decided.ranges:
         return None
@@ -189,14 +190,18 @@ def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Bat
     is_own = batch.target_table in same_table_names(context.ledger.engine, pipeline.sink.name)
     if not topics <= set(pipeline.topics) or not is_own:
         raise ForeignBatchError(
-            f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} into table "
-            f"{batch.target_table!r}; this load is of {', '.join(pipeline.topics)} into {pipeline.sink.name!r}. Run the load "
-            "that planned it to its end, and give every load a group_id of its own. If that load no longer exists, abandon the "
+            f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} into "
+            "table "
+            f"{batch.target_table!r}; this load is of {', '.join(pipeline.topics)} into {pipeline.sink.name!r}. Run "
+            "the load "
+            "that planned it to its end, and give every load a group_id of its own. If that load no longer exists, "
+            "abandon the "
             f"batch: airflow kafka-offsets abandon {batch.group_id} --batch {batch.batch_id} --conn-id CONN_ID."
         )
     if batch.fingerprint != context.recipe.fingerprint:
         log.warning(
-            "Batch %d was planned with other columns, another transform, or other code of the transform; its rows are made with "
+            "Batch %d was planned with other columns, another transform, or other code of the transform; its rows are "
+            "made with "
             "those of this attempt",
             batch.batch_id,
         )

@@ -1,4 +1,6 @@
-"""An open batch whose rows the target has already: asked for, and committed without files where these and its records are gone."""
+"""An open batch whose rows the target has already: asked for, and committed without files where these and its records
+are gone.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ def is_published(context: LoadContext, kind: str, batch: Batch) -> bool:
 
 
 def find_published(context: LoadContext, batch: Batch, on_data_loss: OnDataLoss) -> StagedBatch | None:
-    """Return a batch that the target has, where neither its files nor its records are there any more: these rows are the only copy, and
-    the positions follow them. What its dead letters held is lost.
+    """Return a batch that the target has, where neither its files nor its records are there any more: these rows are
+    the only copy, and the positions follow them. What its dead letters held is lost.
 
     :return: None where the batch can be staged again, or `on_data_loss` is "fail" and it had dead letters
     :raises PlanningError: a log is not the one that the batch was planned from
@@ -40,7 +42,8 @@ def find_published(context: LoadContext, batch: Batch, on_data_loss: OnDataLoss)
     if lost and on_data_loss == "fail":
         return None
     log.warning(
-        "The files of batch %d are lost, and its records expired: its rows are in %s, and the positions move after them%s",
+        "The files of batch %d are lost, and its records expired: its rows are in %s, and the positions move after "
+        "them%s",
         batch.batch_id,
         context.pipeline.sink.name,
         f"; its {count(lost, 'dead letter')} cannot be had any more" if lost else "",

@@ -1,4 +1,6 @@
-"""Dead letters of records that the target refuses. Staged files have their rows only, so Kafka is asked for them again."""
+"""Dead letters of records that the target refuses. Staged files have their rows only, so Kafka is asked for them
+again.
+"""
 
 from __future__ import annotations
 

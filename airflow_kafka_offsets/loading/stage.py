@@ -1,4 +1,5 @@
-"""Step 2: stage a batch. Spark writes files with its rows, or the files that an earlier attempt completed are found again.
+"""Step 2: stage a batch. Spark writes files with its rows, or the files that an earlier attempt completed are found
+again.
 
 `staging_area` creates and removes the directories of the files. What Spark runs is in the package `spark`.
 """
@@ -50,8 +51,8 @@ log = logging.getLogger(__name__)
 # A slice with less than this fraction of `slice_offsets` shares its Spark task with others.
 _SMALL_SLICE = 8
 
-# Each task that writes a final file has a consumer of its own. A large batch has so many, or up to twice as many where partitions do not
-# divide well, until a task reads so many times `slice_offsets`.
+# Each task that writes a final file has a consumer of its own. A large batch has so many, or up to twice as many where
+# partitions do not divide well, until a task reads so many times `slice_offsets`.
 _TASKS, _MOST_OF_FILE = 24, 8
 
 _UNREADABLE = (
@@ -86,7 +87,8 @@ class StagedBatch:
         return sum(read.dead_letters for read in self.reads.values())
 
     def incomplete_file(self) -> str | None:
-        """Return a file that the manifest names and the directory does not hold in full; the commit proves what the files hold.
+        """Return a file that the manifest names and the directory does not hold in full; the commit proves what the
+        files hold.
 
         Final files are the sink's: it looks for them when it commits them.
         """
@@ -216,13 +218,16 @@ def _task_offsets(pipeline: Pipeline, slices: Sequence[Slice]) -> int:
 
 
 def _offsets_of_file(pipeline: Pipeline, offsets: int) -> int:
-    """Return how many offsets a task reads that writes a final file: a large batch has larger files, rather than more. 0 where none does."""
+    """Return how many offsets a task reads that writes a final file: a large batch has larger files, rather than more.
+    0 where none does.
+    """
     is_final = isinstance(pipeline.sink, FileSink)
     return min(offsets // _TASKS, pipeline.slice_offsets * _MOST_OF_FILE) if is_final else 0
 
 
 def launch_application(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDirectory) -> StagedBatch:
-    """Run the Spark application, and check that it staged the planned ranges. Needs no state tables: another thread may do it.
+    """Run the Spark application, and check that it staged the planned ranges. Needs no state tables: another thread may
+    do it.
 
     :raises KafkaOffsetsError: what the application reports, such as RecordError for a record that cannot be decoded
     :raises ConfigurationError: Spark's Python lacks a module
@@ -259,7 +264,8 @@ def find_staged(batch: Batch, fingerprint: str, *, is_published: bool = False) -
     """Return the files that an earlier attempt staged, or None where the batch has to be staged.
 
     :param fingerprint: of the pipeline as it is now
-    :param is_published: whether the target has the rows, which are committed as they are, whatever the pipeline would make of them now
+    :param is_published: whether the target has the rows, which are committed as they are, whatever the pipeline would
+        make of them now
     """
     number, uri = batch.batch_id, batch.staging_uri
     if batch.state != "staged" or uri is None:

@@ -57,15 +57,16 @@ def create_directory(batch_id: int, staging_dir: str | None) -> StagingDirectory
 def remove_attempt(batch_id: int, uri: str, staging_dir: str | None) -> None:
     """Remove the directory of an attempt to stage a batch.
 
-    The URI may come from the state tables, which other users may be able to change. Only a directory of this batch below the
-    root of this load is removed.
+    The URI may come from the state tables, which other users may be able to change. Only a directory of this batch
+    below the root of this load is removed.
 
     :param staging_dir: where the load stages batches now
     """
     root = staging_root(staging_dir)
     if _batch_of(root, uri) != batch_id:
         log.warning(
-            "The staging directory %s of batch %d is left as it is: it is not a directory of this batch in %s, where this load "
+            "The staging directory %s of batch %d is left as it is: it is not a directory of this batch in %s, where "
+            "this load "
             "stages. A load with its staging_dir removes it after staging_retention",
             uri,
             batch_id,
@@ -78,8 +79,9 @@ def remove_attempt(batch_id: int, uri: str, staging_dir: str | None) -> None:
 def clean_up(ledger: Ledger, pipeline: Pipeline) -> None:
     """Remove directories of closed batches, and old directories that no batch names.
 
-    A directory that an open batch of these state tables names, or one that is planned ahead, always stays. A directory that no batch names here belongs to an
-    attempt that a later one followed, or to a batch in another database that shares the location. Only its age tells which.
+    A directory that an open batch of these state tables names, or one that is planned ahead, always stays. A directory
+    that no batch names here belongs to an attempt that a later one followed, or to a batch in another database that
+    shares the location. Only its age tells which.
 
     :param pipeline: says where batches are staged, and from which age of its newest file on a directory is old
     """

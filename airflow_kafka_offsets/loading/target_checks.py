@@ -1,7 +1,8 @@
 """What a load checks of its target: once, and not for each of its batches.
 
-A look for unknown rows may take as long as reading what was appended to the table since its last vacuum, and what the database says of
-a table takes a dozen queries. Rows are matched with the columns of the table within each transaction in any case.
+A look for unknown rows may take as long as reading what was appended to the table since its last vacuum, and what the
+database says of a table takes a dozen queries. Rows are matched with the columns of the table within each transaction
+in any case.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from airflow_kafka_offsets.sinks.sink import ElsewhereSink, FileSink, Sink
 
 @dataclass
 class TargetChecks:
-    """The checks of a load, or of a replay. What commits elsewhere may be set back by others at any time: it is checked for each batch."""
+    """The checks of a load, or of a replay. What commits elsewhere may be set back by others at any time: it is checked
+    for each batch.
+    """
 
     ledger: Ledger
     sink: Sink
@@ -31,7 +34,8 @@ class TargetChecks:
         :param batch_id: the batch that is about to be written
         :raises OlderLedgerError: there are such rows
         """
-        # Batches of a load are numbered upwards. A number that comes again is of state tables that somebody restored within the load.
+        # Batches of a load are numbered upwards. A number that comes again is of state tables that somebody restored
+        # within the load.
         if self._known_after is None or batch_id <= self._known_after or self._is_elsewhere:
             self.sink.refuse_unknown_rows(conn, self.ledger.tables.offset_batches, batch_id)
             self._known_after = batch_id - 1
@@ -41,7 +45,8 @@ class TargetChecks:
         self._known_after = batch_id
 
     def prepare(self, columns: pa.Schema) -> None:
-        """Check that rows which are staged can be written, and create the target where it is missing; see `Sink.prepare` for errors.
+        """Check that rows which are staged can be written, and create the target where it is missing; see
+        `Sink.prepare` for errors.
 
         :param columns: those of the rows, which may be a transform's
         """

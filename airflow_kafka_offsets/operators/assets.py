@@ -1,7 +1,8 @@
 """Topics and tables as assets of Airflow, and the events of what was loaded.
 
-Where a topic and a table are is in connections, which are not read when a DAG file is parsed. So the outlet that a DAG shows is an
-alias, and the task adds the assets to it once it knows their URIs: those that Airflow's providers for Kafka and databases define.
+Where a topic and a table are is in connections, which are not read when a DAG file is parsed. So the outlet that a DAG
+shows is an alias, and the task adds the assets to it once it knows their URIs: those that Airflow's providers for Kafka
+and databases define.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def topic_uris(servers: str, topics: Iterable[str]) -> list[str]:
 
 
 def target_uris(sink: Sink, engine: Engine) -> list[str]:
-    """Return the URIs of what a sink writes to; a function writes to what it alone knows, but for the table that it names."""
+    """Return the URIs of what a sink writes to; a function writes to what it alone knows, but for the table that it
+    names.
+    """
     # Here and not above: DAG files are parsed every few seconds.
     from airflow_kafka_offsets.sinks.callable import Callable
     from airflow_kafka_offsets.sinks.fan_out import FanOut
@@ -90,7 +93,8 @@ def _table_uri(table: str, schema: str | None, engine: Engine) -> str:
 def announce(context: Context, outlets: Iterable[Any], uris: Iterable[str], extra: Mapping[str, Any]) -> None:
     """Add events to the outlets of a task; Airflow stores them when the task succeeds.
 
-    :param outlets: the assets of the DAG's author get the extra, and aliases get an event of each URI that is none of these assets
+    :param outlets: the assets of the DAG's author get the extra, and aliases get an event of each URI that is none of
+        these assets
     :param extra: of the events
     """
     outlets = list(outlets)

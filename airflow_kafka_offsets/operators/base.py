@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 NO_INTERVAL = (
     "this run has no data interval, because an asset triggered it, or a user without a logical date. Nothing was done. "
-    "Trigger it with a logical date, let a timetable with data intervals run the DAG (CronDataIntervalTimetable), or choose "
+    "Trigger it with a logical date, let a timetable with data intervals run the DAG (CronDataIntervalTimetable), or "
+    "choose "
     "another instant"
 )
 
@@ -64,9 +65,9 @@ RULES = PIPELINE_RULES | {
 class GroupOperator(BaseOperator):
     """An operator for a group, with state tables in a SQL database and records in Kafka.
 
-    A subclass assigns its parameters to attributes of the same names, among them those below, and then calls `check_parameters`.
-    What Airflow renders is checked once it is rendered, everything else when the DAG is parsed. The default of `retry_policy` is
-    `KafkaOffsetsRetryPolicy`.
+    A subclass assigns its parameters to attributes of the same names, among them those below, and then calls
+    `check_parameters`. What Airflow renders is checked once it is rendered, everything else when the DAG is parsed. The
+    default of `retry_policy` is `KafkaOffsetsRetryPolicy`.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = RULES

@@ -31,59 +31,66 @@ if TYPE_CHECKING:
 class KafkaBatchOperator(PipelineOperator):
     """Load new records of Kafka topics into a table, each of them exactly once.
 
-    Rows and positions move in one transaction where the sink is in the database of the positions, and else in two commits.
+    Rows and positions move in one transaction where the sink is in the database of the positions, and else in two
+    commits.
 
-    A run loads up to the ends of the logs that its first try has read. A retry, or a clear after success, continues from the
-    stored positions: it never loads a record twice. Without new records, the task succeeds and does not start Spark.
-    An error that a retry cannot help, such as data loss or a record that cannot be decoded, fails the task at once, unless the
-    task has a `retry_policy` of its own.
+    A run loads up to the ends of the logs that its first try has read. A retry, or a clear after success, continues
+    from the stored positions: it never loads a record twice. Without new records, the task succeeds and does not start
+    Spark. An error that a retry cannot help, such as data loss or a record that cannot be decoded, fails the task at
+    once, unless the task has a `retry_policy` of its own.
 
     :param group_id: the group whose positions are used; they are in the database of the sink, not in Kafka, unless
         `mirror_to` copies them there (templated)
     :param topics: the topics to load (templated)
-    :param value_format: the columns of a decoded value: `Json("id BIGINT, …")`, `Avro(…)`, `Protobuf(…)`, `JsonSchema(…)`, `Text()` or `Raw()` (templated)
+    :param value_format: the columns of a decoded value: `Json("id BIGINT, …")`, `Avro(…)`, `Protobuf(…)`,
+        `JsonSchema(…)`, `Text()` or `Raw()` (templated)
     :param key_format: the columns of a decoded key; None where the key is no column (templated)
     :param metadata_columns: columns of the record itself: the names, each with `"timestamp"` or a `Header` (templated)
-    :param sink: the target, for example `SqlTable("orders", conn_id="warehouse")`; its database holds the positions; or a list of several sinks of one
-        database, which may be `Branch(sink, transform=…)` (templated)
-    :param transform: import path of a function from DataFrame to DataFrame, `ArrowTransform("package.module.function")`,
-        `Sql("SELECT … FROM records")`, or None; of `@task.kafka_batch` it is the body of the function (templated)
-    :param on_new_field: what to do with fields of records that are no columns, where the format knows their schemas: ignore them, fail, or
-        add the columns to the target in the transaction of the commit
-    :param start: where a topic without a position begins: `earliest`, `latest`, `none` to fail, a timestamp (ISO 8601), a
-        timedelta back from now, or `CommittedBy("group")`: the offsets that a consumer group in Kafka has committed (templated)
-    :param until: load up to the first record at or after this instant, for example `{{ data_interval_end }}`, which a run that
-        an asset triggered does not have; the next run loads older records that arrive after it (templated)
+    :param sink: the target, for example `SqlTable("orders", conn_id="warehouse")`; its database holds the positions; or
+        a list of several sinks of one database, which may be `Branch(sink, transform=…)` (templated)
+    :param transform: import path of a function from DataFrame to DataFrame,
+        `ArrowTransform("package.module.function")`, `Sql("SELECT … FROM records")`, or None; of `@task.kafka_batch` it
+        is the body of the function (templated)
+    :param on_new_field: what to do with fields of records that are no columns, where the format knows their schemas:
+        ignore them, fail, or add the columns to the target in the transaction of the commit
+    :param start: where a topic without a position begins: `earliest`, `latest`, `none` to fail, a timestamp (ISO 8601),
+        a timedelta back from now, or `CommittedBy("group")`: the offsets that a consumer group in Kafka has committed
+        (templated)
+    :param until: load up to the first record at or after this instant, for example `{{ data_interval_end }}`, which a
+        run that an asset triggered does not have; the next run loads older records that arrive after it (templated)
     :param max_records: the most offsets of a batch; a larger range is loaded in several batches (templated)
     :param max_bytes: the most bytes of keys and values of a batch, estimated from earlier batches (templated)
-    :param time_budget: how long after its start a run plans further batches; it finishes those that are planned, and the next run loads the
-        rest
-    :param on_data_loss: what to do if records were deleted before they were loaded: fail, or skip them and record the gap
-    :param on_bad_record: what to do with a record that cannot be decoded, or whose row the target refuses for one of its values: fail,
-        or write it to the table `dead_letters`: dead_letter
-    :param max_dead_letters: the most dead letters of a batch, as a number, or as a share of its records such as 0.01; more of them fail
-        it, None allows any number (templated)
-    :param also_to_topic: a topic in Kafka to which dead letters are written after the commit, at least once, beside the table; an error
-        there is logged, and the next run writes them (templated)
+    :param time_budget: how long after its start a run plans further batches; it finishes those that are planned, and
+        the next run loads the rest
+    :param on_data_loss: what to do if records were deleted before they were loaded: fail, or skip them and record the
+        gap
+    :param on_bad_record: what to do with a record that cannot be decoded, or whose row the target refuses for one of
+        its values: fail, or write it to the table `dead_letters`: dead_letter
+    :param max_dead_letters: the most dead letters of a batch, as a number, or as a share of its records such as 0.01;
+        more of them fail it, None allows any number (templated)
+    :param also_to_topic: a topic in Kafka to which dead letters are written after the commit, at least once, beside the
+        table; an error there is logged, and the next run writes them (templated)
     :param dead_letter_retention: how long what dead letters hold is kept; a later commit deletes it; None is for ever
-    :param max_record_bytes: the most bytes of a record's key, value and headers, uncompressed; a larger record is a bad one, of which
-        the dead letter keeps neither (templated)
+    :param max_record_bytes: the most bytes of a record's key, value and headers, uncompressed; a larger record is a bad
+        one, of which the dead letter keeps neither (templated)
     :param on_busy: what to do while another run holds the group: wait, skip this task, or fail
     :param isolation_level: read_committed or read_uncommitted
-    :param staging_dir: a location for staged files that workers and executors share; not needed where Spark runs on the machine of the worker (templated)
+    :param staging_dir: a location for staged files that workers and executors share; not needed where Spark runs on the
+        machine of the worker (templated)
     :param spark_conf: Spark properties (templated)
-    :param slice_offsets: the most offsets that a Spark task reads; up to eight times as many of a large batch for a lake table (templated)
+    :param slice_offsets: the most offsets that a Spark task reads; up to eight times as many of a large batch for a
+        lake table (templated)
     :param staging_retention: the age at which staged files are deleted, unless an open batch needs them
     :param lease: after how long without a renewal other runs take a run for dead
     :param idle_timeout: how long a read may wait for a record or the end of the log
-    :param mirror_to: a consumer group in Kafka, for this load only and without consumers, to which the positions are committed
-        after each batch, for tools that monitor lag; an error there is logged as a warning (templated)
+    :param mirror_to: a consumer group in Kafka, for this load only and without consumers, to which the positions are
+        committed after each batch, for tools that monitor lag; an error there is logged as a warning (templated)
     :param offsets_schema: database schema of the state tables; None is the connection's default (templated)
     :param offsets_prefix: prefix of the names of the state tables (templated)
     :param kafka_conn_id: connection of the Kafka provider (templated)
     :param spark_conn_id: connection of the Spark provider, of type `spark` or `spark_connect` (templated)
-    :param assets: whether the topics are inlets and the target is an outlet of the task, with an event after each run that loaded
-        something; assets that the task is given stay in either case
+    :param assets: whether the topics are inlets and the target is an outlet of the task, with an event after each run
+        that loaded something; assets that the task is given stay in either case
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """
 

@@ -1,8 +1,9 @@
 """OpenLineage: what the operators read and write, as events of Airflow's OpenLineage provider name and describe it.
 
-The provider imports nothing of this unless it is installed and switched on: it calls `get_openlineage_facets_on_…` of an operator, in a
-process of its own, and the operator imports this module there. Names are those of OpenLineage's naming of datasets
-(https://openlineage.io/docs/spec/naming). No value comes from the password, the login or the extra of a connection.
+The provider imports nothing of this unless it is installed and switched on: it calls `get_openlineage_facets_on_…` of
+an operator, in a process of its own, and the operator imports this module there. Names are those of OpenLineage's
+naming of datasets (https://openlineage.io/docs/spec/naming). No value comes from the password, the login or the extra
+of a connection.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class KafkaOffsetsRunFacet(RunFacet):
     """What a task did to a group.
 
     :param kind: `load`, `replay`, `rewind` or `verify`
-    :param ranges: `topic`, `partition`, `start` and `end` (exclusive) of each partition; of a rewind `old` and `new` instead. None
-        where these are more than `MOST_PARTITIONS`, or are not known
+    :param ranges: `topic`, `partition`, `start` and `end` (exclusive) of each partition; of a rewind `old` and `new`
+        instead. None where these are more than `MOST_PARTITIONS`, or are not known
     :param batches: the ids of the batches in the history
     :param rows: written; of a rewind, removed
     :param complete: false where something was left to load

@@ -1,4 +1,6 @@
-"""The base class of operators that run Spark: `PipelineOperator` has a pipeline, a launcher, results, assets and lineage."""
+"""The base class of operators that run Spark: `PipelineOperator` has a pipeline, a launcher, results, assets and
+lineage.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.spark.job import Launcher
 
 _STOPPED = (
-    "Airflow stopped this task, and the task stopped Spark. What is committed stays; a retry, or the next run, resumes the open "
+    "Airflow stopped this task, and the task stopped Spark. What is committed stays; a retry, or the next run, resumes "
+    "the open "
     "batch, of which nothing is loaded"
 )
 

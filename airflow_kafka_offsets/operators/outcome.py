@@ -23,9 +23,10 @@ def outcome(engine: Engine, pipeline: Pipeline, result: LoadResult, run: TaskRun
     :param engine: the database of the history
     :param result: of this try
     :param kind: `load` or `replay`
-    :return: `group_id`, `target`, `ranges`, `batches` (ids), `records`, `rows`, `dead_letters` and `complete`. `ranges` has the start
-        and the end of each partition by topic, as the parameter `offsets` of `KafkaReplayOperator` takes them; it is None where there
-        are more than `task_results.MOST` of them. `batches` has the last ones, as many at most
+    :return: `group_id`, `target`, `ranges`, `batches` (ids), `records`, `rows`, `dead_letters` and `complete`. `ranges`
+        has the start and the end of each partition by topic, as the parameter `offsets` of `KafkaReplayOperator` takes
+        them; it is None where there are more than `task_results.MOST` of them. `batches` has the last ones, as many at
+        most
     """
     what = f"The history of group {pipeline.group_id!r} could not be read"
     with translated_errors(what, "Run the task again: what is committed is not loaded again."):

@@ -1,4 +1,5 @@
-"""The operators that replay a bounded range of topics beside the loads of a group, and that cut a large range into parts.
+"""The operators that replay a bounded range of topics beside the loads of a group, and that cut a large range into
+parts.
 
 `replaying` does the work.
 """
@@ -39,32 +40,32 @@ if TYPE_CHECKING:
 class KafkaReplayOperator(PipelineOperator):
     """Load a range of offsets, independent of the positions of the group and of its loads, which continue.
 
-    The range is one of `offsets`, `since` with `until`, or `batch_id`. Into a table other than the group's, the rows are
-    appended. Into the group's own table, a replay needs `replace=True` or a sink with an `upsert_key`, and a range below the
-    stored positions; anything else is refused, because it would duplicate records.
+    The range is one of `offsets`, `since` with `until`, or `batch_id`. Into a table other than the group's, the rows
+    are appended. Into the group's own table, a replay needs `replace=True` or a sink with an `upsert_key`, and a range
+    below the stored positions; anything else is refused, because it would duplicate records.
 
-    The tries of a task instance share the offsets that its first try planned. A retry, or a clear after success, does not
-    repeat what is committed; a new DAG run does, and appends it again. `KafkaReplayPlanOperator` cuts a large range into
-    parts for mapped tasks: `.partial(…).expand(offsets=plan.output)`.
+    The tries of a task instance share the offsets that its first try planned. A retry, or a clear after success, does
+    not repeat what is committed; a new DAG run does, and appends it again. `KafkaReplayPlanOperator` cuts a large range
+    into parts for mapped tasks: `.partial(…).expand(offsets=plan.output)`.
 
-    As for `KafkaBatchOperator`: `value_format`, `key_format`, `metadata_columns`, `transform`, `on_new_field`, `max_records`,
-    `on_bad_record`, `max_dead_letters`, `also_to_topic`, `dead_letter_retention`, `max_record_bytes`, `isolation_level`,
-    `staging_dir`, `spark_conf`, `slice_offsets`, `staging_retention`,
-    `idle_timeout`, `offsets_schema`, `offsets_prefix`, `kafka_conn_id`, `spark_conn_id`, `assets`.
+    As for `KafkaBatchOperator`: `value_format`, `key_format`, `metadata_columns`, `transform`, `on_new_field`,
+    `max_records`, `on_bad_record`, `max_dead_letters`, `also_to_topic`, `dead_letter_retention`, `max_record_bytes`,
+    `isolation_level`, `staging_dir`, `spark_conf`, `slice_offsets`, `staging_retention`, `idle_timeout`,
+    `offsets_schema`, `offsets_prefix`, `kafka_conn_id`, `spark_conn_id`, `assets`.
 
     :param group_id: the group that the records belong to; its history records the replay (templated)
     :param topics: the topics that may be replayed (templated)
     :param sink: the target, in the database that holds the positions of the group (templated)
-    :param offsets: `{"orders": {0: [10, 20]}}`, start inclusive and end exclusive, or a list of mappings with topic, partition,
-        start and end; either also as JSON text (templated)
+    :param offsets: `{"orders": {0: [10, 20]}}`, start inclusive and end exclusive, or a list of mappings with topic,
+        partition, start and end; either also as JSON text (templated)
     :param since: from the first record at or after this instant (templated)
-    :param until: with `since`, up to the first record at or after this instant; None is the end of the log when the first try
-        plans (templated)
-    :param all_records: with `since`, read up to the end of the log, into the group's own table up to the stored positions, and take
-        exactly the records whose timestamps in Kafka are within the span, wherever they lie
+    :param until: with `since`, up to the first record at or after this instant; None is the end of the log when the
+        first try plans (templated)
+    :param all_records: with `since`, read up to the end of the log, into the group's own table up to the stored
+        positions, and take exactly the records whose timestamps in Kafka are within the span, wherever they lie
     :param batch_id: the ranges of this batch of the group's history (templated)
-    :param replace: delete the rows and dead letters that batches of the group wrote for these offsets, in the same transaction;
-        with `all_records`, only those of records within the span
+    :param replace: delete the rows and dead letters that batches of the group wrote for these offsets, in the same
+        transaction; with `all_records`, only those of records within the span
     :param reason: a note for the history (templated)
     :param on_data_loss: what to do if records of the range were deleted: fail, or skip them and record the gap
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
@@ -177,11 +178,11 @@ class KafkaReplayOperator(PipelineOperator):
 class KafkaReplayPlanOperator(GroupOperator):
     """Turn bounds into offsets, once, and cut them into parts for `KafkaReplayOperator`. It loads and writes nothing.
 
-    The ends of logs move, and the first record after an instant may expire: mapped tasks that resolved bounds themselves could
-    leave a hole between their parts, or overlap. They get offsets instead, with the ids of the topics.
+    The ends of logs move, and the first record after an instant may expire: mapped tasks that resolved bounds
+    themselves could leave a hole between their parts, or overlap. They get offsets instead, with the ids of the topics.
 
-    As for `KafkaReplayOperator`: `topics`, `offsets`, `since`, `until`, `batch_id`. As for `KafkaBatchOperator`: `offsets_schema`,
-    `offsets_prefix`, `kafka_conn_id`.
+    As for `KafkaReplayOperator`: `topics`, `offsets`, `since`, `until`, `batch_id`. As for `KafkaBatchOperator`:
+    `offsets_schema`, `offsets_prefix`, `kafka_conn_id`.
 
     :param group_id: the group whose history has `batch_id` (templated)
     :param parts: how many parts with nearly equal numbers of offsets; fewer if there are fewer offsets (templated)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class KafkaOffsetsRetryPolicy(RetryPolicy):
-    """Fails a task at once if a retry cannot help, as after data loss or a record that cannot be decoded; retries it otherwise.
+    """Fails a task at once if a retry cannot help, as after data loss or a record that cannot be decoded; retries it
+    otherwise.
 
     The operators of this package have it unless they are given another one. How often and after which delay a task is
     retried is still decided by the task (`retries`, `retry_delay`, …).
@@ -24,7 +25,8 @@ class KafkaOffsetsRetryPolicy(RetryPolicy):
     ) -> RetryDecision:
         """Decide by the class of the error, see `airflow_kafka_offsets.exceptions`; Airflow decides for other errors.
 
-        Among these is a connection that is not found: Airflow raises the same error if its API or a secrets backend is down.
+        Among these is a connection that is not found: Airflow raises the same error if its API or a secrets backend is
+        down.
         """
         if not isinstance(exception, KafkaOffsetsError) or isinstance(exception, FencedError):
             # A newer try is running if this one was fenced, and decides what becomes of the task.

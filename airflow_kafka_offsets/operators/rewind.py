@@ -27,27 +27,32 @@ if TYPE_CHECKING:
 class KafkaRewindOperator(GroupOperator):
     """Move the stored positions of a group: preview, then all partitions in one transaction, with a row in the history.
 
-    A retry, or a clear after success, does not rewind again: the history says what the task instance did last. With another
-    scenario, value or scope, or with other rows to replace, it is another rewind. An error that no retry can help, such as an
-    unknown partition or an open batch, fails the task at once.
+    A retry, or a clear after success, does not rewind again: the history says what the task instance did last. With
+    another scenario, value or scope, or with other rows to replace, it is another rewind. An error that no retry can
+    help, such as an unknown partition or an open batch, fails the task at once.
 
     As for `KafkaBatchOperator`: `offsets_schema`, `offsets_prefix`, `kafka_conn_id`.
 
     :param group_id: the group whose positions are moved (templated)
-    :param scenario: where the positions move to, named as `kafka-consumer-groups --reset-offsets` names it: `to-earliest`, `to-latest`,
-        `to-current`, `to-offset`, `shift-by`, `to-datetime`, `by-duration`, `from-file`; and `to-batch`, `to-group`, `import`,
-        `undo` (templated)
-    :param value: the offset, instant (ISO 8601, no zone means UTC), duration (`P1DT12H`), text of a CSV file, id of the batch,
-        or name of the group (templated)
-    :param scope: `topic` or `topic:0,1`, several of them; empty, or nothing but empty text, is all topics of the group (templated)
+    :param scenario: where the positions move to, named as `kafka-consumer-groups --reset-offsets` names it:
+        `to-earliest`, `to-latest`, `to-current`, `to-offset`, `shift-by`, `to-datetime`, `by-duration`, `from-file`;
+        and `to-batch`, `to-group`, `import`, `undo` (templated)
+    :param value: the offset, instant (ISO 8601, no zone means UTC), duration (`P1DT12H`), text of a CSV file, id of the
+        batch, or name of the group (templated)
+    :param scope: `topic` or `topic:0,1`, several of them; empty, or nothing but empty text, is all topics of the group
+        (templated)
     :param offsets_conn_id: connection of the database that holds the positions (templated)
-    :param preview_only: only preview (a dry run); text such as `{{ params.preview_only }}` is read as true or false (templated)
+    :param preview_only: only preview (a dry run); text such as `{{ params.preview_only }}` is read as true or false
+        (templated)
     :param reason: for the history (templated)
-    :param replace: the group's target: its rows of the offsets that will be read again, and their dead letters, are deleted in the
-        same transaction; also where a position stays, and an earlier rewind left rows after it (templated)
-    :param abandon_open_batch: abandon the group's open batch in the same transaction; without it, an open batch is an error
+    :param replace: the group's target: its rows of the offsets that will be read again, and their dead letters, are
+        deleted in the same transaction; also where a position stays, and an earlier rewind left rows after it
+        (templated)
+    :param abandon_open_batch: abandon the group's open batch in the same transaction; without it, an open batch is an
+        error
     :param new_group: whether the group may be one that nothing is stored of yet
-    :param new_cluster: whether the group moves from the Kafka cluster that its positions belong to, to that of `kafka_conn_id`
+    :param new_cluster: whether the group moves from the Kafka cluster that its positions belong to, to that of
+        `kafka_conn_id`
     :param isolation_level: that of the loads
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """

@@ -1,4 +1,6 @@
-"""Docstrings of operators that share parameters. One class describes a parameter, others name that class, and `help()` shows the words."""
+"""Docstrings of operators that share parameters. One class describes a parameter, others name that class, and `help()`
+shows the words.
+"""
 
 from __future__ import annotations
 

@@ -140,7 +140,8 @@ def kafka_batch_task(
 @complete_docs(KafkaBatchTask)
 @_signature_of(KafkaBatchTask)
 def kafka_batch_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
-    """Decorate a function whose body is the transform of a load. This is `@task.kafka_batch`, with types for editors and type checkers.
+    """Decorate a function whose body is the transform of a load. This is `@task.kafka_batch`, with types for editors
+    and type checkers.
 
     As for `KafkaBatchTask`: every parameter but `python_callable`.
 
@@ -159,13 +160,15 @@ def _without_frame(function: Callable[..., Any]) -> Callable[..., Any]:
     parameters = list(signature.parameters.values())
     if not parameters or parameters[0].kind not in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
         raise ConfigurationError(
-            f"@task.kafka_batch: the first parameter of {function.__qualname__} is the DataFrame of the decoded records; it has none"
+            f"@task.kafka_batch: the first parameter of {function.__qualname__} is the DataFrame of the decoded "
+            "records; it has none"
         )
     if unnamed := [
         each for each in parameters[1:] if each.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     ]:
         raise ConfigurationError(
-            f"@task.kafka_batch: the parameters of {function.__qualname__} are given by name, so each needs one; got {unnamed[0]}"
+            f"@task.kafka_batch: the parameters of {function.__qualname__} are given by name, so each needs one; got "
+            f"{unnamed[0]}"
         )
 
     @wraps(function)

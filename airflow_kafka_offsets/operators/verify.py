@@ -21,18 +21,20 @@ if TYPE_CHECKING:
 
 @complete_docs(KafkaBatchOperator)
 class KafkaVerifyOperator(GroupOperator):
-    """Prove the coverage of a group: history, positions, rows and dead letters fit together without a hole or an overlap.
+    """Prove the coverage of a group: history, positions, rows and dead letters fit together without a hole or an
+    overlap.
 
-    Reads only, in one snapshot of the database; loads may run meanwhile. Where something is wrong, the task fails at once
-    with an error that names the first violation.
+    Reads only, in one snapshot of the database; loads may run meanwhile. Where something is wrong, the task fails at
+    once with an error that names the first violation.
 
     As for `KafkaBatchOperator`: `offsets_schema`, `offsets_prefix`.
 
     :param group_id: the group to verify (templated)
-    :param sink: the target that the group loads into; its database holds the positions. Where it has no column `_batch_id`,
-        or an `upsert_key`, its rows are not looked at, and `output_checked` of the result is false (templated)
-    :param kafka_conn_id: connection of the Kafka provider, to read again all records that Kafka still has and look for each
-        in the target; None reads the database alone (templated)
+    :param sink: the target that the group loads into; its database holds the positions. Where it has no column
+        `_batch_id`, or an `upsert_key`, its rows are not looked at, and `output_checked` of the result is false
+        (templated)
+    :param kafka_conn_id: connection of the Kafka provider, to read again all records that Kafka still has and look for
+        each in the target; None reads the database alone (templated)
     :param isolation_level: the one that the group is loaded with, for reading again
     :raises ConfigurationError: a parameter that is not templated cannot work; raised when the DAG is parsed
     """

@@ -14,7 +14,8 @@ log = logging.getLogger(__name__)
 
 
 def positions(conn_id: str, group_id: str, schema: str | None = None, prefix: str = "") -> dict[str, dict[int, int]]:
-    """Return the stored positions of a group, for templates: `{{ macros.kafka_offsets.positions('warehouse', 'orders') }}`.
+    """Return the stored positions of a group, for templates: `{{ macros.kafka_offsets.positions('warehouse', 'orders')
+    }}`.
 
     :param conn_id: the Airflow connection of the database
     :param group_id: the group
@@ -35,8 +36,8 @@ def positions(conn_id: str, group_id: str, schema: str | None = None, prefix: st
 
 
 class _Apps:
-    """The apps of the plugin, created where they are asked for: every process of Airflow imports the plugin, and the API server alone
-    serves pages.
+    """The apps of the plugin, created where they are asked for: every process of Airflow imports the plugin, and the
+    API server alone serves pages.
     """
 
     def __get__(self, instance: object, owner: type) -> list[dict[str, Any]]:

@@ -1,7 +1,9 @@
-"""Who may see what: Airflow's own login and its auth manager decide. Without them nothing here can be imported, and there is no app.
+"""Who may see what: Airflow's own login and its auth manager decide. Without them nothing here can be imported, and
+there is no app.
 
 * Every route needs read access to the view of plugins.
-* A group is shown to who may read a DAG that loads it; a group that no DAG loads, to who may read the connection of its database.
+* A group is shown to who may read a DAG that loads it; a group that no DAG loads, to who may read the connection of its
+  database.
 * What dead letters hold is data of tasks: it needs read access to the XComs of such a DAG.
 * Where a connection belongs to a team, all of this needs access to the team.
 """
@@ -82,7 +84,9 @@ class Caller:
         return self._teams[conn_id]
 
     def sees_source(self, source: Source, dag_ids: Iterable[str], *, is_configured: bool) -> bool:
-        """Return whether the user may know of state tables: the configuration names them, or a DAG that the user may read."""
+        """Return whether the user may know of state tables: the configuration names them, or a DAG that the user may
+        read.
+        """
         named = is_configured or not self.readable_dags.isdisjoint(dag_ids)
         return self.shares_team(source.conn_id) and (named or self.reads_connection(source.conn_id))
 

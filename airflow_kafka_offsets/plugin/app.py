@@ -1,6 +1,7 @@
 """The FastAPI app of the pages. To add pages, write a module with a `router`, and add it to `ROUTERS`.
 
-Every route needs Airflow's login, whatever its module: the dependency is the app's. There is no way to create the app without it.
+Every route needs Airflow's login, whatever its module: the dependency is the app's. There is no way to create the app
+without it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Values that threads read while requests wait no longer than a deadline: a server that does not answer delays no page."""
+"""Values that threads read while requests wait no longer than a deadline: a server that does not answer delays no
+page.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,8 @@ class Refreshed(Generic[T]):
     def look(self, deadline: float) -> Look[T]:
         """Return what is known, after the running reading ends, or at the deadline if that is earlier.
 
-        A reading that has run for longer than `PATIENCE_SECONDS` is not waited for: only the first pages after it began are late.
+        A reading that has run for longer than `PATIENCE_SECONDS` is not waited for: only the first pages after it began
+        are late.
 
         :param deadline: by `time.monotonic()`
         """
@@ -98,7 +101,8 @@ class TooSlowError(Exception):
 
 
 class Limited:
-    """Work in threads of which a few run at a time: a server that does not answer occupies these, and no thread of requests.
+    """Work in threads of which a few run at a time: a server that does not answer occupies these, and no thread of
+    requests.
 
     :param most: how many run at a time
     """

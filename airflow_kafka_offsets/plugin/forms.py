@@ -1,7 +1,7 @@
 """Forms that change something: who may send them, from where, and what they may hold. A GET changes nothing.
 
-A form holds a ticket that the server signed: for one user, one group and one purpose. A page of another origin has none, and the
-browser says where a form is from.
+A form holds a ticket that the server signed: for one user, one group and one purpose. A page of another origin has
+none, and the browser says where a form is from.
 """
 
 from __future__ import annotations

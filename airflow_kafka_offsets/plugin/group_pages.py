@@ -87,7 +87,8 @@ def find_group(
     """Read a group, and return it if the user may see it.
 
     :param read: reads more in the same connection
-    :raises HTTPException: 404 for a group that does not exist or that the user may not see, 503 without an answer of the database
+    :raises HTTPException: 404 for a group that does not exist or that the user may not see, 503 without an answer of
+        the database
     """
     missing = not_found(f"There is no group {named.group_id!r} in {named.source}, or you may not see it")
     origin = readings.sources(time.monotonic() + _SOURCES_SECONDS).get(named.source)

@@ -1,7 +1,9 @@
-"""What a group loads into, as far as the page can know: the history has its name, and tasks of DAGs the parameters of tables.
+"""What a group loads into, as far as the page can know: the history has its name, and tasks of DAGs the parameters of
+tables.
 
-The API server has no DAG files, and often neither the drivers nor the credentials of a lake: rows of tables of the database of the
-positions are verified and removed here, and those of other targets with commands, where there are DAG files.
+The API server has no DAG files, and often neither the drivers nor the credentials of a lake: rows of tables of the
+database of the positions are verified and removed here, and those of other targets with commands, where there are DAG
+files.
 """
 
 from __future__ import annotations

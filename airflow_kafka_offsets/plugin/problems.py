@@ -1,4 +1,6 @@
-"""What pages say of errors. The summary is for everybody; the detail may name hosts and users, and is for who may read the connection."""
+"""What pages say of errors. The summary is for everybody; the detail may name hosts and users, and is for who may read
+the connection.
+"""
 
 from __future__ import annotations
 

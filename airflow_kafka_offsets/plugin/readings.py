@@ -1,4 +1,6 @@
-"""What is read in threads for the pages: the DAGs, the state tables of each database, and the lag that brokers are asked for."""
+"""What is read in threads for the pages: the DAGs, the state tables of each database, and the lag that brokers are
+asked for.
+"""
 
 from __future__ import annotations
 
@@ -143,7 +145,8 @@ class Readings:
         return self._limits.setdefault(source.conn_id, Limited(_AT_ONCE)).run(connected, seconds)
 
     def run_long(self, source: Source, work: Callable[[Ledger], T], seconds: float) -> T:
-        """Return what longer work with state tables returns, such as a rewind; it takes nothing from the pages that read.
+        """Return what longer work with state tables returns, such as a rewind; it takes nothing from the pages that
+        read.
 
         :raises TooSlowError: it takes longer; it goes on
         """

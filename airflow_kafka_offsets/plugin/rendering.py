@@ -1,4 +1,6 @@
-"""Templates, how values are written in them, and the static files. Everything is escaped; nothing comes from another server."""
+"""Templates, how values are written in them, and the static files. Everything is escaped; nothing comes from another
+server.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,9 @@ def _whole_characters(data: bytes) -> int:
 
 
 def headers_of(excerpt: Excerpt | None) -> list[tuple[str, str, str]]:
-    """Return the names of headers, their values as text, and as what these are written; a row of what is stored if it is cut."""
+    """Return the names of headers, their values as text, and as what these are written; a row of what is stored if it
+    is cut.
+    """
     if excerpt is None:
         return []
     stored = str(excerpt.beginning)

@@ -1,5 +1,5 @@
-"""The pages that move positions: a form with every scenario, a preview with what it costs, and its execution. Only the last changes
-anything.
+"""The pages that move positions: a form with every scenario, a preview with what it costs, and its execution. Only the
+last changes anything.
 
 Whoever edits a DAG of the group may use them. `[kafka_offsets] rewind_in_web_interface` turns them off.
 """
@@ -196,7 +196,8 @@ def _attempt(do: Callable[[], T], caller: Caller, named: NamedGroup) -> T | _Ref
     except TooSlowError:
         return _Refused(
             status.HTTP_504_GATEWAY_TIMEOUT,
-            "This takes long, and goes on. If it is executed, the rewind will be in the history of the group, as a whole or not at all.",
+            "This takes long, and goes on. If it is executed, the rewind will be in the history of the group, as a "
+            "whole or not at all.",
         )
     except KafkaUnavailableError as error:
         return _Refused(status.HTTP_503_SERVICE_UNAVAILABLE, caller.text(_no_kafka(error, named)))

@@ -1,4 +1,6 @@
-"""What the pages of rewinds do with state tables and Kafka: read a form, preview what it asks for, and execute a preview."""
+"""What the pages of rewinds do with state tables and Kafka: read a form, preview what it asks for, and execute a
+preview.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,8 @@ def preview_wish(
         preview.refuse_replace()
         if not target.tables:
             raise ConfigurationError(
-                f"{target.unknown}: its rows cannot be removed here. Rewind with KafkaRewindOperator(replace=…), or with "
+                f"{target.unknown}: its rows cannot be removed here. Rewind with KafkaRewindOperator(replace=…), or "
+                "with "
                 "'airflow kafka-offsets rewind --replace --dag-id … --task-id …'"
             )
 
@@ -213,6 +216,7 @@ def _kafka_conn_id(
                 continue
     if len(allowed) != 1:
         raise ConfigurationError(
-            f"No connection leads to the Kafka cluster of the group ({', '.join(allowed) or 'none is yours to use'}): choose one"
+            f"No connection leads to the Kafka cluster of the group ({', '.join(allowed) or 'none is yours to use'}): "
+            "choose one"
         )
     return allowed[0]

@@ -50,8 +50,8 @@ class Origin:
 class Registered:
     """What the tasks of one DAG name.
 
-    :param tables: those that tasks of a group load into, or verify, each with the others of the same task; tables of other databases,
-        and targets that are no tables, are left out
+    :param tables: those that tasks of a group load into, or verify, each with the others of the same task; tables of
+        other databases, and targets that are no tables, are left out
     :param tasks: their ids, but for mapped ones
     :param verifiers: the tasks that verify a group
     """
@@ -74,7 +74,8 @@ def configured(option: str) -> dict[Source, Origin]:
         options = dict(parse_qsl(query, keep_blank_values=True))
         if unknown := sorted(options.keys() - set(_OPTIONS)):
             raise ConfigurationError(
-                f"[kafka_offsets] conn_ids: entry {place} has {', '.join(unknown)}; an entry may have {', '.join(_OPTIONS)}"
+                f"[kafka_offsets] conn_ids: entry {place} has {', '.join(unknown)}; an entry may have "
+                f"{', '.join(_OPTIONS)}"
             )
         source = Source(conn_id, options.get("schema") or None, options.get("prefix", ""))
         kafka = {options["kafka_conn_id"]} if options.get("kafka_conn_id") else set()

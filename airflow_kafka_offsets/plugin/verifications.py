@@ -1,4 +1,5 @@
-"""Verifications that the page starts: in threads, a few at a time and one of a group, with their results in Airflow's audit log.
+"""Verifications that the page starts: in threads, a few at a time and one of a group, with their results in Airflow's
+audit log.
 
 The audit log is shared by the processes of the API server, names the user, and is kept until it is cleaned.
 """

@@ -39,8 +39,8 @@ Ranges = tuple[OffsetRange, ...]
 class OffsetBounds:
     """Ranges of offsets: start inclusive, end exclusive.
 
-    :param ranges: `{"orders": {0: (10, 20)}}`, or a list of mappings with topic, partition, start, end and, optionally, the
-        topic_id that the offsets belong to, such as `KafkaReplayPlanOperator` returns; either also as JSON text
+    :param ranges: `{"orders": {0: (10, 20)}}`, or a list of mappings with topic, partition, start, end and, optionally,
+        the topic_id that the offsets belong to, such as `KafkaReplayPlanOperator` returns; either also as JSON text
     """
 
     ranges: Mapping[str, Mapping[Any, Any]] | Sequence[Mapping[str, Any]] | str
@@ -67,13 +67,13 @@ class OffsetBounds:
 class TimeBounds:
     """In every partition, from the first record at or after an instant up to the first record at or after another.
 
-    Records are not ordered by their timestamps: all records between these two are loaded, and no others; with `all_records`,
-    exactly the records whose timestamps are within the span.
+    Records are not ordered by their timestamps: all records between these two are loaded, and no others; with
+    `all_records`, exactly the records whose timestamps are within the span.
 
     :param since: inclusive; no zone means UTC, text is ISO 8601
     :param until: exclusive; None, or an instant after all records, is the end of the log when the replay is planned
-    :param all_records: read up to the end of the log, into the group's own table up to the stored positions, and take the
-        records of the span
+    :param all_records: read up to the end of the log, into the group's own table up to the stored positions, and take
+        the records of the span
     """
 
     since: str | datetime
@@ -151,7 +151,8 @@ def resolve_bounds(
 
     :param search: looks up instants, in the cluster that has the topics
     :param batch: returns a batch of the group's history
-    :param positions: of the group, where it loads into the same table: it loads itself what comes after them; None otherwise
+    :param positions: of the group, where it loads into the same table: it loads itself what comes after them; None
+        otherwise
     :return: ranges by topic and partition, none of them empty; the logs may not have all of them
     :raises ConfigurationError: the ranges of the batch are of other topics than the pipeline's
     """
@@ -163,7 +164,8 @@ def resolve_bounds(
         loaded = batch(bounds.batch_id)
         if loaded.span is not None:
             raise ConfigurationError(
-                f"Batch {bounds.batch_id} took the records {loaded.span}, and not all records of its ranges: replay that span with "
+                f"Batch {bounds.batch_id} took the records {loaded.span}, and not all records of its ranges: replay "
+                "that span with "
                 "all_records instead"
             )
         ranges = tuple(replace(range_, target=range_.end) for range_ in loaded.ranges)
@@ -208,7 +210,8 @@ def fit_to_logs(ranges: Iterable[OffsetRange], logs: Logs, on_data_loss: OnDataL
     if lost and on_data_loss == "fail":
         raise DataLossError(
             f"Records that are to be replayed are gone from the log (retention, or deleted records): "
-            f"{first_few(lost, between='; ')}. Nothing was loaded. To replay the rest, set on_data_loss='skip': the gap is "
+            f"{first_few(lost, between='; ')}. Nothing was loaded. To replay the rest, set on_data_loss='skip': the "
+            "gap is "
             "recorded in offset_gaps."
         )
     return Plan(tuple(fitted), tuple(gaps))
@@ -276,7 +279,8 @@ def _check_topics(ranges: Iterable[OffsetRange], topics: Sequence[str]) -> None:
     others = sorted({range_.topic for range_ in ranges} - set(topics))
     if others:
         raise ConfigurationError(
-            f"The bounds name topic {', '.join(map(repr, others))}; the topics of this replay are {', '.join(map(repr, topics))}"
+            f"The bounds name topic {', '.join(map(repr, others))}; the topics of this replay are "
+            f"{', '.join(map(repr, topics))}"
         )
 
 
@@ -310,7 +314,8 @@ def _warn_of_records_after(
     counts = search.count_within(milliseconds(since), milliseconds(until), looked_at)
     if left_out := {tp: found for tp, found in sorted(counts.items()) if found}:
         log.warning(
-            "Timestamps are out of order: %s of the span from %s to %s, after the range up to the first record that is not older, are "
+            "Timestamps are out of order: %s of the span from %s to %s, after the range up to the first record that is "
+            "not older, are "
             "not replayed. As far as it was looked: %s. With all_records=True, exactly the records of the span are",
             count(sum(left_out.values()), "record"),
             since.isoformat(),

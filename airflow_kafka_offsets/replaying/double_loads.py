@@ -38,7 +38,8 @@ def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequ
         return
     if not (replay.replace or replay.upsert):
         raise DoubleLoadError(
-            f"Group {group_id!r} loads into table {target!r}: a replay into it would put records there a second time. Nothing "
+            f"Group {group_id!r} loads into table {target!r}: a replay into it would put records there a second time. "
+            "Nothing "
             f"was written. {_WAYS_OUT}"
         )
     stored = stored_positions(conn, tables, group_id)
@@ -53,8 +54,10 @@ def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequ
             after.append(f"{range_}: position {position.offset} is stored")
     if after:
         raise DoubleLoadError(
-            f"Group {group_id!r} loads into table {target!r}, and will load these offsets itself, so that their records would "
-            f"be duplicated: {'; '.join(after)}. Nothing was written. End the replay at or before the stored positions, run "
+            f"Group {group_id!r} loads into table {target!r}, and will load these offsets itself, so that their "
+            "records would "
+            f"be duplicated: {'; '.join(after)}. Nothing was written. End the replay at or before the stored "
+            "positions, run "
             "the load first, or replay into another table."
         )
 
@@ -64,12 +67,15 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
         known = group_table(conn, tables, replay.group_id)
         if known is None:
             raise ConfigurationError(
-                f"replace=True removes what group {replay.group_id!r} loaded, and it has loaded nothing yet: there is nothing "
-                "that could be replaced. Nothing was written. Run the load first, or replay without replace into a table that "
+                f"replace=True removes what group {replay.group_id!r} loaded, and it has loaded nothing yet: there is "
+                "nothing "
+                "that could be replaced. Nothing was written. Run the load first, or replay without replace into a "
+                "table that "
                 "the group will not load into."
             )
         raise ConfigurationError(
-            f"replace=True removes what group {replay.group_id!r} loaded, and that is in table {known.name!r}; this replay is "
+            f"replace=True removes what group {replay.group_id!r} loaded, and that is in table {known.name!r}; this "
+            "replay is "
             f"into {replay.target!r}. Replay into {known.name!r}, or without replace."
         )
     if replay.upsert:
@@ -78,8 +84,10 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
     shared = shared_target(conn, known.name, replay.target) if known is not None else None
     if known is not None and shared is not None:
         raise DoubleLoadError(
-            f"Group {replay.group_id!r} loads into {known.name!r}: a replay into {replay.target!r} would put records into {shared!r} a "
-            "second time. Nothing was written. Replay into all sinks of the group with replace=True, or into another table."
+            f"Group {replay.group_id!r} loads into {known.name!r}: a replay into {replay.target!r} would put records "
+            f"into {shared!r} a "
+            "second time. Nothing was written. Replay into all sinks of the group with replace=True, or into another "
+            "table."
         )
     batches, range_rows = tables.offset_batches.c, tables.offset_ranges.c
     topics = {range_.topic for range_ in ranges}
@@ -99,7 +107,8 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
     if other is not None:
         raise DoubleLoadError(
             f"Group {other!r} loads {', '.join(sorted(topics))} into table {replay.target!r}: a replay of group "
-            f"{replay.group_id!r} would put records there a second time. Nothing was written. Replay for group_id={other!r} with "
+            f"{replay.group_id!r} would put records there a second time. Nothing was written. Replay for "
+            f"group_id={other!r} with "
             "replace=True, or into another table."
         )
 
@@ -138,7 +147,9 @@ def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Seq
         start, end = next(span for span in spans if intersect(span, common))
         before = next(span for span in replayed[tp] if intersect(span, common))
         raise DoubleLoadError(
-            f"{tp} {start}..{end} is to be replayed into table {replay.target!r}, and batch {replayed[tp][before]} of the same "
-            f"run replayed {before[0]}..{before[1]} into it: records would be duplicated. Nothing was written. Bounds that "
+            f"{tp} {start}..{end} is to be replayed into table {replay.target!r}, and batch {replayed[tp][before]} of "
+            "the same "
+            f"run replayed {before[0]}..{before[1]} into it: records would be duplicated. Nothing was written. Bounds "
+            "that "
             "changed since need a new run, and a table without these rows."
         )

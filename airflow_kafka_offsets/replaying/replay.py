@@ -83,11 +83,11 @@ def replay(
 
     Schemas that the registry of a format no longer knows are those that batches of the group have read.
 
-    A running load of the group goes on. Into another table than the group's, rows are appended. Into the group's table they go
-    only with `replace` or an `upsert_key`, and only offsets before the stored positions.
+    A running load of the group goes on. Into another table than the group's, rows are appended. Into the group's table
+    they go only with `replace` or an `upsert_key`, and only offsets before the stored positions.
 
-    The tries of a task instance share the batches that its first try planned, and do not repeat committed ones. Two runs with
-    the same bounds append the rows twice.
+    The tries of a task instance share the batches that its first try planned, and do not repeat committed ones. Two
+    runs with the same bounds append the rows twice.
 
     :param pipeline: of the load whose records are replayed, with its own sink or another
     :param bounds: `OffsetBounds`, `TimeBounds`, `BatchBounds`, or a mapping such as `{"orders": {0: (10, 20)}}`
@@ -96,8 +96,8 @@ def replay(
     :param launcher: how Spark is started, for example `SessionLauncher(spark)`; closed at the end
     :param max_records: the most offsets of one batch; batches are replayed one after another
     :param on_data_loss: fail, or skip records of the range that are gone, and record the gap
-    :param replace: remove the rows and dead letters that the group's batches wrote of these offsets, in the transaction that
-        writes the new ones
+    :param replace: remove the rows and dead letters that the group's batches wrote of these offsets, in the transaction
+        that writes the new ones
     :param reason: for the history
     :param who: for the history
     :param run: who replays; give one to a script that may have to be run again
@@ -117,7 +117,8 @@ def replay(
     scenario, span = describe_bounds(bounds, pipeline.topics), taken_span(bounds)
     if span is not None and replace and engine.dialect.name not in _EXACT_TIMES:
         raise ConfigurationError(
-            f"Rows of a span of time are replaced by their timestamps, of which tables on {engine.dialect.name} may not keep the "
+            f"Rows of a span of time are replaced by their timestamps, of which tables on {engine.dialect.name} may "
+            "not keep the "
             f"milliseconds: with all_records, replace=True works on {' and '.join(_EXACT_TIMES)}"
         )
     with translated_errors(not_finished), closing(launcher):
@@ -233,7 +234,8 @@ def _result_of_earlier_try(committed: ReplayedBatch, fingerprint: str) -> LoadRe
     log.info("Nothing to do for %s: already replayed by batch %d", first_few(batch.ranges), batch.batch_id)
     if batch.fingerprint != fingerprint:
         log.warning(
-            "Batch %d was replayed with other columns, another transform, or other code of it; a new run replays it with these",
+            "Batch %d was replayed with other columns, another transform, or other code of it; a new run replays it "
+            "with these",
             batch.batch_id,
         )
     return committed.result

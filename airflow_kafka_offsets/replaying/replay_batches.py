@@ -1,4 +1,5 @@
-"""Batches of replays in the state tables: planned all at once, taken over by later tries, planned again where records expired.
+"""Batches of replays in the state tables: planned all at once, taken over by later tries, planned again where records
+expired.
 
 A replay claims single batches, and not the group, which its loads go on with.
 """
@@ -82,14 +83,15 @@ class ReplayClaim(Claim):
     def begin_commit(self, conn: Connection, batch: Batch) -> None:
         """Lock the batch, and check that its records will not be duplicated.
 
-        Where it writes into the group's own table, the group's row is locked too: no position moves meanwhile, and no load
-        writes to the same offsets.
+        Where it writes into the group's own table, the group's row is locked too: no position moves meanwhile, and no
+        load writes to the same offsets.
 
         :raises FencedError: a later try has taken the batch over
         :raises DoubleLoadError: a stored position was moved back since the batch was planned
         """
         tables = self.ledger.tables
-        # The group before the batch, as `rewinding.execution.abandon_batch` locks them: two locks in two orders are a deadlock.
+        # The group before the batch, as `rewinding.execution.abandon_batch` locks them: two locks in two orders are a
+        # deadlock.
         if self.replay.replace or loads_into(conn, tables, self.group_id, self.replay.target):
             lock(conn, tables, self.group_id)
         self.lock(conn)
@@ -106,8 +108,10 @@ class ReplayClaim(Claim):
         ).one_or_none()
         current = f"try {row.try_number}, epoch {row.epoch}" if row is not None else "its row is gone"
         return FencedError(
-            f"Batch {self.batch.batch_id}, a replay of group {self.group_id!r}, was taken over by a later attempt of {self.owner} "
-            f"({current}) while this one (try {self.owner.try_number}, epoch {self.epoch}) was running. Nothing of the batch "
+            f"Batch {self.batch.batch_id}, a replay of group {self.group_id!r}, was taken over by a later attempt of "
+            f"{self.owner} "
+            f"({current}) while this one (try {self.owner.try_number}, epoch {self.epoch}) was running. Nothing of the "
+            "batch "
             "was written; the later attempt carries on with the same batch."
         )
 
@@ -167,11 +171,11 @@ def batch_of(ledger: Ledger, group_id: str, batch_id: int) -> Batch:
 
 
 def record_replay(ledger: Ledger, replay: Replay, plans: Sequence[Plan] = (), *, cluster_id: str) -> list[ReplayBatch]:
-    """Take over the batches that an earlier try of the same task instance planned for the same replay, or else write all of them
-    ahead of its work.
+    """Take over the batches that an earlier try of the same task instance planned for the same replay, or else write
+    all of them ahead of its work.
 
-    Open batches of other replays of the task instance are abandoned. Parts of this replay that were abandoned meanwhile are
-    planned again. The group's row is locked, and not claimed: a running load goes on.
+    Open batches of other replays of the task instance are abandoned. Parts of this replay that were abandoned meanwhile
+    are planned again. The group's row is locked, and not claimed: a running load goes on.
 
     :param plans: of the batches; empty only takes over
     :return: all batches of the replay; none where no try has planned it
@@ -244,8 +248,10 @@ def _refuse_published(conn: Connection, tables: Tables, others: sa.ColumnElement
     row = conn.execute(found.order_by(batches.batch_id).limit(1)).one_or_none()
     if row is not None:
         raise OpenBatchError(
-            f"Batch {row.batch_id} of the same task instance is a replay of {row.scenario}, and may be in the target already: what it "
-            "replaced would be gone, were it abandoned. Nothing was changed; run it to its end, then replay something else."
+            f"Batch {row.batch_id} of the same task instance is a replay of {row.scenario}, and may be in the target "
+            "already: what it "
+            "replaced would be gone, were it abandoned. Nothing was changed; run it to its end, then replay something "
+            "else."
         )
 
 

@@ -1,7 +1,7 @@
 """Where a scenario becomes an offset: `decide` turns a scenario, stored positions and log ends into moves. No I/O.
 
-The rules are those of `docs/semantics.md`; the case ids in tests (R01, R12, …) refer to it. `previewing` asks the history,
-other groups and Kafka for the offsets that some scenarios need.
+The rules are those of `docs/semantics.md`; the case ids in tests (R01, R12, …) refer to it. `previewing` asks the
+history, other groups and Kafka for the offsets that some scenarios need.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class PartitionRewind(OfPartition):
     :param clamped: whether the scenario asks for an offset outside of the log
     :param note: what a user should know, for example that the offset is clamped
     :param skipped: offsets that were never loaded, and that the move passes over
-    :param loaded_to: the end of the offsets that the history has loaded at the new position or after it, and that were not
-        replaced since; None if there are none
+    :param loaded_to: the end of the offsets that the history has loaded at the new position or after it, and that were
+        not replaced since; None if there are none
     """
 
     beginning: int | None
@@ -134,7 +134,8 @@ def decide(
     """Decide where the positions of partitions move.
 
     :param partitions: those in the scope
-    :param looked_up: the positions that the scenario means, as `previewing` looks them up; None where there was no position
+    :param looked_up: the positions that the scenario means, as `previewing` looks them up; None where there was no
+        position
     :raises NoPositionError: the scenario counts from positions that are not stored; names every partition
     :raises TopicRecreatedError: the scenario means, or counts from, positions of an earlier topic of the same name
     """
@@ -143,7 +144,8 @@ def decide(
     recreated = _of_earlier_topic(partitions, looked_up, logs)
     if recreated:
         raise TopicRecreatedError(
-            f"{scenario.text} means positions of an earlier topic of the same name, which mean nothing in the current one: "
+            f"{scenario.text} means positions of an earlier topic of the same name, which mean nothing in the current "
+            "one: "
             f"{', '.join(recreated)}. Name an offset or a time instead, or leave these partitions out of the scope."
         )
     return tuple(_decide_partition(scenario, tp, positions.get(tp), logs.get(tp), looked_up) for tp in partitions)
@@ -212,7 +214,8 @@ def _check_shift(partitions: Sequence[TopicPartition], positions: Positions, log
     recreated = _of_earlier_topic(partitions, positions, logs)
     if recreated:
         raise TopicRecreatedError(
-            "shift-by counts from stored positions, and a topic was deleted and created again since, so that these mean "
+            "shift-by counts from stored positions, and a topic was deleted and created again since, so that these "
+            "mean "
             f"nothing in it: {', '.join(recreated)}. Name an offset or a time instead."
         )
 

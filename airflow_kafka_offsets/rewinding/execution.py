@@ -1,4 +1,5 @@
-"""Execute the preview of a rewind: all its partitions in one transaction, or nothing. An undo is executed like any rewind.
+"""Execute the preview of a rewind: all its partitions in one transaction, or nothing. An undo is executed like any
+rewind.
 
 The checks are here; `ledger.moved_positions` writes. A batch that is in the way is abandoned here too.
 """
@@ -75,15 +76,17 @@ def execute_rewind(
     :param run: the task instance that rewinds; what an earlier try of it did last is not done again
     :param who: for the history; None is the user of this process
     :param reason: for the history
-    :param abandon: the id of the open batch, which is abandoned in the same transaction; also if there is nothing to change
-    :param replace: the group's target: its rows of the offsets that will be read again, and their dead letters, are deleted in the
-        same transaction; also where a position stays, and an earlier rewind left rows after it
+    :param abandon: the id of the open batch, which is abandoned in the same transaction; also if there is nothing to
+        change
+    :param replace: the group's target: its rows of the offsets that will be read again, and their dead letters, are
+        deleted in the same transaction; also where a position stays, and an earlier rewind left rows after it
     :raises RewindConflictError: positions have moved since the preview was made; nothing was changed
     :raises OpenBatchError: a batch is open, and is not the one to abandon; nothing was changed
-    :raises ConfigurationError: the rows of the target do not say where they are from, or positions of another cluster would stay;
-        nothing was changed
+    :raises ConfigurationError: the rows of the target do not say where they are from, or positions of another cluster
+        would stay; nothing was changed
     :raises DatabaseUnavailableError: the database could not do it; nothing was changed
-    :raises CommitUnknownError: the connection broke, and the database could not be asked whether the rewind was committed
+    :raises CommitUnknownError: the connection broke, and the database could not be asked whether the rewind was
+        committed
     :raises LedgerError: see `exceptions`
     """
     replace = as_sink(replace)
@@ -226,7 +229,8 @@ def _check_unchanged(conn: Connection, tables: Tables, preview: RewindPreview, a
     if row is None or row.generation != (preview.generation or 0):
         raise RewindConflictError(
             f"The positions of group {group_id!r} were rewound since this preview was made: it is of generation "
-            f"{preview.generation or 0}, the group of {row.generation if row is not None else 'none'}. Nothing was changed; "
+            f"{preview.generation or 0}, the group of {row.generation if row is not None else 'none'}. Nothing was "
+            "changed; "
             "make a new preview."
         )
     if row.cluster_id not in (None, preview.cluster_id) and not preview.moves_cluster:
@@ -253,7 +257,8 @@ def _check_unchanged(conn: Connection, tables: Tables, preview: RewindPreview, a
         raise OpenBatchError(f"Batch {abandon} of group {group_id!r} is not open. Nothing was changed.")
     also = f", which is not batch {abandon}" if abandon is not None else ""
     raise OpenBatchError(
-        f"Group {group_id!r} has the open batch {open_batch}{also}: it starts at the positions that would be moved. Nothing "
+        f"Group {group_id!r} has the open batch {open_batch}{also}: it starts at the positions that would be moved. "
+        "Nothing "
         f"was changed; let a load finish it first, or abandon batch {open_batch} together with the rewind."
     )
 

@@ -1,4 +1,6 @@
-"""What the history says of a group's positions: before a batch, around the last rewind, and which offsets were loaded. Reads only."""
+"""What the history says of a group's positions: before a batch, around the last rewind, and which offsets were loaded.
+Reads only.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,8 @@ def state_before(ledger: Ledger, group_id: str, batch_id: int) -> dict[TopicPart
 
 
 def state_before_last_rewind(ledger: Ledger, group_id: str, scope: Scope) -> dict[TopicPartition, Position | None]:
-    """Return the positions before the latest rewind of a group, which may be an undo or an import; None where there was none.
+    """Return the positions before the latest rewind of a group, which may be an undo or an import; None where there was
+    none.
 
     :param scope: leaves out other partitions
     :raises NoPositionError: there is no rewind to undo
@@ -93,7 +96,8 @@ def state_before_last_rewind(ledger: Ledger, group_id: str, scope: Scope) -> dic
     rewind = f"Rewind {batch.batch_id} of group {group_id!r} ({batch.scenario})"
     if any(row.replaced_from is not None for row in rows):
         raise RewindConflictError(
-            f"{rewind} removed the rows that are to be loaded again: moving the positions back would leave them out for good. "
+            f"{rewind} removed the rows that are to be loaded again: moving the positions back would leave them out "
+            "for good. "
             "Run the load, which brings them back."
         )
     # The topic of a position that was removed is known: it may be the current one.

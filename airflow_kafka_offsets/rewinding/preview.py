@@ -30,8 +30,8 @@ class RewindPreview:
 
     :param group_id: the group
     :param cluster_id: of the Kafka cluster that the offsets belong to
-    :param generation: of the group: a later one means that its positions were rewound since; None if nothing is stored of the
-        group yet
+    :param generation: of the group: a later one means that its positions were rewound since; None if nothing is stored
+        of the group yet
     :param scenario: with its scope, in a few words
     :param kind: `rewind`, `undo` or `import`, for the history
     :param partitions: every partition in the scope, also those that do not change
@@ -56,7 +56,9 @@ class RewindPreview:
 
     @property
     def replacing(self) -> tuple[PartitionRewind, ...]:
-        """Return what a rewind with `replace` executes: also partitions that stay, and have output after their position."""
+        """Return what a rewind with `replace` executes: also partitions that stay, and have output after their
+        position.
+        """
         return tuple(partition for partition in self.partitions if partition.changes or partition.reread is not None)
 
     @property
@@ -86,7 +88,8 @@ class RewindPreview:
         left = sorted(set(stored) - moved)
         if left:
             raise ConfigurationError(
-                f"Group {self.group_id!r} moves to Kafka cluster {self.cluster_id!r}, and {self.scenario} leaves positions "
+                f"Group {self.group_id!r} moves to Kafka cluster {self.cluster_id!r}, and {self.scenario} leaves "
+                "positions "
                 f"of the old one where they are: {first_few(left)}. Nothing was changed; move all of them, to "
                 "an offset or a time."
             )
@@ -98,7 +101,8 @@ class RewindPreview:
         """
         if self.moves_cluster:
             raise ConfigurationError(
-                "Offsets of another cluster say nothing of the rows that were loaded from the old one: replace cannot be combined "
+                "Offsets of another cluster say nothing of the rows that were loaded from the old one: replace cannot "
+                "be combined "
                 "with a change of the cluster"
             )
 
@@ -118,8 +122,8 @@ class RewindPreview:
     def from_dict(cls, saved: Mapping[str, Any]) -> RewindPreview:
         """Return the preview that `as_dict` saved.
 
-        The checksum finds a change by hand, by a tool or in transit. It is no signature: a user who may rewind may rewind to
-        any offset.
+        The checksum finds a change by hand, by a tool or in transit. It is no signature: a user who may rewind may
+        rewind to any offset.
 
         :raises ConfigurationError: it is not what `as_dict` returned
         """
@@ -128,7 +132,8 @@ class RewindPreview:
         content = {name: value for name, value in saved.items() if name != "checksum"}
         if saved.get("checksum") != _checksum(content):
             raise ConfigurationError(
-                f"The saved preview of group {saved.get('group_id')!r} was changed: its checksum is not that of its content. Preview "
+                f"The saved preview of group {saved.get('group_id')!r} was changed: its checksum is not that of its "
+                "content. Preview "
                 "the rewind again, and execute that"
             )
         return cls(

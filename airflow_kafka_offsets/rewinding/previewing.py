@@ -1,4 +1,6 @@
-"""Preview a rewind: ask the state tables, Kafka and the history, and decide. Nothing is written; `execution` does that."""
+"""Preview a rewind: ask the state tables, Kafka and the history, and decide. Nothing is written; `execution` does
+that.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,8 @@ def preview_rewind(
     :param engine: the database of the positions
     :param kafka_config: librdkafka configuration
     :param tables: where the state tables are; None is without a schema and a prefix
-    :param scope: the topics and partitions that are meant; None is all topics of the group, for a file those in it, and for the
-        import of a group without positions those that the consumer group has committed
+    :param scope: the topics and partitions that are meant; None is all topics of the group, for a file those in it, and
+        for the import of a group without positions those that the consumer group has committed
     :param isolation_level: that of the loads: it decides what the end offset of a log is
     :param new_group: whether the group may be one that nothing is stored of yet; an import may always create one
     :param new_cluster: whether the positions may belong to another Kafka cluster, which the group leaves for this one
@@ -137,7 +139,8 @@ def preview_rewind(
 def current_state(ledger: Ledger, group_id: str, *, may_be_new: bool = False) -> CurrentState:
     """Return the current state of a group.
 
-    The generation is read first: if the positions are rewound meanwhile, it is too old, and nothing is executed on them.
+    The generation is read first: if the positions are rewound meanwhile, it is too old, and nothing is executed on
+    them.
 
     :param may_be_new: whether the group may be one that nothing is stored of yet
     :raises ConfigurationError: nothing is stored of the group
@@ -190,24 +193,28 @@ def _check_new_cluster(
             group_id,
             old_cluster,
             cluster_id,
-            "Correct the connection; or, if the group is to continue from this cluster, rewind with a change of the cluster to "
+            "Correct the connection; or, if the group is to continue from this cluster, rewind with a change of the "
+            "cluster to "
             "an offset or a time in it.",
         )
     if scenario.name in _OF_OLD_CLUSTER:
         raise ConfigurationError(
-            f"{scenario.name} means offsets of the cluster that group {group_id!r} was loaded from, {old_cluster!r}. With a "
+            f"{scenario.name} means offsets of the cluster that group {group_id!r} was loaded from, {old_cluster!r}. "
+            "With a "
             "change of the cluster, name an offset, a time, a file, or a consumer group in the new cluster."
         )
     if scope:
         raise ConfigurationError(
-            "A group belongs to one cluster: with a change of the cluster all its positions are moved; leave out the scope"
+            "A group belongs to one cluster: with a change of the cluster all its positions are moved; leave out the "
+            "scope"
         )
 
 
 def _look_up(
     ledger: Ledger, group_id: str, scenario: Scenario, cluster: Cluster, partitions: list[TopicPartition]
 ) -> LookedUp:
-    """Return the positions that a scenario means, as far as the history, another group or Kafka has to be asked for them.
+    """Return the positions that a scenario means, as far as the history, another group or Kafka has to be asked for
+    them.
 
     :param partitions: those in the scope that the cluster has
     """

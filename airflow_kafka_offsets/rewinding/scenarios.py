@@ -1,5 +1,5 @@
-"""The scenarios of a rewind, named as `kafka-consumer-groups --reset-offsets` names them, and offsets by partition as CSV:
-`export` writes it, `from-file` reads it. No I/O: the command line opens the files.
+"""The scenarios of a rewind, named as `kafka-consumer-groups --reset-offsets` names them, and offsets by partition as
+CSV: `export` writes it, `from-file` reads it. No I/O: the command line opens the files.
 
 To add a scenario:
 
@@ -37,8 +37,8 @@ class Scenario:
     """Where positions are moved to.
 
     :param name: one of `SCENARIOS`
-    :param value: the offset, the number of offsets, the instant (in UTC), the duration, the offsets of a file, the id of the
-        batch, or the name of the group; None for a scenario without a value
+    :param value: the offset, the number of offsets, the instant (in UTC), the duration, the offsets of a file, the id
+        of the batch, or the name of the group; None for a scenario without a value
     """
 
     name: str
@@ -48,9 +48,10 @@ class Scenario:
     def of(cls, name: str, value: object = None, *, group_id: str | None = None) -> Scenario:
         """Return the scenario that a user names: numbers, instants and durations may be text.
 
-        :param value: for `to-offset`, `shift-by` and `to-batch` a number; for `to-datetime` an instant, ISO 8601, no zone means
-            UTC; for `by-duration` a duration back from now, ISO 8601 such as `P1DT12H`; for `from-file` the text of a CSV file,
-            or the offsets by partition; for `to-group` a group of the state tables; for `import` a consumer group in Kafka
+        :param value: for `to-offset`, `shift-by` and `to-batch` a number; for `to-datetime` an instant, ISO 8601, no
+            zone means UTC; for `by-duration` a duration back from now, ISO 8601 such as `P1DT12H`; for `from-file` the
+            text of a CSV file, or the offsets by partition; for `to-group` a group of the state tables; for `import` a
+            consumer group in Kafka
         :param group_id: whose lines of a file are meant, see `read_offsets`
         :raises ConfigurationError: there is no such scenario, or it cannot have this value
         """
@@ -73,7 +74,9 @@ class Scenario:
         return f"{self.name} {self.value}"
 
     def describe(self, scope: Scope) -> str:
-        """Return the scenario with its scope, for the history. Two rewinds with the same description are the same one."""
+        """Return the scenario with its scope, for the history. Two rewinds with the same description are the same
+        one.
+        """
         parts = [self.text]
         if isinstance(self.value, Mapping):
             # There are too many offsets to name; a checksum tells files apart.
@@ -105,7 +108,8 @@ def read_offsets(text: str, group_id: str | None = None) -> dict[TopicPartition,
             continue
         if len(fields) not in (3, 4) or "" in fields:
             raise ConfigurationError(
-                f"Line {line} must be topic,partition,offset, with a group before them or without; got {','.join(fields)!r}"
+                f"Line {line} must be topic,partition,offset, with a group before them or without; got "
+                f"{','.join(fields)!r}"
             )
         if len(fields) == 4 and group_id is not None and fields[0] != group_id:
             others.add(fields[0])
@@ -153,7 +157,8 @@ def _offsets_by_partition(given: Mapping[Any, Any]) -> dict[TopicPartition, int]
             raise ConfigurationError(f"from-file needs offsets by TopicPartition; got {key!r}")
         if not is_unsigned(offset):
             raise ConfigurationError(
-                f"from-file needs offsets that are whole numbers and not negative; got {offset!r} for {TopicPartition(*key)}"
+                f"from-file needs offsets that are whole numbers and not negative; got {offset!r} for "
+                f"{TopicPartition(*key)}"
             )
         offsets[TopicPartition(*key)] = offset
     if not offsets:
@@ -195,7 +200,8 @@ def _duration(name: str, value: Any) -> timedelta:
     # A duration of Airflow's own type may have months: it is also a timedelta, of 30 days for each.
     if parsed is None or any(getattr(parsed, unit, 0) for unit in ("months", "years")):
         raise ConfigurationError(
-            f"{name} needs a duration of weeks, days, hours, minutes and seconds, ISO 8601, such as P1DT12H; got {value!r}"
+            f"{name} needs a duration of weeks, days, hours, minutes and seconds, ISO 8601, such as P1DT12H; got "
+            f"{value!r}"
         )
     if parsed < timedelta(0):
         raise ConfigurationError(f"{name} counts back from now and must not be negative; got {value!r}")

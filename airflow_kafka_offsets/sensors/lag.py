@@ -1,4 +1,6 @@
-"""Wait until the lag of a group meets thresholds. `lag.thresholds` compares; this module polls, or defers to a trigger."""
+"""Wait until the lag of a group meets thresholds. `lag.thresholds` compares; this module polls, or defers to a
+trigger.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,12 @@ _SHORTEST_SECONDS = 1.0
 
 
 class KafkaLagSensor(BaseSensorOperator):
-    """Wait until the lag of a group meets thresholds: enough to load, caught up, waited for too long, or about to be lost.
+    """Wait until the lag of a group meets thresholds: enough to load, caught up, waited for too long, or about to be
+    lost.
 
     All thresholds are inclusive. One of them is enough unless `require="all"`. While a cluster or a database is not
-    available, the sensor waits, until `timeout`; what waiting cannot help, such as an unknown topic, fails the task at once. The
-    report in XCom is a hint: the load reads the positions itself.
+    available, the sensor waits, until `timeout`; what waiting cannot help, such as an unknown topic, fails the task at
+    once. The report in XCom is a hint: the load reads the positions itself.
 
     :param group_id: the group of the load (templated)
     :param topics: `topic` or `topic:0,1`, or several of them; empty is all topics with positions (templated)
@@ -44,17 +47,17 @@ class KafkaLagSensor(BaseSensorOperator):
     :param min_lag: enough to load: the lag is at least this number of offsets (templated)
     :param max_lag: caught up: the lag is at most this number of offsets (templated)
     :param max_delay: waited for too long: the oldest unread record has waited for at least this time
-    :param min_headroom: about to be lost: at most this much is left before retention deletes unread records; a duration, or a
-        number of offsets between the beginning offset and the position. Records that are already lost meet it. A duration needs
-        the ACL DescribeConfigs on the topics, without which the task fails (templated)
+    :param min_headroom: about to be lost: at most this much is left before retention deletes unread records; a
+        duration, or a number of offsets between the beginning offset and the position. Records that are already lost
+        meet it. A duration needs the ACL DescribeConfigs on the topics, without which the task fails (templated)
     :param require: whether `any` or `all` of the thresholds have to be met
-    :param per_partition: compare `min_lag` and `max_lag` with single partitions instead of the total: one partition has to reach
-        `min_lag`, and all have to keep `max_lag`. Delay and headroom are always those of the worst partition
-    :param allow_incomplete: compare the other partitions where some have an error; otherwise no threshold is met then. If all
-        partitions have an error, no threshold is met in either case
+    :param per_partition: compare `min_lag` and `max_lag` with single partitions instead of the total: one partition has
+        to reach `min_lag`, and all have to keep `max_lag`. Delay and headroom are always those of the worst partition
+    :param allow_incomplete: compare the other partitions where some have an error; otherwise no threshold is met then.
+        If all partitions have an error, no threshold is met in either case
     :param deferrable: wait in the triggerer, where all sensors share one poll of each cluster; None is Airflow's
-        `[operators] default_deferrable`. The first poll there comes after `poke_interval`, which should be ten seconds or more:
-        Airflow fails a task whose trigger fires before the executor has noticed that the task was deferred
+        `[operators] default_deferrable`. The first poll there comes after `poke_interval`, which should be ten seconds
+        or more: Airflow fails a task whose trigger fires before the executor has noticed that the task was deferred
     :param start: where a load begins with topics that have no position (templated)
     :param isolation_level: the isolation level of the load
     :param offsets_schema: database schema of the state tables; None is the connection's default (templated)

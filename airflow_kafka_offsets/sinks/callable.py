@@ -27,25 +27,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Callable(Templated):
-    """Have a function write the rows: `write(conn, batches, batch)`. What it writes over `conn` is committed with the positions.
+    """Have a function write the rows: `write(conn, batches, batch)`. What it writes over `conn` is committed with the
+    positions.
 
     * `conn` is the SQLAlchemy connection of the transaction, which the function neither commits, rolls back nor closes.
-    * `batches` yields `pyarrow.RecordBatch`: the columns of the rows, those that say which record a row came from, and `_batch_id`.
+    * `batches` yields `pyarrow.RecordBatch`: the columns of the rows, those that say which record a row came from, and
+      `_batch_id`.
     * `batch` has `batch_id`, `group_id` and `ranges`.
-    * It returns the number of rows for the history, or None for as many as it was given, which it then has to read to the end.
-    * It may raise `RecordError(reason, topic, partition, offset)` for a record that it refuses, or an ExceptionGroup of several. With
-      `on_bad_record="dead_letter"` they become dead letters, and the function is called again without their rows.
+    * It returns the number of rows for the history, or None for as many as it was given, which it then has to read to
+      the end.
+    * It may raise `RecordError(reason, topic, partition, offset)` for a record that it refuses, or an ExceptionGroup of
+      several. With `on_bad_record="dead_letter"` they become dead letters, and the function is called again without
+      their rows.
 
-    It runs on the Airflow worker, and is called once for each attempt to commit: only what it does over `conn` happens once.
+    It runs on the Airflow worker, and is called once for each attempt to commit: only what it does over `conn` happens
+    once.
 
     All parameters are templated.
 
     :param write: its import path, `package.module.function`
     :param conn_id: the Airflow connection of the database, which holds the positions too
-    :param remove: import path of a function `remove(conn, ranges, span)`, which deletes the rows of offsets that are loaded again, and
-        returns how many these were by `(batch_id, topic, partition)`. Without it nothing can be replaced
-    :param table: a table that the function appends each row to, once, with the columns that say where it is from: `verify` proves its
-        rows. None proves positions and history alone
+    :param remove: import path of a function `remove(conn, ranges, span)`, which deletes the rows of offsets that are
+        loaded again, and returns how many these were by `(batch_id, topic, partition)`. Without it nothing can be
+        replaced
+    :param table: a table that the function appends each row to, once, with the columns that say where it is from:
+        `verify` proves its rows. None proves positions and history alone
     :param schema: that of the table; None is the connection's default
     """
 
@@ -61,7 +67,8 @@ class Callable(Templated):
         optional = (self.remove, self.table, self.schema)
         if not isinstance(self.write, str) or not all(each is None or isinstance(each, str) for each in optional):
             raise ConfigurationError(
-                "Callable needs the import path of a function, 'package.module.function', and texts for remove, table and schema; got "
+                "Callable needs the import path of a function, 'package.module.function', and texts for remove, table "
+                "and schema; got "
                 f"{self.write!r}, remove={self.remove!r}, table={self.table!r} and schema={self.schema!r}"
             )
 
@@ -98,8 +105,10 @@ class Callable(Templated):
         """
         if self.remove is None:
             raise ConfigurationError(
-                f"What function {self.write!r} wrote of the offsets that are to be replaced is known to it alone. Nothing was changed; give "
-                "Callable(…, remove='package.module.function') a function that removes it, or delete it yourself and rewind without "
+                f"What function {self.write!r} wrote of the offsets that are to be replaced is known to it alone. "
+                "Nothing was changed; give "
+                "Callable(…, remove='package.module.function') a function that removes it, or delete it yourself and "
+                "rewind without "
                 "replacing"
             )
         return _imported("Callable: remove", self.remove, "conn", "ranges", "span")

@@ -83,7 +83,8 @@ class CallableTarget(Target):
             key in known and _is_number(number) for key, number in returned.items()
         ):
             raise CallableError(
-                f"{what} returned {_described(returned)}: it has to return the number of rows that it removed by (batch_id, topic, "
+                f"{what} returned {_described(returned)}: it has to return the number of rows that it removed by "
+                "(batch_id, topic, "
                 "partition) of the ranges that it was given. Nothing was changed"
             )
         return [
@@ -135,14 +136,16 @@ class _GivenRows:
             pass
         if returned is None and self._count > count:
             raise CallableError(
-                f"{what} returned None after {count:,} of {self._count:,} rows: it has to read all of them, or to return the number of rows "
+                f"{what} returned None after {count:,} of {self._count:,} rows: it has to read all of them, or to "
+                "return the number of rows "
                 "that it wrote. Nothing was written"
             )
         if returned is None:
             return count
         if not _is_number(returned):
             raise CallableError(
-                f"{what} returned {_described(returned)}, and not the number of rows that it wrote, or None. Nothing was written"
+                f"{what} returned {_described(returned)}, and not the number of rows that it wrote, or None. Nothing "
+                "was written"
             )
         return int(returned)
 
@@ -161,7 +164,8 @@ def _refuse(rows: StagedRows, refused: Sequence[RecordError], what: str) -> None
     for record, reason in records.items():
         if record not in named or record in rows.refused.reasons:
             raise CallableError(
-                f"{what} refuses topic {record.topic!r} partition {record.partition} offset {record.offset}, and was given no row of that "
+                f"{what} refuses topic {record.topic!r} partition {record.partition} offset {record.offset}, and was "
+                "given no row of that "
                 "record. Nothing was written"
             )
         rows.refused.add(record, reason)

@@ -13,8 +13,8 @@ class WrittenBatch(NamedTuple):
 
     :param batch_id: its number in the history, and what the rows have as `_batch_id`
     :param group_id: the group that it is of
-    :param ranges: the offsets that it reads: `topic`, `partition`, `start` and `end` (exclusive) of each; none where dead letters
-        are replayed
+    :param ranges: the offsets that it reads: `topic`, `partition`, `start` and `end` (exclusive) of each; none where
+        dead letters are replayed
     """
 
     batch_id: int

@@ -52,14 +52,17 @@ class Branch(Templated):
         name = self.sink.name
         if isinstance(self.sink, ElsewhereSink | ConnectedSink | FileSink):
             raise ConfigurationError(
-                f"{name!r} cannot be one of several sinks: these are committed in one transaction of the database that holds the "
-                "positions, and it needs a commit, a connection or files elsewhere. Load into it with a task and a group_id of its own"
+                f"{name!r} cannot be one of several sinks: these are committed in one transaction of the database that "
+                "holds the "
+                "positions, and it needs a commit, a connection or files elsewhere. Load into it with a task and a "
+                "group_id of its own"
             )
         if self.transform is not None and not (
             isinstance(self.transform, BatchTransform) and not isinstance(self.transform, type)
         ):
             raise ConfigurationError(
-                f"The transform of the branch into {name!r} must be Sql(…), ArrowTransform(…) or None: records are read once for all branches, "
+                f"The transform of the branch into {name!r} must be Sql(…), ArrowTransform(…) or None: records are "
+                "read once for all branches, "
                 f"and a DataFrame transform reads them by itself; got {self.transform!r}"
             )
 
@@ -100,7 +103,8 @@ class FanOut(Templated):
         # Templates may render to the same connection; this is asked again then.
         if len(conn_ids) > 1 and not any(map(holds_template, conn_ids)):
             raise ConfigurationError(
-                "All sinks of sink=[…] have to be in the database that holds the positions, since they are committed in one transaction; got "
+                "All sinks of sink=[…] have to be in the database that holds the positions, since they are committed "
+                "in one transaction; got "
                 f"conn_id={', '.join(sorted(map(repr, conn_ids)))}"
             )
         return cls(tuple(branches))
@@ -140,7 +144,8 @@ class FanOut(Templated):
         """
         if given is not None:
             raise ConfigurationError(
-                f"With sink=[…], each branch has a transform of its own, as in Branch(SqlTable(…), transform=Sql(…)); got transform={given!r}"
+                "With sink=[…], each branch has a transform of its own, as in Branch(SqlTable(…), transform=Sql(…)); "
+                f"got transform={given!r}"
             )
 
     def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
@@ -180,7 +185,8 @@ class FanOut(Templated):
         for number, branch in enumerate(self.branches):
             if not isinstance(branch.sink.writer(engine, columns_of(columns, number), output), ArrowWriter):
                 raise ConfigurationError(
-                    f"{branch.sink.name!r} cannot be one of several sinks: Spark's tasks write its final files, and a record that another "
+                    f"{branch.sink.name!r} cannot be one of several sinks: Spark's tasks write its final files, and a "
+                    "record that another "
                     "branch refuses could not be taken out of them. Load into it with a task and a group_id of its own"
                 )
         return FanOutWriter()
@@ -221,7 +227,8 @@ def as_sink(given: Sinks | None) -> Sink | None: ...
 
 
 def as_sink(given: Sinks | None) -> Sink | None:
-    """Return what a user wrote as a sink: a list is several of them. Anything else stays as it is, to be checked as a parameter.
+    """Return what a user wrote as a sink: a list is several of them. Anything else stays as it is, to be checked as a
+    parameter.
 
     :raises ConfigurationError: the sinks of the list cannot be written to in one transaction
     """

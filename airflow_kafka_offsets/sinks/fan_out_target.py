@@ -74,7 +74,8 @@ class FanOutTarget(Target):
     def write(self, rows: StagedRows) -> int:
         """Write the rows of each branch into its target.
 
-        A record that one of them refuses may have rows in others by then: the caller writes everything again without it, in a savepoint.
+        A record that one of them refuses may have rows in others by then: the caller writes everything again without
+        it, in a savepoint.
         """
         self._written, rows.left_out = {}, 0
         for number, (branch, target) in enumerate(self._branches):

@@ -37,7 +37,8 @@ class RecordsRefusedError(Exception):
 
 
 def call(conn: Connection, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of the user with a connection, in a savepoint, and check that the transaction is still the same one.
+    """Call a function of the user with a connection, in a savepoint, and check that the transaction is still the same
+    one.
 
     :param what: which function, for messages
     :param arguments: beside the connection
@@ -83,7 +84,8 @@ def _refused_ends(conn: Connection, what: str, attempts: list[CallableError]) ->
     def refuse(words: str) -> None:
         attempts.append(
             CallableError(
-                f"{what} called {words} on the connection that it was given: the transaction moves the positions, too, and is "
+                f"{what} called {words} on the connection that it was given: the transaction moves the positions, too, "
+                "and is "
                 "committed afterwards. Nothing was written; leave commit(), rollback() and close() out, and use "
                 "conn.begin_nested() for what may fail"
             )
@@ -133,7 +135,8 @@ def _leave(what: str, savepoint: NestedTransaction, leave: Callable[[], None]) -
     except DBAPIError as error:
         if sqlstate(error) == _FAILED_TRANSACTION:
             raise CallableError(
-                f"{what} went on after the database had refused a statement, which nothing in the transaction can follow. Nothing was "
+                f"{what} went on after the database had refused a statement, which nothing in the transaction can "
+                "follow. Nothing was "
                 "written; put what may fail into a block of conn.begin_nested()"
             ) from None
         if _may_pass(error):
@@ -145,14 +148,18 @@ def _leave(what: str, savepoint: NestedTransaction, leave: Callable[[], None]) -
 
 def _ended(what: str, reason: str) -> CallableError:
     return CallableError(
-        f"{what} ended the transaction that it was given, behind the connection's back ({reason}). No position moved, and a retry calls "
-        "the function again. What it had written by then may be committed: look for it, and delete it. Leave out what commits, such as "
+        f"{what} ended the transaction that it was given, behind the connection's back ({reason}). No position moved, "
+        "and a retry calls "
+        "the function again. What it had written by then may be committed: look for it, and delete it. Leave out what "
+        "commits, such as "
         "commit() of the driver's connection, and DDL where the database commits before it"
     )
 
 
 def _error(conn: Connection, what: str, error: Exception) -> Exception:
-    """Return the error of an exception of the user's code; that of the database itself where repeating the transaction may help."""
+    """Return the error of an exception of the user's code; that of the database itself where repeating the transaction
+    may help.
+    """
     raised = _database_error(conn, error)
     if raised is None:
         return CallableError(described(what, error))

@@ -1,4 +1,6 @@
-"""What the rows of a table say of their origin, decided from the names of its columns: for tables of a database and of files alike."""
+"""What the rows of a table say of their origin, decided from the names of its columns: for tables of a database and of
+files alike.
+"""
 
 from __future__ import annotations
 

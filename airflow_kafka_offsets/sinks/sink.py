@@ -1,11 +1,13 @@
 """The protocol of a sink, and the values that sinks and their callers exchange.
 
-A sink is a class that has the members of `Sink`; `sql/` has the first one. What a load, a replay, a rewind and a verification ask of
-their target goes through this protocol. DAG files import it: SQLAlchemy and Arrow are named in annotations only.
+A sink is a class that has the members of `Sink`; `sql/` has the first one. What a load, a replay, a rewind and a
+verification ask of their target goes through this protocol. DAG files import it: SQLAlchemy and Arrow are named in
+annotations only.
 
-There are two kinds. One writes over the connection of the transaction that moves the positions: there is one commit. The other one
-commits elsewhere (`ElsewhereSink`), within that transaction and before its COMMIT. What happens if the process dies between the two
-commits is decided by a look-up: each publication has a number, and the target keeps the number of the last one with its rows.
+There are two kinds. One writes over the connection of the transaction that moves the positions: there is one commit.
+The other one commits elsewhere (`ElsewhereSink`), within that transaction and before its COMMIT. What happens if the
+process dies between the two commits is decided by a look-up: each publication has a number, and the target keeps the
+number of the last one with its rows.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ class Output(NamedTuple):
     :param batch_id: what the rows have as `_batch_id`
     :param group_id: the group that the batch is of
     :param ranges: that it reads
-    :param series: the name of the publications that this one follows; nobody else's publications have it. A load of a group has the
-        name of its group, anything else a name of its own
+    :param series: the name of the publications that this one follows; nobody else's publications have it. A load of a
+        group has the name of its group, anything else a name of its own
     :param attempt: the name of the attempt that staged it, for the names of files; no other attempt has it
     """
 
@@ -50,7 +52,9 @@ class Output(NamedTuple):
 
 
 class Target(Protocol):
-    """The target of a sink in one transaction, as `Sink.open` yields it. A class that inherits from it is one target, and not several."""
+    """The target of a sink in one transaction, as `Sink.open` yields it. A class that inherits from it is one target,
+    and not several.
+    """
 
     @property
     def written(self) -> Mapping[str, BranchOutput]:
@@ -59,7 +63,9 @@ class Target(Protocol):
 
     @property
     def removed(self) -> Mapping[tuple[int, str], int]:
-        """How many rows `remove` removed of each batch from each of several targets, by their names; empty where there is one."""
+        """How many rows `remove` removed of each batch from each of several targets, by their names; empty where there
+        is one.
+        """
         return {}
 
     def add_columns(self, columns: pa.Schema) -> list[str]:
@@ -73,16 +79,16 @@ class Target(Protocol):
     def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
         """Delete the rows of replaced offsets.
 
-        :raises ConfigurationError: the target, or a row, does not say where it is from, or of which time: some rows would be
-            duplicated
+        :raises ConfigurationError: the target, or a row, does not say where it is from, or of which time: some rows
+            would be duplicated
         """
 
     def write(self, rows: StagedRows) -> int:
         """Write rows.
 
-        Rows come in chunks. A row that the target refuses for one of its values goes to the chunk's `refuse`, and is left out: it
-        becomes a dead letter, or `refuse` raises. A row that is refused for any other reason is the chunk's `error`. Where the
-        tasks of Spark wrote final files, the target gets these.
+        Rows come in chunks. A row that the target refuses for one of its values goes to the chunk's `refuse`, and is
+        left out: it becomes a dead letter, or `refuse` raises. A row that is refused for any other reason is the
+        chunk's `error`. Where the tasks of Spark wrote final files, the target gets these.
 
         :return: the number of rows written
         :raises TargetError: the target does not fit the rows
@@ -95,8 +101,8 @@ class Target(Protocol):
 class Sink(Protocol):
     """A target that takes the rows of a batch within the transaction that moves the positions.
 
-    A sink is plain data, and pickled with the DAG. Its methods get the connection, or the engine, of the database that holds
-    the positions.
+    A sink is plain data, and pickled with the DAG. Its methods get the connection, or the engine, of the database that
+    holds the positions.
     """
 
     @property
@@ -112,9 +118,11 @@ class Sink(Protocol):
         """Whether a record that is written again replaces its row, so that it is never duplicated."""
 
     def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
-        """Check, before Spark starts and before the commit, that rows can be written; create the target where it is missing.
+        """Check, before Spark starts and before the commit, that rows can be written; create the target where it is
+        missing.
 
-        Called when a load begins, and before its first commit; of a sink that commits elsewhere, or has files, before each.
+        Called when a load begins, and before its first commit; of a sink that commits elsewhere, or has files, before
+        each.
 
         :param columns: the columns of the rows, or None where a transform decides them
         :param may_grow: whether columns that the target lacks are added by the commit
@@ -130,7 +138,8 @@ class Sink(Protocol):
 
         :param batches: the state table `offset_batches`
         :param batch_id: the batch that is about to be written
-        :raises OlderLedgerError: the target holds rows of this batch, or of a later one that the state tables do not know
+        :raises OlderLedgerError: the target holds rows of this batch, or of a later one that the state tables do not
+            know
         """
 
     def writer(self, engine: Engine, columns: pa.Schema | None, output: Output) -> RowWriter:
@@ -143,8 +152,8 @@ class Sink(Protocol):
     def open(self, conn: Connection, output: Output) -> AbstractContextManager[Target]:
         """Open the target within the transaction of a commit or of a rewind, which may be repeated.
 
-        What the block does to the target is committed with the transaction, or elsewhere at the end of the block. Where the block
-        raises, nothing of it is.
+        What the block does to the target is committed with the transaction, or elsewhere at the end of the block. Where
+        the block raises, nothing of it is.
         """
 
     def rows(self, conn: Connection) -> TargetRows:
@@ -155,9 +164,10 @@ class Sink(Protocol):
 class ElsewhereSink(Sink, Protocol):
     """A sink that commits elsewhere than in the database of the positions: first there, then here.
 
-    Before the block of `open`, the state tables say that the batch is being published. At the end of the block one commit does all of
-    it, and stores the number of the batch as that of the last publication of its series: a block for a batch that is published
-    already does nothing, and its methods return what they returned then. It fails where somebody else committed since it began.
+    Before the block of `open`, the state tables say that the batch is being published. At the end of the block one
+    commit does all of it, and stores the number of the batch as that of the last publication of its series: a block for
+    a batch that is published already does nothing, and its methods return what they returned then. It fails where
+    somebody else committed since it began.
     """
 
     def is_published(self, engine: Engine, output: Output) -> bool:
@@ -180,7 +190,9 @@ class ElsewhereSink(Sink, Protocol):
 
 @runtime_checkable
 class FileSink(Sink, Protocol):
-    """A sink whose files Spark's tasks write. What they write and no commit names stays in the storage until it is removed."""
+    """A sink whose files Spark's tasks write. What they write and no commit names stays in the storage until it is
+    removed.
+    """
 
     def remove_left_files(self, engine: Engine, batch_id: int, before: datetime) -> int:
         """Remove what attempts to stage a batch left: files that are theirs by their names, and that no snapshot names.

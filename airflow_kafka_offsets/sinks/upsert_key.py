@@ -23,11 +23,13 @@ def check_names(key: Sequence[str], columns: pa.Schema | None) -> None:
         return
     if unknown := [name for name in key if name not in columns.names]:
         raise ConfigurationError(
-            f"upsert_key names {quoted_names(unknown)}, which the rows do not hold; they hold {quoted_names(columns.names)}"
+            f"upsert_key names {quoted_names(unknown)}, which the rows do not hold; they hold "
+            f"{quoted_names(columns.names)}"
         )
     if dropped := [name for name in RECORD if name not in columns.names]:
         raise TargetError(
-            f"The transform drops {quoted_names(dropped)}: which row of a key is the newest could not be known. Keep these "
+            f"The transform drops {quoted_names(dropped)}: which row of a key is the newest could not be known. Keep "
+            "these "
             "columns, or append, without upsert_key"
         )
 

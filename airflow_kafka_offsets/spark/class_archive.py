@@ -1,7 +1,9 @@
-"""An archive of the classes that Spark's driver loads: a JVM that finds them there need not read, check and link each of them.
+"""An archive of the classes that Spark's driver loads: a JVM that finds them there need not read, check and link each
+of them.
 
-Java calls it class data sharing (https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html). A JVM takes no archive of another Java or
-of other jars, and goes on without it. To write one, a JVM has to be started for that: some options keep it from starting then.
+Java calls it class data sharing (https://docs.oracle.com/en/java/javase/17/vm/class-data-sharing.html). A JVM takes no
+archive of another Java or of other jars, and goes on without it. To write one, a JVM has to be started for that: some
+options keep it from starting then.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ class ClassArchive:
         self._with_sql = with_sql
 
     def java_options(self) -> str:
-        """Return the options of a JVM that reads the archive; "" where there is none, or others could have written it."""
+        """Return the options of a JVM that reads the archive; "" where there is none, or others could have written
+        it.
+        """
         # Options end at spaces.
         if re.search(r"""[\s"'\\]""", str(self.path)) or not _is_trusted(self.path):
             return ""

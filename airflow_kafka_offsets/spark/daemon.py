@@ -1,7 +1,7 @@
 """The daemon that forks Spark's Python workers on a master `local[…]`, named by `spark.python.daemon.module`.
 
-PySpark's own daemon imports the code of workers only after it has forked one, in every one of them. This daemon imports it once. It imports
-nothing that starts threads, such as pyarrow: a fork has only the thread that forks.
+PySpark's own daemon imports the code of workers only after it has forked one, in every one of them. This daemon imports
+it once. It imports nothing that starts threads, such as pyarrow: a fork has only the thread that forks.
 """
 
 from __future__ import annotations

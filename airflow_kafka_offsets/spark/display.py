@@ -1,7 +1,7 @@
 """How a running batch is shown: as lines, or as a bar where somebody looks at a terminal or a notebook.
 
-A submitted application cannot know who looks. It prints lines with a mark, by which the task that submitted it knows them among
-Spark's own (`hooks.spark_log`).
+A submitted application cannot know who looks. It prints lines with a mark, by which the task that submitted it knows
+them among Spark's own (`hooks.spark_log`).
 """
 
 from __future__ import annotations

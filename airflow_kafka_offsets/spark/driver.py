@@ -38,7 +38,8 @@ def run(spark: SparkSession, job: StageJob, display: Display, *, shared: bool = 
     Only DataFrames are used, so that any session will do, also one of Spark Connect.
 
     :param shared: whether other code runs in the session's Python workers, too, which may need pandas
-    :raises TransformError: the transform cannot be imported, raised, did not return a DataFrame, or did not read all records
+    :raises TransformError: the transform cannot be imported, raised, did not return a DataFrame, or did not read all
+        records
     :raises TargetError: the columns of the transform do not fit the target; no record was read
     """
     job = split_config(job)
@@ -102,8 +103,8 @@ def stage_here(job: StageJob) -> Manifest:
 def write_manifest(
     job: StageJob, staging: StagingDirectory, files: tuple[StagedFile, ...], notes: SliceNotes | None = None
 ) -> Manifest:
-    """Write the manifest: from then on the batch can be committed. It has what reading each slice showed, also of slices that Spark
-    did not need to read.
+    """Write the manifest: from then on the batch can be committed. It has what reading each slice showed, also of
+    slices that Spark did not need to read.
 
     :param files: those of the accepted task attempts
     :param notes: those of the directory, if some are read already
@@ -113,16 +114,19 @@ def write_manifest(
     unread = [slice_ for slice_ in job.slices if slice_.index not in found.finished]
     if unread and found.started and job.dataframe_transform is not None:
         raise TransformError(
-            f"Transform {job.dataframe_transform.name!r} stops reading early (limit, head, take): {unread[0].topic}[{unread[0].partition}] "
-            f"{unread[0].start}..{unread[0].end} was not read, or not to its end. The positions would move over records that "
+            f"Transform {job.dataframe_transform.name!r} stops reading early (limit, head, take): "
+            f"{unread[0].topic}[{unread[0].partition}] "
+            f"{unread[0].start}..{unread[0].end} was not read, or not to its end. The positions would move over "
+            "records that "
             "were never read; choose rows by a condition instead."
         )
     if unread and job.dataframe_transform is None:
         raise StagingError(
-            f"{len(unread)} of {count(len(job.slices), 'slice')} {'was' if len(unread) == 1 else 'were'} not read, although all tasks succeeded"
+            f"{len(unread)} of {count(len(job.slices), 'slice')} {'was' if len(unread) == 1 else 'were'} not read, "
+            "although all tasks succeeded"
         )
-    # Spark skips reading altogether where the result does not depend on it: a condition that is always false, or a join with an
-    # empty table.
+    # Spark skips reading altogether where the result does not depend on it: a condition that is always false, or a join
+    # with an empty table.
     reads = tuple(
         found.finished.get(slice_.index)
         or SliceRead(slice_.index, slice_.topic, slice_.partition, slice_.start, slice_.end, None)

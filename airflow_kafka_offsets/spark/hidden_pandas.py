@@ -1,4 +1,6 @@
-"""Hide pandas from processes that do not need it: PySpark and pyarrow, which import it if they find it, take most of a second for that."""
+"""Hide pandas from processes that do not need it: PySpark and pyarrow, which import it if they find it, take most of a
+second for that.
+"""
 
 from __future__ import annotations
 

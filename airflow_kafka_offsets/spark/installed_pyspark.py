@@ -1,7 +1,7 @@
 """Import PySpark from the installed package rather than from an archive of its sources.
 
-Spark puts `pyspark.zip` and py4j's archive before everything else, in the driver and in Python workers. Python keeps no bytecode of what it
-imports from an archive: each process would compile PySpark, which takes half a second and more.
+Spark puts `pyspark.zip` and py4j's archive before everything else, in the driver and in Python workers. Python keeps no
+bytecode of what it imports from an archive: each process would compile PySpark, which takes half a second and more.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from pathlib import Path
 
 
 def prefer_installed_pyspark() -> None:
-    """Remove Spark's archives from the path where Spark's home is an installed package that Python finds: it has the same PySpark."""
+    """Remove Spark's archives from the path where Spark's home is an installed package that Python finds: it has the
+    same PySpark.
+    """
     for entry in list(sys.path):
         archive = Path(entry)
         if archive.suffix != ".zip" or archive.parts[-4:-1] != ("pyspark", "python", "lib"):

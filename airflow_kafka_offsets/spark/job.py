@@ -1,4 +1,6 @@
-"""The job of the Spark application, and its form as JSON. What the application leaves behind is in `staging.directory`."""
+"""The job of the Spark application, and its form as JSON. What the application leaves behind is in
+`staging.directory`.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ from airflow_kafka_offsets.writers.row_writer import RowWriter
 class StageJob:
     """One attempt to stage a batch.
 
-    :param kafka_config: librdkafka configuration; holds secrets, and reaches the driver over the `job_socket`, and executors as
-        `split_config` says
+    :param kafka_config: librdkafka configuration; holds secrets, and reaches the driver over the `job_socket`, and
+        executors as `split_config` says
     :param connections: those that the format names, and the storage of the sink; they hold secrets, too
     :param columns: of a decoded row
     :param transform: what `Transform.prepared` returned, or None
@@ -37,8 +39,8 @@ class StageJob:
     :param task_offsets: slices of no more offsets than this share a Spark task
     :param on_bad_record: `fail`, or `dead_letter` for a record that cannot be decoded
     :param max_dead_letters: of the whole batch, so no slice needs more; None for any number
-    :param span_ms: milliseconds since 1970 in UTC: only records at or after the first, and before the second unless it is None, are
-        taken; None takes all
+    :param span_ms: milliseconds since 1970 in UTC: only records at or after the first, and before the second unless it
+        is None, are taken; None takes all
     :param max_record_bytes: of a record's key, value and headers; a larger record is a bad one
     :param records_are_staged: whether the records are in the staging directory, and not in Kafka
     :param idle_timeout: seconds after which a read fails that yields no record and does not reach the end of the log
@@ -129,8 +131,9 @@ class Launcher(Protocol):
     def __call__(self, job: StageJob) -> None:
         """Stage a job, and raise an exception if that fails.
 
-        The first call may start an application, which later calls use. It may come from another thread than the one that calls
-        `cancel` or `close`. An error that the application left in the staging directory takes precedence over the exception.
+        The first call may start an application, which later calls use. It may come from another thread than the one
+        that calls `cancel` or `close`. An error that the application left in the staging directory takes precedence
+        over the exception.
         """
 
     def cancel(self) -> None:

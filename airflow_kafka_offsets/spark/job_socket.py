@@ -1,8 +1,9 @@
-"""The socket over which a submitted application gets its jobs, and what is secret: no file, argument or variable holds it.
+"""The socket over which a submitted application gets its jobs, and what is secret: no file, argument or variable holds
+it.
 
-The launcher listens, in a directory that only its owner can enter, and sends lines of JSON: Spark properties, then jobs. The
-application answers each job when it begins, and when it ends. It ends when the launcher closes the socket, and at once where that happens while a job runs: the launcher
-was killed, and nobody would commit what is staged.
+The launcher listens, in a directory that only its owner can enter, and sends lines of JSON: Spark properties, then
+jobs. The application answers each job when it begins, and when it ends. It ends when the launcher closes the socket,
+and at once where that happens while a job runs: the launcher was killed, and nobody would commit what is staged.
 """
 
 from __future__ import annotations

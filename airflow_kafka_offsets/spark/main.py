@@ -1,11 +1,14 @@
-"""The entry point of a submitted application, which `package` writes the file for, and tricks that make it start and end sooner.
+"""The entry point of a submitted application, which `package` writes the file for, and tricks that make it start and
+end sooner.
 
-Without any of these the same rows would be staged, later. They matter for small batches, which take a few seconds (docs/speed.md).
+Without any of these the same rows would be staged, later. They matter for small batches, which take a few seconds
+(docs/speed.md).
 
-* Without a transform of DataFrames no SQL session is started: an RDD needs no query plan, and its Python workers do not use pandas.
+* Without a transform of DataFrames no SQL session is started: an RDD needs no query plan, and its Python workers do not
+  use pandas.
 * With one, what reads and writes runs in Python workers that do not use pandas either (`own_workers`).
-* pandas takes most of a second to import. PySpark imports it before its first call into the JVM, and pyarrow when it creates its
-  first value, only to know the types of pandas. They go on without it if it seems not to be installed.
+* pandas takes most of a second to import. PySpark imports it before its first call into the JVM, and pyarrow when it
+  creates its first value, only to know the types of pandas. They go on without it if it seems not to be installed.
 * The JVM compiles with its quick compiler only, and finds its classes in an archive (`class_archive`).
 * PySpark is imported with its bytecode (`installed_pyspark`), and once for all Python workers (`daemon`).
 * A session is not stopped. The JVM stops it when the process ends; PySpark's own way waits for up to a second.
@@ -40,7 +43,8 @@ if TYPE_CHECKING:
 
 _QUICK_COMPILER = "-XX:TieredStopAtLevel=1"
 
-# Up to so many rows, optimizing the code of a transform takes longer than it saves; with three times as many it breaks even.
+# Up to so many rows, optimizing the code of a transform takes longer than it saves; with three times as many it breaks
+# even.
 _FEW_ROWS = 1_000_000
 
 
@@ -95,14 +99,15 @@ def _stage(application: Application, job: StageJob, display: Display) -> Answer:
 def failure(batch_id: int, error: Exception, transform: DataFrameTransform | None = None) -> KafkaOffsetsError:
     """Return the error for an exception that Spark raised, with the line of its text that names the cause.
 
-    :return: a ConfigurationError where Spark's Python lacks a module that a task needs, a TransformError where the code of a UDF of
-        the transform raised, else a StagingError
+    :return: a ConfigurationError where Spark's Python lacks a module that a task needs, a TransformError where the code
+        of a UDF of the transform raised, else a StagingError
     """
     text = str(error)
     missing = re.search(r"No module named '([\w.]+)'", text)
     if missing:
         return ConfigurationError(
-            f"Spark's Python has no module {missing[1]!r}: install pyarrow, confluent-kafka and what the format or the transform "
+            f"Spark's Python has no module {missing[1]!r}: install pyarrow, confluent-kafka and what the format or the "
+            "transform "
             "imports where the executors run, or set spark.pyspark.python to a Python that has them"
         )
     if transform is not None and (users := from_text(f"Transform {transform.name!r}", text)) is not None:

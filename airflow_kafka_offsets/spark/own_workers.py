@@ -1,4 +1,6 @@
-"""Python workers in which nothing but this package runs: they do without pandas, whatever functions of the user need."""
+"""Python workers in which nothing but this package runs: they do without pandas, whatever functions of the user
+need.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-# Spark has workers for each environment that functions have, and never mixes them. A function has that of its context at the time at
-# which it is given to a DataFrame.
+# Spark has workers for each environment that functions have, and never mixes them. A function has that of its context
+# at the time at which it is given to a DataFrame.
 _NAME = "KAFKA_OFFSETS_WORKERS"
 
 ArrowFunction = Callable[["Iterator[pa.RecordBatch]"], "Iterator[pa.RecordBatch]"]

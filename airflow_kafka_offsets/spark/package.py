@@ -1,4 +1,6 @@
-"""Write the files that are submitted: this package, and the application that calls `main`. Jobs come over the `job_socket`."""
+"""Write the files that are submitted: this package, and the application that calls `main`. Jobs come over the
+`job_socket`.
+"""
 
 from __future__ import annotations
 
@@ -45,9 +47,10 @@ def write_application(directory: Path) -> tuple[Path, Path]:
 def write_package(path: Path) -> Path:
     """Write this package as an archive that Python can import from.
 
-    The archive holds the whole package, although executors import only its Spark part. On the driver the archive comes before the
-    installed package, and half of it would hide the other half from a transform that imports it. Python keeps no bytecode of what it
-    imports from an archive, and would compile it in every process: so the archive has the bytecode of the installed package.
+    The archive holds the whole package, although executors import only its Spark part. On the driver the archive comes
+    before the installed package, and half of it would hide the other half from a transform that imports it. Python
+    keeps no bytecode of what it imports from an archive, and would compile it in every process: so the archive has the
+    bytecode of the installed package.
     """
     root = Path(__file__).resolve().parent.parent
     with zipfile.ZipFile(path, "w") as archive:

@@ -1,8 +1,8 @@
-"""Which Spark properties hold secrets, which go to the application over the `job_socket`, never on a command line; and whether
-properties protect what Spark's processes send to each other.
+"""Which Spark properties hold secrets, which go to the application over the `job_socket`, never on a command line; and
+whether properties protect what Spark's processes send to each other.
 
-Spark hides in its own logs and event logs what `spark.redaction.regex` names; `REDACTION` names the same as this module. DAG files
-import it: it must stay light.
+Spark hides in its own logs and event logs what `spark.redaction.regex` names; `REDACTION` names the same as this
+module. DAG files import it: it must stay light.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def split_secrets(conf: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, st
 
 
 def refuse_literal_secrets(conf: object) -> None:
-    """Refuse a secret that is written in a DAG file: Airflow serializes it with the DAG, and shows it in its web interface.
+    """Refuse a secret that is written in a DAG file: Airflow serializes it with the DAG, and shows it in its web
+    interface.
 
     :param conf: the parameter `spark_conf`, before it is rendered
     :raises ConfigurationError: names the property, not its value
@@ -36,13 +37,15 @@ def refuse_literal_secrets(conf: object) -> None:
     for name, value in conf.items():
         if _is_secret(str(name)) and isinstance(value, str) and "{{" not in value:
             raise ConfigurationError(
-                f"spark_conf[{name!r}] holds a secret, and everybody who may see the DAG could read it. Take it from a connection, as "
+                f"spark_conf[{name!r}] holds a secret, and everybody who may see the DAG could read it. Take it from a "
+                "connection, as "
                 "in '{{ conn.lake.password }}': it then reaches Spark over a socket that only its owner can reach"
             )
 
 
 def weakness(master: str, properties: Mapping[str, Any]) -> str | None:
-    """Return what a cluster lacks to protect what the driver sends to executors, as a sentence; None where it lacks nothing.
+    """Return what a cluster lacks to protect what the driver sends to executors, as a sentence; None where it lacks
+    nothing.
 
     These are Spark's properties, the code of tasks, and rows: https://spark.apache.org/docs/latest/security.html
     """
@@ -57,7 +60,8 @@ def weakness(master: str, properties: Mapping[str, Any]) -> str | None:
     if not lacking:
         return None
     return (
-        f"What the driver and the executors of {master} send to each other is unprotected, secrets of spark_conf among it: set "
+        f"What the driver and the executors of {master} send to each other is unprotected, secrets of spark_conf among "
+        "it: set "
         f"{' and '.join(lacking)} to true in spark-defaults.conf, here and on the workers"
     )
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# Contexts and sessions of Spark Connect whose executors have this package. Without this, each batch would send it again.
+# Contexts and sessions of Spark Connect whose executors have this package. Without this, each batch would send it
+# again.
 _with_package: WeakSet[SparkContext | SparkSession] = WeakSet()
 
 _INTERRUPT_SECONDS = 0.2
@@ -45,7 +46,9 @@ class SessionLauncher:
         self._running: _Running | None = None
 
     def check(self, staging_dir: str | None) -> None:
-        """Check nothing: the session is running, and only its owner knows whether its executors share a directory with this process."""
+        """Check nothing: the session is running, and only its owner knows whether its executors share a directory with
+        this process.
+        """
 
     def __call__(self, job: StageJob) -> None:
         """Send this package to the executors of the session, and stage a batch in it."""
@@ -116,7 +119,9 @@ class _Running:
 
 
 def _make_active(spark: SparkSession) -> None:
-    """Make a session the active one of this thread: a transform may ask for it, and a thread that stages ahead does not inherit it."""
+    """Make a session the active one of this thread: a transform may ask for it, and a thread that stages ahead does not
+    inherit it.
+    """
     kind = type(spark)
     if kind.getActiveSession() is not None:
         return
@@ -147,7 +152,9 @@ def _send_package(spark: SparkSession) -> None:
 
 @cache
 def _archive() -> Path:
-    """Return this process's archive. It is kept until the process ends: Spark fetches it whenever an executor starts."""
+    """Return this process's archive. It is kept until the process ends: Spark fetches it whenever an executor
+    starts.
+    """
     directory = tempfile.mkdtemp(prefix="kafka-offsets-")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return write_package(Path(directory) / "airflow_kafka_offsets.zip")

@@ -1,11 +1,11 @@
-"""The notes that the readers of slices leave in the staging directory, and what the driver makes of them: progress, shown while
-Spark works.
+"""The notes that the readers of slices leave in the staging directory, and what the driver makes of them: progress,
+shown while Spark works.
 
-`progress-N.json` exists from the moment that slice N is started, and is overwritten while the slice is read. Each evaluation that
-reads slice N to its end writes a `slice-N-*.json`.
+`progress-N.json` exists from the moment that slice N is started, and is overwritten while the slice is read. Each
+evaluation that reads slice N to its end writes a `slice-N-*.json`.
 
-The notes are not part of the rows: with a transform between reading and writing, Spark may evaluate the reader more than once, or
-drop all rows.
+The notes are not part of the rows: with a transform between reading and writing, Spark may evaluate the reader more
+than once, or drop all rows.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class SliceReport:
         self._interval = interval
         self._next_note = time.monotonic() + interval
         self._read = SliceRead(slice_.index, slice_.topic, slice_.partition, slice_.start, slice_.end, 0)
-        # From here on the slice is started: a slice that is started and not finished is one that a transform stopped reading.
+        # From here on the slice is started: a slice that is started and not finished is one that a transform stopped
+        # reading.
         write_progress(staging, self._read)
 
     def add(self, records: pa.RecordBatch, dead_letters: int) -> None:
@@ -102,7 +103,9 @@ class SlicesFound(NamedTuple):
 
 
 class SliceNotes:
-    """The notes in a staging directory. The note of a finished slice is read once, however often the directory is listed."""
+    """The notes in a staging directory. The note of a finished slice is read once, however often the directory is
+    listed.
+    """
 
     def __init__(self, staging: StagingDirectory) -> None:
         self._staging = staging

@@ -31,7 +31,8 @@ _CLOCK = re.compile(r"\bcurrent_(?:date|timestamp|time)\b|\bnow\(", re.IGNORECAS
 def advice(rows: DataFrame, name: str) -> str | None:
     """Return the line of the log for a transform that `Sql` could do; None for another one.
 
-    :param rows: the files that are written of what the transform returned. Spark plans them once, for this and for the job
+    :param rows: the files that are written of what the transform returned. Spark plans them once, for this and for the
+        job
     :param name: of the transform
     """
     text = io.StringIO()
@@ -41,7 +42,8 @@ def advice(rows: DataFrame, name: str) -> str | None:
     if not is_simple(text.getvalue()):
         return None
     return (
-        f"Transform {name!r} is one that Sql(…) can do: it only selects, computes and filters. Sql does so in the pass that decodes the "
+        f"Transform {name!r} is one that Sql(…) can do: it only selects, computes and filters. Sql does so in the pass "
+        "that decodes the "
         "records, in a fraction of the time; the rows of a DataFrame go through the JVM and back"
     )
 

@@ -1,7 +1,8 @@
 """Kafka's configuration on its way to the executors: in two halves, either of which is random bytes without the other.
 
-One half is a file in the staging directory. The other is in the code that Spark sends to the executors, which Spark neither
-authenticates nor encrypts by default: who reads that has no secret. `main` gets the configuration over the `job_socket`.
+One half is a file in the staging directory. The other is in the code that Spark sends to the executors, which Spark
+neither authenticates nor encrypts by default: who reads that has no secret. `main` gets the configuration over the
+`job_socket`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from airflow_kafka_offsets.staging.directory import StagingDirectory
 
 FILE, CONNECTIONS_FILE = "kafka-config", "connections"
 
-# The digest of the file is sent with the other half. Without random bytes before it, a guess at the configuration could be proved.
+# The digest of the file is sent with the other half. Without random bytes before it, a guess at the configuration could
+# be proved.
 _SALT_BYTES = 32
 
 
@@ -53,7 +55,9 @@ class SplitConfig(Mapping[str, Any]):
 
 
 def split_config(job: StageJob) -> StageJob:
-    """Return the job as it is sent to the executors, without Kafka's configuration and connections; write the files that they need."""
+    """Return the job as it is sent to the executors, without Kafka's configuration and connections; write the files
+    that they need.
+    """
     functions = {name: value for name, value in job.kafka_config.items() if callable(value)}
     values = {name: value for name, value in job.kafka_config.items() if name not in functions}
     kafka_config = _split(job.staging_uri, FILE, values, functions)

@@ -1,6 +1,7 @@
 """Arrow files in a staging directory: written with a digest of their bytes, and proved by it before they are read.
 
-A file that is not as it was written is never opened as Arrow, whose reader trusts the lengths and offsets that a file states.
+A file that is not as it was written is never opened as Arrow, whose reader trusts the lengths and offsets that a file
+states.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The rows of several targets in one record batch, which a batch of a fan-out is until it is written: a column of structs for each.
+"""The rows of several targets in one record batch, which a batch of a fan-out is until it is written: a column of
+structs for each.
 
 A branch with fewer rows than another one is filled up with nulls at its end.
 """

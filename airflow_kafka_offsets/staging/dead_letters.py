@@ -39,17 +39,18 @@ SCHEMA = pa.schema(
 )
 """The columns of dead letters.
 
-`headers` is JSON: a list of [key, value], with values in base64 or null. It is null where a record has no headers, and where the
-key of a header is not UTF-8. `error_class` is the part of the record that is bad (`formats.record_format.BadRecord`), or target.
-`schema_id` is that at the beginning of the value, where the format has a registry.
+`headers` is JSON: a list of [key, value], with values in base64 or null. It is null where a record has no headers, and
+where the key of a header is not UTF-8. `error_class` is the part of the record that is bad
+(`formats.record_format.BadRecord`), or target. `schema_id` is that at the beginning of the value, where the format has
+a registry.
 """
 
 
 class DeadLetterFile(ExitStack):
     """Writes the dead letters of one evaluation of a slice, into a file that is created with the first of them.
 
-    The file is complete when the context is left. Each evaluation has a file of its own: if Spark reads a slice twice, the note of
-    the slice names the file that counts.
+    The file is complete when the context is left. Each evaluation has a file of its own: if Spark reads a slice twice,
+    the note of the slice names the file that counts.
 
     :param max_dead_letters: of the whole batch; None for any number
     :param with_schema_ids: whether values begin with the id of a schema
@@ -112,8 +113,10 @@ def too_many(problem: str, most: int, topic: str, partition: int, offset: int, r
     :param offset: of one of these records
     """
     return DeadLetterError(
-        f"{problem}, and max_dead_letters allows {most:,} in this batch; one is at topic {topic!r} partition {partition} "
-        f"offset {offset}: {reason}. Nothing of this batch was written and no position moved; correct the declared columns, or "
+        f"{problem}, and max_dead_letters allows {most:,} in this batch; one is at topic {topic!r} partition "
+        f"{partition} "
+        f"offset {offset}: {reason}. Nothing of this batch was written and no position moved; correct the declared "
+        "columns, or "
         "allow more dead letters, and run the task again."
     )
 

@@ -1,4 +1,6 @@
-"""The manifest: which files of a staging directory count, how large they are, and their digests. Nothing here does I/O."""
+"""The manifest: which files of a staging directory count, how large they are, and their digests. Nothing here does
+I/O.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ class StagedFile:
     :param name: in the staging directory; of a final file, its address
     :param rows: in the file: rows, or dead letters
     :param sha256: of its bytes, as they were written; empty for a final file
-    :param data: what a sink needs to know of a final file to commit it, as the sink's writer wrote it; empty for a file in the
-        staging directory
+    :param data: what a sink needs to know of a final file to commit it, as the sink's writer wrote it; empty for a file
+        in the staging directory
     :param branch: of a fan-out, the number of the branch whose rows it holds
     """
 
@@ -42,8 +44,8 @@ class StagedFile:
 class SliceRead:
     """What reading a slice to its end showed.
 
-    :param records: number of records, dead letters included; None if the slice was not read, because the transform's result
-        does not depend on it
+    :param records: number of records, dead letters included; None if the slice was not read, because the transform's
+        result does not depend on it
     :param first_timestamp_ms: timestamp of the oldest record, None if no record has one
     :param last_timestamp_ms: timestamp of the newest record, None if no record has one
     :param bytes: size of keys and values, as read
@@ -118,7 +120,8 @@ class Manifest:
     def from_json(cls, text: str) -> Manifest:
         """Return the manifest of a text that `to_json` wrote.
 
-        :raises ValueError: the text is incomplete or was altered; a text of another kind also raises KeyError or TypeError
+        :raises ValueError: the text is incomplete or was altered; a text of another kind also raises KeyError or
+            TypeError
         """
         plain = json.loads(text)
         expected = plain["sha256"]

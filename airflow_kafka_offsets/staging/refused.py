@@ -1,6 +1,7 @@
 """The records whose rows the target refuses: made dead letters, or an error, within the commit's transaction.
 
-A database refuses them there. Where Spark's tasks write the files of the target, they find them and stage these rows (`REASON`).
+A database refuses them there. Where Spark's tasks write the files of the target, they find them and stage these rows
+(`REASON`).
 """
 
 from __future__ import annotations

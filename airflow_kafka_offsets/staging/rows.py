@@ -89,7 +89,8 @@ class StagedRows:
 
         :param columns: the columns to write, with the types in which the writer wants them
         :param at_least: the number of rows of a chunk, but for the last one, and for one of very large rows
-        :raises RecordError: a value is outside the range of its column, and refused records are no dead letters; names the record
+        :raises RecordError: a value is outside the range of its column, and refused records are no dead letters; names
+            the record
         """
         self.left_out = 0
         cast: list[pa.RecordBatch] = []
@@ -232,7 +233,8 @@ def are_of(batch: pa.RecordBatch, records: Collection[Record]) -> pa.Array:
     """
     if not set(RECORD) <= set(batch.schema.names):
         raise TargetError(
-            "A record is refused, and rows that do not say which record they are of may be of it: have the transform keep the columns "
+            "A record is refused, and rows that do not say which record they are of may be of it: have the transform "
+            "keep the columns "
             f"{', '.join(RECORD)}"
         )
     offsets = pa.array(sorted({record.offset for record in records}), pa.int64())
@@ -242,7 +244,9 @@ def are_of(batch: pa.RecordBatch, records: Collection[Record]) -> pa.Array:
 
 
 def _fitting(values: pa.Array, column: pa.Field) -> tuple[pa.Array, dict[int, str]]:
-    """Return values in the type of a column, and why which of them do not fit. Where some do not, the values are of no use."""
+    """Return values in the type of a column, and why which of them do not fit. Where some do not, the values are of no
+    use.
+    """
     # Those of a transform; a format knows its own.
     if not pa.types.is_nested(values.type) and (late := out_of_years(values)):
         return values, dict.fromkeys(late, OUT_OF_YEARS)
@@ -275,7 +279,7 @@ def _fits(value: pa.Array, column: pa.Field) -> bool:
 def _repeated(number: int, count: int) -> pa.Array:
     """Return an array that holds a number `count` times.
 
-    The array is made from bytes: the first time that pyarrow converts a Python value in a process, it imports pandas to recognize its
-    types. That takes most of a second, here inside the transaction of the commit.
+    The array is made from bytes: the first time that pyarrow converts a Python value in a process, it imports pandas to
+    recognize its types. That takes most of a second, here inside the transaction of the commit.
     """
     return pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(array("q", [number]) * count)])

@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 class ArrowTransform(Templated):
     """A function from `pyarrow.RecordBatch` to `pyarrow.RecordBatch`.
 
-    It gets the declared columns and those that say which record a row came from. It may return fewer or more rows, and other columns;
-    all batches have the same ones. It is called once with an empty batch before anything is read.
+    It gets the declared columns and those that say which record a row came from. It may return fewer or more rows, and
+    other columns; all batches have the same ones. It is called once with an empty batch before anything is read.
 
     :param path: its import path, `package.module.function` (templated)
     :param modules: names of modules that travel to the executors beside the function's own (templated)
@@ -42,7 +42,8 @@ class ArrowTransform(Templated):
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or not isinstance(self.modules, list | tuple):
             raise ConfigurationError(
-                "ArrowTransform needs the import path of a function, 'package.module.function', and modules as a list of names; got "
+                "ArrowTransform needs the import path of a function, 'package.module.function', and modules as a list "
+                "of names; got "
                 f"{self.path!r} and modules={self.modules!r}"
             )
         object.__setattr__(self, "modules", tuple(self.modules))
@@ -75,7 +76,8 @@ class ArrowTransform(Templated):
             result = function(_empty(columns))
         except Exception as error:
             log.info(
-                "%s cannot be called with an empty batch (%s): the columns that it returns are checked with the first records",
+                "%s cannot be called with an empty batch (%s): the columns that it returns are checked with the first "
+                "records",
                 self._what,
                 type(error).__name__,
             )

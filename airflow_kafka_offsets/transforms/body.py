@@ -1,4 +1,6 @@
-"""The body of a task that is decorated with `@task.kafka_batch`: a function from DataFrame to DataFrame that travels by value."""
+"""The body of a task that is decorated with `@task.kafka_batch`: a function from DataFrame to DataFrame that travels by
+value.
+"""
 
 from __future__ import annotations
 

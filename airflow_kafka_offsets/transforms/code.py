@@ -52,7 +52,8 @@ def _import(module_name: str, what: str, raised_as: type[KafkaOffsetsError] = Tr
 
 
 def source_files(path: str) -> list[Path]:
-    """Return the files with the code of a function: of the module that defines it, and of the module that its path names.
+    """Return the files with the code of a function: of the module that defines it, and of the module that its path
+    names.
 
     :param path: its import path
     """
@@ -108,7 +109,8 @@ def to_text(what: str, function: Callable[..., Any], modules: Iterable[str]) -> 
             pickled = cloudpickle.dumps(function)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise TransformError(
-            f"{what} cannot be sent to Spark: {type(error).__name__}: {shortened(str(error))}. What it uses of its module travels "
+            f"{what} cannot be sent to Spark: {type(error).__name__}: {shortened(str(error))}. What it uses of its "
+            "module travels "
             "with it; create connections, locks and clients inside of the function"
         ) from None
     sent = pickle.dumps(({name: tuple(source) for name, source in sources.items()}, pickled))
@@ -138,12 +140,14 @@ def by_value(modules: Iterable[ModuleType]) -> Iterator[None]:
 def from_text(what: str, text: str) -> Callable[..., Any]:
     """Return the function that `to_text` converted, in another process.
 
-    :raises ConfigurationError: this Python, or its PySpark, is another one than the worker's, or a module is missing here
+    :raises ConfigurationError: this Python, or its PySpark, is another one than the worker's, or a module is missing
+        here
     """
     python, _, encoded = text.partition(":")
     if python != _PYTHON:
         raise ConfigurationError(
-            f"{what} was sent by the Airflow worker as code of Python {python}, and Spark runs Python {_PYTHON}: have both run the same"
+            f"{what} was sent by the Airflow worker as code of Python {python}, and Spark runs Python {_PYTHON}: have "
+            "both run the same"
         )
     try:
         # The worker wrote it, into the job that only its application gets, or into the code that Spark sends.
@@ -152,12 +156,14 @@ def from_text(what: str, text: str) -> Callable[..., Any]:
         function: Callable[..., Any] = pickle.loads(pickled)  # noqa: S301
     except ModuleNotFoundError as error:
         raise ConfigurationError(
-            f"{what}: Spark's Python has no module {error.name!r}: name it in modules=[…] to send it along, or install it where "
+            f"{what}: Spark's Python has no module {error.name!r}: name it in modules=[…] to send it along, or install "
+            "it where "
             "the executors run"
         ) from error
     except AttributeError as error:
         raise ConfigurationError(
-            f"{what} cannot be read by Spark: {error}. Have the worker and Spark run the same version of PySpark, and of what the "
+            f"{what} cannot be read by Spark: {error}. Have the worker and Spark run the same version of PySpark, and "
+            "of what the "
             "function imports"
         ) from error
     return function

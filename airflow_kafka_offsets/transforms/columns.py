@@ -14,7 +14,8 @@ from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
 from airflow_kafka_offsets.formats.spark_ddl import spark_type
 from airflow_kafka_offsets.staging.rows import TargetColumns
 
-# Types of Arrow that Spark does not have, and the type that holds all of their values. Of UINT64, values above 2^63 - 1 are errors.
+# Types of Arrow that Spark does not have, and the type that holds all of their values. Of UINT64, values above 2^63 - 1
+# are errors.
 _WIDER = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),

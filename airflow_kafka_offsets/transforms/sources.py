@@ -92,8 +92,8 @@ _IMPORTER = _Importer()
 def install(sources: Mapping[str, Source]) -> None:
     """Let modules be imported from their sources, from now on.
 
-    A process that can import them itself has done so, and keeps them. Spark uses a process for several loads: another source of a
-    module that came from here replaces it.
+    A process that can import them itself has done so, and keeps them. Spark uses a process for several loads: another
+    source of a module that came from here replaces it.
     """
     for name, source in sources.items():
         if _IMPORTER.sources.get(name) != source and getattr(sys.modules.get(name), "__loader__", None) is _IMPORTER:

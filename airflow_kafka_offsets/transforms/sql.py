@@ -40,8 +40,9 @@ _INTO = re.compile(r"to (?:value of |type )([A-Z]\w*(?:\([^()]*\))?)(?: type)?$"
 class Sql(Templated):
     """A SELECT from `records`: the declared columns, and those that say which record a row came from.
 
-    It is run over each batch of records by itself, so aggregates, DISTINCT, windows, ORDER BY, LIMIT, joins and subqueries are refused,
-    and so are functions such as `random()` and `now()`. The origin columns are kept without being selected. Needs the extra `sql`.
+    It is run over each batch of records by itself, so aggregates, DISTINCT, windows, ORDER BY, LIMIT, joins and
+    subqueries are refused, and so are functions such as `random()` and `now()`. The origin columns are kept without
+    being selected. Needs the extra `sql`.
 
     :param query: in the SQL of datafusion (templated)
     :param planned: the text that is run; added on the worker
@@ -73,7 +74,8 @@ class Sql(Templated):
     def prepared(self, columns: pa.Schema) -> Sql:
         if find_spec("datafusion") is None:
             raise ConfigurationError(
-                "Sql needs datafusion: install the extra 'airflow-kafka-offsets[sql]' on the worker, and datafusion where Spark's "
+                "Sql needs datafusion: install the extra 'airflow-kafka-offsets[sql]' on the worker, and datafusion "
+                "where Spark's "
                 "executors run"
             )
         from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS

@@ -1,4 +1,5 @@
-"""What a `Sql` may say: one SELECT from `records` that makes rows of each record by itself, and the same rows in each attempt.
+"""What a `Sql` may say: one SELECT from `records` that makes rows of each record by itself, and the same rows in each
+attempt.
 
 sqlglot reads the text. datafusion, which runs it, gets it as it is, but for the names of columns and of `records`.
 """
@@ -124,7 +125,8 @@ _PARTS = {
 def check(query: str) -> exp.Select:
     """Return the parsed text of a `Sql`.
 
-    :raises ConfigurationError: it needs more than one batch, is no SELECT from `records`, or would make other rows in a retry
+    :raises ConfigurationError: it needs more than one batch, is no SELECT from `records`, or would make other rows in a
+        retry
     """
     import sqlglot
     from sqlglot import exp

@@ -1,10 +1,11 @@
 """The protocols of transforms, and the table of the kinds that exist.
 
-A transform is plain data that a DAG author writes. `prepared` adds, on the worker and before Spark starts, what other processes need:
-code, and the columns of the result. There are two ways to run: a `BatchTransform` in the pass that decodes the records, a
-`DataFrameTransform` in a Spark session.
+A transform is plain data that a DAG author writes. `prepared` adds, on the worker and before Spark starts, what other
+processes need: code, and the columns of the result. There are two ways to run: a `BatchTransform` in the pass that
+decodes the records, a `DataFrameTransform` in a Spark session.
 
-To add a kind, write a module beside this one with a frozen dataclass that is one of these, and add a line to `TRANSFORMS`.
+To add a kind, write a module beside this one with a frozen dataclass that is one of these, and add a line to
+`TRANSFORMS`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ class Transform(Protocol):
         """The name in messages and in the history of batches."""
 
     def fingerprint(self) -> str:
-        """Return what decides which rows it makes, the code included. A batch with another fingerprint is staged again."""
+        """Return what decides which rows it makes, the code included. A batch with another fingerprint is staged
+        again.
+        """
 
     def prepared(self, columns: pa.Schema) -> Transform:
         """Return the transform with what Spark's processes need. Called on the worker, before anything is read.

@@ -12,7 +12,8 @@ from airflow_kafka_offsets.exceptions import TransformError
 
 _THIS_PACKAGE = str(Path(__file__).resolve().parent.parent)
 
-# What calls the user's code: this package, as it is installed or in the archive that travels, Spark, and what calls it back.
+# What calls the user's code: this package, as it is installed or in the archive that travels, Spark, and what calls it
+# back.
 _FOREIGN = re.compile(
     r"airflow_kafka_offsets\.zip|[/\\](pyspark|py4j|pyarrow|sqlalchemy)[/\\]|[/\\]py(spark|4j)[^/\\]*\.zip|^<frozen"
 )
@@ -42,7 +43,8 @@ def described(what: str, error: Exception, message: str | None = None) -> str:
 
 
 def from_text(what: str, text: str) -> TransformError | None:
-    """Return the error for an exception in the user's code that ran on an executor; None where none of the frames is the user's.
+    """Return the error for an exception in the user's code that ran on an executor; None where none of the frames is
+    the user's.
 
     :param text: Spark's, with the traceback of the Python worker
     """

@@ -1,7 +1,8 @@
 """Triggers that poll the lag of a group in the triggerer.
 
 A trigger is a `_LagTrigger`, whose fields are its parameters, with `run`, which iterates over `watch`.
-Another trigger is another such class. The thresholds are compared in `lag.thresholds`, the polls shared in `lag.shared_poll`.
+Another trigger is another such class. The thresholds are compared in `lag.thresholds`, the polls shared in
+`lag.shared_poll`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _polls: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str], Share
 def prepare(watched: LagWatch) -> tuple[StateTables, LagQuestion, Callable[[Callable[[], object]], SharedPoll]]:
     """Read the options, and import what a poll needs, which takes long and would block all triggers.
 
-    :return: the state tables, what is measured, and a function that makes a poll; it takes what is called when the poll ends
+    :return: the state tables, what is measured, and a function that makes a poll; it takes what is called when the poll
+        ends
     """
     from airflow_kafka_offsets.hooks.connections import database_engine, kafka_cluster
     from airflow_kafka_offsets.lag.shared_poll import SharedPoll, StateTables
@@ -82,14 +84,15 @@ class _LagTrigger(LagWatch, BaseTrigger):
 class KafkaLagTrigger(_LagTrigger):
     """Wait until the lag of a group meets thresholds, once: the trigger of a deferred `KafkaLagSensor`.
 
-    It waits while a cluster or a database is not available. The event has `met` and `report`, or `error` if waiting cannot
-    help.
+    It waits while a cluster or a database is not available. The event has `met` and `report`, or `error` if waiting
+    cannot help.
 
-    As for `KafkaLagSensor`: `group_id`, `topics`, `offsets_conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`, `require`,
-    `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `offsets_schema`, `offsets_prefix`, `kafka_conn_id`.
+    As for `KafkaLagSensor`: `group_id`, `topics`, `offsets_conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`,
+    `require`, `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `offsets_schema`, `offsets_prefix`,
+    `kafka_conn_id`.
 
-    :param first_poll: the earliest instant of the first poll. The sensor has polled before it defers, and Airflow fails a task
-        whose trigger fires before the executor has noticed that the task was deferred, which takes up to
+    :param first_poll: the earliest instant of the first poll. The sensor has polled before it defers, and Airflow fails
+        a task whose trigger fires before the executor has noticed that the task was deferred, which takes up to
         `[workers] min_heartbeat_interval`, 5 s
     :param poll_interval: from one poll to the next
     """
@@ -120,19 +123,19 @@ class KafkaLagTrigger(_LagTrigger):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class KafkaLagEventTrigger(_LagTrigger, BaseEventTrigger):
-    """Fire when the lag of a group meets thresholds: for an `AssetWatcher`, so that DAGs run when there is enough to load, when
-    records have waited for long enough, or before retention deletes them.
+    """Fire when the lag of a group meets thresholds: for an `AssetWatcher`, so that DAGs run when there is enough to
+    load, when records have waited for long enough, or before retention deletes them.
 
     It fires when the thresholds become met, again if they are still met after positions have moved, and again after
-    `rearm_after` if no position has moved. It does not fire while a run loads the group. The report in the event is a hint: a
-    load reads the positions itself.
+    `rearm_after` if no position has moved. It does not fire while a run loads the group. The report in the event is a
+    hint: a load reads the positions itself.
 
-    It never ends. It logs errors, such as a cluster or a database that is not available, and polls again after pauses that
-    grow up to five minutes. All triggers of a triggerer share one poll of each cluster.
+    It never ends. It logs errors, such as a cluster or a database that is not available, and polls again after pauses
+    that grow up to five minutes. All triggers of a triggerer share one poll of each cluster.
 
-    As for `KafkaLagSensor`: `group_id`, `topics`, `offsets_conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`, `require`,
-    `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `offsets_schema`, `offsets_prefix`, `kafka_conn_id`. Nothing is
-    templated.
+    As for `KafkaLagSensor`: `group_id`, `topics`, `offsets_conn_id`, `min_lag`, `max_lag`, `max_delay`, `min_headroom`,
+    `require`, `per_partition`, `allow_incomplete`, `start`, `isolation_level`, `offsets_schema`, `offsets_prefix`,
+    `kafka_conn_id`. Nothing is templated.
 
     :param rearm_after: after which time to fire again though no position has moved
     :param poll_interval: from one poll to the next

@@ -44,8 +44,8 @@ class Snapshot(NamedTuple):
 def batch_records(snapshot: Snapshot) -> Iterator[BatchRecord]:
     """Return every batch of a group with all that is stored of it, and every unknown batch that the target has rows of.
 
-    In the order of their ids; read as they are iterated. Batches that name the target by another name of the same table are
-    returned with the name of the snapshot.
+    In the order of their ids; read as they are iterated. Batches that name the target by another name of the same table
+    are returned with the name of the snapshot.
     """
     conn, tables, group_id, target, rows = snapshot
     if conn.dialect.name == "postgresql":

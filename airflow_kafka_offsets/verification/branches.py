@@ -22,7 +22,8 @@ def prove_branches(
 ) -> Findings:
     """Prove history and positions, and that each branch has as many rows of each batch as were written.
 
-    Of a branch without a transform, also that each row of a batch is of another offset: then none is missing, and none is there twice.
+    Of a branch without a transform, also that each row of a batch is of another offset: then none is missing, and none
+    is there twice.
 
     :return: the findings of one branch, with the rows and the violations of all
     """
@@ -62,7 +63,8 @@ class Branch:
         for counted in record.rows:
             if counted.topic_partition is not None and counted.distinct != counted.count:
                 text = (
-                    f"{counted.topic_partition}: table {self._name!r} holds {counted.count:,} rows of batch {record.batch_id}, but only "
+                    f"{counted.topic_partition}: table {self._name!r} holds {counted.count:,} rows of batch "
+                    f"{record.batch_id}, but only "
                     f"{counted.distinct:,} different offsets: records are duplicated"
                 )
                 yield Violation(text, counted.topic, counted.partition, counted.first, record.batch_id)

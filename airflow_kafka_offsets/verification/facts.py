@@ -21,8 +21,8 @@ class LoadedRange:
 
     :param records: dead letters among them; None where they were not all read
     :param replaced: the offsets whose earlier output the batch removed, or None
-    :param is_replaced: whether a later batch replaced the rows of all its offsets: none of them is there, also where the target
-        had lost them before
+    :param is_replaced: whether a later batch replaced the rows of all its offsets: none of them is there, also where
+        the target had lost them before
     """
 
     range: OffsetRange
@@ -55,7 +55,8 @@ class BatchRecord:
     :param row_count: the number of rows that it wrote, by the history
     :param takes_span: whether it took, and replaced, only the records of a span of time, and not all of its ranges
     :param replaced: what was removed of its output since, by partition
-    :param is_publishing: whether a target that commits elsewhere may have its rows: those of an abandoned batch are to be taken back
+    :param is_publishing: whether a target that commits elsewhere may have its rows: those of an abandoned batch are to
+        be taken back
     :param outputs: of several targets, the rows that it has in each of them by now
     :param after: later batches whose output it removed: a replay may be committed after them
     """
@@ -115,15 +116,16 @@ class Coverage:
 
     :param partitions: the number of partitions with a position
     :param batches: the number of committed batches
-    :param records: the number of records that these loaded, dead letters among them, as far as a transform let it be known
+    :param records: the number of records that these loaded, dead letters among them, as far as a transform let it be
+        known
     :param rows: the number of rows that they left in the target; where that could not be checked, as the history has it
     :param dead_letters: the number of dead-lettered records
     :param gaps: the number of offsets that were skipped by decision
     :param open_batch: the batch that is planned or staged, and proves nothing yet
     :param output_checked: False where the rows of the target do not say which batch they are of, and were not looked at
     :param reread: the number of records in Kafka that were compared with the target; None where Kafka was not read
-    :param published: batches of the group that a target which commits elsewhere has, and that are not committed in the state tables; their
-        rows are not counted
+    :param published: batches of the group that a target which commits elsewhere has, and that are not committed in the
+        state tables; their rows are not counted
     """
 
     group_id: str
@@ -162,7 +164,8 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Span(OfPartition):
-    """Offsets of a partition that batches without a transform loaded: each of their records left a row or a dead letter.
+    """Offsets of a partition that batches without a transform loaded: each of their records left a row or a dead
+    letter.
 
     :param replays: the later batches that replaced some of the records
     """
@@ -184,7 +187,8 @@ class Span(OfPartition):
         return replace(self, replays=(*self.replays, batch_id)) if max(start, self.start) < min(end, self.end) else self
 
     def slice_within(self, beginning: int, end: int) -> Slice | None:
-        """Return what to read of the log to see the records that the batches loaded; None where the log has none of them.
+        """Return what to read of the log to see the records that the batches loaded; None where the log has none of
+        them.
 
         :param beginning: of the log: what is before it cannot be read any more
         :param end: of the log

@@ -23,7 +23,8 @@ from airflow_kafka_offsets.verification.facts import Span
 
 
 class KafkaComparison:
-    """Reads again what batches without a transform loaded, and looks for each record in the target and in `dead_letters`.
+    """Reads again what batches without a transform loaded, and looks for each record in the target and in
+    `dead_letters`.
 
     :param config: librdkafka configuration
     """
@@ -98,7 +99,9 @@ class KafkaComparison:
 
 
 def _loaded(snapshot: Snapshot, slice_: Slice, span: Span) -> Iterator[int]:
-    """Return the offsets within a slice that the batches of a span left in the target or dead-lettered, in ascending order."""
+    """Return the offsets within a slice that the batches of a span left in the target or dead-lettered, in ascending
+    order.
+    """
     letters, batches = snapshot.tables.dead_letters.c, _batches(snapshot, span, span.replays)
     dead_letters = sa.select(letters.offset_value).where(
         batches.include(letters.batch_id),

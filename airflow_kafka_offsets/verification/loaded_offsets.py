@@ -1,5 +1,5 @@
-"""What the batches of a group loaded of each partition. A rewind records what it skips of the rest, and a replay does not append
-what a load loads. Pure.
+"""What the batches of a group loaded of each partition. A rewind records what it skips of the rest, and a replay does
+not append what a load loads. Pure.
 """
 
 from __future__ import annotations
@@ -99,11 +99,14 @@ class LoadedOffsets:
         return loaded
 
     def _check_appended(self, tp: TopicPartition, loaded: _Loaded) -> None:
-        """Check that no replay appended what loads load: users who ask for duplicates load after a rewind, or append twice."""
+        """Check that no replay appended what loads load: users who ask for duplicates load after a rewind, or append
+        twice.
+        """
         for appended, batch_id in loaded.appended:
             for start, end in filter(None, (intersect(appended, span) for span in loaded.spans)):
                 wrong = (
-                    f"offsets {start}..{end} were appended to table {self.target!r} by batch {batch_id}, a replay, and loaded "
+                    f"offsets {start}..{end} were appended to table {self.target!r} by batch {batch_id}, a replay, and "
+                    "loaded "
                     "by the group itself: their records are duplicated. Replay them with replace=True"
                 )
                 self.findings.add_violation(wrong, tp, start, batch_id)

@@ -68,7 +68,8 @@ class PositionHistories:
             history = self._histories[tp] = _PositionHistory(move.topic_id, move.start, batch.batch_id)
             if not begins:
                 wrong = (
-                    f"the history begins with batch {batch.batch_id} at offset {move.start}, which was a stored position by "
+                    f"the history begins with batch {batch.batch_id} at offset {move.start}, which was a stored "
+                    "position by "
                     "then: the batches that moved it there were removed"
                 )
         elif other_topic:
@@ -127,13 +128,15 @@ class PositionHistories:
                 self.findings.spans += history.spans
             elif position is not None:
                 wrong = (
-                    f"position {position.offset} is stored, but no committed batch ever moved it there: the history was "
+                    f"position {position.offset} is stored, but no committed batch ever moved it there: the history "
+                    "was "
                     "removed, or the position was stored without this package"
                 )
                 self.findings.add_violation(wrong, tp, position.offset)
             elif history is not None:
                 wrong = (
-                    f"the history ends at offset {history.at} with batch {history.batch_id}, but no position is stored: the "
+                    f"the history ends at offset {history.at} with batch {history.batch_id}, but no position is "
+                    "stored: the "
                     "next load would begin anew, and load records again. Put the position back"
                 )
                 self.findings.add_violation(wrong, tp, history.at, history.batch_id)

@@ -1,8 +1,8 @@
 """Whether history, positions, rows and dead letters of a group prove that every record was loaded exactly once. Pure.
 
-A partition's history is a sequence of moves of its position. `position_history` says whether each move starts where the one before
-ended, `loaded_offsets` whether gaps are recorded and nothing is appended twice, and `row_counts` whether the rows that batches
-wrote are there.
+A partition's history is a sequence of moves of its position. `position_history` says whether each move starts where the
+one before ended, `loaded_offsets` whether gaps are recorded and nothing is appended twice, and `row_counts` whether the
+rows that batches wrote are there.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def prove(
     detail: Detail,
     replaces_rows: bool = False,
 ) -> Findings:
-    """Prove that committed batches cover every partition up to its position without a hole and without an overlap, and that
-    exactly their rows and dead letters are there.
+    """Prove that committed batches cover every partition up to its position without a hole and without an overlap, and
+    that exactly their rows and dead letters are there.
 
-    :param batches: every batch of the group, and every unknown one that the target has rows of, in the order of their ids;
-        iterated once
+    :param batches: every batch of the group, and every unknown one that the target has rows of, in the order of their
+        ids; iterated once
     :param positions: the stored positions of the group
     :param target: the target's name, for violations
     :param detail: what the rows say of their origin
@@ -74,8 +74,8 @@ def prove(
 def _as_committed(batches: Iterable[BatchRecord]) -> Iterator[BatchRecord]:
     """Return batches in the order in which they were committed, as far as that matters.
 
-    Batches that move positions are committed in the order of their ids. A replay may be committed after batches with higher
-    ids, and has to follow those whose output it removed.
+    Batches that move positions are committed in the order of their ids. A replay may be committed after batches with
+    higher ids, and has to follow those whose output it removed.
 
     :param batches: in the order of their ids
     """

@@ -65,7 +65,8 @@ class RowCounts:
         # Where the rows of a partition are wrong, their sum is too.
         if total != expected and len(self.findings.violations) == before:
             wrong = (
-                f"table {self.target!r} holds {total:,} rows of batch {batch.batch_id}, which wrote {batch.row_count or 0:,}"
+                f"table {self.target!r} holds {total:,} rows of batch {batch.batch_id}, which wrote "
+                f"{batch.row_count or 0:,}"
                 f"{_less(removed)}{self._elsewhere(batch)}"
             )
             self.findings.add_violation(wrong, batch_id=batch.batch_id)

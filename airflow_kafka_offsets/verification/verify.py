@@ -41,21 +41,21 @@ def verify(
 ) -> Coverage:
     """Prove that every record before the positions of a group was loaded exactly once.
 
-    Everything is read in one snapshot of the database, so that loads may go on meanwhile; a target that commits elsewhere is read after it, and may
-    have later batches. What can be proved of the rows
-    depends on what they say of their origin; those of a table do in the columns `_batch_id`, `_kafka_topic`,
-    `_kafka_partition` and `_kafka_offset`.
+    Everything is read in one snapshot of the database, so that loads may go on meanwhile; a target that commits
+    elsewhere is read after it, and may have later batches. What can be proved of the rows depends on what they say of
+    their origin; those of a table do in the columns `_batch_id`, `_kafka_topic`, `_kafka_partition` and
+    `_kafka_offset`.
 
     :param group_id: the group
     :param sink: the target that the group loads into
     :param engine: the database of the target and the positions
     :param tables: where the state tables are
-    :param kafka_config: librdkafka configuration, to read again all records that Kafka still has, and look for each in the
-        target. Those of batches with a transform are not compared. None reads the database alone
+    :param kafka_config: librdkafka configuration, to read again all records that Kafka still has, and look for each in
+        the target. Those of batches with a transform are not compared. None reads the database alone
     :param isolation_level: the one that the group is loaded with; for reading again
     :raises VerificationError: something is wrong; names the first violation, and carries all of them
-    :raises ConfigurationError: the state tables know no such group, or it loads into another table than one whose rows do not
-        say their batch
+    :raises ConfigurationError: the state tables know no such group, or it loads into another table than one whose rows
+        do not say their batch
     :raises PlanningError: the positions belong to another cluster, or to an earlier topic of the same name
     :raises DatabaseUnavailableError: the database could not be read to the end
     """
@@ -88,7 +88,8 @@ def verify(
         violations = [*findings.without(by_right), *_loaded_dead_letters(shared, findings)]
         if violations and not rows.exists:
             text = (
-                f"database {engine.url.database!r} has no table {sink.name!r}: it was dropped with the rows of the group, or "
+                f"database {engine.url.database!r} has no table {sink.name!r}: it was dropped with the rows of the "
+                "group, or "
                 "the group loads into another one"
             )
             violations.insert(0, Violation(text))
@@ -120,7 +121,8 @@ def describe_unchecked(limit: str) -> str:
     :param limit: of `TargetRows`
     """
     return (
-        f"{limit}: history and positions are proved, its rows were not looked at; the number of rows is what the history "
+        f"{limit}: history and positions are proved, its rows were not looked at; the number of rows is what the "
+        "history "
         "says"
     )
 
@@ -131,8 +133,10 @@ def _check_target(snapshot: Snapshot) -> None:
     known = group_table(conn, tables, group_id) if rows.detail == "nothing" else None
     if known is not None and known.name not in same_table_names(conn, target):
         raise ConfigurationError(
-            f"Group {group_id!r} loads into table {known.name!r}, as batch {known.batch_id} of its history says, and the table "
-            f"named is {target!r}, whose rows do not say their batch: nothing can be proved of it. Name the table that the "
+            f"Group {group_id!r} loads into table {known.name!r}, as batch {known.batch_id} of its history says, and "
+            "the table "
+            f"named is {target!r}, whose rows do not say their batch: nothing can be proved of it. Name the table that "
+            "the "
             "group loads into; one that was renamed is known by its new name from the next load into it on."
         )
 
@@ -148,7 +152,8 @@ def _loaded_dead_letters(snapshot: Snapshot, findings: Findings) -> Iterator[Vio
     for topic, partition, batch_id, offset, count in rows.duplicates(query):
         others = f", and so were {count - 1:,} others" if count > 1 else ""
         text = (
-            f"{TopicPartition(topic, partition)}: offset {offset} was loaded twice, batch {batch_id} has it as a row and as a "
+            f"{TopicPartition(topic, partition)}: offset {offset} was loaded twice, batch {batch_id} has it as a row "
+            "and as a "
             f"dead letter{others}"
         )
         yield Violation(text, topic, partition, offset, batch_id)

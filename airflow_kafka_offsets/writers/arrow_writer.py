@@ -34,7 +34,8 @@ class ArrowWriter:
         refused: RefusedRows,
     ) -> Iterator[StagedFile]:
         """Write rows; see `RowWriter.write`."""
-        # Each attempt has a file of its own. The manifest does not name the files of failed and superseded speculative attempts.
+        # Each attempt has a file of its own. The manifest does not name the files of failed and superseded speculative
+        # attempts.
         name = f"part-{uuid.uuid4().hex}.arrow"
         writer: ArrowFileWriter | None = None
         with ExitStack() as stack:

@@ -21,8 +21,8 @@ FILE_BYTES = 128 << 20
 """The size of a file, unless a sink says another one."""
 
 DICTIONARY_BYTES = 128 << 10
-"""The size at which the dictionary of a column is given up. A larger one holds nearly as many values as there are rows: it takes twice as long to
-write, and the file is larger for it."""
+"""The size at which the dictionary of a column is given up. A larger one holds nearly as many values as there are rows:
+it takes twice as long to write, and the file is larger for it."""
 
 # The bytes in Arrow that a row group is made of, and that all partitions keep together.
 _GROUP_BYTES, _KEPT_BYTES = 32 << 20, 256 << 20

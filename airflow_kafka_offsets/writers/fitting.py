@@ -104,7 +104,9 @@ def _unfit(values: pa.Array, kind: pa.DataType) -> list[int]:
 
 
 def may_hold(column: pa.DataType, rows: pa.DataType) -> bool:
-    """Return whether a column has values of a type exactly, though not every one: those that it has not are refused one by one."""
+    """Return whether a column has values of a type exactly, though not every one: those that it has not are refused one
+    by one.
+    """
     if keeps(column, rows) or (_is_integer(column) and _is_integer(rows)):
         return True
     return bool(pa.types.is_decimal(column) and pa.types.is_decimal(rows))

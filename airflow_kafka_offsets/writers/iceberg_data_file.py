@@ -58,7 +58,9 @@ class TableShape:
 
     @cached_property
     def digest(self) -> str:
-        """What differs where files that were written for one shape do not fit another: columns with ids and types, partitions."""
+        """What differs where files that were written for one shape do not fit another: columns with ids and types,
+        partitions.
+        """
         fields = [field.model_dump(mode="json", exclude={"doc"}) for field in self.iceberg_schema.fields]
         text = json.dumps([fields, self.partition_spec.model_dump(mode="json")], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,7 +1,7 @@
 """Data files of Iceberg: Parquet with field ids, a partition each, of about the size that the table asks for.
 
-Memory is bounded whatever the number of rows: those of a partition are held until they are worth a row group, and a file is
-closed when it is large enough. Files whose rows are sorted are sorted in memory, and are smaller for that.
+Memory is bounded whatever the number of rows: those of a partition are held until they are worth a row group, and a
+file is closed when it is large enough. Files whose rows are sorted are sorted in memory, and are smaller for that.
 """
 
 from __future__ import annotations
@@ -217,7 +217,8 @@ class DataFiles:
 def _drop_impossible_bounds(statistics: DataFileStatistics) -> None:
     """Drop upper bounds that would be no text.
 
-    The bound of a long text is cut off, and its last character replaced by the next one. The next one after U+D7FF is a surrogate.
+    The bound of a long text is cut off, and its last character replaced by the next one. The next one after U+D7FF is a
+    surrogate.
     """
     for bounds in statistics.column_aggregates.values():
         try:

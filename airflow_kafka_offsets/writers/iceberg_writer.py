@@ -93,7 +93,8 @@ class IcebergWriter:
         """
         if self.key and any(batch.column(name).null_count for name in RECORD):
             raise TargetError(
-                "The transform returns a row that does not say which record it is of: which row of its key is the newest cannot be known"
+                "The transform returns a row that does not say which record it is of: which row of its key is the "
+                "newest cannot be known"
             )
         reasons: dict[int, str] = {}
         for name in self.key:

@@ -1,6 +1,8 @@
-"""Files on a local file system or an object store: written as a stream, read anywhere, and created only where they are not there.
+"""Files on a local file system or an object store: written as a stream, read anywhere, and created only where they are
+not there.
 
-Options have the names of the Rust library `object_store`, as delta-rs takes them too: `aws_access_key_id`, `aws_region`, …
+Options have the names of the Rust library `object_store`, as delta-rs takes them too: `aws_access_key_id`,
+`aws_region`, …
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class ObjectFiles:
 
     @contextmanager
     def create(self, path: str) -> Iterator[BinaryIO]:
-        """Open a file for writing. It is there when the block ends; where the block raises, it never is, and its upload is aborted."""
+        """Open a file for writing. It is there when the block ends; where the block raises, it never is, and its upload
+        is aborted.
+        """
         import obstore
 
         with obstore.open_writer(self.store, path) as writer:
@@ -197,7 +201,8 @@ def _open(uri: str, options: Mapping[str, Any]) -> ObjectStore:
         if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit)):
             raise
         raise ConfigurationError(
-            f"{uri!r} cannot be opened with the options {', '.join(sorted([*plain, *client]))}: {type(error).__name__}. They are "
+            f"{uri!r} cannot be opened with the options {', '.join(sorted([*plain, *client]))}: "
+            f"{type(error).__name__}. They are "
             "those of the library object_store, such as aws_region"
         ) from None
 

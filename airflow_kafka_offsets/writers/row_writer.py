@@ -1,8 +1,10 @@
 """The protocol of row writers, and the table of the writers that exist.
 
-A sink chooses the writer of its batches on the worker. It travels in the job as plain data; each Spark task writes its rows with it.
+A sink chooses the writer of its batches on the worker. It travels in the job as plain data; each Spark task writes its
+rows with it.
 
-To add a writer, write a module beside this one with a frozen dataclass that is a `RowWriter`, and add a line to `WRITERS`.
+To add a writer, write a module beside this one with a frozen dataclass that is a `RowWriter`, and add a line to
+`WRITERS`.
 """
 
 from __future__ import annotations
@@ -28,18 +30,24 @@ WRITERS = {
 """The class of each writer, by its kind."""
 
 STORAGE = "sink"
-"""The name among the connections of a job under which the writer finds what it needs to reach the storage of the target."""
+"""The name among the connections of a job under which the writer finds what it needs to reach the storage of the
+target.
+"""
 
 
 class RowWriter(Protocol):
-    """How a task writes the rows of a Spark partition: a frozen dataclass whose fields JSON can hold, and gives back as they were."""
+    """How a task writes the rows of a Spark partition: a frozen dataclass whose fields JSON can hold, and gives back as
+    they were.
+    """
 
     kind: ClassVar[str]
     """Its name in `WRITERS`."""
 
     @property
     def columns(self) -> str | None:
-        """The columns of the rows in final files, as `staging.rows.schema_text` has them; None where the worker writes the rows."""
+        """The columns of the rows in final files, as `staging.rows.schema_text` has them; None where the worker writes
+        the rows.
+        """
 
     def write(
         self,

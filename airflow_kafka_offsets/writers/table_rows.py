@@ -45,7 +45,9 @@ def table_rows(
 
 
 def file_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which a file holds values: of the two forms that Arrow has of some, the one with 32-bit offsets."""
+    """Return the type in which a file holds values: of the two forms that Arrow has of some, the one with 32-bit
+    offsets.
+    """
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):

@@ -93,7 +93,8 @@ class TestRights:
             f'REVOKE TEMPORARY ON DATABASE "{postgres_engine.url.database}" FROM PUBLIC',
             "CREATE SCHEMA sales",
             f"GRANT USAGE ON SCHEMA sales TO {name}",
-            "CREATE TABLE sales.orders (id BIGINT PRIMARY KEY, _batch_id BIGINT, _kafka_topic TEXT, _kafka_partition INT, "
+            "CREATE TABLE sales.orders (id BIGINT PRIMARY KEY, _batch_id BIGINT, _kafka_topic TEXT, _kafka_partition "
+            "INT, "
             "_kafka_offset BIGINT)",
             "CREATE INDEX ON sales.orders (_batch_id)",
         )

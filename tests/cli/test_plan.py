@@ -37,7 +37,8 @@ class TestPlan:
 
         loaded = rows(
             inline_loader.engine,
-            "SELECT partition, start_offset, end_offset, bytes FROM offset_ranges WHERE batch_id = :id ORDER BY partition",
+            "SELECT partition, start_offset, end_offset, bytes FROM offset_ranges WHERE batch_id = :id ORDER BY "
+            "partition",
             id=result.batches[0],
         )
         assert [(row["partition"], row["start"], row["end"]) for row in planned] == [one[:3] for one in loaded]

@@ -1,4 +1,6 @@
-"""`airflow kafka-offsets rewind --execute`: a preview as it was shown, replaced rows, undo, open batches, the history."""
+"""`airflow kafka-offsets rewind --execute`: a preview as it was shown, replaced rows, undo, open batches, the
+history.
+"""
 
 from __future__ import annotations
 

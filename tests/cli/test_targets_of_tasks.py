@@ -1,4 +1,6 @@
-"""`verify`, `rewind --replace`, `replay` and `dead-letters replay` with `--dag-id --task-id`: the target is that of the task, whichever it is."""
+"""`verify`, `rewind --replace`, `replay` and `dead-letters replay` with `--dag-id --task-id`: the target is that of the
+task, whichever it is.
+"""
 
 from __future__ import annotations
 

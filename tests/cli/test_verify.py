@@ -41,8 +41,8 @@ class TestVerify:
 
         assert (done.status, done.json[0]["rows"], done.json[0]["output_checked"]) == (0, 5, False)
         assert (
-            "Table 'plain' has no column _batch_id, _kafka_topic, _kafka_partition, _kafka_offset: history and positions are proved"
-            in done.stderr
+            "Table 'plain' has no column _batch_id, _kafka_topic, _kafka_partition, _kafka_offset: history and "
+            "positions are proved" in done.stderr
         )
 
     def test_violations_are_data_and_the_status_says_it(

@@ -1,4 +1,6 @@
-"""Positions and open batches whose records are gone, or whose log is another one. The ids (P08, P19, …) are those of the cases in `docs/semantics.md`."""
+"""Positions and open batches whose records are gone, or whose log is another one. The ids (P08, P19, …) are those of
+the cases in `docs/semantics.md`.
+"""
 
 import re
 

@@ -1,4 +1,6 @@
-"""What is true of every plan, whatever is stored and whatever the logs have. The ids (P08, P19, …) are those of the cases in `docs/semantics.md`."""
+"""What is true of every plan, whatever is stored and whatever the logs have. The ids (P08, P19, …) are those of the
+cases in `docs/semantics.md`.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace

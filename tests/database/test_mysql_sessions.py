@@ -1,4 +1,6 @@
-"""Sessions of MariaDB: how they are set, whatever the server and the engine set, and what becomes of interrupted statements."""
+"""Sessions of MariaDB: how they are set, whatever the server and the engine set, and what becomes of interrupted
+statements.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A login that the database refuses is a configuration error, and no outage: nobody retries it until the time is out."""
+"""A login that the database refuses is a configuration error, and no outage: nobody retries it until the time is
+out.
+"""
 
 from __future__ import annotations
 

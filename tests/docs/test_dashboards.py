@@ -127,7 +127,9 @@ def test_the_panels_do_not_overlap_and_have_ids_of_their_own() -> None:
 
 
 def test_grafanas_own_types_know_every_field_of_the_dashboard() -> None:
-    """What they do not know, such as a misspelt option, is lost when a dashboard is read into them and written again."""
+    """What they do not know, such as a misspelt option, is lost when a dashboard is read into them and written
+    again.
+    """
     register_default_plugins()
     board = json.loads((DASHBOARDS / "kafka-offsets.json").read_text(encoding="utf-8"))
     written = fields(json.loads(JSONEncoder().encode(Dashboard.from_json(board))))
@@ -147,7 +149,9 @@ def test_every_alert_says_what_happened_and_what_to_do() -> None:
 
 @pytest.fixture(scope="module")
 def promtool(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Prometheus' own tool: that of the machine, or else that of Debian's package, which is unpacked and not installed."""
+    """Prometheus' own tool: that of the machine, or else that of Debian's package, which is unpacked and not
+    installed.
+    """
     if (installed := shutil.which("promtool")) is not None:
         return installed
     own = BUILD / "promtool"

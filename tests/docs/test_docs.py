@@ -93,15 +93,18 @@ def test_all_shell_snippets_are_known_here() -> None:
         "airflow kafka-offsets verify orders_loader --conn-id warehouse --table orders --kafka-conn-id kafka_default",
         "airflow kafka-offsets lag orders_loader --conn-id warehouse --output json",
         "airflow kafka-offsets import orders_loader --conn-id warehouse --from-group old-job",
-        "airflow kafka-offsets rewind new_group --conn-id warehouse --topic orders --to-group old_group --new-group --execute",
+        "airflow kafka-offsets rewind new_group --conn-id warehouse --topic orders --to-group old_group --new-group "
+        "--execute",
         # test_spark_connect_example.py
         "airflow connections add spark_remote --conn-json \\\n"
         '  \'{"conn_type": "spark_connect", "host": "spark.example.com", "port": 15002, "login": "airflow", "password": "TOKEN", '
         '"extra": {"use_ssl": true}}\'',
         # tests/cli/test_targets_of_tasks.py
         "airflow kafka-offsets verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load\n"
-        "airflow kafka-offsets rewind orders_loader --conn-id warehouse --to-batch 2 --execute --replace --dag-id load_orders --task-id load\n"
-        "airflow kafka-offsets replay orders_loader --conn-id warehouse --batch 2 --replace --dag-id load_orders --task-id load",
+        "airflow kafka-offsets rewind orders_loader --conn-id warehouse --to-batch 2 --execute --replace --dag-id "
+        "load_orders --task-id load\n"
+        "airflow kafka-offsets replay orders_loader --conn-id warehouse --batch 2 --replace --dag-id load_orders "
+        "--task-id load",
     }
 
 

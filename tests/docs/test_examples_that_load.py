@@ -45,34 +45,39 @@ def home(kafka: KafkaBroker, warehouse: Engine) -> Iterator[WarmAirflowHome]:
         # tests/transforms/test_sql_loads.py has its short sibling.
         pytest.param(
             "transform_orders_with_sql",
-            "SELECT count(*) > 0, max(double) <= 1000, count(DISTINCT day) > 0, count(*) = count(_kafka_offset) FROM small_orders",
+            "SELECT count(*) > 0, max(double) <= 1000, count(DISTINCT day) > 0, count(*) = count(_kafka_offset) FROM "
+            "small_orders",
             (True, True, True, True),
             marks=pytest.mark.long,
         ),
         # tests/loading/test_transforms_on_spark.py has its short sibling.
         pytest.param(
             "transform_orders_with_arrow",
-            "SELECT count(*) > 0, bool_and(abs(tax - (amount - amount / 1.19)) < 0.02), count(*) = count(_kafka_offset) FROM taxed_orders",
+            "SELECT count(*) > 0, bool_and(abs(tax - (amount - amount / 1.19)) < 0.02), count(*) = "
+            "count(_kafka_offset) FROM taxed_orders",
             (True, True, True),
             marks=pytest.mark.long,
         ),
         # tests/formats/test_whole_record.py and tests/transforms/test_sql_loads.py have the short siblings.
         pytest.param(
             "load_order_lines",
-            "SELECT count(*) > 0, bool_and((line::json ->> 'id') IS NOT NULL), count(written_at) = count(*) FROM order_lines",
+            "SELECT count(*) > 0, bool_and((line::json ->> 'id') IS NOT NULL), count(written_at) = count(*) FROM "
+            "order_lines",
             (True, True, True),
             marks=pytest.mark.long,
         ),
         pytest.param(
             "load_raw_orders",
-            "SELECT count(*) > 0, min(octet_length(digest)), min(length(body)) > 10, count(*) = count(_kafka_offset) FROM order_digests",
+            "SELECT count(*) > 0, min(octet_length(digest)), min(length(body)) > 10, count(*) = count(_kafka_offset) "
+            "FROM order_digests",
             (True, 32, True, True),
             marks=pytest.mark.long,
         ),
         # tests/transforms/test_body.py and tests/loading/test_transforms_on_spark.py have the short siblings.
         pytest.param(
             "transform_orders_in_dag",
-            "SELECT count(*) > 0, min(gross) > 499, bool_and(loaded_for = '2026-01-01'), count(*) = count(_kafka_offset) FROM daily_orders",
+            "SELECT count(*) > 0, min(gross) > 499, bool_and(loaded_for = '2026-01-01'), count(*) = "
+            "count(_kafka_offset) FROM daily_orders",
             (True, True, True, True),
             marks=pytest.mark.long,
         ),

@@ -1,4 +1,5 @@
-"""The example DAGs of lake tables load into an object store what they say; one of them on a standalone cluster, with its staging there.
+"""The example DAGs of lake tables load into an object store what they say; one of them on a standalone cluster, with
+its staging there.
 
 Each sink has short siblings below tests/sinks.
 """

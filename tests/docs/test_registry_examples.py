@@ -1,4 +1,6 @@
-"""The example DAGs of formats with a registry, through Airflow's connections and spark-submit; no secret of the registry is logged."""
+"""The example DAGs of formats with a registry, through Airflow's connections and spark-submit; no secret of the
+registry is logged.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Batches of records of several writers' schemas against fastavro, record by record: no row ever comes from another record."""
+"""Batches of records of several writers' schemas against fastavro, record by record: no row ever comes from another
+record.
+"""
 
 from __future__ import annotations
 

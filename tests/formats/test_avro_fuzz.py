@@ -1,4 +1,6 @@
-"""Corrupted records among sound ones: rows and dead letters are all records, no row shifts, and fastavro judges alike but for a few."""
+"""Corrupted records among sound ones: rows and dead letters are all records, no row shifts, and fastavro judges alike
+but for a few.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What is the same for every format whose records begin with the id of a schema: tombstones, keys, empty and large values, headers."""
+"""What is the same for every format whose records begin with the id of a schema: tombstones, keys, empty and large
+values, headers.
+"""
 
 from __future__ import annotations
 

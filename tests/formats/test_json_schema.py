@@ -1,4 +1,6 @@
-"""JSON in Confluent's wire format: the columns of JSON Schemas, the ids of records, and values as those of the format Json."""
+"""JSON in Confluent's wire format: the columns of JSON Schemas, the ids of records, and values as those of the format
+Json.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Corrupted messages among sound ones: rows and dead letters are all records, no row shifts, and google.protobuf judges alike but for a few."""
+"""Corrupted messages among sound ones: rows and dead letters are all records, no row shifts, and google.protobuf judges
+alike but for a few.
+"""
 
 from __future__ import annotations
 
@@ -109,9 +111,9 @@ def test_corrupted_messages_harm_no_other_and_are_judged_as_by_protobuf(records:
         kept = pa.array([not is_corrupted[place] for place in range(len(batch)) if place not in refused])
         assert rows.filter(kept).num_rows == is_corrupted.count(False)
 
-    # Every message that google.protobuf reads is read, with the same values, but for maps: an entry with fields beside key and value
-    # counts. Of the messages that it refuses a few are read: numbers of fields and lengths with more bytes than they need, and
-    # packed lists of fixed size that end in a part of an item.
+    # Every message that google.protobuf reads is read, with the same values, but for maps: an entry with fields beside
+    # key and value counts. Of the messages that it refuses a few are read: numbers of fields and lengths with more
+    # bytes than they need, and packed lists of fixed size that end in a part of an item.
     assert not differences["good", False]
     assert not differences["unfit", True]
     assert differences["map", True] <= 0.002 * records, differences

@@ -1,4 +1,6 @@
-"""Which of the two readers of Protobuf takes a message, and that neither harms the neighbours of a message or its merged parts."""
+"""Which of the two readers of Protobuf takes a message, and that neither harms the neighbours of a message or its
+merged parts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the format Protobuf takes from a registry before Spark starts, what its tasks still ask for, and prefixes of records."""
+"""What the format Protobuf takes from a registry before Spark starts, what its tasks still ask for, and prefixes of
+records.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Key, value, headers and timestamp of a record as columns: each with its own bad records, none of which shifts another row."""
+"""Key, value, headers and timestamp of a record as columns: each with its own bad records, none of which shifts another
+row.
+"""
 
 from __future__ import annotations
 

@@ -80,7 +80,9 @@ def within_seconds(work: Callable[[], object]) -> object:
 def test_lines_that_are_no_text_do_not_end_the_log(
     submitted: Submitted, launcher: SparkSubmitLauncher, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As a library may print them. A pipe that nobody reads from would be full soon, and the application wait for ever."""
+    """As a library may print them. A pipe that nobody reads from would be full soon, and the application wait for
+    ever.
+    """
     submitted.prints(b"\xff\xfe caf\xe9\n" + b"as many lines as no pipe holds\n" * 5_000)
     with caplog.at_level("INFO"):
         within_seconds(lambda: launcher(submitted.job(1)))

@@ -1,4 +1,6 @@
-"""All batches of a load are staged by one Spark application, which `spark-submit` starts. Without Spark: `test_spark_application`."""
+"""All batches of a load are staged by one Spark application, which `spark-submit` starts. Without Spark:
+`test_spark_application`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""One application stages job after job: the socket between the launcher and the application, and who notices whose end."""
+"""One application stages job after job: the socket between the launcher and the application, and who notices whose
+end.
+"""
 
 from __future__ import annotations
 

@@ -177,7 +177,9 @@ def test_plain_text_to_another_machine_is_a_weakness(connect: Callable[..., Spar
 
 
 def blocked(rows: DataFrame) -> DataFrame:
-    """A transform that waits while a file is there that the driver's environment names, and leaves its process id in it."""
+    """A transform that waits while a file is there that the driver's environment names, and leaves its process id in
+    it.
+    """
     from pyspark.sql.functions import col, udf
 
     file = os.environ[BLOCKED]

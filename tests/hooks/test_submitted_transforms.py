@@ -1,4 +1,6 @@
-"""Transforms in an application that spark-submit runs: user code may use pandas, and its errors come back with the user's frames."""
+"""Transforms in an application that spark-submit runs: user code may use pandas, and its errors come back with the
+user's frames.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ class TestKafka:
                     "security.protocol": "SASL_PLAINTEXT",
                     **PLAIN,
                 },
-                "security.protocol=sasl_plaintext: the user's name and password cross the network to PLAINTEXT://10.0.0.1:9092 in",
+                "security.protocol=sasl_plaintext: the user's name and password cross the network to "
+                "PLAINTEXT://10.0.0.1:9092 in",
             ),
             (
                 {
@@ -113,8 +114,10 @@ class TestSpark:
     def test_a_cluster_that_protects_nothing_is_told_at_every_launch(self, caplog: pytest.LogCaptureFixture) -> None:
         SparkSubmitLauncher("spark_default").check("/shared")
         assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-            f"What the driver and the executors of {CLUSTER} send to each other is unprotected, secrets of spark_conf among it: set "
-            "spark.authenticate and spark.network.crypto.enabled (or spark.ssl.rpc.enabled) to true in spark-defaults.conf, here "
+            f"What the driver and the executors of {CLUSTER} send to each other is unprotected, secrets of spark_conf "
+            "among it: set "
+            "spark.authenticate and spark.network.crypto.enabled (or spark.ssl.rpc.enabled) to true in "
+            "spark-defaults.conf, here "
             "and on the workers"
         ]
 

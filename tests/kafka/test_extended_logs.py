@@ -1,4 +1,6 @@
-"""Positions beyond the end that `read_committed` reports: those of open transactions are kept, those beyond all records are not."""
+"""Positions beyond the end that `read_committed` reports: those of open transactions are kept, those beyond all records
+are not.
+"""
 
 from __future__ import annotations
 

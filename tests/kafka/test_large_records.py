@@ -1,4 +1,6 @@
-"""Producers that are not trusted: records that explode when they are decompressed, and those that the client refuses."""
+"""Producers that are not trusted: records that explode when they are decompressed, and those that the client
+refuses.
+"""
 
 from __future__ import annotations
 

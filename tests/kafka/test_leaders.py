@@ -48,7 +48,9 @@ def reader(cluster: KafkaCluster, config: Mapping[str, str] | None = None) -> di
 def produce(
     cluster: KafkaCluster, topic: str, values: list[bytes], partition: int = 0, config: Mapping[str, str] | None = None
 ) -> None:
-    """Write records to one partition, in order; returns once the leader acknowledged each: by default all replicas have it."""
+    """Write records to one partition, in order; returns once the leader acknowledged each: by default all replicas have
+    it.
+    """
     errors: list[object] = []
 
     def note(error: object, _: Message) -> None:
@@ -175,7 +177,9 @@ def test_a_slice_is_read_once_and_in_order_while_its_leader_changes(cluster: Kaf
 # It waits for three leaders one after another; the tests beside it have one change each.
 @pytest.mark.long
 def test_leaders_that_change_without_a_loss_raise_no_alarm(cluster: KafkaCluster) -> None:
-    """A planned epoch holds for every position up to the end that was told with it, be there a marker or no record at all."""
+    """A planned epoch holds for every position up to the end that was told with it, be there a marker or no record at
+    all.
+    """
     create_topic(cluster.bootstrap_servers, "handed-over", replicas=[[2, 3]])
     produce(cluster, "handed-over", values("first", 10))
     produce_transaction(cluster, "handed-over", values("transaction", 4))

@@ -1,4 +1,6 @@
-"""What the product asks of Kafka has the same answer from a real broker and from the log in memory that stands in for it."""
+"""What the product asks of Kafka has the same answer from a real broker and from the log in memory that stands in for
+it.
+"""
 
 from __future__ import annotations
 

@@ -132,7 +132,8 @@ def test_bad_records_are_set_aside_with_all_they_have(kafka: KafkaBroker, topic:
 
 
 def produce_with_headers(kafka: KafkaBroker, topic: str, *records: tuple[bytes, bytes]) -> None:
-    """Write records to partition 0, in order, whose headers have any bytes as their keys: the client in Python takes text only.
+    """Write records to partition 0, in order, whose headers have any bytes as their keys: the client in Python takes
+    text only.
 
     :param records: the key of the header, and the value of the record
     """

@@ -1,4 +1,6 @@
-"""The ACLs that `SECURITY.md` lists are measured: with them all of a line works, and without any of them an error names it."""
+"""The ACLs that `SECURITY.md` lists are measured: with them all of a line works, and without any of them an error names
+it.
+"""
 
 from __future__ import annotations
 

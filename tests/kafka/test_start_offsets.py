@@ -41,7 +41,8 @@ def test_documented_starts_pass(start: Any) -> None:
     [
         (
             "beginning",
-            "one of earliest, latest, none, a timestamp, a timedelta or CommittedBy(…) (ISO 8601); got start='beginning'",
+            "one of earliest, latest, none, a timestamp, a timedelta or CommittedBy(…) (ISO 8601); got "
+            "start='beginning'",
         ),
         ("2026-02-30", "got start='2026-02-30'"),
         ("1969-12-31", "must not lie before 1970, where Kafka's timestamps begin; got start='1969-12-31'"),

@@ -1,4 +1,6 @@
-"""The first record at or after an instant, where brokers report what is no record: real transactions, real compaction."""
+"""The first record at or after an instant, where brokers report what is no record: real transactions, real
+compaction.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def records(kafka: Kafka, topic: str, start: int, end: int) -> list[tuple[int, d
 
 @pytest.fixture
 def transactions(broker: Kafka, topic: TopicFactory) -> str:
-    """Ten transactions of one record each, a minute apart, of a day long ago: records at even offsets, markers at odd ones."""
+    """Ten transactions of one record each, a minute apart, of a day long ago: records at even offsets, markers at odd
+    ones.
+    """
     name = topic(**KEPT)
     one_record_transactions(broker, name, range(10))
     return name

@@ -1,4 +1,6 @@
-"""A user who may not see everything of a topic: what commands, sensors and triggers make of it, against a real broker with ACLs."""
+"""A user who may not see everything of a topic: what commands, sensors and triggers make of it, against a real broker
+with ACLs.
+"""
 
 from __future__ import annotations
 

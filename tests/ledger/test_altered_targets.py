@@ -80,7 +80,8 @@ class TestAlteredTarget:
         self, postgres_loader: Loader, orders: str, writer: sql_target.Writer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         engine = postgres_loader.engine
-        # Without an index on _batch_id: where there is one, the commit has read the table by then, and ALTER has to wait.
+        # Without an index on _batch_id: where there is one, the commit has read the table by then, and ALTER has to
+        # wait.
         change(engine, f"CREATE TABLE target (id BIGINT, name TEXT, {ADDED})")
 
         def alter_and_write(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:

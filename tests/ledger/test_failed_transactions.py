@@ -1,4 +1,6 @@
-"""Transactions of the ledger that fail: repeated after a deadlock, reported when the disk is full, looked up when the connection broke."""
+"""Transactions of the ledger that fail: repeated after a deadlock, reported when the disk is full, looked up when the
+connection broke.
+"""
 
 import sqlite3
 from collections.abc import Callable

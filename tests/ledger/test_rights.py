@@ -1,4 +1,6 @@
-"""The rights that `init --grant-to` grants are measured: with them everything works, and without any one of them something fails."""
+"""The rights that `init --grant-to` grants are measured: with them everything works, and without any one of them
+something fails.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ def owner(postgres: PostgresServer) -> Iterator[Engine]:
             "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
             "CREATE ROLE loader LOGIN PASSWORD 'loader'",
             *(
-                f"CREATE TABLE {table} (id BIGINT, name TEXT, _kafka_topic TEXT, _kafka_partition INT, _kafka_offset BIGINT, "
+                f"CREATE TABLE {table} (id BIGINT, name TEXT, _kafka_topic TEXT, _kafka_partition INT, _kafka_offset "
+                "BIGINT, "
                 "_batch_id BIGINT)"
                 for table in ("target", "elsewhere")
             ),
@@ -106,7 +109,9 @@ def grant(owner: Engine, *on_target: str, moves: bool) -> None:
 
 
 def load(loader: Loader) -> tuple[str, str]:
-    """All that loads do: first positions, rows, a dead letter, a gap; a replay into another table; the proof; schemas of a registry. Return group and topic."""
+    """All that loads do: first positions, rows, a dead letter, a gap; a replay into another table; the proof; schemas
+    of a registry. Return group and topic.
+    """
     group, topic = (f"{name}_{next(numbers)}" for name in ("group", "orders"))
     options: dict[str, Any] = {"tables": TABLES, "group_id": group, "on_bad_record": "dead_letter"}
     installation_id(Ledger(loader.engine, TABLES))
@@ -135,8 +140,8 @@ def registered(loader: Loader) -> int:
 
 
 def load_and_move(loader: Loader) -> None:
-    """All that is done besides: a rewind that replaces rows and dead letters, a new group that is rewound, dead letters that are
-    replayed and dropped.
+    """All that is done besides: a rewind that replaces rows and dead letters, a new group that is rewound, dead letters
+    that are replayed and dropped.
     """
     group, topic = load(loader)
     options: dict[str, Any] = {"tables": TABLES, "group_id": group, "on_bad_record": "dead_letter"}

@@ -1,4 +1,6 @@
-"""Postgres rolls a commit back, for a deadlock or a serialization failure: it is repeated, and the load is exactly once."""
+"""Postgres rolls a commit back, for a deadlock or a serialization failure: it is repeated, and the load is exactly
+once.
+"""
 
 from __future__ import annotations
 

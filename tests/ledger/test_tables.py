@@ -133,10 +133,12 @@ class TestDdl:
 
     def test_no_index_forbids_a_second_batch_where_the_database_knows_no_partial_one(self) -> None:
         ddl = " ".join(Tables().ddl(DIALECTS["mysql"]).split())
-        # Those that are there are of columns that are null for all other batches than open loads, and those planned ahead.
+        # Those that are there are of columns that are null for all other batches than open loads, and those planned
+        # ahead.
         assert ddl.count("UNIQUE") == 2
         assert (
-            "GENERATED ALWAYS AS (CASE WHEN kind = 'load' AND state IN ('planned', 'staged') THEN consumer_group END) STORED, "
+            "GENERATED ALWAYS AS (CASE WHEN kind = 'load' AND state IN ('planned', 'staged') THEN consumer_group END) "
+            "STORED, "
             "UNIQUE KEY offset_batches_one_open (open_load)"
         ) in ddl
         assert (

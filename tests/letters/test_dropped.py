@@ -1,4 +1,6 @@
-"""Dead letters whose contents were dropped are no tombstones: no replay writes them, and none says that they have another error."""
+"""Dead letters whose contents were dropped are no tombstones: no replay writes them, and none says that they have
+another error.
+"""
 
 from __future__ import annotations
 

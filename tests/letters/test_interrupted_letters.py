@@ -1,4 +1,6 @@
-"""What is found out of a replay of dead letters into a target elsewhere that may have been interrupted, in cases of their own."""
+"""What is found out of a replay of dead letters into a target elsewhere that may have been interrupted, in cases of
+their own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Dead letters may have tens of megabytes each: few of them are in memory at once, from the database to the files, and to their topic."""
+"""Dead letters may have tens of megabytes each: few of them are in memory at once, from the database to the files, and
+to their topic.
+"""
 
 from __future__ import annotations
 

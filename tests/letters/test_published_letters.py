@@ -1,4 +1,6 @@
-"""Dead letters whose replay into a target elsewhere dies between the two commits: each is one row, whatever is replayed next."""
+"""Dead letters whose replay into a target elsewhere dies between the two commits: each is one row, whatever is replayed
+next.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""kill -9 at the steps of a replay of dead letters, on Postgres and SQLite: run again, none of them is lost or doubled."""
+"""kill -9 at the steps of a replay of dead letters, on Postgres and SQLite: run again, none of them is lost or
+doubled.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def replay(inline_loader: Loader, orders: str, tmp_path: Path) -> LettersReplay:
 
 
 def load(loader: Loader, orders: str) -> None:
-    """Load the topic from its beginning, in batches that leave out names that are too long; then the target takes them."""
+    """Load the topic from its beginning, in batches that leave out names that are too long; then the target takes
+    them.
+    """
     engine = loader.engine
     found = sa.MetaData()
     found.reflect(engine)

@@ -1,4 +1,6 @@
-"""`dead_letter_retention`: what old dead letters hold is deleted by later commits, a bounded number at a time; that they were stays."""
+"""`dead_letter_retention`: what old dead letters hold is deleted by later commits, a bounded number at a time; that
+they were stays.
+"""
 
 from __future__ import annotations
 

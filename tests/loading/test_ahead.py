@@ -174,7 +174,8 @@ class TestTheCommitFails:
         again = Loader(loader.kafka, loader.engine, Steps())
         result = again(orders, **options)
 
-        # The first one is committed from its files, and the second one is staged anew, with the ranges that were planned.
+        # The first one is committed from its files, and the second one is staged anew, with the ranges that were
+        # planned.
         assert (result.batches, again.launcher.batches) == ((1, 2, 3), [2, 3])
         kept = rows(
             loader.engine, "SELECT batch_id, partition, start_offset, end_offset FROM offset_ranges ORDER BY 1, 2"

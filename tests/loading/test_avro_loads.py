@@ -1,4 +1,6 @@
-"""Loads of Avro records: keys and values, several schemas in a partition, dead letters, a registry that is away, and its secrets."""
+"""Loads of Avro records: keys and values, several schemas in a partition, dead letters, a registry that is away, and
+its secrets.
+"""
 
 from __future__ import annotations
 

@@ -60,7 +60,8 @@ def test_three_schemas_mixed_in_a_partition_reach_postgres(
     assert (result.rows, result.dead_letters) == (601, 1)
     found = rows(
         postgres_loader.engine,
-        "SELECT DISTINCT id, coalesce(name, '-'), price, day::text, seen AT TIME ZONE 'UTC', local, ref, kind, ratio::text FROM target"
+        "SELECT DISTINCT id, coalesce(name, '-'), price, day::text, seen AT TIME ZONE 'UTC', local, ref, kind, "
+        "ratio::text FROM target"
         " WHERE id IS NOT NULL ORDER BY 2",
     )
     rest = (

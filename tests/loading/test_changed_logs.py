@@ -1,4 +1,6 @@
-"""Topics that are recreated or grow, and records that are gone before they are loaded. The cases are those of `docs/semantics.md`."""
+"""Topics that are recreated or grow, and records that are gone before they are loaded. The cases are those of
+`docs/semantics.md`.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""kill -9 at every point of a load, in the first try and in a retry, on Postgres, SQLite and MariaDB. Every offset exactly once.
+"""kill -9 at every point of a load, in the first try and in a retry, on Postgres, SQLite and MariaDB. Every offset
+exactly once.
 
-The killed processes do Spark's part themselves (see `inline.py`), the try that follows uses real Spark; kill -9 of a whole
-task with Spark is in `test_crash.py`.
+The killed processes do Spark's part themselves (see `inline.py`), the try that follows uses real Spark; kill -9 of a
+whole task with Spark is in `test_crash.py`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ DAILY_IN_A_RETRY = {"after some slices are staged", "inside the transaction", "a
 """Points at which a retry is killed every day; in the first try all are, and `make soak` has them all for both."""
 
 DAILY_FOR_THE_NEXT_RUN = {"after some slices are staged"}
-"""Points after which a run of its own, rather than a retry, takes over every day: it finds files, and a lease that has to end."""
+"""Points after which a run of its own, rather than a retry, takes over every day: it finds files, and a lease that has
+to end.
+"""
 
 DAILY_ON_MARIADB = {"first-try", "committed"}
 """Cases with a proxy that MariaDB has every day; Postgres has all of them, and `make soak` has them all for both."""

@@ -1,4 +1,5 @@
-"""kill -9 at every point of a load of several batches, in the first try and in a retry, with a batch that is planned ahead.
+"""kill -9 at every point of a load of several batches, in the first try and in a retry, with a batch that is planned
+ahead.
 
 Spark's part is done by the processes themselves (see `inline.py`). The whole sweep is in `make soak`.
 """

@@ -1,6 +1,8 @@
-"""kill -9 at every point of a load, into every kind of target, in the first try and in a retry. Every offset exactly once.
+"""kill -9 at every point of a load, into every kind of target, in the first try and in a retry. Every offset exactly
+once.
 
-Spark's part is done by the processes themselves (see `inline.py`); `test_crash_sweep.py` has real Spark, and tables in more depth.
+Spark's part is done by the processes themselves (see `inline.py`); `test_crash_sweep.py` has real Spark, and tables in
+more depth.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Staged files that are cut, altered, missing or swapped before they are committed: the batch is staged again, in the same try."""
+"""Staged files that are cut, altered, missing or swapped before they are committed: the batch is staged again, in the
+same try.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`also_to_topic`: dead letters are written to a topic after the commit, at least once, with headers that say what they are."""
+"""`also_to_topic`: dead letters are written to a topic after the commit, at least once, with headers that say what they
+are.
+"""
 
 from __future__ import annotations
 

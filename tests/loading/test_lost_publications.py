@@ -1,4 +1,6 @@
-"""A batch that a target elsewhere has, whose staged files are lost and whose records expired: its rows are the only copy, and stay."""
+"""A batch that a target elsewhere has, whose staged files are lost and whose records expired: its rows are the only
+copy, and stay.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Positions that a load mirrors to a consumer group in Kafka: what Kafka's own tools see, and what a load does where it cannot."""
+"""Positions that a load mirrors to a consumer group in Kafka: what Kafka's own tools see, and what a load does where it
+cannot.
+"""
 
 from __future__ import annotations
 
@@ -128,7 +130,8 @@ class TestLoad:
 
             (warning,) = warnings(caplog)
             assert (
-                f"2 of 2 positions are not mirrored to consumer group '{group}' in Kafka: {name}[0], {name}[1]: the group "
+                f"2 of 2 positions are not mirrored to consumer group '{group}' in Kafka: {name}[0], {name}[1]: the "
+                "group "
                 "has active members, and only these may commit; stop them, or choose another name." in warning
             )
             assert committed(kafka, group) == {}

@@ -1,4 +1,6 @@
-"""Fields of records that are no columns: they are ignored, fail the load, or become columns of the target in the commit."""
+"""Fields of records that are no columns: they are ignored, fail the load, or become columns of the target in the
+commit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""State tables that are older than the target, as after a restored backup. The cases are those of `docs/semantics.md`."""
+"""State tables that are older than the target, as after a restored backup. The cases are those of
+`docs/semantics.md`.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +184,9 @@ def executing(loader: Loader, statement: str) -> Callable[[Commit], None]:
 
 
 def loaded_and_backed_up(loader: Loader, topic: TopicFactory) -> tuple[str, dict[str, list[tuple[Any, ...]]]]:
-    """Load three records, and return their topic, which has six more by now, and a backup of the state tables from before."""
+    """Load three records, and return their topic, which has six more by now, and a backup of the state tables from
+    before.
+    """
     name = topic()
     produce(loader.kafka, name, names(0, 3))
     loader(name)

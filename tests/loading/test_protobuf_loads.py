@@ -1,4 +1,6 @@
-"""Loads of Protobuf messages, and of JSON with ids, into a table: new fields, dead letters, and ids that a registry does not know any more."""
+"""Loads of Protobuf messages, and of JSON with ids, into a table: new fields, dead letters, and ids that a registry
+does not know any more.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,8 @@ def test_new_fields_become_columns_and_schemas_are_stored(
     ]
     stored = rows(
         loader.engine,
-        "SELECT s.batch_id, s.schema_id, t.type FROM batch_schemas s JOIN schema_texts t ON t.digest = s.digest ORDER BY 1, 2",
+        "SELECT s.batch_id, s.schema_id, t.type FROM batch_schemas s JOIN schema_texts t ON t.digest = s.digest ORDER "
+        "BY 1, 2",
     )
     assert stored == [(1, 1, case.format.kind), (2, 2, case.format.kind)]
     assert_exactly_once(loader.engine)

@@ -50,7 +50,8 @@ def test_three_schemas_of_protobuf(postgres_loader: Loader, kafka: Kafka, topic:
     assert (result.rows, result.dead_letters) == (302, 1)
     found = rows(
         postgres_loader.engine,
-        "SELECT coalesce(name, '-'), boxed, count(*), id, ratio::text, large, data, seen AT TIME ZONE 'UTC', took, kind FROM target"
+        "SELECT coalesce(name, '-'), boxed, count(*), id, ratio::text, large, data, seen AT TIME ZONE 'UTC', took, "
+        "kind FROM target"
         " WHERE id <> 0 GROUP BY 1, 2, 4, 5, 6, 7, 8, 9, 10 ORDER BY 1, 2",
     )
     instant, took = datetime(1969, 12, 31, 23, 59, 59, 999_999), Decimal("-315576000000.000000001")

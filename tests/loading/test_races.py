@@ -61,7 +61,8 @@ def proved(loader: Loader, group: str = "loader", sink: Sink = TABLE) -> None:
 def test_of_two_processes_each_offset_is_loaded_once(
     inline_loader: Loader, workers: tuple[Worker, Worker], topic: TopicFactory, tmp_path: Path, kind: str
 ) -> None:
-    """Two runs, two tries of one task instance, two groups with one target; from the same moment on, with pauses here and there.
+    """Two runs, two tries of one task instance, two groups with one target; from the same moment on, with pauses here
+    and there.
 
     The pauses are random, from a seed that the failure shows.
     """
@@ -132,8 +133,8 @@ DAILY_AWAKE = {
     "inside the transaction",
     "during clean-up",
 }
-"""Points of which each has another state: planned, staging, staged, under its lock, and committed. `tests/ledger/test_fencing.py`
-has every call that a try makes every day, and `make soak` has every point."""
+"""Points of which each has another state: planned, staging, staged, under its lock, and committed.
+`tests/ledger/test_fencing.py` has every call that a try makes every day, and `make soak` has every point."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""What a schema id meant is stored with the batch that read it, and read again where the registry no longer knows the id."""
+"""What a schema id meant is stored with the batch that read it, and read again where the registry no longer knows the
+id.
+"""
 
 from __future__ import annotations
 

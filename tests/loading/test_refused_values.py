@@ -1,4 +1,6 @@
-"""Values that the target refuses become dead letters where bad records do, and nothing else that a database refuses does."""
+"""Values that the target refuses become dead letters where bad records do, and nothing else that a database refuses
+does.
+"""
 
 from __future__ import annotations
 
@@ -241,7 +243,8 @@ def test_a_trigger_that_refuses_a_row_is_the_targets_own_check(
         do(
             loader.engine,
             "DROP TRIGGER refuse ON target",
-            "CREATE TRIGGER refuse AFTER INSERT ON target FOR EACH ROW WHEN (NEW.id IN (0, 5)) EXECUTE FUNCTION refuse()",
+            "CREATE TRIGGER refuse AFTER INSERT ON target FOR EACH ROW WHEN (NEW.id IN (0, 5)) EXECUTE FUNCTION "
+            "refuse()",
         )
 
     loader(name, **LEFT_OUT)

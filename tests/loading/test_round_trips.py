@@ -1,4 +1,6 @@
-"""Values of every format through a broker, a registry and the databases: equal to what independent readers find in the records."""
+"""Values of every format through a broker, a registry and the databases: equal to what independent readers find in the
+records.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +117,9 @@ def stored(engine: Engine, name: str, first: int) -> dict[int, Mapping[str, Any]
 
 
 def unstorable(engine: Engine, columns: Sequence[pa.Field], rows: Mapping[int, Row]) -> set[int]:
-    """Return the offsets of the rows that a database refuses: Postgres has no text with NUL, MariaDB no NaN and no infinity."""
+    """Return the offsets of the rows that a database refuses: Postgres has no text with NUL, MariaDB no NaN and no
+    infinity.
+    """
     if engine.dialect.name == "sqlite":
         return set()
     if engine.dialect.name == "mysql":
@@ -135,7 +139,9 @@ def as_stored(engine: Engine, value: Any, kind: pa.DataType) -> Any:
 
 
 def as_written(value: Any, kind: pa.DataType) -> Any:
-    """Return a value of a database in its type: SQLite has text for long decimals, and no time zones; MariaDB numbers for booleans."""
+    """Return a value of a database in its type: SQLite has text for long decimals, and no time zones; MariaDB numbers
+    for booleans.
+    """
     if pa.types.is_boolean(kind) and value is not None:
         return bool(value)
     if pa.types.is_decimal(kind) and value is not None:
@@ -146,7 +152,9 @@ def as_written(value: Any, kind: pa.DataType) -> Any:
 
 
 def comparable(values: Sequence[Any], column: pa.Field) -> list[Any]:
-    """Return values in a form in which equal values are equal: a NaN is one, and maps and objects of JSON have no order."""
+    """Return values in a form in which equal values are equal: a NaN is one, and maps and objects of JSON have no
+    order.
+    """
     if is_nested(column.type):
         return [ordered({column.name: value and json.loads(value)}) for value in values]
     return [ordered({column.name: value}) for value in pa.array(values, column.type).to_pylist()]

@@ -80,6 +80,7 @@ class TestTheDirectoryOfAUser:
 
 
 def test_that_of_a_test_session_is_its_own() -> None:
-    # A child process has the variable; without it all sessions of a user share one, and each load looks at what they left.
+    # A child process has the variable; without it all sessions of a user share one, and each load looks at what they
+    # left.
     assert staging_root(None).path.startswith(os.environ["TMPDIR"])
     assert os.environ["TMPDIR"] != os.environ["PYTEST_DEBUG_TEMPROOT"]

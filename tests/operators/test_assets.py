@@ -1,4 +1,6 @@
-"""The assets of loads, through the real `airflow` command: a DAG that is scheduled on the table reads which offsets were loaded."""
+"""The assets of loads, through the real `airflow` command: a DAG that is scheduled on the table reads which offsets
+were loaded.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What operators refuse when a DAG file is parsed, so that it is an import error of the DAG and not a task that fails."""
+"""What operators refuse when a DAG file is parsed, so that it is an import error of the DAG and not a task that
+fails.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ WRONG: list[tuple[str, Any, str]] = [
     (
         "transform",
         len,
-        "transform must be the import path of a function, 'package.module.function', an ArrowTransform(…), Sql(…), or None; got ",
+        "transform must be the import path of a function, 'package.module.function', an ArrowTransform(…), Sql(…), or "
+        "None; got ",
     ),
     ("max_records", "1000", "got max_records='1000'"),
     ("on_data_loss", "ignore", "on_data_loss must be one of fail, skip"),

@@ -44,7 +44,8 @@ def test_mapped_parts_are_together_exactly_the_range(
     ) == [(0, 300, 300, 0, 299), (1, 300, 300, 0, 299)]
     assert rows(
         postgres_engine,
-        "SELECT dag_id, task_id, map_index, state, row_count FROM offset_batches WHERE kind = 'replay' ORDER BY map_index",
+        "SELECT dag_id, task_id, map_index, state, row_count FROM offset_batches WHERE kind = 'replay' ORDER BY "
+        "map_index",
     ) == [("replay_under_test", "replay", part, "committed", 300) for part in range(2)]
     assert rows(postgres_engine, "SELECT count(*) FROM offset_batches WHERE reason LIKE 'manual__%'") == [(2,)]
     assert positions(postgres_engine) == before

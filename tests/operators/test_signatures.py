@@ -43,7 +43,9 @@ def parameters(of: Any) -> dict[str, Parameter]:
 
 
 def written(of: type) -> str:
-    """Return the docstring of a class as it is written; `help()` shows the parameters that it shares with others, too."""
+    """Return the docstring of a class as it is written; `help()` shows the parameters that it shares with others,
+    too.
+    """
     (definition,) = ast.parse(getsource(of)).body
     assert isinstance(definition, ast.ClassDef)
     return ast.get_docstring(definition) or ""

@@ -1,4 +1,6 @@
-"""Templates in the parameters of operators: what Airflow renders, what it becomes, and what Rendered Templates shows."""
+"""Templates in the parameters of operators: what Airflow renders, what it becomes, and what Rendered Templates
+shows.
+"""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.server
 
 GROUP, BATCH = of_group("loader"), of_group("loader", batch=1)
 
-# By path: the query, and the answers to a viewer, an editor and an operator. The DAG of the group is not one of this Airflow, so that
-# only who may read the connection sees the group.
+# By path: the query, and the answers to a viewer, an editor and an operator. The DAG of the group is not one of this
+# Airflow, so that only who may read the connection sees the group.
 ROUTES = {
     "/": ({}, (200, 200, 200)),
     "/groups": ({}, (200, 200, 200)),
@@ -38,8 +38,8 @@ ROUTES = {
     "/verification/now": (GROUP, (404, 404, 200)),
     "/rewind": (GROUP, (404, 404, 403)),
 }
-# Those that change something: the answers where the DAG of the group is one that all may read and the editor and the operator may edit,
-# to a form without a ticket. Without that, nobody gets further than 404 or 403.
+# Those that change something: the answers where the DAG of the group is one that all may read and the editor and the
+# operator may edit, to a form without a ticket. Without that, nobody gets further than 404 or 403.
 FORMS = {
     "/rewind/preview": (403, 403, 403),
     "/rewind/execute": (403, 403, 403),

@@ -1,4 +1,6 @@
-"""The pages in a real Airflow and a real Chromium. With SCREENSHOTS=docs/images, those of the documents are made anew."""
+"""The pages in a real Airflow and a real Chromium. With SCREENSHOTS=docs/images, those of the documents are made
+anew.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The links of tasks as Airflow's API has them, after a run, and the pages that they lead to. Positions are in SQLite."""
+"""The links of tasks as Airflow's API has them, after a run, and the pages that they lead to. Positions are in
+SQLite.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Targets that the API server cannot read or change: the page says so, and has the commands that do it where the DAG files are."""
+"""Targets that the API server cannot read or change: the page says so, and has the commands that do it where the DAG
+files are.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +162,8 @@ def test_offsets_of_a_file_are_typed_into_the_command() -> None:
     text = replace_command(Source("w"), "g", GroupTarget("delta://x", task=("d", "t")), wish, "kafka_default", None)
 
     assert text == (
-        "printf '%s\\n' orders,0,3 orders,1,4 | airflow kafka-offsets rewind g --conn-id w --from-file - --replace --dag-id d --task-id t"
+        "printf '%s\\n' orders,0,3 orders,1,4 | airflow kafka-offsets rewind g --conn-id w --from-file - --replace "
+        "--dag-id d --task-id t"
     )
 
 

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.server
 
 
 class TestCommittedLate:
-    """A replay that is committed after batches which were planned after it: their ids do not tell what is in the table."""
+    """A replay that is committed after batches which were planned after it: their ids do not tell what is in the
+    table.
+    """
 
     @pytest.mark.parametrize("with_replace", [False, True], ids=["rewind", "rewind-with-replace"])
     def test_after_a_rewind_and_its_load(self, replayer: Replayer, orders: str, with_replace: bool) -> None:

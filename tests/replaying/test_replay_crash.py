@@ -26,7 +26,9 @@ WAYS = pytest.mark.parametrize(
 )
 
 DAILY_WHERE_ROWS_ARE_REPLACED = {"inside the transaction of a replay", "after COMMIT"}
-"""Points at which a replay that replaces rows is killed every day; one that appends is killed at all of them, and `make soak` has them all for both."""
+"""Points at which a replay that replaces rows is killed every day; one that appends is killed at all of them, and `make
+soak` has them all for both.
+"""
 
 
 def a_replay(loader: Loader, topic: str, tmp_path: Path, table: str, replacing: bool) -> Replay:

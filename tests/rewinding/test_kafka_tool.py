@@ -225,7 +225,8 @@ class TestDifferencesOnPurpose:
         theirs = tool.new_offsets(subject.group, "--all-topics", "--to-earliest")
         assert sorted(theirs) == [(subject.topic, partition) for partition in sorted(COMMITTED)]
 
-        # A partition that is left out would begin at its beginning with the next load, whatever the others were moved to.
+        # A partition that is left out would begin at its beginning with the next load, whatever the others were moved
+        # to.
         assert new_offsets(ours(subject, engine, Scenario.of("to-earliest"))) == theirs | {(subject.topic, 4): 0}
 
     def test_to_current_without_a_position_is_left_alone_where_the_tool_goes_to_the_end(

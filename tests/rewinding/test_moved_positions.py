@@ -61,7 +61,9 @@ SCENARIOS = {
 }
 ON_THE_BROKER = {"R03-to-earliest", "R04-to-latest", "R07-shift-back"}
 DAILY_WITHOUT_REPLACING = {"R03-to-earliest", "R07-shift-back", "R07-shift-forward"}
-"""Scenarios that are added to every day; all are with `replace`, which also reads on from there, and `make soak` has them all for both."""
+"""Scenarios that are added to every day; all are with `replace`, which also reads on from there, and `make soak` has
+them all for both.
+"""
 
 
 @pytest.mark.parametrize(

@@ -76,8 +76,8 @@ class TestConflict:
         with pytest.raises(RewindConflictError) as raised:
             loaded.execute(preview)
         assert (
-            "orders[0]: position 20 in the preview, position 25 now; returns[0]: no position in the preview, position 3 now"
-            in str(raised.value)
+            "orders[0]: position 20 in the preview, position 25 now; returns[0]: no position in the preview, position "
+            "3 now" in str(raised.value)
         )
 
     def test_a_position_outside_of_the_scope_may_move(self, loaded: Warehouse) -> None:

@@ -1,4 +1,6 @@
-"""A rewind while a load runs: nobody writes from positions that are no longer there, and nothing is loaded twice for it."""
+"""A rewind while a load runs: nobody writes from positions that are no longer there, and nothing is loaded twice for
+it.
+"""
 
 from __future__ import annotations
 

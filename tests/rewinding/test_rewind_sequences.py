@@ -21,7 +21,9 @@ SEED = 20261121
 
 
 def test_any_sequence_of_loads_and_rewinds_is_proved(rewinder: Rewinder, topic: TopicFactory) -> None:
-    """Against a model of how often each offset must be there. The steps are random, from a seed that the failure shows."""
+    """Against a model of how often each offset must be there. The steps are random, from a seed that the failure
+    shows.
+    """
     name, chance = topic(), random.Random(SEED)
     kafka = rewinder.loader.kafka
     expected: Counter[int] = Counter()

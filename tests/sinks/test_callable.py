@@ -1,4 +1,6 @@
-"""`Callable`: a function of the user writes with the positions, what it raises is named, and its transaction is not its own to end."""
+"""`Callable`: a function of the user writes with the positions, what it raises is named, and its transaction is not its
+own to end.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What else goes through a `Callable`: retries after a crash, rewinds and replays that replace, dead letters again, and `verify`."""
+"""What else goes through a `Callable`: retries after a crash, rewinds and replays that replace, dead letters again, and
+`verify`.
+"""
 
 from __future__ import annotations
 

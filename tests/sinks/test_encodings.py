@@ -1,4 +1,6 @@
-"""Loads into Postgres databases of other encodings, and whose sessions have other settings: equal values, or a named refusal."""
+"""Loads into Postgres databases of other encodings, and whose sessions have other settings: equal values, or a named
+refusal.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ TOO_MUCH = (("LATIN1", "€"), ("WIN1252", "日本"), ("LATIN1", "𝄞"), ("WIN1
 
 
 def daily_in_one_way(number: int, way: int) -> list[pytest.MarkDecorator]:
-    """Cases that are alike but for their way take turns: each runs in one of the ways every day, and in all of them in `make soak`."""
+    """Cases that are alike but for their way take turns: each runs in one of the ways every day, and in all of them in
+    `make soak`.
+    """
     return [] if number % len(WAYS) == way else [pytest.mark.long]
 
 

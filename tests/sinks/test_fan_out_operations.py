@@ -1,4 +1,6 @@
-"""What else goes through several sinks: rewinds and replays that replace, dead letters again, new columns, and `verify`."""
+"""What else goes through several sinks: rewinds and replays that replace, dead letters again, new columns, and
+`verify`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Upserts into MariaDB: in the transaction of the commit, although temporary tables are DDL; by the key, and no other index."""
+"""Upserts into MariaDB: in the transaction of the commit, although temporary tables are DDL; by the key, and no other
+index.
+"""
 
 from __future__ import annotations
 

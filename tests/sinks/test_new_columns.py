@@ -1,4 +1,6 @@
-"""Columns that a commit adds to a table: who may, what it says to those who may not, and names that are no identifiers."""
+"""Columns that a commit adds to a table: who may, what it says to those who may not, and names that are no
+identifiers.
+"""
 
 from __future__ import annotations
 

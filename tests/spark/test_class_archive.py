@@ -1,4 +1,6 @@
-"""Which archive of Spark's classes a JVM is told to read. That Java writes and reads it: `tests/cli/test_archive_classes.py`."""
+"""Which archive of Spark's classes a JVM is told to read. That Java writes and reads it:
+`tests/cli/test_archive_classes.py`.
+"""
 
 from __future__ import annotations
 

@@ -19,7 +19,8 @@ ARCHIVES = sorted(map(str, (HOME / "python" / "lib").glob("*.zip")))
 
 STATE = (
     "import json, os, sys, pyspark\n"
-    "found = {'file': pyspark.__file__, 'modules': sorted(sys.modules), 'threads': len(os.listdir('/proc/self/task'))}\n"
+    "found = {'file': pyspark.__file__, 'modules': sorted(sys.modules), 'threads': "
+    "len(os.listdir('/proc/self/task'))}\n"
     "print(json.dumps(found))\n"
 )
 
@@ -42,7 +43,8 @@ def state(code: str) -> dict[str, Any]:
 def test_the_installed_package_goes_before_sparks_archives() -> None:
     assert ".zip/" in state("")["file"]
     found = state(
-        "from airflow_kafka_offsets.spark.installed_pyspark import prefer_installed_pyspark as f; f(); import py4j; assert '.zip' not in py4j.__file__"
+        "from airflow_kafka_offsets.spark.installed_pyspark import prefer_installed_pyspark as f; f(); import py4j; "
+        "assert '.zip' not in py4j.__file__"
     )
     assert found["file"] == str(HOME / "__init__.py")
 

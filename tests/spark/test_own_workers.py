@@ -1,4 +1,6 @@
-"""What reads and writes rows runs in Python workers without pandas, and functions of the user run in others, which have it."""
+"""What reads and writes rows runs in Python workers without pandas, and functions of the user run in others, which have
+it.
+"""
 
 from __future__ import annotations
 

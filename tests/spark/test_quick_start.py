@@ -1,4 +1,6 @@
-"""pandas takes most of a second to import, and small batches do without it: in Spark's processes, and inside of the commit."""
+"""pandas takes most of a second to import, and small batches do without it: in Spark's processes, and inside of the
+commit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""How the package reaches the executors of a session. The sessions are fakes: those of Spark 3.5 are not installed beside 4."""
+"""How the package reaches the executors of a session. The sessions are fakes: those of Spark 3.5 are not installed
+beside 4.
+"""
 
 from __future__ import annotations
 

@@ -90,7 +90,9 @@ def test_functions_are_sent_as_they_are(job: StageJob) -> None:
 
 
 class Sent:
-    """A session, a context and their data sets, which keep the functions that would be sent to executors, and run nothing."""
+    """A session, a context and their data sets, which keep the functions that would be sent to executors, and run
+    nothing.
+    """
 
     def __init__(self) -> None:
         self.functions: list[Callable[..., object]] = []

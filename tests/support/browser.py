@@ -77,7 +77,9 @@ class Browser:
         assert self.driver.save_screenshot(str(file))
 
     def errors(self) -> list[str]:
-        """Return what the browser complained about since it was asked last: scripts that fail, and what the policy blocks."""
+        """Return what the browser complained about since it was asked last: scripts that fail, and what the policy
+        blocks.
+        """
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
 
 

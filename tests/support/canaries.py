@@ -35,7 +35,9 @@ class Canaries(dict[str, str]):
         return some
 
     def in_text(self, content: str | bytes) -> list[str]:
-        """The names of the canaries that are in a text or in bytes: as they are, in hexadecimal digits, or in base64."""
+        """The names of the canaries that are in a text or in bytes: as they are, in hexadecimal digits, or in
+        base64.
+        """
         content = content.encode(errors="surrogateescape") if isinstance(content, str) else content
         return [name for name, forms in self._forms.items() if any(form in content for form in forms)]
 

@@ -12,7 +12,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from airflow_kafka_offsets.kafka.cluster import Cluster
 from devstack.process import wait_until
 
-# Brokers go away on purpose. What a client has to say of it would drown the tests' own output; errors reach the callers.
+# Brokers go away on purpose. What a client has to say of it would drown the tests' own output; errors reach the
+# callers.
 _log = logging.getLogger(f"{__name__}.librdkafka")
 _log.addHandler(logging.NullHandler())
 _log.propagate = False

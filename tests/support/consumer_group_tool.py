@@ -40,7 +40,9 @@ _TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 
 
 class ConsumerGroupTool:
-    """`kafka-consumer-groups` in a JVM that all questions share: its start takes a hundred times what an answer takes."""
+    """`kafka-consumer-groups` in a JVM that all questions share: its start takes a hundred times what an answer
+    takes.
+    """
 
     def __init__(self, kafka: KafkaBroker) -> None:
         self._kafka = kafka

@@ -33,8 +33,8 @@ from airflow_kafka_offsets.staging.directory import StagingDirectory
 from tests.support.inline import InlineLauncher
 from tests.support.pipelines import pipeline_and_options
 
-# Children are forked from a server that has imported everything and runs nothing: that takes milliseconds, and no thread or
-# Kafka client of the test's process is copied.
+# Children are forked from a server that has imported everything and runs nothing: that takes milliseconds, and no
+# thread or Kafka client of the test's process is copied.
 _CONTEXT = multiprocessing.get_context("forkserver")
 # pyarrow imports pandas as soon as it makes an array of Python's values, and that takes longer than a whole load.
 _CONTEXT.set_forkserver_preload(
@@ -217,7 +217,9 @@ AHEAD_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "before it is marked as staged": _before(ahead_module, "finish_attempt"),
     "after it is staged": _after(ahead_module, "finish_attempt"),
 }
-"""Points of loads with several batches. `Spark` is another thread: the commit of the batch before goes on while it stands there."""
+"""Points of loads with several batches. `Spark` is another thread: the commit of the batch before goes on while it
+stands there.
+"""
 
 REPLAY_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
     "before planning a replay": _before(replay_module, "plan_parts"),

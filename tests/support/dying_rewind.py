@@ -1,4 +1,6 @@
-"""A rewind, or other work, in a process of its own that stops before a statement, so that a test can kill it there with SIGKILL."""
+"""A rewind, or other work, in a process of its own that stops before a statement, so that a test can kill it there with
+SIGKILL.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A sink that commits elsewhere: an archive in a database of its own. It can die after its commit, and before that of the positions."""
+"""A sink that commits elsewhere: an archive in a database of its own. It can die after its commit, and before that of
+the positions.
+"""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ from tests.support.inline import InlineLauncher
 from tests.support.loads import CountingLauncher, Loader
 from tests.support.memory_log import MemoryLog
 
-# Modules whose matrices SQLite runs in `make soak`, by the beginning of their names: all cases, or all but those that keep the real
-# broker. The longest beginning decides. Postgres proves them every day, and the tests of the ledger, of rewinds and of planning
-# that need no server run on SQLite every day.
+# Modules whose matrices SQLite runs in `make soak`, by the beginning of their names: all cases, or all but those that
+# keep the real broker. The longest beginning decides. Postgres proves them every day, and the tests of the ledger, of
+# rewinds and of planning that need no server run on SQLite every day.
 _ALL, _WITHOUT_THE_BROKER = True, False
 _SQLITE_IN_SOAK = {
     "cli/": _ALL,
@@ -56,8 +56,8 @@ _SQLITE_IN_SOAK = {
     "sinks/test_upsert_operations": _ALL,
 }
 
-# Modules whose matrices have MariaDB as well, by the beginning of their names: every day, or in `make soak`. The longest beginning
-# decides; in all others, tests of two databases say enough.
+# Modules whose matrices have MariaDB as well, by the beginning of their names: every day, or in `make soak`. The
+# longest beginning decides; in all others, tests of two databases say enough.
 _EVERY_DAY, _IN_SOAK = True, False
 _MARIADB = {
     "loading/test_ahead": _IN_SOAK,
@@ -110,15 +110,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=_server_of_few)
 
 
-# Fixtures that take seconds to start, and that few tests need. These tests come first: of the workers that share the tests, the one
-# that begins has them all, and the others start no such server.
+# Fixtures that take seconds to start, and that few tests need. These tests come first: of the workers that share the
+# tests, the one that begins has them all, and the others start no such server.
 _SERVERS_OF_FEW = ("spark_connect", "secured_kafka", "spark_cluster")
 # What a module imports if its tests run commands of Airflow's, which one process of a session forks.
 _FORKS_AIRFLOW = ("WarmAirflowHome", "airflow_runs")
 
 
 def _server_of_few(item: pytest.Item) -> int:
-    """Return a number that is the same for tests with the same server, and the highest for those that need none of these."""
+    """Return a number that is the same for tests with the same server, and the highest for those that need none of
+    these.
+    """
     for number, name in enumerate(_SERVERS_OF_FEW):
         if name in getattr(item, "fixturenames", ()):
             return number
@@ -129,8 +131,8 @@ def _server_of_few(item: pytest.Item) -> int:
 
 @pytest.fixture
 def log(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Kafka:
-    """A log in memory; the session's broker for a test that is marked `broker`, and for loads with Spark, which reads in processes
-    of its own.
+    """A log in memory; the session's broker for a test that is marked `broker`, and for loads with Spark, which reads
+    in processes of its own.
 
     A module whose matrix is not about the broker has it for its `kafka`.
     """

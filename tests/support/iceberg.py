@@ -1,4 +1,6 @@
-"""Iceberg tables in tests: in the database of the positions, or in a catalog elsewhere; counted by readers of their own."""
+"""Iceberg tables in tests: in the database of the positions, or in a catalog elsewhere; counted by readers of their
+own.
+"""
 
 from __future__ import annotations
 

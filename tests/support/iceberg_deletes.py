@@ -1,4 +1,6 @@
-"""Deletes as other engines write them into Iceberg tables, in files of their own; pyiceberg reads some of them, and writes none."""
+"""Deletes as other engines write them into Iceberg tables, in files of their own; pyiceberg reads some of them, and
+writes none.
+"""
 
 from __future__ import annotations
 

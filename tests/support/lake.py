@@ -1,4 +1,6 @@
-"""Loads into tables of files: what is in them, read by somebody else, and a process that dies between the two commits."""
+"""Loads into tables of files: what is in them, read by somebody else, and a process that dies between the two
+commits.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A Kafka cluster in memory: topics, records, deleted records and the commits of consumer groups, without a broker.
 
-Product code and test helpers use it through the clients of `confluent_kafka`, which `MemoryLog.install` replaces for its own
-address alone; a real broker can be used beside it. What it cannot do (transactions, compaction, retention by time, several
-brokers, other processes) it refuses. Its clients are in `memory_clients`. `tests/kafka/test_memory_log.py` runs the same cases against it and
-a real broker.
+Product code and test helpers use it through the clients of `confluent_kafka`, which `MemoryLog.install` replaces for
+its own address alone; a real broker can be used beside it. What it cannot do (transactions, compaction, retention by
+time, several brokers, other processes) it refuses. Its clients are in `memory_clients`.
+`tests/kafka/test_memory_log.py` runs the same cases against it and a real broker.
 """
 
 from __future__ import annotations

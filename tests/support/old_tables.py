@@ -19,7 +19,9 @@ T0, T1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
 def run_script(engine: Engine, script: str) -> None:
-    """Run statements as a client of the database does: those that the script does not put in a transaction commit alone."""
+    """Run statements as a client of the database does: those that the script does not put in a transaction commit
+    alone.
+    """
     with engine.connect() as conn:
         conn = conn.execution_options(isolation_level="AUTOCOMMIT")
         for statement in script.split(";\n"):
@@ -78,7 +80,9 @@ def position(engine: Engine, tp: TopicPartition, offset: int, group: str = "load
 
 
 def create_version_1(engine: Engine) -> None:
-    """Create state tables of version 1 with a group that loaded two batches; what the first loaded early, its position has passed."""
+    """Create state tables of version 1 with a group that loaded two batches; what the first loaded early, its position
+    has passed.
+    """
     run_script(engine, (DATA / f"state_tables_version_1_{engine.dialect.name}.sql").read_text())
     insert(engine, "consumer_groups", group_id="loader", cluster_id="c", generation=0, epoch=2)
     batch(engine, 1, target_table="target", records=12, row_count=12, committed_at=NOON)

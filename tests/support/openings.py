@@ -37,7 +37,9 @@ def produce_at(kafka: Kafka, topic: str, minutes: Sequence[float], *, first: int
 
 
 def one_record_transactions(kafka: Kafka, topic: str, minutes: Sequence[float]) -> None:
-    """Records as `produce_at` writes them, each in a transaction of its own: at even offsets, with markers of now at odd ones."""
+    """Records as `produce_at` writes them, each in a transaction of its own: at even offsets, with markers of now at
+    odd ones.
+    """
     writer = Transactions(kafka, topic)
     for number, minute in enumerate(minutes):
         writer.commit(names(number, 1), milliseconds(at(minute)))

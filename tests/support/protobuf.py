@@ -1,4 +1,6 @@
-"""Protobuf records as producers write them: the schemas of three versions, messages, and what google.protobuf reads in them."""
+"""Protobuf records as producers write them: the schemas of three versions, messages, and what google.protobuf reads in
+them.
+"""
 
 from __future__ import annotations
 
@@ -245,7 +247,9 @@ def _as_item(value: Any, field: Any) -> Any:
 
 
 def ordered(value: Any) -> Any:
-    """A value with the entries of its maps by their keys, and the fields of its JSON by their names, in a form that can be compared."""
+    """A value with the entries of its maps by their keys, and the fields of its JSON by their names, in a form that can
+    be compared.
+    """
     if isinstance(value, dict):
         return {name: _ordered_json(item) if name == "more" else ordered(item) for name, item in value.items()}
     if isinstance(value, list):

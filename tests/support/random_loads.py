@@ -1,4 +1,5 @@
-"""A machine that loads, breaks and kills at random, and a model of what was written to Kafka to compare the output with.
+"""A machine that loads, breaks and kills at random, and a model of what was written to Kafka to compare the output
+with.
 
 `tests/system/test_soak.py` runs it.
 """
@@ -280,11 +281,14 @@ class Machine(RandomTopic):
         return [p for p, log in self.logs.items() if p in positions and positions[p] < log.beginning]
 
     def being_published(self) -> set[tuple[int, int, int | None]]:
-        """Return the rows of a batch that a target which commits elsewhere may have, and the state tables do not know as committed."""
+        """Return the rows of a batch that a target which commits elsewhere may have, and the state tables do not know
+        as committed.
+        """
         if not self.target.kind.commits_elsewhere:
             return set()
         ranges = self.rows(
-            "SELECT r.partition, r.start_offset, r.end_offset FROM offset_ranges r JOIN offset_batches b ON b.batch_id = r.batch_id"
+            "SELECT r.partition, r.start_offset, r.end_offset FROM offset_ranges r JOIN offset_batches b ON b.batch_id "
+            "= r.batch_id"
             " WHERE b.consumer_group = :group AND b.publishing_at IS NOT NULL"
         )
         return {

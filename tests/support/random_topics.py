@@ -1,4 +1,6 @@
-"""A topic to which a machine writes at random, and a model of what it holds: the half of `random_loads` that knows no loads."""
+"""A topic to which a machine writes at random, and a model of what it holds: the half of `random_loads` that knows no
+loads.
+"""
 
 from __future__ import annotations
 
@@ -52,8 +54,8 @@ def event(what: str) -> None:
 class RandomTopic(RuleBasedStateMachine):
     """One topic of one or more partitions.
 
-    A subclass sets what is declared here before the first rule, and calls `new_producers` and `make_topic`. `refuses` says whether the
-    target refuses some of the values.
+    A subclass sets what is declared here before the first rule, and calls `new_producers` and `make_topic`. `refuses`
+    says whether the target refuses some of the values.
     """
 
     kafka: KafkaBroker
@@ -110,7 +112,8 @@ class RandomTopic(RuleBasedStateMachine):
         if ending != "abort":
             log.records |= dict(delivered)
         if ending != "plain":
-            # The marker is written a moment after the transaction has ended; what is written before it would lie before it.
+            # The marker is written a moment after the transaction has ended; what is written before it would lie before
+            # it.
             self.wait_for_the_end(partition)
         event(f"produced, {ending}{', with values to be refused' if 'refused' in values else ''}")
 

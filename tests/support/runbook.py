@@ -1,7 +1,7 @@
 """The sections of `docs/runbook.md`, their commands, and the group and the DAG that these are about.
 
-`airflow kafka-offsets` is Airflow's own parser with the real functions in this process, `airflow dags trigger load_orders` is the load
-of the README's DAG without Spark.
+`airflow kafka-offsets` is Airflow's own parser with the real functions in this process, `airflow dags trigger
+load_orders` is the load of the README's DAG without Spark.
 """
 
 from __future__ import annotations

@@ -110,7 +110,9 @@ class Submitted:
 
 @contextmanager
 def no_process_left() -> Iterator[None]:
-    """Check that this process has no other children after the block than before it, such as the servers of the session."""
+    """Check that this process has no other children after the block than before it, such as the servers of the
+    session.
+    """
     before = psutil.Process().children()
     yield
     assert [child for child in psutil.Process().children() if child not in before] == []

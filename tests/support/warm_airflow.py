@@ -1,8 +1,9 @@
 """The `airflow` command, forked from a process that has already imported Airflow.
 
-An `airflow dags test` spends most of its processor time on imports and on building the execution API before its first task starts.
-For tests whose subject is what the command does, a server does this once; every command is a fork of it with the environment, the
-configuration and the metadata database of the home that runs it. A test whose subject is the process itself uses `AirflowHome`.
+An `airflow dags test` spends most of its processor time on imports and on building the execution API before its first
+task starts. For tests whose subject is what the command does, a server does this once; every command is a fork of it
+with the environment, the configuration and the metadata database of the home that runs it. A test whose subject is the
+process itself uses `AirflowHome`.
 """
 
 from __future__ import annotations
@@ -178,7 +179,9 @@ def _command(*arguments: str) -> None:
 
 
 def _import_airflow() -> None:
-    """Import what commands import, and build the execution API. No thread and no connection may be there when it forks."""
+    """Import what commands import, and build the execution API. No thread and no connection may be there when it
+    forks.
+    """
     from importlib import import_module
 
     from airflow.cli.cli_parser import get_parser

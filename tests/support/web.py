@@ -78,7 +78,9 @@ def readings(
     registered: Callable[[], dict[str, Registered]] = dict,
     **options: Any,
 ) -> Readings:
-    """Return readings of databases by the ids of their connections, which the configuration names; Kafka is `kafka_default`."""
+    """Return readings of databases by the ids of their connections, which the configuration names; Kafka is
+    `kafka_default`.
+    """
 
     @contextmanager
     def database(conn_id: str) -> Iterator[Engine]:

@@ -1,4 +1,6 @@
-"""A real Airflow with the pages: the API server alone, which is all that they need, beside DAGs that were parsed once."""
+"""A real Airflow with the pages: the API server alone, which is all that they need, beside DAGs that were parsed
+once.
+"""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ _BATCHES = 24
 
 
 def shop(loader: Loader) -> None:
-    """Make three groups: `orders` with a history, a gap, a rewind and dead letters, `payments` with little headroom, `clicks` whose load
-    failed.
+    """Make three groups: `orders` with a history, a gap, a rewind and dead letters, `payments` with little headroom,
+    `clicks` whose load failed.
 
     :param loader: of a Postgres and a broker
     """

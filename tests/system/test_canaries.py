@@ -1,4 +1,5 @@
-"""Passwords, connections, variables and values of records are found nowhere: after good runs, and after each way to fail.
+"""Passwords, connections, variables and values of records are found nowhere: after good runs, and after each way to
+fail.
 
 Values of records are in the target, in the columns of `dead_letters` that hold a record, and in the staged Arrow files.
 """
@@ -72,7 +73,9 @@ Topics = Callable[[list[dict[str, Any]]], str]
 
 
 class Loads:
-    """Runs of the DAG under test, whose connections and variables are in Airflow's database, and not in the environment."""
+    """Runs of the DAG under test, whose connections and variables are in Airflow's database, and not in the
+    environment.
+    """
 
     def __init__(
         self, home: WarmAirflowHome, directory: Path, canaries: Canaries, login: dict[str, Any], database: Engine
@@ -255,8 +258,8 @@ def test_canaries_would_be_found(canaries: Canaries, tmp_path: Path) -> None:
         assert (name, where.split()[0]) == ("row", place)
 
 
-# An address of its own: what a machine on the way to the driver, an executor, the master or the worker would see. Between the
-# processes of one machine, such as a JVM and its Python workers, all goes through 127.0.0.1.
+# An address of its own: what a machine on the way to the driver, an executor, the master or the worker would see.
+# Between the processes of one machine, such as a JVM and its Python workers, all goes through 127.0.0.1.
 HOST = "127.0.0.2"
 
 ADDRESSES = {"spark.driver.host": HOST, "spark.driver.bindAddress": HOST}
@@ -276,7 +279,8 @@ def sniffer() -> Sniffer:
         pytest.skip("only root may look at packets")
 
 
-@pytest.mark.long  # a cluster of its own: half a minute. The halves of the configuration are in tests/spark/test_split_config.py
+# a cluster of its own: half a minute. The halves of the configuration are in tests/spark/test_split_config.py
+@pytest.mark.long
 @pytest.mark.parametrize("protected", [True, False], ids=["protected", "unprotected"])
 def test_secrets_of_a_cluster_are_found_nowhere_and_cross_no_network(
     loads: Loads, topic: Topics, sniffer: Sniffer, protected: bool
@@ -290,6 +294,7 @@ def test_secrets_of_a_cluster_are_found_nowhere_and_cross_no_network(
         loads.assert_found_nowhere(cluster.directory)
     assert watch.found == set()
     assert any("CoarseGrainedExecutorBackend" in command for command in watch.commands)
-    # Spark sends its properties, and code, which the name of the group is in. Of Kafka's configuration it sends one half.
+    # Spark sends its properties, and code, which the name of the group is in. Of Kafka's configuration it sends one
+    # half.
     assert loads.canaries.in_text(sniffer.seen) == ([] if protected else ["connection", "variable", "group"])
     assert ("unprotected" in loads.outputs[0]) is not protected

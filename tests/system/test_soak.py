@@ -1,8 +1,8 @@
 """Random loads, faults and kills in any order, and the proof after every step.
 
-A short run belongs to the tests; `make soak` takes a thousand steps (`STEPS=…`, `SEED=…`) and names the seed that repeats a
-failure. The model knows what was written to Kafka; that output, dead letters and gaps are exactly this, is asked of the
-database from outside, and of `verify`.
+A short run belongs to the tests; `make soak` takes a thousand steps (`STEPS=…`, `SEED=…`) and names the seed that
+repeats a failure. The model knows what was written to Kafka; that output, dead letters and gaps are exactly this, is
+asked of the database from outside, and of `verify`.
 """
 
 from __future__ import annotations

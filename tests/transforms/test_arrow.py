@@ -1,4 +1,6 @@
-"""`ArrowTransform`: what a function gets, what is checked of what it returns, and how it reaches processes without its module."""
+"""`ArrowTransform`: what a function gets, what is checked of what it returns, and how it reaches processes without its
+module.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +134,8 @@ def test_what_it_may_not_return_is_refused_before_anything_is_read(
         ),
         (
             "changing",
-            r"offsets 0 to 2, returned other columns than before: .* x binary; before, or of an empty batch, .* x string",
+            r"offsets 0 to 2, returned other columns than before: .* x binary; before, or of an empty batch, .* x "
+            r"string",
         ),
         ("raising", r"offsets 0 to 2, raised ValueError: no such day"),
     ],

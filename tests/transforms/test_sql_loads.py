@@ -69,7 +69,8 @@ def test_else_they_fail_the_load_with_their_place_and_the_text(loader: Loader, t
     with pytest.raises(TransformError) as raised:
         loader(name, transform=SQL)
     assert str(raised.value).startswith(
-        f"Record at topic {name!r} partition 0 offset 1, of the batch of offsets 0 to 3, cannot be transformed: Divide by zero, in Sql("
+        f"Record at topic {name!r} partition 0 offset 1, of the batch of offsets 0 to 3, cannot be transformed: Divide "
+        "by zero, in Sql("
     )
     assert SQL.query in str(raised.value)
     assert "secret" not in str(raised.value)

@@ -1,4 +1,6 @@
-"""What a `Sql` may say is decided when the DAG is parsed: one SELECT that makes the same rows of a record in each attempt."""
+"""What a `Sql` may say is decided when the DAG is parsed: one SELECT that makes the same rows of a record in each
+attempt.
+"""
 
 from __future__ import annotations
 

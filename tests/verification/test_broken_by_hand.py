@@ -53,7 +53,8 @@ BROKEN = {
     ),
     "batch-unknown": Broken(
         ["DELETE FROM offset_ranges WHERE batch_id = 2", "DELETE FROM offset_batches WHERE batch_id = 2"],
-        r"\[0\]: table 'target' holds 5 rows of batch 2, which the state tables do not know.* There is 1 other violation",
+        r"\[0\]: table 'target' holds 5 rows of batch 2, which the state tables do not know.* There is 1 other "
+        r"violation",
         (0, 10, 2),
     ),
     "batch-not-committed": Broken(

@@ -155,7 +155,8 @@ def test_a_target_with_fewer_columns_proves_less_and_says_so(
         with caplog.at_level("INFO"):
             verified(inline_loader)
         assert (
-            "Table 'target' has no column _batch_id, _kafka_topic, _kafka_partition: history and positions are proved, its "
+            "Table 'target' has no column _batch_id, _kafka_topic, _kafka_partition: history and positions are proved, "
+            "its "
             "rows were not" in caplog.text
         )
         assert "is proved:" not in caplog.text

@@ -103,7 +103,9 @@ def test_reading_again_sees_exactly_what_batches_without_a_transform_loaded(mode
 
 
 Broken = tuple[Model, TopicPartition | None, int | None]
-"""The model with one thing broken, and the partition and batch that the first violation must name, where they are certain."""
+"""The model with one thing broken, and the partition and batch that the first violation must name, where they are
+certain.
+"""
 
 
 def with_batch(model: Model, index: int, **values: object) -> Model:

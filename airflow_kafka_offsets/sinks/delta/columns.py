@@ -70,7 +70,8 @@ def unusable(table: deltalake.DeltaTable) -> list[str]:
 
 
 def measured(configuration: Mapping[str, str], columns: pa.Schema) -> list[str]:
-    """Return the columns of which statistics are kept: as many as the table says, and those that say where a row is from.
+    """Return the columns of which statistics are kept: as many as the table says, and those that say where a row is
+    from.
 
     :param configuration: the properties of the table
     """
@@ -84,7 +85,9 @@ def measured(configuration: Mapping[str, str], columns: pa.Schema) -> list[str]:
 
 
 def skipping_columns(columns: pa.Schema) -> str | None:
-    """Return the columns whose statistics readers use, where they would leave out those that say where a row is from."""
+    """Return the columns whose statistics readers use, where they would leave out those that say where a row is
+    from.
+    """
     if sum(map(_leaves, columns)) <= _MEASURED:
         return None
     origin = [column for column in columns if column.name in (BATCH_ID, *RECORD, TIMESTAMP)]

@@ -59,7 +59,8 @@ class DeltaSnapshot(FileTable):
         """
         if reasons := unusable(self.table):
             raise TargetError(
-                f"Table {self.name!r} cannot be written to: {'; '.join(reasons)}. Drop the feature, or load into another table"
+                f"Table {self.name!r} cannot be written to: {'; '.join(reasons)}. Drop the feature, or load into "
+                "another table"
             )
 
     def last_number(self, series: str) -> int:

@@ -1,7 +1,7 @@
 """The commit of a batch to a Delta table.
 
-delta-rs would rebase a commit onto those of others, and lose a removal there: a file that OPTIMIZE has replaced meanwhile is
-"removed" without effect, and its rows stay. A commit here is for the next version of the table, or fails.
+delta-rs would rebase a commit onto those of others, and lose a removal there: a file that OPTIMIZE has replaced
+meanwhile is "removed" without effect, and its rows stay. A commit here is for the next version of the table, or fails.
 """
 
 from __future__ import annotations

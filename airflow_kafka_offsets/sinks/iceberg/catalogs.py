@@ -25,8 +25,8 @@ _STORAGE = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.", "py-io-impl")
 class PositionsCatalog(SqlCatalog):
     """A SQL catalog over the connection of a transaction: what it commits, the transaction commits.
 
-    SQLAlchemy's sessions, which the superclass opens, take part in a transaction that their connection is in, and leave its COMMIT to
-    its owner.
+    SQLAlchemy's sessions, which the superclass opens, take part in a transaction that their connection is in, and leave
+    its COMMIT to its owner.
     """
 
     def __init__(self, name: str, conn: Connection, **properties: str) -> None:
@@ -38,7 +38,9 @@ class PositionsCatalog(SqlCatalog):
         self._schema_version = "v1" if IcebergTables.iceberg_type.key in columns else "v0"
 
     def lock(self, identifier: str) -> None:
-        """Wait for other writers of a table, and let them wait until the end of the transaction: then they see what it committed."""
+        """Wait for other writers of a table, and let them wait until the end of the transaction: then they see what it
+        committed.
+        """
         *namespace, name = self.identifier_to_tuple(identifier)
         row = IcebergTables.__table__.c
         self.engine.execute(  # type: ignore[attr-defined]

@@ -22,7 +22,9 @@ def catalog_properties(conn_id: str, connections: Mapping[str, Mapping[str, Any]
 
 
 def storage_properties(conn_id: str, connections: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the properties of a storage: those in the extra, the access key of S3, and what Airflow's connections to AWS call otherwise."""
+    """Return the properties of a storage: those in the extra, the access key of S3, and what Airflow's connections to
+    AWS call otherwise.
+    """
     connection = _find(conn_id, connections)
     extra = dict(connection.get("extra") or {})
     renamed = {

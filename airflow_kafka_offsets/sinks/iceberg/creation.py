@@ -44,7 +44,8 @@ def create_table(
     sort_by: Sequence[str],
     properties: Mapping[str, str],
 ) -> Table:
-    """Create a table, and its namespace. All columns may be null: other writers know nothing of those that this package adds.
+    """Create a table, and its namespace. All columns may be null: other writers know nothing of those that this package
+    adds.
 
     :param columns: of the rows
     :raises ConfigurationError: a column cannot be partitioned or sorted so
@@ -127,7 +128,8 @@ def _parsed(term: str, what: str) -> tuple[str, str, str]:
     if name in _SIZED and column and size is not None and int(size) > 0:
         return column, f"{name}[{int(size)}]", f"{column}_{_SIZED[name].format(int(size))}"
     raise ConfigurationError(
-        f"{what} has columns, or transforms of them: 'country', 'day(created)', 'hour(…)', 'month(…)', 'year(…)', 'bucket(16, id)', "
+        f"{what} has columns, or transforms of them: 'country', 'day(created)', 'hour(…)', 'month(…)', 'year(…)', "
+        "'bucket(16, id)', "
         f"'truncate(4, name)'; got {term!r}"
     )
 

@@ -1,7 +1,9 @@
-"""An Iceberg table in a catalog elsewhere: rows are committed there, with the number of the batch, and then the positions.
+"""An Iceberg table in a catalog elsewhere: rows are committed there, with the number of the batch, and then the
+positions.
 
-pyiceberg's own retry of a commit goes past what was looked at before, and would append a batch a second time. So each attempt here
-loads the table, looks, and makes one commit that fails where the table's current snapshot is another one by then.
+pyiceberg's own retry of a commit goes past what was looked at before, and would append a batch a second time. So each
+attempt here loads the table, looks, and makes one commit that fails where the table's current snapshot is another one
+by then.
 """
 
 from __future__ import annotations
@@ -62,13 +64,15 @@ class ElsewhereIcebergTable(IcebergSink):
         catalog = self._catalog()
         if isinstance(catalog, SqlCatalog) and _is_same_file(catalog.engine, engine):
             raise ConfigurationError(
-                f"The catalog of {self.name} is in the SQLite file of the positions, which takes one writer at a time: leave catalog= out, "
+                f"The catalog of {self.name} is in the SQLite file of the positions, which takes one writer at a time: "
+                "leave catalog= out, "
                 "for one commit of both"
             )
         target = super().prepare(engine, columns, may_grow=may_grow)
         if target.known is not None and BATCH_ID not in target.known:
             raise TargetError(
-                f"{self.name} has no column {BATCH_ID!r}, by which the rows of an abandoned batch are taken back: add it (ALTER TABLE … ADD "
+                f"{self.name} has no column {BATCH_ID!r}, by which the rows of an abandoned batch are taken back: add "
+                "it (ALTER TABLE … ADD "
                 f"COLUMN {BATCH_ID} BIGINT)"
             )
         return target
@@ -79,7 +83,9 @@ class ElsewhereIcebergTable(IcebergSink):
         return table is not None and _done(table, output) is not None
 
     def retire(self, engine: Engine, output: Output) -> list[Removed]:
-        """Take the rows of an abandoned batch back, and see to it that it never is published; see `ElsewhereSink.retire`."""
+        """Take the rows of an abandoned batch back, and see to it that it never is published; see
+        `ElsewhereSink.retire`.
+        """
         from airflow_kafka_offsets.sinks.iceberg.publication import published
         from airflow_kafka_offsets.sinks.iceberg.removal import Search, of_output
         from airflow_kafka_offsets.sinks.iceberg.target import Changes
@@ -90,7 +96,8 @@ class ElsewhereIcebergTable(IcebergSink):
             return []
         for attempt in range(_ATTEMPTS):
             last = published(table, output)
-            # What rows of a batch replaced by key would be gone with them: they stay, until a load of their records replaces them.
+            # What rows of a batch replaced by key would be gone with them: they stay, until a load of their records
+            # replaces them.
             rows = None if self.upsert_key else of_output(table, output)
             changes = Changes(output, search=Search(rows))
             removal = changes.find(table)
@@ -148,7 +155,8 @@ class ElsewhereIcebergTable(IcebergSink):
                 changes.find(table)
                 if changes.publication() != expected:
                     raise DatabaseBusyError(
-                        f"Rows of {self.name} that are to be replaced were removed by another writer at the same moment, or it wrote newer ones "
+                        f"Rows of {self.name} that are to be replaced were removed by another writer at the same "
+                        "moment, or it wrote newer ones "
                         "of the same keys. Nothing of the batch was written; run the task again"
                     )
         raise self._busy()
@@ -166,7 +174,8 @@ class ElsewhereIcebergTable(IcebergSink):
         except CommitFailedException:
             return False
         except FileNotFoundError:
-            # Nothing was sent yet. Others removed manifests of the snapshot that the commit goes on from, as they expired it.
+            # Nothing was sent yet. Others removed manifests of the snapshot that the commit goes on from, as they
+            # expired it.
             found = self._load()
             if found is not None and found.metadata_location != table.metadata_location:
                 return False
@@ -183,7 +192,8 @@ class ElsewhereIcebergTable(IcebergSink):
         done = None if found is None else _done(found, changes.output)
         if done is None:
             raise CommitUnknownError(
-                f"Catalog {self.catalog_name!r} did not say whether it committed to {self.name} ({reason}), and the table does not show it. "
+                f"Catalog {self.catalog_name!r} did not say whether it committed to {self.name} ({reason}), and the "
+                "table does not show it. "
                 "Nothing is committed twice: the next attempt looks first"
             )
         self._check_done(done, changes.publication())
@@ -206,7 +216,8 @@ class ElsewhereIcebergTable(IcebergSink):
 
     def _busy(self) -> DatabaseBusyError:
         return DatabaseBusyError(
-            f"Other writers of {self.name} committed first {_ATTEMPTS} times in a row. Nothing of the batch was written; run the task again"
+            f"Other writers of {self.name} committed first {_ATTEMPTS} times in a row. Nothing of the batch was "
+            "written; run the task again"
         )
 
     def _reload(self, attempt: int) -> Table:
@@ -247,7 +258,8 @@ class ElsewhereIcebergTable(IcebergSink):
         try:
             return self._created(self._catalog(), columns)
         except IntegrityError:
-            # The catalog is a database, in which another process created the namespace at the same moment: it is there by now.
+            # The catalog is a database, in which another process created the namespace at the same moment: it is there
+            # by now.
             return self._created(self._catalog(), columns)
 
     def storage_options(self) -> dict[str, Any]:

@@ -41,17 +41,22 @@ class KeyIndex:
         return pc.index_in(rows.column(self.names[number]), value_set=self.values[number], skip_nulls=True)
 
     def _joined(self, codes: pa.ChunkedArray, rows: pa.Table, number: int) -> pa.ChunkedArray:
-        """Return one number for a key so far and the value of one more column. Both numbers are those of rows, and small."""
+        """Return one number for a key so far and the value of one more column. Both numbers are those of rows, and
+        small.
+        """
         shifted = pc.multiply(codes.cast(pa.int64()), len(self.values[number]))
         return pc.add(shifted, self._of_column(rows, number).cast(pa.int64()))
 
     def condition(self) -> BooleanExpression:
-        """Return the condition that a row has one of the keys, as far as the least and the greatest value of each column tell."""
+        """Return the condition that a row has one of the keys, as far as the least and the greatest value of each
+        column tell.
+        """
         condition: BooleanExpression = AlwaysTrue()
         for name, values in zip(self.names, self.values, strict=True):
             if _is_ordered(values.type):
                 ends = pc.min_max(values).as_py()
-                # pyiceberg's annotations have the arguments of pydantic's constructor, which is not the one that is there.
+                # pyiceberg's annotations have the arguments of pydantic's constructor, which is not the one that is
+                # there.
                 least = GreaterThanOrEqual(name, ends["min"])  # type: ignore[call-arg,arg-type]
                 greatest = LessThanOrEqual(name, ends["max"])  # type: ignore[call-arg,arg-type]
                 condition = And(condition, least, greatest)

@@ -43,7 +43,9 @@ class _Metadata:
 
 @lru_cache(maxsize=1)
 def _named(version: _Metadata) -> frozenset[str]:
-    """Return the paths of the files that a snapshot names, whichever it is; a load asks for one batch after the other."""
+    """Return the paths of the files that a snapshot names, whichever it is; a load asks for one batch after the
+    other.
+    """
     table = version.table
     manifests = {each.manifest_path: each for snapshot in table.snapshots() for each in snapshot.manifests(table.io)}
     return frozenset(

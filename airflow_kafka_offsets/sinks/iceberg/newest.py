@@ -1,7 +1,8 @@
 """The newest row of each key in the files of a batch, and which rows of the table they replace.
 
-Of a partition, the highest offset is the newest. Where a key is in several partitions, those of one batch are compared by
-`_kafka_timestamp`, then by topic and partition, and the greatest wins; a later batch wins over an earlier one. `SqlTable` has the same rules.
+Of a partition, the highest offset is the newest. Where a key is in several partitions, those of one batch are compared
+by `_kafka_timestamp`, then by topic and partition, and the greatest wins; a later batch wins over an earlier one.
+`SqlTable` has the same rules.
 
 What is in memory are the keys of the batch, and some numbers for each; the files are read in portions.
 """

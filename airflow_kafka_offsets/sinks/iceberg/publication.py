@@ -1,6 +1,7 @@
 """What a commit leaves in a table beside the rows: which batch was published last, and by which snapshot.
 
-It is a property of the table, one for each series of publications: properties outlive the expiry of snapshots, and a rollback.
+It is a property of the table, one for each series of publications: properties outlive the expiry of snapshots, and a
+rollback.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def _read(table: Table, name: str, text: str) -> Publication:
         return Publication.from_json(text)
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise TargetError(
-            f"Property {name!r} of Iceberg table {'.'.join(table.name())!r} cannot be read: {type(error).__name__}. It says which batch "
+            f"Property {name!r} of Iceberg table {'.'.join(table.name())!r} cannot be read: {type(error).__name__}. It "
+            "says which batch "
             "was loaded last, and is not to be changed"
         ) from error
 
@@ -117,10 +119,14 @@ def refuse_rollback(table: Table, group_id: str) -> None:
         return
     current = table.current_snapshot()
     raise TargetError(
-        f"Iceberg table {'.'.join(table.name())!r} was set back, or replaced: snapshot {last.snapshot}, by which group {group_id!r} "
-        f"published batch {last.batch}, is not in the history of the current snapshot {current.snapshot_id if current else None}. The "
-        "positions of the group are after rows that are gone. Nothing was written. Either set the table forward again (for example "
-        f"CALL system.set_current_snapshot), or, if the rows are to stay away, remove property {name!r} of the table, and rewind the "
+        f"Iceberg table {'.'.join(table.name())!r} was set back, or replaced: snapshot {last.snapshot}, by which group "
+        f"{group_id!r} "
+        f"published batch {last.batch}, is not in the history of the current snapshot "
+        f"{current.snapshot_id if current else None}. The "
+        "positions of the group are after rows that are gone. Nothing was written. Either set the table forward again "
+        "(for example "
+        f"CALL system.set_current_snapshot), or, if the rows are to stay away, remove property {name!r} of the table, "
+        "and rewind the "
         "group without replacing to where its rows end."
     )
 

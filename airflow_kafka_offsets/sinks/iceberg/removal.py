@@ -1,4 +1,6 @@
-"""Rows that are taken back or replaced: whole files are dropped, and only files that also hold other rows are written again."""
+"""Rows that are taken back or replaced: whole files are dropped, and only files that also hold other rows are written
+again.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ class BatchRows(NamedTuple):
 
 
 def of_output(table: Table, output: Output) -> RemovedRows:
-    """Return which rows are of a batch: those of its ranges, where the table says it. Rows of another installation may have its number."""
+    """Return which rows are of a batch: those of its ranges, where the table says it. Rows of another installation may
+    have its number.
+    """
     if not set(RECORD) <= set(table.schema().column_names):
         return BatchRows(output.batch_id)
     ranges: dict[Key, list[Span]] = {}
@@ -136,8 +140,8 @@ class Search:
     def find(self, table: Table) -> Removal:
         """Read the columns of the key, and those that say where rows are from, of the files that may hold some of them.
 
-        Where others expire the snapshot meanwhile and remove its files, the rows are those of the table as it is now. A commit that goes on
-        from `table` fails then: the current snapshot is another one.
+        Where others expire the snapshot meanwhile and remove its files, the rows are those of the table as it is now. A
+        commit that goes on from `table` fails then: the current snapshot is another one.
 
         :raises FileNotFoundError: files of the current snapshot are missing
         """

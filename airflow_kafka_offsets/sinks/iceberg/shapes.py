@@ -23,7 +23,8 @@ def arrow_columns(schema: Schema) -> pa.Schema:
 
 
 def required_columns(schema: Schema, key: Sequence[str] = ()) -> list[str]:
-    """Return the columns that may not be null: where rows are replaced by a key, also its own, and those that name the record.
+    """Return the columns that may not be null: where rows are replaced by a key, also its own, and those that name the
+    record.
 
     :raises TargetError: the table lacks one of these, or values of the key cannot be told apart exactly
     """
@@ -31,12 +32,14 @@ def required_columns(schema: Schema, key: Sequence[str] = ()) -> list[str]:
     needed = [*key, *(RECORD if key else ())]
     if missing := [name for name in needed if name not in columns.names]:
         raise TargetError(
-            f"The Iceberg table has no column {', '.join(map(repr, missing))}, which upsert_key needs: add it (ALTER TABLE … ADD COLUMN), "
+            f"The Iceberg table has no column {', '.join(map(repr, missing))}, which upsert_key needs: add it (ALTER "
+            "TABLE … ADD COLUMN), "
             "or append, without upsert_key"
         )
     if unusable := [name for name in key if not _is_exact(columns.field(name).type)]:
         raise TargetError(
-            f"upsert_key names {', '.join(map(repr, unusable))}, whose values cannot be told apart exactly: it takes columns of whole numbers, "
+            f"upsert_key names {', '.join(map(repr, unusable))}, whose values cannot be told apart exactly: it takes "
+            "columns of whole numbers, "
             "decimals, texts, bytes, booleans, dates and times"
         )
     return list(dict.fromkeys([*(field.name for field in schema.fields if field.required), *needed]))
@@ -71,7 +74,8 @@ def check_names(name: str, schema: Schema, columns: pa.Schema) -> None:
     for field in lacking(schema, columns):
         if (other := existing.get(field.name.lower())) is not None:
             raise TargetError(
-                f"Table {name!r} has a column {other!r}, and gets no column {field.name!r}, whose name differs in case only: "
+                f"Table {name!r} has a column {other!r}, and gets no column {field.name!r}, whose name differs in case "
+                "only: "
                 "rename the column, or the field by a transform"
             )
 

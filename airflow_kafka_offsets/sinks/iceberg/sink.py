@@ -1,4 +1,6 @@
-"""The sink of an Iceberg table whose catalog is in the database of the positions: rows and positions are committed in one transaction."""
+"""The sink of an Iceberg table whose catalog is in the database of the positions: rows and positions are committed in
+one transaction.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ Properties = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class IcebergSink(Templated):
-    """What sinks of Iceberg tables share; as it is, with the catalog in the database of the positions. See `IcebergTable`."""
+    """What sinks of Iceberg tables share; as it is, with the catalog in the database of the positions. See
+    `IcebergTable`.
+    """
 
     template_fields: ClassVar[tuple[str, ...]] = (
         "identifier",
@@ -157,7 +161,8 @@ class IcebergSink(Templated):
         table = self.find(engine)
         if table is None and columns is None:
             raise ConfigurationError(
-                f"{self.name} does not exist, and its columns are not known before Spark starts, as a transform of DataFrames decides them: "
+                f"{self.name} does not exist, and its columns are not known before Spark starts, as a transform of "
+                "DataFrames decides them: "
                 "declare them, as in IcebergTable(…, columns='id BIGINT, name STRING'), or create the table"
             )
         if table is None:
@@ -231,7 +236,8 @@ class IcebergSink(Templated):
 
         if self.warehouse is None:
             raise ConfigurationError(
-                f"{self.name} does not exist, and is created where warehouse= says: a directory that all machines share, or a URI such as "
+                f"{self.name} does not exist, and is created where warehouse= says: a directory that all machines "
+                "share, or a URI such as "
                 "s3://bucket/warehouse"
             )
 

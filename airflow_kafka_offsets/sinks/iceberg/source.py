@@ -1,4 +1,6 @@
-"""The rows of a table as they are read back: by file, a record batch at a time, without what the statistics of files rule out."""
+"""The rows of a table as they are read back: by file, a record batch at a time, without what the statistics of files
+rule out.
+"""
 
 from __future__ import annotations
 
@@ -71,15 +73,16 @@ def plan(table: Table, condition: BooleanExpression) -> list[FileScanTask]:
         return list(table.scan(condition).plan_files())
     except ValueError as error:
         raise TargetError(
-            f"Iceberg table {'.'.join(table.name())!r} cannot be read: {error}. Have the engine that writes it compact it"
+            f"Iceberg table {'.'.join(table.name())!r} cannot be read: {error}. Have the engine that writes it compact "
+            "it"
         ) from error
 
 
 def _has_deletes_by_value(table: Table) -> bool:
     """Return whether rows are deleted by value, which some engines write into files of their own.
 
-    pyiceberg finds this out itself, but for deletes whose values are ruled out by the condition of a scan. Their rows would be back in a file
-    that is written again for other rows.
+    pyiceberg finds this out itself, but for deletes whose values are ruled out by the condition of a scan. Their rows
+    would be back in a file that is written again for other rows.
     """
     snapshot = table.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot is not None else []

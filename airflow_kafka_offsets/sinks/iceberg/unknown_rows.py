@@ -36,9 +36,12 @@ def refuse_unknown_rows(conn: Connection, name: str, table: Table, batches: sa.T
     unknown = next((number for number in candidates if number not in known), None)
     if unknown is not None:
         raise OlderLedgerError(
-            f"{name} holds rows of batch {unknown}, which the state tables do not know; the next batch would be {batch_id}. The state "
-            f"tables were restored from an older backup than the table, or created again. Nothing was written: their records would be "
-            f"loaded again. Restore both to the same moment, or delete the rows with {BATCH_ID} >= {batch_id}, which this load then "
+            f"{name} holds rows of batch {unknown}, which the state tables do not know; the next batch would be "
+            f"{batch_id}. The state "
+            "tables were restored from an older backup than the table, or created again. Nothing was written: their "
+            "records would be "
+            f"loaded again. Restore both to the same moment, or delete the rows with {BATCH_ID} >= {batch_id}, which "
+            "this load then "
             "brings back, and the properties 'kafka-offsets.…' of the table."
         )
 
@@ -51,7 +54,9 @@ def _published(conn: Connection, table: Table, batches: sa.Table, batch_id: int)
 
 
 def _with_rows(table: Table, batch_id: int) -> set[int]:
-    """Return the batches with rows in the table, from this one on. Only files are read whose statistics allow for one."""
+    """Return the batches with rows in the table, from this one on. Only files are read whose statistics allow for
+    one.
+    """
     snapshot = table.current_snapshot()
     if snapshot is None or BATCH_ID not in table.schema().column_names:
         return set()

@@ -14,7 +14,8 @@ from airflow_kafka_offsets.writers.fitting import may_hold
 def match(
     name: str, table: pa.Schema, required: Collection[str], columns: pa.Schema, *, may_grow: bool = False
 ) -> None:
-    """Check that rows fit a table by their types. The tasks that write its files refuse single values (`writers.fitting`).
+    """Check that rows fit a table by their types. The tasks that write its files refuse single values
+    (`writers.fitting`).
 
     :param name: of the table, for the message
     :param required: the columns of the table that may not be null

@@ -53,7 +53,8 @@ def created_columns(sink: FileTableSink, columns: pa.Schema) -> pa.Schema:
             )
     if unfit := [name for name in sink.partition_by if not can_partition(schema.field(name).type)]:
         raise ConfigurationError(
-            f"partition_by names {', '.join(unfit)}: a floating, binary or nested column cannot be one that the table is partitioned by"
+            f"partition_by names {', '.join(unfit)}: a floating, binary or nested column cannot be one that the table "
+            "is partitioned by"
         )
     # In a partition column an empty text is null.
     fields = [each.with_nullable(True) if each.name in sink.partition_by else each for each in schema]
@@ -68,7 +69,8 @@ def check_partitions(snapshot: FileTable, partition_by: Sequence[str]) -> None:
     if partition_by and list(partition_by) != list(snapshot.partition_by):
         raise TargetError(
             f"Table {snapshot.name!r} is partitioned by {', '.join(snapshot.partition_by) or 'nothing'}, and not by "
-            f"{', '.join(partition_by)}: leave out partition_by, which is for a table that is created, or create another table"
+            f"{', '.join(partition_by)}: leave out partition_by, which is for a table that is created, or create "
+            "another table"
         )
     if unfit := [column for column in snapshot.partition_by if not can_partition(snapshot.columns.field(column).type)]:
         raise TargetError(

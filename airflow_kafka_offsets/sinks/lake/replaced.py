@@ -1,4 +1,6 @@
-"""Which rows of a table of files are of replaced offsets: decided in Arrow, since no query joins them with the state tables."""
+"""Which rows of a table of files are of replaced offsets: decided in Arrow, since no query joins them with the state
+tables.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,10 @@ class ReplacedRows(NamedTuple):
         """
         if missing := [name for name in self.columns if name not in table.names]:
             raise ConfigurationError(
-                f"Table {self.target!r} has no column {', '.join(missing)}: which of its rows are of the offsets that are to be "
-                "replaced is not known. Nothing was changed; delete the rows yourself and rewind without replacing, or load "
+                f"Table {self.target!r} has no column {', '.join(missing)}: which of its rows are of the offsets that "
+                "are to be "
+                "replaced is not known. Nothing was changed; delete the rows yourself and rewind without replacing, or "
+                "load "
                 "into a new table."
             )
 
@@ -89,8 +93,10 @@ class ReplacedRows(NamedTuple):
         silent = pc.sum(pc.and_(found, pc.is_null(timestamp))).as_py()
         if silent:
             raise ConfigurationError(
-                f"Table {self.target!r} holds {count(silent, 'row')} of the offsets that are read, without a {TIMESTAMP}: whether "
-                "they are of the span that is to be replaced is not known. Nothing was changed; replay a range of offsets, or "
+                f"Table {self.target!r} holds {count(silent, 'row')} of the offsets that are read, without a "
+                f"{TIMESTAMP}: whether "
+                "they are of the span that is to be replaced is not known. Nothing was changed; replay a range of "
+                "offsets, or "
                 "without all_records."
             )
         is_within = pc.greater_equal(timestamp, pa.scalar(span.since, timestamp.type))
@@ -106,8 +112,10 @@ class ReplacedRows(NamedTuple):
             if pc.any(silent).as_py():
                 batch_id = pc.min(batches.filter(silent)).as_py()
                 raise ConfigurationError(
-                    f"Table {self.target!r} holds rows of batch {batch_id} that do not say their topic, partition and offset: which "
-                    "of them are of the offsets that are to be replaced is not known. Nothing was changed; have the transform keep "
+                    f"Table {self.target!r} holds rows of batch {batch_id} that do not say their topic, partition and "
+                    "offset: which "
+                    "of them are of the offsets that are to be replaced is not known. Nothing was changed; have the "
+                    "transform keep "
                     "the columns _kafka_topic, _kafka_partition and _kafka_offset, and delete these rows yourself."
                 )
 

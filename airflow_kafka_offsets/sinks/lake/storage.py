@@ -20,8 +20,9 @@ _AWS_EXTRA = {
 def storage_options(conn_id: str, connection: Mapping[str, Any]) -> dict[str, str]:
     """Return the options that a connection stands for.
 
-    One of type `aws` has login and password for the keys, and `region_name`, `endpoint_url` and `aws_session_token` in its extra.
-    Without keys, the environment of the process has them, or the machine. The extra of a `generic` one holds the options themselves.
+    One of type `aws` has login and password for the keys, and `region_name`, `endpoint_url` and `aws_session_token` in
+    its extra. Without keys, the environment of the process has them, or the machine. The extra of a `generic` one holds
+    the options themselves.
 
     :param connection: as `hooks.connections.sink_connections` returns it
     :raises ConfigurationError: the connection is of another type, or has a parameter that cannot be passed on
@@ -31,15 +32,18 @@ def storage_options(conn_id: str, connection: Mapping[str, Any]) -> dict[str, st
         return {name: _text(value) for name, value in extra.items()}
     if connection["conn_type"] != "aws":
         raise ConfigurationError(
-            f"Connection {conn_id!r} is of type {connection['conn_type']!r}; that of an object store is of type 'aws', or 'generic' with "
+            f"Connection {conn_id!r} is of type {connection['conn_type']!r}; that of an object store is of type 'aws', "
+            "or 'generic' with "
             "the options of the library object_store in its extra"
         )
     endpoint = {"endpoint_url": (extra.pop("service_config", None) or {}).get("s3", {}).get("endpoint_url")}
     extra = {**{name: value for name, value in endpoint.items() if value}, **extra}
     if unknown := sorted(set(extra) - set(_AWS_EXTRA)):
         raise ConfigurationError(
-            f"Connection {conn_id!r} has {', '.join(unknown)} in its extra, which Spark's tasks could not use: they know "
-            f"{', '.join(sorted(_AWS_EXTRA))}. A connection of type 'generic' takes any option of the library object_store"
+            f"Connection {conn_id!r} has {', '.join(unknown)} in its extra, which Spark's tasks could not use: they "
+            "know "
+            f"{', '.join(sorted(_AWS_EXTRA))}. A connection of type 'generic' takes any option of the library "
+            "object_store"
         )
     options = {_AWS_EXTRA[name]: _text(value) for name, value in extra.items() if value is not None}
     keys = {"aws_access_key_id": connection["login"], "aws_secret_access_key": connection["password"]}

@@ -29,17 +29,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FileTableSink(Templated, ABC):
-    """A sink whose files Spark's tasks write, and whose commit names them; an `ElsewhereSink`, a `FileSink` and a `ConnectedSink`.
+    """A sink whose files Spark's tasks write, and whose commit names them; an `ElsewhereSink`, a `FileSink` and a
+    `ConnectedSink`.
 
     All parameters are templated.
 
     :param uri: an absolute path that all machines share, or a URI such as `s3://bucket/path`
     :param conn_id: the Airflow connection of the database that holds the positions
-    :param storage_conn_id: the Airflow connection of the object store, of type `aws` or `generic`; without one, the environment of the
-        worker and of Spark's executors says how to log in
+    :param storage_conn_id: the Airflow connection of the object store, of type `aws` or `generic`; without one, the
+        environment of the worker and of Spark's executors says how to log in
     :param partition_by: columns of a table that is created
-    :param columns: of a table that is created, in Spark's DDL; for a DataFrame transform, which does not say them before it runs.
-        Those that say where a row came from are added
+    :param columns: of a table that is created, in Spark's DDL; for a DataFrame transform, which does not say them
+        before it runs. Those that say where a row came from are added
     :param sort_by: columns by which the rows of a file are in order
     :param file_bytes: the size at which a data file is complete; of a sorted one, in memory
     :param storage: what the connection of the object store holds
@@ -86,7 +87,8 @@ class FileTableSink(Templated, ABC):
             return self
         if self.storage_conn_id not in connections:
             raise ConfigurationError(
-                f"{self.name!r} needs the connection {self.storage_conn_id!r} of its object store, and got {', '.join(connections) or 'none'}"
+                f"{self.name!r} needs the connection {self.storage_conn_id!r} of its object store, and got "
+                f"{', '.join(connections) or 'none'}"
             )
         return replace(self, storage=storage_options(self.storage_conn_id, connections[self.storage_conn_id]))
 
@@ -154,9 +156,12 @@ class FileTableSink(Templated, ABC):
         known = conn.scalars(sa.select(batches.c.batch_id).where(is_other, batches.c.batch_id >= batch_id))
         if unknown := later.difference(known):
             raise OlderLedgerError(
-                f"Table {self.name!r} holds rows of batch {min(unknown)}, which the state tables do not know; the next batch would be "
-                f"{batch_id}. The state tables were restored from an older backup than the table, or created again. Nothing was "
-                f"written: their records would be loaded again. Restore both to the same moment, or delete the rows with "
+                f"Table {self.name!r} holds rows of batch {min(unknown)}, which the state tables do not know; the next "
+                "batch would be "
+                f"{batch_id}. The state tables were restored from an older backup than the table, or created again. "
+                "Nothing was "
+                "written: their records would be loaded again. Restore both to the same moment, or delete the rows "
+                "with "
                 f"{BATCH_ID} >= {batch_id}, which this load then brings back."
             )
 
@@ -177,7 +182,8 @@ class FileTableSink(Templated, ABC):
         snapshot = self.snapshot()
         if snapshot is None:
             raise ConfigurationError(
-                f"There is no table {self.name!r}, and it cannot be created: what the transform returns is known only when it ran. "
+                f"There is no table {self.name!r}, and it cannot be created: what the transform returns is known only "
+                "when it ran. "
                 f'Declare the columns, as in {type(self).__name__}(…, columns="id BIGINT, name STRING"), or create the table'
             )
         return self.row_writer(**writer_fields(self, snapshot, columns, output))

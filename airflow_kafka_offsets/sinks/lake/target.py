@@ -1,4 +1,6 @@
-"""A table of files while a batch is published: what is done to it is collected, and committed at the end of the block."""
+"""A table of files while a batch is published: what is done to it is collected, and committed at the end of the
+block.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,9 @@ class LakeTarget(Target, ABC, Generic[Table]):
         return list(self.did.columns)
 
     def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
-        """Take note of the rows of replaced offsets, and write those again that share a file with them; see `Target.remove`."""
+        """Take note of the rows of replaced offsets, and write those again that share a file with them; see
+        `Target.remove`.
+        """
         if not self._is_published and self.snapshot is not None:
             assert self._conn is not None
             rows = ReplacedRows.read(self._conn, self.sink.name, replaced)
@@ -113,8 +117,8 @@ class LakeTarget(Target, ABC, Generic[Table]):
         return self.did.rows
 
     def commit(self) -> None:
-        """Commit what was done, if it is anything. A batch without rows takes its number: no earlier attempt, which had some, may
-        publish it afterwards.
+        """Commit what was done, if it is anything. A batch without rows takes its number: no earlier attempt, which had
+        some, may publish it afterwards.
 
         :raises TargetError: the table does not fit any more
         :raises StagedFileError: the files do not fit any more; staging again helps
@@ -128,7 +132,8 @@ class LakeTarget(Target, ABC, Generic[Table]):
                 if self._commit_once(snapshot):
                     return
             except Exception:
-                # The answer may be lost: only the table says whether it was committed, and nothing is committed a second time.
+                # The answer may be lost: only the table says whether it was committed, and nothing is committed a
+                # second time.
                 if self._is_done(snapshot.again()):
                     return
                 raise
@@ -163,8 +168,10 @@ class LakeTarget(Target, ABC, Generic[Table]):
         number = snapshot.last_number(output.series)
         if number > output.batch_id:
             raise OlderLedgerError(
-                f"Table {snapshot.name!r} has batch {number} of group {output.group_id!r} already, and the batch to be committed is "
-                f"{output.batch_id}: the state tables were restored from an older backup than the table. Nothing was written: restore "
+                f"Table {snapshot.name!r} has batch {number} of group {output.group_id!r} already, and the batch to be "
+                "committed is "
+                f"{output.batch_id}: the state tables were restored from an older backup than the table. Nothing was "
+                "written: restore "
                 "both to the same moment"
             )
         if not snapshot.is_taken(output.series, output.batch_id):
@@ -202,7 +209,8 @@ class LakeTarget(Target, ABC, Generic[Table]):
         did = self.look(snapshot)
         if did is not None and (did.rows, sorted(did.removed)) != (self.did.rows, sorted(self.did.removed)):
             raise DatabaseBusyError(
-                f"Another attempt published batch {self.output.batch_id} in {snapshot.name!r} at this moment, with {did.rows:,} rows "
+                f"Another attempt published batch {self.output.batch_id} in {snapshot.name!r} at this moment, with "
+                f"{did.rows:,} rows "
                 f"where this one has {self.did.rows:,}. Run the task again: it goes on from there"
             )
         return did is not None
@@ -227,7 +235,8 @@ class LakeTarget(Target, ABC, Generic[Table]):
         removal = plan_removal(snapshot, self.removal.goes)
         if removal.counts != self.removal.counts:
             raise DatabaseBusyError(
-                f"Somebody else changed rows of {snapshot.name!r} that were about to be removed. Nothing was written; run the task again"
+                f"Somebody else changed rows of {snapshot.name!r} that were about to be removed. Nothing was written; "
+                "run the task again"
             )
         self._plan(snapshot, removal)
 

@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 class ParquetDataset(FileTableSink):
     """Append rows to a directory of Parquet files. Columns are matched by name; a missing directory is created.
 
-    Spark's tasks write the data files of an attempt into a directory of its own, `attempt=<name>`, with a directory for each value of
-    a partition column in it, as Hive has them. One manifest below `_manifests` names them, and is written only if it is not there:
-    the batch is in the dataset once, whatever dies or is repeated. Then the positions move, in their database.
+    Spark's tasks write the data files of an attempt into a directory of its own, `attempt=<name>`, with a directory for
+    each value of a partition column in it, as Hive has them. One manifest below `_manifests` names them, and is written
+    only if it is not there: the batch is in the dataset once, whatever dies or is repeated. Then the positions move, in
+    their database.
 
     * `committed_files` and `read_committed` read what is committed, and nothing else.
-    * Who merely lists the files also sees those of attempts that failed, and rows that a replay or a rewind replaced. A directory whose
-      files are committed has the marker `_SUCCESS`, soon after the commit; it is taken away when none of its files counts any more.
+    * Who merely lists the files also sees those of attempts that failed, and rows that a replay or a rewind replaced. A
+      directory whose files are committed has the marker `_SUCCESS`, soon after the commit; it is taken away when none
+      of its files counts any more.
     * Only this package may write there: files that no manifest names are none of the dataset's.
 
-    As for `FileTableSink`: `uri`, `conn_id`, `storage_conn_id`, `partition_by`, `columns`, `sort_by`, `file_bytes`, `storage`.
+    As for `FileTableSink`: `uri`, `conn_id`, `storage_conn_id`, `partition_by`, `columns`, `sort_by`, `file_bytes`,
+    `storage`.
     """
 
     scheme: ClassVar[str] = "parquet+"

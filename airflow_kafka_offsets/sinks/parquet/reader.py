@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def committed_files(uri: str, storage_options: Mapping[str, Any] | None = None) -> list[str]:
     """Return the URIs of the files that are committed to a `ParquetDataset`, for any reader of Parquet.
 
-    They are those of one moment. A file stays where it is after a replay or a rewind replaced it, so that a reader which has the
-    list can finish.
+    They are those of one moment. A file stays where it is after a replay or a rewind replaced it, so that a reader
+    which has the list can finish.
 
     :param uri: that of the dataset
     :param storage_options: of the object store, by the names of the library `object_store`
@@ -29,7 +29,8 @@ def committed_files(uri: str, storage_options: Mapping[str, Any] | None = None) 
 def read_committed(
     uri: str, columns: Sequence[str] | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that are committed to a `ParquetDataset`, with the columns that it has now, those of the partitions too.
+    """Yield the rows that are committed to a `ParquetDataset`, with the columns that it has now, those of the
+    partitions too.
 
     :param uri: that of the dataset
     :param columns: those to read; all by default

@@ -1,7 +1,7 @@
 """A directory of Parquet files as its manifests have it.
 
-* `_manifests/<series>/<number>.json`: what a batch added and replaced; `<number>.retired.json`: that its rows were taken back. Each is
-  written once, and only if it is not there.
+* `_manifests/<series>/<number>.json`: what a batch added and replaced; `<number>.retired.json`: that its rows were
+  taken back. Each is written once, and only if it is not there.
 * `_schemas/<number>.json`: the columns, and those of earlier versions.
 """
 
@@ -85,7 +85,9 @@ class ParquetSnapshot(FileTable):
         """Rows may be removed from any dataset."""
 
     def unnamed(self, paths: Collection[str]) -> set[str]:
-        """Return which files no manifest names; a file that was replaced may still be read by somebody who has the list."""
+        """Return which files no manifest names; a file that was replaced may still be read by somebody who has the
+        list.
+        """
         named = {add["path"] for path in self.manifests for add in self.manifest(path)["adds"]}
         directories = {path.partition("/")[0] for path in named}
         return {
@@ -132,7 +134,8 @@ class ParquetSnapshot(FileTable):
             for gone in plain["replaces"]:
                 if gone in replaced:
                     raise TargetError(
-                        f"{self.name!r} is not consistent: {replaced[gone]} and {path} both replace {gone}. Some of its rows may be there "
+                        f"{self.name!r} is not consistent: {replaced[gone]} and {path} both replace {gone}. Some of "
+                        "its rows may be there "
                         "twice; take one of the two manifests away, and verify the group"
                     )
                 replaced[gone] = path

@@ -28,7 +28,9 @@ class ParquetTarget(LakeTarget[ParquetSnapshot]):
         return snapshot.again() if snapshot.grow(lacking) else None
 
     def publish(self, snapshot: ParquetSnapshot, number: int) -> bool:
-        """Write the manifest; see `LakeTarget.publish`. Each batch has one of its own, whatever number the series has."""
+        """Write the manifest; see `LakeTarget.publish`. Each batch has one of its own, whatever number the series
+        has.
+        """
         if self.removal is not None and not self.removal.paths <= {file.path for file in snapshot.again().active()}:
             return False
         output = self.output
@@ -52,7 +54,9 @@ class ParquetTarget(LakeTarget[ParquetSnapshot]):
         self._mark()
 
     def retire(self) -> list[Removed]:
-        """Take the rows of the batch back; then remove the marker, also where an earlier call died before it came there."""
+        """Take the rows of the batch back; then remove the marker, also where an earlier call died before it came
+        there.
+        """
         removed = super().retire()
         self._mark()
         return removed

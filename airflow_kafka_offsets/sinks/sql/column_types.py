@@ -80,7 +80,8 @@ def required(table: sa.Table) -> list[str]:
 
 
 def check_names(dialect: Dialect, names: Mapping[str, Sequence[str]]) -> None:
-    """Check that the database keeps names whole: Postgres truncates them without an error, so that two may become the same.
+    """Check that the database keeps names whole: Postgres truncates them without an error, so that two may become the
+    same.
 
     :param names: by what they are names of
     :raises ConfigurationError: names are too long; names each
@@ -89,7 +90,8 @@ def check_names(dialect: Dialect, names: Mapping[str, Sequence[str]]) -> None:
     if long:
         unit = "bytes" if dialect.name == "postgresql" else "characters"
         raise ConfigurationError(
-            f"Names are longer than the {dialect.max_identifier_length} {unit} that {dialect.name} keeps: {first_few(long)}. "
+            f"Names are longer than the {dialect.max_identifier_length} {unit} that {dialect.name} keeps: "
+            f"{first_few(long)}. "
             "Choose shorter ones; a transform can rename columns"
         )
 
@@ -129,8 +131,8 @@ def wire_type(rows: pa.DataType, column: TypeEngine[Any], dialect: Dialect) -> p
     """Return the Arrow type to hand to a column of a database, or None where the two do not fit.
 
     Widening is free, narrowing is checked for every value; text is handed as it is to any type that has no Arrow
-    counterpart here (UUID, JSON, INET, …), and the database reads it. SQLite's types differ in name only: each integer has 64
-    bits and each fraction is a double. Its decimals are text where they have more digits than that keeps.
+    counterpart here (UUID, JSON, INET, …), and the database reads it. SQLite's types differ in name only: each integer
+    has 64 bits and each fraction is a double. Its decimals are text where they have more digits than that keeps.
     """
     if dialect.name == "sqlite":
         if pa.types.is_decimal(rows) and isinstance(column, sa.String):

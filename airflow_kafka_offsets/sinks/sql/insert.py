@@ -24,7 +24,8 @@ Insert = Callable[[Sequence[Any]], int]
 
 
 def insert_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:
-    """INSERT all rows, a record batch at a time, as the table's own types; text for other types is read by the database.
+    """INSERT all rows, a record batch at a time, as the table's own types; text for other types is read by the
+    database.
 
     :return: the number that the database reports; that of all rows if its driver passes on none
     :raises RecordError: the database refuses a row, which is not to be a dead letter; names the record
@@ -43,7 +44,8 @@ def insert_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: Sta
 def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:
     """INSERT all rows into SQLite, whose driver takes tuples of plain values several times faster.
 
-    Dates and times are stored as SQLAlchemy stores them. Decimals go as text, of which a column of a number's type makes a number.
+    Dates and times are stored as SQLAlchemy stores them. Decimals go as text, of which a column of a number's type
+    makes a number.
 
     :return: the number that the database reports
     :raises RecordError: also for a decimal that such a column would round
@@ -65,7 +67,8 @@ def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: pa.Schema, ro
             for column, text in compress(zip(columns, value, strict=True), exact):
                 if _would_be_rounded(text):
                     raise RowRefusedError(
-                        f"column {column.name!r}: a decimal of more than {EXACT_DIGITS} digits would be rounded by SQLite, which keeps it "
+                        f"column {column.name!r}: a decimal of more than {EXACT_DIGITS} digits would be rounded by "
+                        "SQLite, which keeps it "
                         "in a column of type TEXT only",
                         row,
                         has_bad_value=True,
@@ -121,8 +124,8 @@ def _row_counts(conn: Connection) -> Iterator[list[int]]:
 def _target(table: sa.Table, columns: pa.Schema) -> sa.TableClause:
     """Return the table with the columns to write.
 
-    A column that takes text without having a text type gets no type: SQLAlchemy would encode JSON again, and make an array of
-    the letters of a text.
+    A column that takes text without having a text type gets no type: SQLAlchemy would encode JSON again, and make an
+    array of the letters of a text.
     """
 
     def typed(column: pa.Field) -> sa.ColumnClause[Any]:

@@ -1,11 +1,11 @@
-"""Writes rows into MySQL and MariaDB: by LOAD DATA LOCAL where the server allows it, else by INSERT with many rows, always in the
-transaction of the commit.
+"""Writes rows into MySQL and MariaDB: by LOAD DATA LOCAL where the server allows it, else by INSERT with many rows,
+always in the transaction of the commit.
 
-With LOCAL, the server takes IGNORE for granted: it changes values that do not fit, leaves out rows with a key that is there, and
-warns. A chunk with a warning is taken back, and its rows are found by INSERT, which refuses them.
+With LOCAL, the server takes IGNORE for granted: it changes values that do not fit, leaves out rows with a key that is
+there, and warns. A chunk with a warning is taken back, and its rows are found by INSERT, which refuses them.
 
-No file is involved. The server asks for the name that the statement has, and gets rows from memory; it gets nothing where it asks for
-another name. The driver itself answers no such request (`database.mysql`).
+No file is involved. The server asks for the name that the statement has, and gets rows from memory; it gets nothing
+where it asks for another name. The driver itself answers no such request (`database.mysql`).
 """
 
 from __future__ import annotations
@@ -45,12 +45,14 @@ _STATEMENT_BYTES = 64 << 10
 # The server, the client's connection, or what is between them does not allow LOCAL.
 _NOT_ALLOWED = (1148, 3948, 4166)
 
-# Deprecated syntax, statements that are unsafe to replicate, warnings that a trigger raises: values are as they were sent.
+# Deprecated syntax, statements that are unsafe to replicate, warnings that a trigger raises: values are as they were
+# sent.
 _HARMLESS = (1287, 1592, 1642, 1681)
 
 
 def load_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:
-    """Write all rows into a table, in some tens of statements or more, so that one refused row does not mean to write all others again.
+    """Write all rows into a table, in some tens of statements or more, so that one refused row does not mean to write
+    all others again.
 
     :return: the number that the server reports
     :raises RecordError: the database refuses a row, which is not to be a dead letter; names the record
@@ -213,7 +215,8 @@ class _Result(MySQLResult):  # type: ignore[misc]  # the driver has no annotatio
         if not self._name or asked != self._name:
             connection._force_close()
             raise RuntimeError(
-                f"The server asked for the file {asked.decode(errors='backslashreplace')!r} of this machine, which no statement names: it was "
+                f"The server asked for the file {asked.decode(errors='backslashreplace')!r} of this machine, which no "
+                "statement names: it was "
                 "refused, and the connection closed. Find out whether this is your database server"
             )
         try:

@@ -1,7 +1,7 @@
 """The statements of an upsert on MySQL and MariaDB.
 
-`ON DUPLICATE KEY UPDATE` takes any unique index for the key, and does not tell rows that it inserts from rows that it leaves. So rows are
-replaced by one statement and inserted by another.
+`ON DUPLICATE KEY UPDATE` takes any unique index for the key, and does not tell rows that it inserts from rows that it
+leaves. So rows are replaced by one statement and inserted by another.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _DUPLICATE = 1062
 class MySqlUpsert(Upsert):
     """The statements of one upsert.
 
-    Temporary tables are created and dropped without an implicit COMMIT. They last until the session ends, which may be in a pool.
+    Temporary tables are created and dropped without an implicit COMMIT. They last until the session ends, which may be
+    in a pool.
 
     :param temporaries: the names of those that are there
     """
@@ -48,7 +49,8 @@ class MySqlUpsert(Upsert):
         self.temporaries.append(table.name)
         # Of another engine, rows would stay where the transaction returns to a savepoint.
         self.conn.exec_driver_sql(
-            f"CREATE TEMPORARY TABLE {table.name} ({_PLACE} BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY) ENGINE = InnoDB AS {compiled}"
+            f"CREATE TEMPORARY TABLE {table.name} ({_PLACE} BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY) ENGINE = "
+            f"InnoDB AS {compiled}"
         )
         self.conn.execute(table.insert().from_select(names, query))
         return table
@@ -80,7 +82,9 @@ class MySqlUpsert(Upsert):
         return count
 
     def _replace_and_insert(self, rows: sa.Table) -> int:
-        """Write rows, those of known keys and those of new ones; fail where another transaction has just inserted one of the latter."""
+        """Write rows, those of known keys and those of new ones; fail where another transaction has just inserted one
+        of the latter.
+        """
         old, new = self.table.columns, rows.columns
         same = sa.and_(*(old[name] == new[name] for name in self.key))
         # Locked: a row that is to be replaced stays until it is.

@@ -23,8 +23,8 @@ from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.sql.refused_rows import refused_row, write_chunk
 from airflow_kafka_offsets.staging.rows import RowChunk, StagedRows
 
-# The most statements, unless rows are very large. Each is a subtransaction; of more than 64, Postgres would look up the state of each
-# row in a file.
+# The most statements, unless rows are very large. Each is a subtransaction; of more than 64, Postgres would look up the
+# state of each row in a file.
 _CHUNKS = 32
 
 _CHUNK_ROWS = 50_000
@@ -35,13 +35,15 @@ _BINARY = (sa.Boolean, sa.Integer, sa.Float, sa.Numeric, *_TEXTS, sa.Date, sa.Da
 
 
 def copy_rows(conn: Connection, table: sa.Table, columns: pa.Schema, rows: StagedRows) -> int:
-    """COPY all rows into a table, in some tens of statements, so that one refused row does not mean to write all others again.
+    """COPY all rows into a table, in some tens of statements, so that one refused row does not mean to write all others
+    again.
 
     Binary where every column has a type with a known binary form, else CSV, which the server parses for any type.
 
     :return: the number that the server reports
     :raises RecordError: the database refuses a row, which is not to be a dead letter; names the record
-    :raises TargetError: it refuses the statement: the table is not what it was a moment ago, or has security for its rows
+    :raises TargetError: it refuses the statement: the table is not what it was a moment ago, or has security for its
+        rows
     """
     preparer = without_placeholders(conn.dialect).identifier_preparer
     names = ", ".join(preparer.quote(column.name) for column in columns)
@@ -103,8 +105,9 @@ class _Copy(NamedTuple):
 def _failed_line(context: str, table: str) -> int | None:
     """Return the line that COPY failed at; None where the context names none.
 
-    Postgres writes the context in the language of `lc_messages`, which only a superuser may change: "COPY orders, line 3" is
-    "COPY orders, Zeile 3" or "ordersのCOPY、行 3" elsewhere. It begins with the table's name, and the first number is the line's.
+    Postgres writes the context in the language of `lc_messages`, which only a superuser may change: "COPY orders, line
+    3" is "COPY orders, Zeile 3" or "ordersのCOPY、行 3" elsewhere. It begins with the table's name, and the first number
+    is the line's.
 
     :param table: its name without the schema
     """
@@ -142,8 +145,8 @@ def _csv(rows: pa.Table) -> Iterator[bytes]:
 def _row_of(line: int, batches: Iterable[pa.RecordBatch]) -> int:
     """Return the row of a line of the CSV, from 0.
 
-    Postgres counts line breaks within values too. In the first row it counts carriage returns: only the end of that row says how
-    lines end.
+    Postgres counts line breaks within values too. In the first row it counts carriage returns: only the end of that row
+    says how lines end.
     """
     row = end = 0
     for batch in batches:

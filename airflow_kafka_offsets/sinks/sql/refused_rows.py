@@ -1,7 +1,7 @@
 """Rows that the database refuses: which errors are about the values of a row, and how all other rows are written.
 
-An error that says nothing of a row's own values (a broken connection, a missing right, another row with the same key, a partition
-that the table lacks) is never taken for one.
+An error that says nothing of a row's own values (a broken connection, a missing right, another row with the same key, a
+partition that the table lacks) is never taken for one.
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ def write_around(
 ) -> int:
     """Write rows in their order, around those that the database refuses.
 
-    Where the database does not say which of many rows it refuses, halves are tried. A row is tried after all before it are written:
-    it may be refused because of one of these.
+    Where the database does not say which of many rows it refuses, halves are tried. A row is tried after all before it
+    are written: it may be refused because of one of these.
 
     :param first: the number of the first row
-    :param write: writes the rows whose numbers are in [first, end), and returns how many the database reports; raises RowRefusedError
-        where one is refused
+    :param write: writes the rows whose numbers are in [first, end), and returns how many the database reports; raises
+        RowRefusedError where one is refused
     :param refuse: called with the number of each row that is refused; may raise
     """
     written, pending = 0, [(first, end)]
@@ -124,7 +124,8 @@ def write_around(
             continue
         except RowRefusedError as error:
             refused = error
-        # Outside of the handler: an error that follows must not have the database's, which quotes the row, in its context.
+        # Outside of the handler: an error that follows must not have the database's, which quotes the row, in its
+        # context.
         if refused.row is None and end - first > 1:
             middle = (first + end) // 2
             pending += [(middle, end), (first, middle)]
@@ -144,8 +145,9 @@ def savepoint(conn: Connection) -> Iterator[None]:
     try:
         yield
     except (DBAPIError, RowRefusedError):
-        # A database may have ended the whole transaction, as SQLite does when its disk is full: then there is no savepoint to
-        # return to. The error of the block is the one to raise; the transaction is rolled back in either case.
+        # A database may have ended the whole transaction, as SQLite does when its disk is full: then there is no
+        # savepoint to return to. The error of the block is the one to raise; the transaction is rolled back in either
+        # case.
         with suppress(DBAPIError):
             nested.rollback()
         raise

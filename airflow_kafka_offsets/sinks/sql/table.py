@@ -24,35 +24,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SqlTable(Templated):
-    """Append rows to a table, or upsert them. Columns are matched by name; a missing table is created from the rows' columns.
+    """Append rows to a table, or upsert them. Columns are matched by name; a missing table is created from the rows'
+    columns.
 
-    The number of rows of a batch is the one that the database reports. If triggers or rules of the table drop rows, or write them
-    elsewhere, it is lower than that of the rows sent, and a warning is logged.
+    The number of rows of a batch is the one that the database reports. If triggers or rules of the table drop rows, or
+    write them elsewhere, it is lower than that of the rows sent, and a warning is logged.
 
-    A created table on SQLite has text for decimals of more than 15 digits, which SQLite's own numbers would round; where a column
-    would, a load refuses them.
+    A created table on SQLite has text for decimals of more than 15 digits, which SQLite's own numbers would round;
+    where a column would, a load refuses them.
 
-    MariaDB and MySQL need PyMySQL and InnoDB tables. A created table has DATETIME(6) in UTC there, and its texts differ by case.
+    MariaDB and MySQL need PyMySQL and InnoDB tables. A created table has DATETIME(6) in UTC there, and its texts differ
+    by case.
 
-    With `upsert_key`, on Postgres, SQLite, MariaDB and MySQL, a row is inserted, or replaces the one with the same key: the newest wins.
-    Columns that the rows do not hold keep their values.
+    With `upsert_key`, on Postgres, SQLite, MariaDB and MySQL, a row is inserted, or replaces the one with the same key:
+    the newest wins. Columns that the rows do not hold keep their values.
 
-    * Of a partition, the highest offset is the newest: the row of a lower one never replaces it, whichever group loads it, and
-      however often. This goes by the topic's name: after a topic was recreated, delete what the earlier one left.
-    * Where a key is in several partitions, those of one batch are compared by `_kafka_timestamp`, where the table has it,
-      then by the topic's name, then by the partition's number, and the greatest wins; a later batch wins over an earlier one.
-    * The number of rows of a batch is that of the rows that it inserted or replaced, and not that of the records: several of
-      one key are one row, and one that is older than what is there is none.
-    * The table needs the columns `_kafka_topic`, `_kafka_partition` and `_kafka_offset`, and a primary key or a unique index
-      of exactly the key's columns; a created one has them. The user needs SELECT, INSERT and UPDATE, and temporary tables.
-    * A null in the key is an error that names the record, or makes it a dead letter. Tombstones, where the key is in the value, are
-      such: a transform leaves them out.
+    * Of a partition, the highest offset is the newest: the row of a lower one never replaces it, whichever group loads
+      it, and however often. This goes by the topic's name: after a topic was recreated, delete what the earlier one
+      left.
+    * Where a key is in several partitions, those of one batch are compared by `_kafka_timestamp`, where the table has
+      it, then by the topic's name, then by the partition's number, and the greatest wins; a later batch wins over an
+      earlier one.
+    * The number of rows of a batch is that of the rows that it inserted or replaced, and not that of the records:
+      several of one key are one row, and one that is older than what is there is none.
+    * The table needs the columns `_kafka_topic`, `_kafka_partition` and `_kafka_offset`, and a primary key or a unique
+      index of exactly the key's columns; a created one has them. The user needs SELECT, INSERT and UPDATE, and
+      temporary tables.
+    * A null in the key is an error that names the record, or makes it a dead letter. Tombstones, where the key is in
+      the value, are such: a transform leaves them out.
     * `verify` proves positions and history, and not the rows: later batches replace those of earlier ones.
 
     :param table: the table's name (templated)
     :param schema: its schema; None is the connection's default (templated)
     :param conn_id: the Airflow connection of the database, which holds the positions too (templated)
-    :param upsert_key: the columns that a row is known by, for example `("id",)`; without them all rows are appended (templated)
+    :param upsert_key: the columns that a row is known by, for example `("id",)`; without them all rows are appended
+        (templated)
     """
 
     template_fields: ClassVar[tuple[str, ...]] = ("table", "schema", "conn_id", "upsert_key")
@@ -78,8 +84,8 @@ class SqlTable(Templated):
         :param columns: the columns of the rows, or None where a transform decides them
         :param may_grow: whether the commit adds columns that the table lacks
         :raises TargetError: the table does not fit, cannot be created, or may not be written to
-        :raises ConfigurationError: `upsert_key` does not fit the rows or the database; the name is none, begins with that of a
-            schema, or is that of a view; or a name is longer than the database keeps
+        :raises ConfigurationError: `upsert_key` does not fit the rows or the database; the name is none, begins with
+            that of a schema, or is that of a view; or a name is longer than the database keeps
         """
         from airflow_kafka_offsets.core.origin import RECORD
         from airflow_kafka_offsets.database.mysql import check_driver, check_transactional
@@ -136,10 +142,10 @@ class SqlTable(Templated):
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
         """Raise if the state tables are older than the target, as after a restored backup.
 
-        Loads would load records again that are in the target already. The state tables number the batches: rows of a later
-        batch that they do not know, or of this one before it is written, were numbered by tables that are gone. These rows are
-        looked for where the target has an index on `_batch_id` (a created one does); elsewhere every commit would
-        have to read the whole table.
+        Loads would load records again that are in the target already. The state tables number the batches: rows of a
+        later batch that they do not know, or of this one before it is written, were numbered by tables that are gone.
+        These rows are looked for where the target has an index on `_batch_id` (a created one does); elsewhere every
+        commit would have to read the whole table.
 
         :param batches: the state table `offset_batches`
         :param batch_id: the batch that is about to be written
@@ -156,9 +162,12 @@ class SqlTable(Templated):
         unknown = conn.scalar(sa.select(sa.func.min(column)).where(column >= batch_id, ~known))
         if unknown is not None:
             raise OlderLedgerError(
-                f"Table {self.name!r} holds rows of batch {unknown}, which the state tables do not know; the next batch would be "
-                f"{batch_id}. The state tables were restored from an older backup than the table, or created again. Nothing was "
-                f"written: their records would be loaded again. Restore both to the same moment, or delete the rows with "
+                f"Table {self.name!r} holds rows of batch {unknown}, which the state tables do not know; the next "
+                "batch would be "
+                f"{batch_id}. The state tables were restored from an older backup than the table, or created again. "
+                "Nothing was "
+                "written: their records would be loaded again. Restore both to the same moment, or delete the rows "
+                "with "
                 f"{BATCH_ID} >= {batch_id}, which this load then brings back."
             )
 
@@ -181,7 +190,8 @@ class SqlTable(Templated):
         views = sa.inspect(conn).get_multi_columns(self.schema, filter_names=[self.table], kind=ObjectKind.ANY_VIEW)
         if views:
             raise ConfigurationError(
-                f"{self.name!r} is a view, and rows are loaded into tables: name the table that it shows, or a table of its own"
+                f"{self.name!r} is a view, and rows are loaded into tables: name the table that it shows, or a table "
+                "of its own"
             )
 
     def _create(self, engine: Engine, columns: pa.Schema) -> sa.Table:
@@ -194,7 +204,8 @@ class SqlTable(Templated):
         schema, dot, name = self.table.partition(".")
         if dot and schema in sa.inspect(engine).get_schema_names():
             raise ConfigurationError(
-                f"There is no table {self.table!r}, and it is not created under that name: {schema!r} is a schema, which is a parameter "
+                f"There is no table {self.table!r}, and it is not created under that name: {schema!r} is a schema, "
+                "which is a parameter "
                 f"of its own, as in SqlTable({name!r}, schema={schema!r})"
             )
         table = created_table(self.table, self.schema, columns, self.upsert_key)
@@ -209,7 +220,8 @@ class SqlTable(Templated):
                 return created
             raise TargetError(
                 f"Table {self.name!r} does not exist in database {engine.url.database!r}, and user "
-                f"{engine.url.username!r} cannot create it: {database_message(error)}. Create it, or grant CREATE on the "
+                f"{engine.url.username!r} cannot create it: {database_message(error)}. Create it, or grant CREATE on "
+                "the "
                 "schema."
             ) from error
         return table

@@ -71,7 +71,8 @@ class SqlTarget(Target):
             sent = len(rows) - rows.left_out
             if count != sent:
                 log.warning(
-                    "The database reports %s rows in table %r of the %s that were sent to it: a trigger or a rule of the table drops "
+                    "The database reports %s rows in table %r of the %s that were sent to it: a trigger or a rule of "
+                    "the table drops "
                     "rows, or writes them elsewhere. The history has the number that the database reports",
                     f"{count:,}",
                     sink.name,

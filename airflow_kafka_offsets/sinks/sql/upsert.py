@@ -53,7 +53,8 @@ def upsert_rows(
     :param append: the fastest way into a table; into the temporary one here
     :param statements: those of the database
     :return: how many rows were inserted or replaced
-    :raises RecordError: a key is null, or the database refuses a row, which is not to be a dead letter; names the record
+    :raises RecordError: a key is null, or the database refuses a row, which is not to be a dead letter; names the
+        record
     :raises TargetError: the database refuses the statement
     """
     upsert = statements(conn, table, tuple(columns.names), tuple(key), rows.refused)
@@ -101,7 +102,8 @@ class Upsert:
     def is_not_older(self, old: Any, new: Any) -> sa.ColumnElement[bool]:
         """Return the condition that a row replaces the one with its key.
 
-        The later load wins over a row of another partition, and over one without an offset, which another program wrote.
+        The later load wins over a row of another partition, and over one without an offset, which another program
+        wrote.
         """
         return sa.or_(
             old[_TOPIC].is_distinct_from(new[_TOPIC]),
@@ -151,7 +153,8 @@ class Upsert:
             null = [name for name in (*self.key, *RECORD) if row._mapping[name] is None]
             if set(null) & set(RECORD):
                 raise TargetError(
-                    f"The transform returns a row whose {quoted_names(null)} is null: which row of its key is the newest cannot be "
+                    f"The transform returns a row whose {quoted_names(null)} is null: which row of its key is the "
+                    "newest cannot be "
                     f"known. Nothing was written into {self.table.fullname!r}"
                 )
             self.refused.add(Record(*(row._mapping[name] for name in RECORD)), null_key(null))
@@ -168,7 +171,9 @@ class Upsert:
         self.drop(doomed)
 
     def newest(self, staged: sa.FromClause) -> sa.Select[Any]:
-        """Return the query for the newest row of each key: that of the highest offset in each partition, and of these the newest by timestamp."""
+        """Return the query for the newest row of each key: that of the highest offset in each partition, and of these
+        the newest by timestamp.
+        """
         # Rows of one record, as a transform may make, have the same offset: of these the last one.
         by_offset = [staged.c[_OFFSET].desc(), self.place.desc()]
         last = self._first(staged, (*self.key, _TOPIC, _PARTITION), by_offset).subquery("by_offset")

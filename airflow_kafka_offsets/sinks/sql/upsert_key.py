@@ -1,4 +1,6 @@
-"""What `upsert_key` needs: of the key, of the rows, and of the table. Checked before Spark starts, and again in the commit."""
+"""What `upsert_key` needs: of the key, of the rows, and of the table. Checked before Spark starts, and again in the
+commit.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ def check_key(dialect: Dialect, key: Sequence[str], columns: pa.Schema | None) -
     """
     if dialect.name not in ("postgresql", "sqlite") and not is_mysql(dialect):
         raise ConfigurationError(
-            f"upsert_key works on PostgreSQL, SQLite, MySQL and MariaDB, and the sink's connection leads to {dialect.name}. Append the rows, "
+            "upsert_key works on PostgreSQL, SQLite, MySQL and MariaDB, and the sink's connection leads to "
+            f"{dialect.name}. Append the rows, "
             "without upsert_key, and choose the newest of each key in a view"
         )
     check_names(key, columns)
@@ -42,8 +45,8 @@ def check_key(dialect: Dialect, key: Sequence[str], columns: pa.Schema | None) -
 def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
     """Check that rows of a table can be replaced by key.
 
-    :raises TargetError: it lacks the columns that say which row is newer, or the key is not unique in it, or the user may
-        not; names the statement that helps
+    :raises TargetError: it lacks the columns that say which row is newer, or the key is not unique in it, or the user
+        may not; names the statement that helps
     """
     if unknown := [name for name in key if name not in table.columns]:
         raise TargetError(
@@ -51,8 +54,10 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
         )
     if lacking := [name for name in RECORD if name not in table.columns]:
         raise TargetError(
-            f"Table {table.fullname!r} has no column {quoted_names(lacking)}: whether a row of it is newer than one with the same "
-            f"key could not be known. {'; '.join(add_column(table, ORIGIN_COLUMNS.field(name), conn.dialect) for name in lacking)}; or append, "
+            f"Table {table.fullname!r} has no column {quoted_names(lacking)}: whether a row of it is newer than one "
+            "with the same "
+            "key could not be known. "
+            f"{'; '.join(add_column(table, ORIGIN_COLUMNS.field(name), conn.dialect) for name in lacking)}; or append, "
             "without upsert_key"
         )
     if not _is_unique(conn, table, key):
@@ -89,7 +94,8 @@ def _check_temporary(conn: Connection) -> None:
         url = conn.engine.url
         quoted = conn.dialect.identifier_preparer.quote(url.database or "")
         raise TargetError(
-            f"User {url.username!r} may not make temporary tables in database {url.database!r}, as upsert_key needs; GRANT CREATE "
+            f"User {url.username!r} may not make temporary tables in database {url.database!r}, as upsert_key needs; "
+            "GRANT CREATE "
             f"TEMPORARY TABLES ON {quoted}.* TO the user"
         ) from None
     conn.exec_driver_sql(f"DROP TEMPORARY TABLE {name}")

@@ -1,4 +1,6 @@
-"""Spark's own connector reads what loads wrote, and writes into the table meanwhile: by a REST catalog, and by one in Postgres."""
+"""Spark's own connector reads what loads wrote, and writes into the table meanwhile: by a REST catalog, and by one in
+Postgres.
+"""
 
 from __future__ import annotations
 
@@ -195,7 +197,9 @@ def test_what_spark_inserts_and_compacts_while_a_batch_is_loaded_is_rebased_upon
     where: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where the transaction holds the catalog's row, the catalog of Spark waits, and goes on from what was committed."""
+    """Where the transaction holds the catalog's row, the catalog of Spark waits, and goes on from what was
+    committed.
+    """
     group.load(max_records=4, value_format=COLUMNS)
     commit = Changes.commit
     writers: list[threading.Thread] = []

@@ -1,4 +1,6 @@
-"""A snapshot that other writers expire, with its files, while an attempt reads it or goes on from it: the table is loaded anew."""
+"""A snapshot that other writers expire, with its files, while an attempt reads it or goes on from it: the table is
+loaded anew.
+"""
 
 from __future__ import annotations
 

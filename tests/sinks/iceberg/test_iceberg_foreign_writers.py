@@ -1,4 +1,6 @@
-"""Other writers of the table: they append, compact, expire snapshots, change columns and partitions, and set the table back."""
+"""Other writers of the table: they append, compact, expire snapshots, change columns and partitions, and set the table
+back.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A table that was dropped and created again under its name, and rows of another installation with the same numbers of batches."""
+"""A table that was dropped and created again under its name, and rows of another installation with the same numbers of
+batches.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The race of a zombie: a stale attempt and its successor meet in the commit to a catalog elsewhere. Each row is there once."""
+"""The race of a zombie: a stale attempt and its successor meet in the commit to a catalog elsewhere. Each row is there
+once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A real REST catalog behind a gateway that loses requests and answers, or that dies itself: every row is there once."""
+"""A real REST catalog behind a gateway that loses requests and answers, or that dies itself: every row is there
+once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The catalog in the database of the positions, on Postgres: rows and positions are one transaction, whoever dies or interferes."""
+"""The catalog in the database of the positions, on Postgres: rows and positions are one transaction, whoever dies or
+interferes.
+"""
 
 from __future__ import annotations
 

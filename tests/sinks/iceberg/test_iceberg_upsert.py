@@ -1,4 +1,6 @@
-"""An Iceberg table with an upsert key holds the newest row of each key, whatever is loaded again, in either kind of catalog."""
+"""An Iceberg table with an upsert key holds the newest row of each key, whatever is loaded again, in either kind of
+catalog.
+"""
 
 from __future__ import annotations
 

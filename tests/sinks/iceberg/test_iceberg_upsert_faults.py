@@ -1,4 +1,6 @@
-"""Upserts into an Iceberg table in a catalog elsewhere: other writers between the search and the commit, deaths between the two commits."""
+"""Upserts into an Iceberg table in a catalog elsewhere: other writers between the search and the commit, deaths between
+the two commits.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Keys of every type that may be one: files are looked at by their bounds and buckets, and no row of a key is overlooked."""
+"""Keys of every type that may be one: files are looked at by their bounds and buckets, and no row of a key is
+overlooked.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tables of files that commit before the positions do: loads, deaths between the commits, rewinds, replays and dead letters."""
+"""Tables of files that commit before the positions do: loads, deaths between the commits, rewinds, replays and dead
+letters.
+"""
 
 from __future__ import annotations
 

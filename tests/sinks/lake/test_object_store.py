@@ -1,4 +1,6 @@
-"""Tables of files on a real S3 server: loads, deaths between the commits, replays, uploads that end, and secrets that nobody sees."""
+"""Tables of files on a real S3 server: loads, deaths between the commits, replays, uploads that end, and secrets that
+nobody sees.
+"""
 
 from __future__ import annotations
 

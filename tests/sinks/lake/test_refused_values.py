@@ -1,4 +1,6 @@
-"""Values that a column of a lake table refuses: their records become dead letters, or one fails the batch and is named."""
+"""Values that a column of a lake table refuses: their records become dead letters, or one fails the batch and is
+named.
+"""
 
 from __future__ import annotations
 
@@ -181,7 +183,8 @@ def test_their_dead_letters_are_replayed(group: LakeGroup) -> None:
 
 def test_no_other_row_of_their_records_is_written(group: LakeGroup) -> None:
     twice = Sql(
-        "SELECT unnest([id, id * 10]) AS id, amount, _kafka_topic, _kafka_partition, _kafka_offset, _kafka_timestamp FROM records"
+        "SELECT unnest([id, id * 10]) AS id, amount, _kafka_topic, _kafka_partition, _kafka_offset, _kafka_timestamp "
+        "FROM records"
     )
     produce(group.loader.kafka, group.topic, [b'{"id": 300000000, "amount": 1}'])  # ten times that is too large
 

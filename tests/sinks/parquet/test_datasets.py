@@ -1,4 +1,6 @@
-"""What readers see of a Parquet dataset: those of the manifests, those who list, and those who know Hive's directories."""
+"""What readers see of a Parquet dataset: those of the manifests, those who list, and those who know Hive's
+directories.
+"""
 
 from __future__ import annotations
 
