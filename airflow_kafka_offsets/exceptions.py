@@ -166,9 +166,8 @@ class RecordError(KafkaOffsetsError):
     def __str__(self) -> str:
         return (
             f"Record at topic {self.topic!r} partition {self.partition} offset {self.offset} cannot be loaded: "
-            f"{self.reason}. "
-            "Nothing of this batch was written and no position moved; correct the declared columns or the target, "
-            "and run the task again."
+            f"{self.reason}. Nothing of this batch was written and no position moved; correct the declared columns or "
+            "the target, and run the task again."
         )
 
 

@@ -41,8 +41,8 @@ def get_provider_info() -> dict[str, Any]:
                     "conn_ids": {
                         "description": "Databases whose groups the web interface shows, besides those that tasks of DAGs name: ids of "
                         "connections, separated by commas, each with ?schema=, &prefix= and &kafka_conn_id= where the "
-                        "state tables "
-                        "are not in the default schema, or the topics not in the cluster of kafka_default.",
+                        "state tables are not in the default schema, or the topics not in the cluster of "
+                        "kafka_default.",
                         "version_added": None,
                         "type": "string",
                         "example": "warehouse,lake?schema=orders_team&kafka_conn_id=kafka_eu",
@@ -68,8 +68,7 @@ def get_provider_info() -> dict[str, Any]:
                     "spark_environment": {
                         "description": "Environment variables of the worker that spark-submit inherits besides those that Spark, Java, "
                         "Python and object stores need: names, with * for any letters, separated by commas. Their "
-                        "values must "
-                        "not be secrets of Airflow: a transform can read them.",
+                        "values must not be secrets of Airflow: a transform can read them.",
                         "version_added": None,
                         "type": "string",
                         "example": "OUR_REGION,FEATURE_*",

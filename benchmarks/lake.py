@@ -181,8 +181,7 @@ def _bars(results: Results, master: str, records: int) -> Iterator[str]:
             yield _verdict(
                 met,
                 f"{name}: {whole:.2f} times as fast as {against.contender} (at least {_FASTER}), {without:.2f} without "
-                "the start "
-                f"(at least {_FASTER_WITHOUT_START:g})",
+                f"the start (at least {_FASTER_WITHOUT_START:g})",
             )
 
 

@@ -63,9 +63,8 @@ def find_programs() -> Programs:
         )
     raise RuntimeError(
         f"there is no MariaDB: mariadbd is not on PATH, and the set-up could not fetch Debian's package {_PACKAGE}; "
-        "install MariaDB's "
-        "server (Debian, Ubuntu: apt-get install mariadb-server-core; macOS: brew install mariadb), or run `make "
-        "setup` again"
+        "install MariaDB's server (Debian, Ubuntu: apt-get install mariadb-server-core; macOS: brew install mariadb), "
+        "or run `make setup` again"
     )
 
 

@@ -69,8 +69,8 @@ class Jars(NamedTuple):
         if wrong:
             raise RuntimeError(
                 f"{', '.join(wrong)}: not as recorded in {digests.relative_to(REPOSITORY)}. If the version was changed "
-                "on purpose, "
-                "compare with the digests that Maven Central publishes, and record the new ones with sha256sum"
+                "on purpose, compare with the digests that Maven Central publishes, and record the new ones with "
+                "sha256sum"
             )
 
     def _fetch(self, partial: Path) -> None:

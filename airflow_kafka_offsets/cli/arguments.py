@@ -179,8 +179,7 @@ _OF_LAG = (
     option(
         "--start",
         "where a topic without a stored position begins: earliest, latest, none, a timestamp (ISO 8601), a duration "
-        "back "
-        "from now (PT6H), or committed-by:GROUP for the commits of a consumer group in Kafka",
+        "back from now (PT6H), or committed-by:GROUP for the commits of a consumer group in Kafka",
         type=start,
         default="earliest",
     ),
@@ -228,8 +227,7 @@ MOVE = (
     option(
         "--replace",
         "also delete the rows of this table, and the dead letters, of the offsets that will be read again; without a "
-        "table, those of "
-        "the target of --dag-id and --task-id",
+        "table, those of the target of --dag-id and --task-id",
         nargs="?",
         default=False,
         metavar="TABLE",

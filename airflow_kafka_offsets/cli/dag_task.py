@@ -57,8 +57,7 @@ def find_task(dag_id: str, task_id: str, *, only: Sequence[str] | None = None) -
     if not isinstance(task, PipelineTask):
         raise ConfigurationError(
             f"Task {task_id!r} of DAG {dag_id!r} is a {task.task_type}, and not one that turns records into rows, such "
-            "as "
-            "KafkaBatchOperator, or it is mapped"
+            "as KafkaBatchOperator, or it is mapped"
         )
     return _rendered(task, only)
 
@@ -97,15 +96,13 @@ def _rendered(task: Any, only: Sequence[str] | None) -> PipelineTask:
         if any(XComArg.iter_xcom_references(getattr(task, name))):
             raise ConfigurationError(
                 f"{name} of task {task.task_id!r} of DAG {task.dag_id!r} has what another task returns in a run: give "
-                "the options of the "
-                "command instead of --dag-id and --task-id"
+                "the options of the command instead of --dag-id and --task-id"
             )
         try:
             setattr(rendered, name, task.render_template(getattr(task, name), context, environment))
         except UndefinedError as error:
             raise ConfigurationError(
                 f"{name} of task {task.task_id!r} of DAG {task.dag_id!r} has a template that only a run can render "
-                f"({error}): give "
-                "the options of the command instead of --dag-id and --task-id"
+                f"({error}): give the options of the command instead of --dag-id and --task-id"
             ) from error
     return cast("PipelineTask", rendered)

@@ -152,8 +152,7 @@ class Machine:
         if version is None or dialect.driver != "psycopg":
             raise CheckSkipped(
                 f"pgpq is {version or 'not installed'}, the driver is {dialect.driver}: rows go by inserts, which is "
-                "slower. "
-                "Install the extra [postgres] for COPY"
+                "slower. Install the extra [postgres] for COPY"
             )
         return f"pgpq {version}, driver {dialect.driver}"
 

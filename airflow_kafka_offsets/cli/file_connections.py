@@ -31,8 +31,8 @@ KAFKA_CONFIG = "KAFKA_OFFSETS_KAFKA_CONFIG"
 
 _NO_SECRETS = (
     "arguments must not contain secrets: every user of this machine can read them, and shells store them. Use the "
-    "environment variable "
-    f"{DATABASE} or --database-file for a database URL with a password, and a file for --kafka-config"
+    f"environment variable {DATABASE} or --database-file for a database URL with a password, and a file for "
+    "--kafka-config"
 )
 
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/\s]+@")
@@ -152,8 +152,7 @@ def parse_config(text: str) -> dict[str, Any]:
     if java := sorted(name for name in config if name in _OF_JAVA):
         raise ConfigurationError(
             f"The Kafka configuration sets {', '.join(f'{name} (librdkafka has {_OF_JAVA[name]})' for name in java)}: "
-            "the names are "
-            "those of librdkafka, not of the Java client"
+            "the names are those of librdkafka, not of the Java client"
         )
     return config
 

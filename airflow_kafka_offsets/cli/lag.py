@@ -121,8 +121,7 @@ def plan(args: Namespace) -> None:
     if (batch := outlook.open_batch) is not None:
         note(
             f"Group {args.group!r} has the open batch {batch.batch_id} ({batch.state}): a load finishes it first, and "
-            "plans "
-            "what is left after it. This is that batch"
+            "plans what is left after it. This is that batch"
         )
     elif (batch := outlook.expired_batch) is not None:
         note(f"The records of the open batch {batch.batch_id} expired: a load abandons it, and plans a new one")
@@ -206,6 +205,6 @@ def _summary(args: Namespace, outlook: Outlook, topics: list[str]) -> str:
     lost = f"; {count(skipped, 'offset')} {'is' if skipped == 1 else 'are'} lost, and skipped" if skipped else ""
     return (
         f"{count(sum(len(partition.range) for partition in partitions), 'offset')} of "
-        f"{count(len(partitions), 'partition')}, "
-        f"about {sum(partition.expected_bytes for partition in partitions):,} bytes, in {count(slices, 'slice')}{lost}"
+        f"{count(len(partitions), 'partition')}, about {sum(partition.expected_bytes for partition in partitions):,} "
+        f"bytes, in {count(slices, 'slice')}{lost}"
     )

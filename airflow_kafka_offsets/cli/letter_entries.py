@@ -10,18 +10,16 @@ LETTERS = Group(
     name="dead-letters",
     help="Look at dead letters, put them through the pipeline again, or drop them",
     description=wrapped(
-        "Records that a load set aside (on_bad_record='dead_letter'): look at them, correct them, put them through the "
-        "pipeline as "
-        "it is now, or drop what they hold.",
+        "Records that a load set aside (on_bad_record='dead_letter'): look at them, correct them, put them through "
+        "the pipeline as it is now, or drop what they hold.",
     ),
     commands=(
         entry(
             "letters.list_letters",
             "Count dead letters by batch, partition and error class",
             "Count the dead letters of a group by batch, partition and error class: value, key or header for the part "
-            "that does not "
-            "decode, size of a record that was too large to be kept, target where the target refuses the row, dropped "
-            "where the contents were deleted.",
+            "that does not decode, size of a record that was too large to be kept, target where the target refuses "
+            "the row, dropped where the contents were deleted.",
             "list orders_loader --conn-id warehouse",
             *shared.LETTERS,
             shared.OUTPUT,
@@ -31,8 +29,7 @@ LETTERS = Group(
             "letters.show_letters",
             "Show dead letters with key, value, headers and error",
             "Show dead letters with key, value, headers and error. Bytes that are no UTF-8 are shown in Base64. What "
-            "--output json "
-            "prints can be corrected and given to 'dead-letters replay --corrected'.",
+            "--output json prints can be corrected and given to 'dead-letters replay --corrected'.",
             "show orders_loader --conn-id warehouse --error-class value --output json",
             *shared.LETTERS,
             option("--limit", "the most of them", type=positive, default=100),
@@ -43,10 +40,8 @@ LETTERS = Group(
             "letters.replay",
             "Put dead letters through the pipeline again",
             "Decode dead letters again, write their rows, and remove the letters, in one transaction for each batch. "
-            "What is bad still "
-            "stays a dead letter, with the reason of today. The rows belong to the batch that set the records aside, "
-            "as if they had "
-            "never been bad. Loads may go on meanwhile.",
+            "What is bad still stays a dead letter, with the reason of today. The rows belong to the batch that set "
+            "the records aside, as if they had never been bad. Loads may go on meanwhile.",
             "replay orders_loader --conn-id warehouse --dag-id load_orders --task-id load --reason 'wider column'\n"
             "         airflow kafka-offsets dead-letters replay orders_loader --conn-id warehouse --table orders \\\n"
             "             --columns 'id BIGINT, name STRING'",
@@ -64,8 +59,8 @@ LETTERS = Group(
             "letters.drop",
             "Delete what dead letters hold",
             "Delete key, value, headers and error of dead letters, with --execute; without it, count them. That there "
-            "were such "
-            "records, who dropped them and why stays in dead_letters, so that 'verify' proves the same as before.",
+            "were such records, who dropped them and why stays in dead_letters, so that 'verify' proves the same as "
+            "before.",
             "drop orders_loader --conn-id warehouse --batch 42 --execute --reason 'test data'",
             *shared.LETTERS,
             option(

@@ -130,8 +130,7 @@ def _corrected(path: str | None) -> dict[Record, bytes | None] | None:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
             f"--corrected {path} cannot be read ({type(error).__name__}: {error}): it must be what 'dead-letters show "
-            "--output json' "
-            "prints, a list of objects with topic, partition, offset, and value or value_base64"
+            "--output json' prints, a list of objects with topic, partition, offset, and value or value_base64"
         ) from error
 
 

@@ -109,6 +109,5 @@ def _check_group(args: Namespace, group_id: str) -> None:
     if group_id != args.group:
         raise ConfigurationError(
             f"Task {args.task_id!r} of DAG {args.dag_id!r} loads group {group_id!r}, not {args.group!r}: it is not the "
-            "task of this "
-            "group"
+            "task of this group"
         )

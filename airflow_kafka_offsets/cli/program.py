@@ -42,8 +42,7 @@ _REPLACED = {
         option(
             "--kafka-config",
             "a file with librdkafka's properties, as JSON or as lines of name=value (default, where Kafka is always "
-            "asked: "
-            f"{KAFKA_CONFIG})",
+            f"asked: {KAFKA_CONFIG})",
             metavar="FILE",
         ),
     ),
@@ -63,9 +62,8 @@ _NEED_AIRFLOW = ("--conn-id", "--kafka-conn-id", "--spark-conn-id", "--dag-id", 
 
 _DESCRIPTION = (
     f"{DESCRIPTION} The commands are those of 'airflow kafka-offsets', without Airflow's start: the database is that "
-    f"of {DATABASE}, "
-    f"{DATABASE_FILE}, --database or --database-file; Kafka that of {KAFKA_CONFIG} or --kafka-config. No argument may "
-    "contain a password."
+    f"of {DATABASE}, {DATABASE_FILE}, --database or --database-file; Kafka that of {KAFKA_CONFIG} or --kafka-config. "
+    "No argument may contain a password."
 )
 
 _EPILOG = f"{', '.join(_ONLY_AIRFLOW)} need Airflow's connections or its configuration, and so do tasks of a DAG (--dag-id): use 'airflow kafka-offsets'."

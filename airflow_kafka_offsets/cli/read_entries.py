@@ -13,8 +13,8 @@ READ = (
         "state.groups",
         "List the groups",
         "List every group in the state tables: the Kafka cluster it loads from, its generation (a rewind raises it), "
-        "the number of "
-        "partitions with a position, its last committed and its open batch, and the run that holds its lease.",
+        "the number of partitions with a position, its last committed and its open batch, and the run that holds its "
+        "lease.",
         "groups --conn-id warehouse",
         *shared.DATABASE,
         shared.OUTPUT,
@@ -23,12 +23,10 @@ READ = (
         "lag.show_group",
         "Show positions and lag of every partition of a group",
         "Show, for every partition of a group, the stored position, the ends of the log, the lag, the number of lost "
-        "offsets, "
-        "the age of the newest committed record (0 without lag), the delay (how long the oldest unread record has "
-        "waited), and the "
-        "headroom (how many offsets, and how much time, are left until retention reaches the position). Exits with 1 "
-        "if a "
-        "partition has an error (a position beyond the end of the log is one), or there is none.",
+        "offsets, the age of the newest committed record (0 without lag), the delay (how long the oldest unread "
+        "record has waited), and the headroom (how many offsets, and how much time, are left until retention reaches "
+        "the position). Exits with 1 if a partition has an error (a position beyond the end of the log is one), or "
+        "there is none.",
         "show orders_loader --conn-id warehouse --output json",
         *shared.LAG,
     ),
@@ -36,8 +34,8 @@ READ = (
         "lag.lag",
         "Show the lag of a group, by topic and in total",
         "Show the lag of a group, by topic and in total (the row whose topic is TOTAL, or null). Times are those of "
-        "the worst "
-        "partition. Exits with 1 if the total is incomplete because a partition has an error, or there is none.",
+        "the worst partition. Exits with 1 if the total is incomplete because a partition has an error, or there is "
+        "none.",
         "lag orders_loader --conn-id warehouse --topic orders",
         *shared.LAG,
     ),
@@ -45,9 +43,8 @@ READ = (
         "state.history",
         "Show the batches of a group",
         "Show the batches of a group, the newest first: loads, rewinds and everything else that moved positions, with "
-        "author and "
-        "reason. With --batch, show the ranges, gaps and replaced output of one batch, and the schemas of a registry "
-        "that it read (whole with --output json).",
+        "author and reason. With --batch, show the ranges, gaps and replaced output of one batch, and the schemas of "
+        "a registry that it read (whole with --output json).",
         "history orders_loader --conn-id warehouse --limit 5\n"
         "         airflow kafka-offsets history orders_loader --conn-id warehouse --batch 42",
         *shared.GROUP,
@@ -59,10 +56,9 @@ READ = (
         "lag.plan",
         "Show what the next batch of a group would load",
         "Show what a load would do next, and write nothing: for every partition the range, the number of offsets, an "
-        "estimate of "
-        "the bytes, and the number of slices that Spark reads in parallel, which is smaller for a large batch into a "
-        "lake table. "
-        "If the group has an open batch, that comes next. Pass the options of the load: they are not stored.",
+        "estimate of the bytes, and the number of slices that Spark reads in parallel, which is smaller for a large "
+        "batch into a lake table. If the group has an open batch, that comes next. Pass the options of the load: they "
+        "are not stored.",
         "plan orders_loader --conn-id warehouse --max-records 1000000",
         *shared.PLAN,
         option("--until", "load up to the first record at or after this instant (ISO 8601)"),
@@ -74,11 +70,10 @@ READ = (
     entry(
         "target.verify",
         "Prove that a group loaded every record exactly once",
-        "Prove that the history of a group has no hole and no overlap, and that its target holds each record up to the "
-        "positions exactly once. With --kafka-conn-id, read all records that Kafka still has again, and look for each. "
-        "If something is wrong, print all violations, and exit with 1. With --upsert-key, rows are not proved: later "
-        "ones replace "
-        "earlier ones.",
+        "Prove that the history of a group has no hole and no overlap, and that its target holds each record up to "
+        "the positions exactly once. With --kafka-conn-id, read all records that Kafka still has again, and look for "
+        "each. If something is wrong, print all violations, and exit with 1. With --upsert-key, rows are not proved: "
+        "later ones replace earlier ones.",
         "verify orders_loader --conn-id warehouse --table orders --kafka-conn-id kafka_default\n"
         "         airflow kafka-offsets verify orders_loader --conn-id warehouse --dag-id load_orders --task-id load",
         *shared.GROUP,
@@ -105,9 +100,7 @@ READ = (
         "doctor.doctor",
         "Check that loads can run here",
         "Check versions, the database, the rights in it and the target, Kafka and its ACLs, Spark and Java, and say "
-        "how to mend "
-        "each fault. "
-        "Changes nothing. Exits with 1 if a check failed.",
+        "how to mend each fault. Changes nothing. Exits with 1 if a check failed.",
         "doctor --conn-id warehouse --kafka-conn-id kafka_default --spark-conn-id spark_default",
         *shared.DATABASE,
         shared.KAFKA_CONN_ID,

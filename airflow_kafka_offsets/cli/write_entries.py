@@ -10,11 +10,9 @@ WRITE = (
     entry(
         "state.init",
         "Create or upgrade the state tables",
-        "Create the tables that hold offsets and batch history, or upgrade those of an earlier schema version. Safe to "
-        "run again. "
-        "With --show-sql, print the statements for this database instead, for a user who may run DDL. With --grant-to, "
-        "also those that "
-        "grant a role what it needs on the state tables for loads, and no more.",
+        "Create the tables that hold offsets and batch history, or upgrade those of an earlier schema version. Safe "
+        "to run again. With --show-sql, print the statements for this database instead, for a user who may run DDL. "
+        "With --grant-to, also those that grant a role what it needs on the state tables for loads, and no more.",
         "init --conn-id warehouse --show-sql --grant-to loader",
         *shared.DATABASE,
         switch("--show-sql", "print the statements instead of running them"),
@@ -25,12 +23,9 @@ WRITE = (
         "positions.rewind",
         "Move the positions of a group, with a preview first",
         "Show where a scenario moves the positions of a group, and move them with --execute: all partitions in one "
-        "transaction, "
-        "with a row in the history. The scenarios are those of kafka-consumer-groups --reset-offsets, and --to-batch, "
-        "--to-group "
-        "and --undo. Offsets outside of a log are clamped, and reported. A preview with --output json can be saved; "
-        "--preview "
-        "executes it exactly, or fails if a position has moved since.",
+        "transaction, with a row in the history. The scenarios are those of kafka-consumer-groups --reset-offsets, "
+        "and --to-batch, --to-group and --undo. Offsets outside of a log are clamped, and reported. A preview with "
+        "--output json can be saved; --preview executes it exactly, or fails if a position has moved since.",
         "rewind orders_loader --conn-id warehouse --to-datetime 2026-11-17T00:00:00Z --topic orders:0,1\n"
         "         airflow kafka-offsets rewind orders_loader --conn-id warehouse --undo --execute --reason 'wrong "
         "day'\n"
@@ -59,10 +54,9 @@ WRITE = (
         "positions.import_group",
         "Take over the positions that a consumer group in Kafka committed",
         "Show what a consumer group in Kafka committed, and make it the positions of a group with --execute. "
-        "Partitions without a "
-        "commit are left as they are, and listed; commits outside of the log are clamped, and listed. If the group has "
-        "no positions "
-        "yet, all topics that the consumer group committed are imported, or those of --topic.",
+        "Partitions without a commit are left as they are, and listed; commits outside of the log are clamped, and "
+        "listed. If the group has no positions yet, all topics that the consumer group committed are imported, or "
+        "those of --topic.",
         "import orders_loader --conn-id warehouse --from-group old-job --topic orders --execute",
         *shared.MOVE,
         shared.kafka_group("--from-group"),
@@ -71,8 +65,7 @@ WRITE = (
         "positions.abandon",
         "Abandon the open batch of a group",
         "Abandon an open batch, a load or a replay: its attempt can never commit, the positions stay where they are, "
-        "and the "
-        "next load plans a new batch. A batch that is planned ahead of it is abandoned, too.",
+        "and the next load plans a new batch. A batch that is planned ahead of it is abandoned, too.",
         "abandon orders_loader --conn-id warehouse --batch 42 --reason 'its topic was deleted'",
         *shared.GROUP,
         option("--batch", "the id of the batch", type=positive, required=True),
@@ -95,10 +88,9 @@ WRITE = (
         "target.replay",
         "Load a range of offsets or of time beside the loads of a group",
         "Load a range of offsets, a range of time, or that of a batch of the history, through Spark into a table, or "
-        "into the target of a task of a DAG. The positions are "
-        "neither read nor moved, and loads of the group continue. Into the group's own table it needs --replace, which "
-        "removes "
-        "what was loaded of the range in the same transaction, or --upsert-key.",
+        "into the target of a task of a DAG. The positions are neither read nor moved, and loads of the group "
+        "continue. Into the group's own table it needs --replace, which removes what was loaded of the range in the "
+        "same transaction, or --upsert-key.",
         "replay orders_loader --conn-id warehouse --topic orders --batch 42 --table orders --replace \\\n"
         "             --columns 'id BIGINT, amount DOUBLE'\n"
         "         airflow kafka-offsets replay orders_loader --conn-id warehouse --batch 42 --replace --dag-id "
@@ -131,10 +123,9 @@ WRITE = (
         "classes.archive_classes",
         "Write an archive of Spark's classes, from which loads start sooner",
         "Start Spark twice, and have Java write the classes that loads need into archives, 65 and 155 MB, in the "
-        "directory of "
-        "the option class_archives in section kafka_offsets, or in the user's cache directory. The drivers of loads "
-        "find them there, and start a second or two sooner. "
-        "Run it once on each worker, or when its image is built, and again after an upgrade of Java or Spark.",
+        "directory of the option class_archives in section kafka_offsets, or in the user's cache directory. The "
+        "drivers of loads find them there, and start a second or two sooner. Run it once on each worker, or when its "
+        "image is built, and again after an upgrade of Java or Spark.",
         "archive-classes",
     ),
 )

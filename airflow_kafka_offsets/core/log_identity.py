@@ -33,8 +33,7 @@ def check_cluster(
     if loaded_from is not None and loaded_from != found:
         raise ClusterChangedError(
             f"The positions of group {group_id!r} belong to Kafka cluster {loaded_from!r}; the connection leads to "
-            "cluster "
-            f"{found!r}. {way_out}"
+            f"cluster {found!r}. {way_out}"
         )
 
 
@@ -81,8 +80,7 @@ def check_positions(
         elif _went_back(position.leader_epoch, log.leader_epoch):
             truncated.append(
                 f"{tp}: position {position.offset} was in the log of leader epoch {position.leader_epoch}, the leader "
-                "is "
-                f"of epoch {log.leader_epoch} now"
+                f"is of epoch {log.leader_epoch} now"
             )
     if recreated:
         raise TopicRecreatedError(

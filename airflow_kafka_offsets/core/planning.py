@@ -89,8 +89,7 @@ def decide(
     if start == "none" and unknown_topics:
         raise NoPositionError(
             f"Nothing is stored of topic {', '.join(map(repr, unknown_topics))}, and start='none' forbids to choose "
-            "where to "
-            "begin. Set start='earliest', start='latest' or a timestamp for the first run."
+            "where to begin. Set start='earliest', start='latest' or a timestamp for the first run."
         )
     # Rules 5 and 6.
     first = {tp: first_offset(tp, log, start, known_topics) for tp, log in logs.items()}

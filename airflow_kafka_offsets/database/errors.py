@@ -91,14 +91,12 @@ def translated_errors(
         if is_refused_login(error):
             raise ConfigurationError(
                 f"{what}: the database refuses the login: {database_message(error)}. Correct the user, the password, "
-                "the name of "
-                "the database, or the TLS settings of the Airflow connection; nothing was written"
+                "the name of the database, or the TLS settings of the Airflow connection; nothing was written"
             ) from error
         if not is_outage(error):
             raise LedgerError(
                 f"{what}: {database_message(error)}. Loads, replays and rewinds need {STATE_RIGHTS}; reports need "
-                "SELECT. "
-                "'airflow kafka-offsets doctor' shows what is missing"
+                "SELECT. 'airflow kafka-offsets doctor' shows what is missing"
             ) from error
         raise DatabaseUnavailableError(f"{what}: {database_message(error)}. {then}") from error
 

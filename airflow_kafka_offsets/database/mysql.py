@@ -198,6 +198,5 @@ def check_driver(dialect: Dialect) -> None:
     if is_mysql(dialect) and dialect.driver != "pymysql":
         raise ConfigurationError(
             f"MySQL and MariaDB are loaded through PyMySQL, and the engine's driver is {dialect.driver!r}: make it "
-            "from a URL that begins with "
-            "mysql+pymysql://"
+            "from a URL that begins with mysql+pymysql://"
         )

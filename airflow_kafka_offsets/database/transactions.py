@@ -70,10 +70,8 @@ def transact(
             if attempt == _ATTEMPTS:
                 raise DatabaseBusyError(
                     f"Other writers of database {engine.url.database!r} were in the way {_ATTEMPTS} times in a row, "
-                    "and "
-                    f"each time the database rolled the transaction back: {database_message(cause)}. Nothing of it was "
-                    "written; run the "
-                    "task again, and find out who writes to the same rows if that does not help"
+                    f"and each time the database rolled the transaction back: {database_message(cause)}. Nothing of it "
+                    "was written; run the task again, and find out who writes to the same rows if that does not help"
                 ) from error
             log.warning(
                 "Another writer was in the way, and the database rolled the transaction back: %s. Attempt %d of %d "
@@ -91,8 +89,7 @@ def transact(
         reason = database_message(unreachable) if isinstance(unreachable, DBAPIError) else str(unreachable)
         raise CommitUnknownError(
             f"The connection to database {engine.url.database!r} broke ({database_message(broken)}), and the database "
-            "could not be asked "
-            f"whether the transaction was committed: {reason}"
+            f"could not be asked whether the transaction was committed: {reason}"
         ) from broken
     if committed is None:
         raise broken
@@ -120,8 +117,7 @@ def transaction(engine: Engine) -> Iterator[Connection]:
             if "locked" in database_message(error):
                 raise DatabaseBusyError(
                     f"The SQLite database {conn.engine.url.database!r} is locked by another program; SQLite has one "
-                    "writer at "
-                    "a time, and none while another program reads"
+                    "writer at a time, and none while another program reads"
                 ) from error
             raise
 
@@ -235,7 +231,6 @@ def database_now(conn: Connection) -> datetime:
         # It may be local time: a `start` by duration would be wrong by hours.
         raise ConfigurationError(
             f"Databases of dialect {conn.dialect.name!r} report their time without a zone, so that it cannot be "
-            "converted to "
-            "UTC; use PostgreSQL, MySQL, MariaDB, SQL Server or SQLite"
+            "converted to UTC; use PostgreSQL, MySQL, MariaDB, SQL Server or SQLite"
         )
     return now.replace(tzinfo=UTC)

@@ -37,8 +37,7 @@ def with_fields(
         ]:
             raise ConfigurationError(
                 f"Column {alike[0][0]!r} of {target!r} would stay null: its name and that of field {alike[0][1]!r} "
-                "differ in case only. "
-                "Rename the column, or the field by a transform"
+                "differ in case only. Rename the column, or the field by a transform"
             )
         if not names:
             raise ConfigurationError(
@@ -61,13 +60,10 @@ def new_field_error(schema: str, fields: Sequence[str], on_new_field: OnNewField
     if on_new_field == "add":
         return NewSchemaError(
             f"{schema} has fields that are no columns yet: {names}. The schema was not known when the load was "
-            "planned: run the task "
-            "again, which looks for new schemas of the subject. If it is of another subject, name that one; if the "
-            "subject has it no more, "
-            "or behind many newer ones, declare the fields"
+            "planned: run the task again, which looks for new schemas of the subject. If it is of another subject, "
+            "name that one; if the subject has it no more, or behind many newer ones, declare the fields"
         )
     return NewFieldError(
         f"{schema} has fields that are no columns: {names}. Nothing of this batch was written and no position moved; "
-        "declare them, or "
-        "leave such fields out with on_new_field='ignore'"
+        "declare them, or leave such fields out with on_new_field='ignore'"
     )

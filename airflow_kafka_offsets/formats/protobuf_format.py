@@ -268,8 +268,8 @@ def _compiled_in_task(number: int, schema: RegisteredSchema) -> str:
         # compiled.
         raise StagingError(
             f"A record has schema {number}, which the worker did not fetch, and {_COMPILER}, which compiles it, is not "
-            "installed "
-            "where Spark's executors run: retry, which fetches the newest schemas of the subject, or install it there"
+            "installed where Spark's executors run: retry, which fetches the newest schemas of the subject, or "
+            "install it there"
         ) from error
     if not isinstance(compiled, str):
         raise compiled

@@ -155,8 +155,7 @@ def _field(column: exp.Expression, parent: str | None, unreadable: str) -> pa.Fi
         if not isinstance(constraint.kind, exp.NotNullColumnConstraint) or parent:
             raise ConfigurationError(
                 f"Column {path!r}: {constraint.sql('spark')!r} cannot be declared; only COMMENT can, and NOT NULL "
-                "outside "
-                "of a STRUCT"
+                "outside of a STRUCT"
             )
         nullable = nullable and bool(constraint.kind.args.get("allow_null"))
     return pa.field(column.name, _arrow_type(column.kind, path, unreadable), nullable=nullable)

@@ -34,8 +34,7 @@ def require_libraries(record_format: str, extra: str, modules: Mapping[str, str]
             on_executors = [name for name in modules.values() if name != worker_only]
             raise ConfigurationError(
                 f"The format {record_format} needs {library}: install the extra 'airflow-kafka-offsets[{extra}]' on "
-                "the worker, "
-                f"and {', '.join(on_executors)} where Spark's executors run"
+                f"the worker, and {', '.join(on_executors)} where Spark's executors run"
             )
 
 
@@ -70,15 +69,13 @@ class SubjectSchemas(NamedTuple):
         if missing := [subject for subject in subjects if subject not in self.latest]:
             raise ConfigurationError(
                 f"The schema registry at {self.host} has no {_NAMES[self.kind]} schema of subject {missing[0]!r}, from "
-                "which the columns would be "
-                "taken: declare the columns, or name another subject"
+                "which the columns would be taken: declare the columns, or name another subject"
             )
         first, *others = [read(number, self.by_id[number]) for number in self.latest.values()]
         if any(other != first for other in others):
             raise ConfigurationError(
                 f"The latest schemas of {', '.join(self.latest)} differ: declare the columns, or name one subject, of "
-                "which all topics "
-                "have the columns then"
+                "which all topics have the columns then"
             )
         return self.latest[subjects[0]]
 

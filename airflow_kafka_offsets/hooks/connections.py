@@ -64,8 +64,7 @@ def _engine_of_hook(connection: Any) -> Engine:
     if not hasattr(hook, "get_sqlalchemy_engine"):
         raise ConfigurationError(
             f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}, which is no SQL database: the "
-            "target and the "
-            "positions must be in one"
+            "target and the positions must be in one"
         )
     # Error messages must not show the values of rows.
     engine: Engine = hook.get_sqlalchemy_engine(engine_kwargs={"hide_parameters": True})
@@ -94,8 +93,7 @@ def database_weakness(driver_connection: Any) -> str | None:
         return None
     return (
         f"the rows and the positions cross the network to {driver_connection.info.host} in plain text; add 'sslmode': "
-        "'verify-full' and "
-        "'sslrootcert' to its extra"
+        "'verify-full' and 'sslrootcert' to its extra"
     )
 
 

@@ -67,8 +67,7 @@ def _arguments(connection: Any) -> dict[str, Any]:
     if unknown:
         raise ConfigurationError(
             f"The extra of connection {connection.conn_id!r} has {first_few(map(repr, sorted(unknown)))}, which means "
-            "nothing to PyMySQL; it may have "
-            f"{', '.join((*_TLS, *_OTHERS))}"
+            f"nothing to PyMySQL; it may have {', '.join((*_TLS, *_OTHERS))}"
         )
     if extra.get("ssl_ca") and "ssl_verify_identity" not in extra:
         # PyMySQL would accept a certificate of any host.

@@ -135,14 +135,12 @@ class SparkSubmitLauncher:
         if deploy_mode not in (None, "", "client"):
             raise ConfigurationError(
                 f"Connection {self._conn_id!r} has deploy-mode {deploy_mode!r}; this package submits in client mode, "
-                "in "
-                "which progress and errors reach the task's log. Remove 'deploy-mode' from the connection's extra."
+                "in which progress and errors reach the task's log. Remove 'deploy-mode' from the connection's extra."
             )
         if not staging_dir and not _is_local(master):
             raise ConfigurationError(
                 f"Connection {connection.conn_id!r} leads to the cluster {master}: set staging_dir to a location that "
-                "the "
-                "workers and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared file system)"
+                "the workers and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared file system)"
             )
         if problem := self._weakness(hook):
             log.warning("%s", problem)

@@ -242,6 +242,5 @@ def _job_directory() -> tempfile.TemporaryDirectory[str]:
     except OSError as error:
         raise ConfigurationError(
             f"The path of the temporary directory {long} is too long for a socket, and nothing can be created in "
-            f"{_SHORT_DIRECTORY} "
-            f"({error.strerror}): set TMPDIR to a shorter path"
+            f"{_SHORT_DIRECTORY} ({error.strerror}): set TMPDIR to a shorter path"
         ) from error

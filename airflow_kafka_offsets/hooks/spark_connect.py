@@ -64,8 +64,8 @@ class SparkConnectLauncher:
         if not staging_dir and not is_this_machine(_host(builder)):
             raise ConfigurationError(
                 f"Connection {self._conn_id!r} leads to the Spark Connect server {builder.endpoint}: set staging_dir "
-                "to a location that "
-                "this worker and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared file system)"
+                "to a location that this worker and Spark's executors share (s3://…, gs://…, hdfs://…, or a shared "
+                "file system)"
             )
         if problem := _weakness(builder):
             log.warning("%s", problem)
@@ -123,8 +123,7 @@ class SparkConnectLauncher:
         except ImportError as error:
             raise ConfigurationError(
                 f"Connection {self._conn_id!r} leads to Spark Connect, whose client cannot be imported: {error}. "
-                "Install pyspark-client "
-                "on the worker, in the version of the server"
+                "Install pyspark-client on the worker, in the version of the server"
             ) from error
         hook = SparkConnectHook(self._conn_id)
         if not hook.get_connection(self._conn_id).host:
@@ -137,8 +136,7 @@ class SparkConnectLauncher:
             # The message has the URL, and that the token.
             raise ConfigurationError(
                 f"Connection {self._conn_id!r} does not make a URL of Spark Connect: its host is a name or sc://name, "
-                "without a path, "
-                "and the port is a field of its own"
+                "without a path, and the port is a field of its own"
             ) from None
         builder.set(builder.PARAM_USER_AGENT, self.name)
         return builder
@@ -156,8 +154,7 @@ class SparkConnectLauncher:
             channel.close()
         raise StagingError(
             f"The Spark Connect server {builder.endpoint} of connection {self._conn_id!r} does not answer: "
-            f"{_reason(builder)}. Start the "
-            "server, or correct host, port and use_ssl of the connection"
+            f"{_reason(builder)}. Start the server, or correct host, port and use_ssl of the connection"
         )
 
     def _new_session(self, builder: DefaultChannelBuilder) -> SparkSession:
@@ -231,8 +228,7 @@ def _weakness(builder: DefaultChannelBuilder) -> str | None:
         return None
     return (
         f"What this worker and the Spark Connect server {builder.endpoint} send to each other is unprotected, the code "
-        "of tasks and secrets "
-        "of spark_conf among it: set use_ssl in the connection, and put TLS before the server"
+        "of tasks and secrets of spark_conf among it: set use_ssl in the connection, and put TLS before the server"
     )
 
 

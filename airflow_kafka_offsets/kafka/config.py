@@ -82,8 +82,7 @@ _REFUSED = {
     "sasl.oauthbearer.assertion.": f"{_FILES}; use a client id and secret",
     "sasl.oauthbearer.metadata.authentication.type": (
         "it makes the client send the identity of the machine to the brokers of the connection, and can be set "
-        "nowhere; use a "
-        "client id and secret"
+        "nowhere; use a client id and secret"
     ),
 }
 """Reasons for keys that users may miss; a key that ends with a dot is the prefix of several."""
@@ -118,17 +117,14 @@ def check_config(config: Mapping[str, Any]) -> dict[str, Any]:
     if harmful := sorted(key for key, value in safe if not value.fullmatch(str(config[key]))):
         raise ConfigurationError(
             f"The Kafka configuration sets {', '.join(harmful)} to a value that makes the client load or run code "
-            "named by a "
-            "connection; remove it from the connection's extra (ssl.providers may name only "
-            "base, default, fips, legacy; a principal or a keytab may not contain spaces or characters that a shell "
-            "interprets)"
+            "named by a connection; remove it from the connection's extra (ssl.providers may name only base, default, "
+            "fips, legacy; a principal or a keytab may not contain spaces or characters that a shell interprets)"
         )
     data = {key for key, value in config.items() if isinstance(value, (str, int, float, bool))}
     if callbacks := sorted(key for key in config if key not in data or key.endswith("_cb") or key == "on_commit"):
         raise ConfigurationError(
             f"The Kafka configuration sets {', '.join(callbacks)}: callbacks, and values that are neither text nor a "
-            "number, "
-            "cannot travel to Spark. For OAUTHBEARER use librdkafka's own 'sasl.oauthbearer.method=oidc'."
+            "number, cannot travel to Spark. For OAUTHBEARER use librdkafka's own 'sasl.oauthbearer.method=oidc'."
         )
     if unknown := sorted(config.keys() - _ALLOWED):
         why = [f"{key} ({_why_refused(key)})" for key in unknown]
@@ -148,8 +144,7 @@ def weaknesses(config: Mapping[str, Any]) -> list[str]:
     elif str(config.get("ssl.endpoint.identification.algorithm", "https")).lower() == "none":
         found.append(
             "The host names in the TLS certificates of the Kafka brokers are not verified: any server with a "
-            "certificate of the same "
-            "authority passes for a broker; remove ssl.endpoint.identification.algorithm=none"
+            "certificate of the same authority passes for a broker; remove ssl.endpoint.identification.algorithm=none"
         )
     protocol = str(config.get("security.protocol", "plaintext")).lower()
     servers = str(config.get("bootstrap.servers", config.get("metadata.broker.list", ""))).split(",")

@@ -43,8 +43,7 @@ def mismatch(config: Mapping[str, Any]) -> ConfigurationError | None:
             return None
         return ConfigurationError(
             f"Kafka at {server.strip()} speaks {spoken}, and the connection says security.protocol={said}: correct it, "
-            "or name "
-            "the port of another listener"
+            "or name the port of another listener"
         )
     return None
 

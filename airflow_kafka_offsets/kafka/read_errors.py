@@ -102,12 +102,10 @@ class ReadWatch:
         if self._unknown_since is not None and now - self._unknown_since > _UNKNOWN_SECONDS:
             if self._is_unknown():
                 raise UnknownTopicError(
-                    f"{self._name}: the cluster has not known this partition for {_UNKNOWN_SECONDS:g} s. The topic "
-                    f"was deleted while it was read, at offset {position} of {self._slice.start}..{self._slice.end}, "
-                    "or "
+                    f"{self._name}: the cluster has not known this partition for {_UNKNOWN_SECONDS:g} s. The topic was "
+                    f"deleted while it was read, at offset {position} of {self._slice.start}..{self._slice.end}, or "
                     "this user may not describe it any more. Nothing of this batch was loaded. Remove a deleted topic "
-                    "from "
-                    "the load; a topic that was created again needs a new group_id."
+                    "from the load; a topic that was created again needs a new group_id."
                 )
             self._unknown_since = None
         if now > self._deadline:
@@ -121,12 +119,9 @@ class ReadWatch:
     def _refused(self, position: int, error: KafkaError) -> ConfigurationError:
         return ConfigurationError(
             f"{self._name} cannot be read at offset {position}: the client refuses the records there ({error.str()}). "
-            "They have "
-            "more bytes, compressed or not, than receive.message.max.bytes allows, by default 100000000, or are "
-            "damaged. Raise the "
-            "setting in the extra of the connection, or rewind to an offset after them. Nothing of this batch was "
-            "loaded; no retry "
-            "helps."
+            "They have more bytes, compressed or not, than receive.message.max.bytes allows, by default 100000000, or "
+            "are damaged. Raise the setting in the extra of the connection, or rewind to an offset after them. "
+            "Nothing of this batch was loaded; no retry helps."
         )
 
     def _is_unknown(self) -> bool:
@@ -157,24 +152,20 @@ class ReadWatch:
             return ReadError(
                 f"{self._name}: the log was truncated before offset {position} while {planned} was read "
                 f"({error.str()}), perhaps by an unclean leader election. Nothing of this batch was loaded: the next "
-                "try "
-                "compares the log with the stored position again."
+                "try compares the log with the stored position again."
             )
         cause = (
             f"the log reached offset {self._slice.start} in leader epoch {self._slice.leader_epoch} when the position "
-            "was "
-            "planned, and that epoch ends before it now. The log was truncated and rewritten there, by an unclean "
-            "leader "
-            "election or in a restored cluster"
+            "was planned, and that epoch ends before it now. The log was truncated and rewritten there, by an unclean "
+            "leader election or in a restored cluster"
             if was_truncated
             else f"offsets {planned} were planned, but the log ends before them. It was truncated, by an unclean leader "
             "election or in a restored cluster, or the topic was created again"
         )
         return LogTruncatedError(
             f"{self._name}: {cause}: records before the stored position may have been replaced. Find out which records "
-            "were "
-            "lost, then set the position on purpose, or load with a new group_id; no retry helps. The client says: "
-            f"{error.str()}"
+            "were lost, then set the position on purpose, or load with a new group_id; no retry helps. The client "
+            f"says: {error.str()}"
         )
 
     def _is_beyond_end(self, position: int) -> bool:

@@ -283,8 +283,7 @@ class _Polled:
         index = next(index for index, instant in enumerate(self._milliseconds) if instant >= _TOO_LATE_MS)
         return RecordError(
             f"its timestamp {self._milliseconds[index]} is, as milliseconds, after the year 9999; its producer may "
-            "have written "
-            "microseconds or nanoseconds",
+            "have written microseconds or nanoseconds",
             topic=self._slice.topic,
             partition=self._slice.partition,
             offset=self._offsets[index],

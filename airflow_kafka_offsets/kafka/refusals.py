@@ -54,8 +54,7 @@ def refused_connection(config: Mapping[str, Any], error: KafkaError) -> Configur
     elif is_alert:
         advice = (
             ". The broker does not accept the client's certificate: let an authority sign it that the broker trusts, "
-            "and look whether "
-            "it has expired"
+            "and look whether it has expired"
         )
     elif error.code() == KafkaError._AUTHENTICATION:
         advice = f". It is the login of {_user(config)}: correct sasl.mechanism, sasl.username and sasl.password"

@@ -66,9 +66,8 @@ def first_offsets(
     for tp, record in sorted(first.items()):
         if record.timestamp_ms > latest:
             log.warning(
-                "%s: the first record at or after %s is at offset %d, and its timestamp %s lies in the future. Records "
-                "of that "
-                "time or later may lie before it: a wrong timestamp hides them from a search by time",
+                "%s: the first record at or after %s is at offset %d, and its timestamp %s lies in the future. "
+                "Records of that time or later may lie before it: a wrong timestamp hides them from a search by time",
                 tp,
                 format_instant(since),
                 record.offset,
@@ -140,8 +139,7 @@ def _committed(
     if not committed:
         raise NoPositionError(
             f"Consumer group {group_id!r} has committed nothing of {first_few(sorted({tp.topic for tp in new}))}: "
-            "check the "
-            "name (kafka-consumer-groups --list), and whether its commits have expired"
+            "check the name (kafka-consumer-groups --list), and whether its commits have expired"
         )
     if missing := sorted(set(new) - set(committed)):
         log.warning(

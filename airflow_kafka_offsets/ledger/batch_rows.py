@@ -197,8 +197,7 @@ def change_open(
     if not update_open(conn, tables, batch.batch_id, states=states, **values):
         raise BatchClosedError(
             f"Batch {batch.batch_id} of group {batch.group_id!r} is not open any more: it was committed or abandoned "
-            "by another "
-            "attempt or user. Nothing was written."
+            "by another attempt or user. Nothing was written."
         )
 
 

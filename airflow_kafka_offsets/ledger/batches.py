@@ -120,8 +120,7 @@ def record_plan(
         if stored_generation(conn, tables, group_id) != generation:
             raise PositionsMovedError(
                 f"The positions of group {group_id!r} were rewound while a batch was planned from the old ones. "
-                "Nothing was "
-                "written; plan again."
+                "Nothing was written; plan again."
             )
         if not upsert:
             refuse_replayed(conn, tables, group_id, recipe.target_table, plan.ranges)
@@ -189,10 +188,9 @@ def abandon_locked(
     if row is not None and row.replaced:
         raise OpenBatchError(
             f"Batch {batch_id} of group {group_id!r} cannot be abandoned: it is a replay that may be in the target "
-            "already, and the rows that "
-            "it replaced would be gone with its own. Nothing was changed; run it to its end: clear its task, or replay "
-            "the same bounds with "
-            f"run=TaskRun({row.run_id!r}, …) as the history names it."
+            "already, and the rows that it replaced would be gone with its own. Nothing was changed; run it to its "
+            f"end: clear its task, or replay the same bounds with run=TaskRun({row.run_id!r}, …) as the history names "
+            "it."
         )
     if row is None or not update_open(conn, tables, batch_id, state="abandoned", reason=recorded):
         refusal = "the group has no such batch" if row is None else f"it is {row.state}"

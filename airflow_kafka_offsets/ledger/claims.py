@@ -174,16 +174,13 @@ class GroupClaim(Claim):
         if row.lease_owner is None and last is not None and last.state == "abandoned":
             return FencedError(
                 f"Batch {last.batch_id} of group {self.group_id!r} was abandoned while this attempt ({self.owner}, "
-                "epoch "
-                f"{self.epoch}) was running: {last.reason}. Nothing of the batch was written; the next load plans a "
-                "new one."
+                f"epoch {self.epoch}) was running: {last.reason}. Nothing of the batch was written; the next load "
+                "plans a new one."
             )
         return FencedError(
             f"Group {self.group_id!r} was taken over by {row.lease_owner or 'a later attempt'} (epoch {row.epoch}) "
-            "while "
-            f"this attempt ({self.owner}, epoch {self.epoch}) was running. Nothing of the batch at hand was written, "
-            "and "
-            "what this attempt committed before stays; the later attempt carries on from there."
+            f"while this attempt ({self.owner}, epoch {self.epoch}) was running. Nothing of the batch at hand was "
+            "written, and what this attempt committed before stays; the later attempt carries on from there."
         )
 
 

@@ -79,8 +79,7 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
         if is_outage(error):
             raise DatabaseUnavailableError(
                 f"{nothing} Run the task again when the database is back: staged files that still exist are committed "
-                "without "
-                "reading Kafka again."
+                "without reading Kafka again."
             ) from error
         if isinstance(error, ProgrammingError):  # for example, missing rights on the state tables
             raise
@@ -89,8 +88,7 @@ def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Writt
     except CommitUnknownError as unknown:
         raise CommitUnknownError(
             f"It is not known whether batch {of_group} was committed. {unknown}. Run the task again: it looks the "
-            "batch up in "
-            "the ledger and carries on from there."
+            "batch up in the ledger and carries on from there."
         ) from unknown
     except DatabaseBusyError as busy:
         raise DatabaseBusyError(f"Batch {of_group} was not committed: {busy}") from busy

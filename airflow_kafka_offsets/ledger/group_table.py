@@ -142,11 +142,9 @@ def _another_table(group_id: str, known: GroupTable, topics: Sequence[str], targ
     return ForeignBatchError(
         f"Group {group_id!r} loads into table {known.name!r}, last with batch {known.batch_id}; this load is into "
         f"{target!r}, and would get only the records that the other one does not load. Nothing was loaded. Give every "
-        "load a "
-        f"group_id of its own. To go on in {target!r} from the positions of this group, choose a new group_id, and "
-        "copy the "
-        f"positions to it: airflow kafka-offsets rewind NEW_GROUP {scope} --to-group {group_id} --new-group --conn-id "
-        "CONN_ID --execute."
+        f"load a group_id of its own. To go on in {target!r} from the positions of this group, choose a new group_id, "
+        f"and copy the positions to it: airflow kafka-offsets rewind NEW_GROUP {scope} --to-group {group_id} "
+        "--new-group --conn-id CONN_ID --execute."
     )
 
 
@@ -195,9 +193,7 @@ def refuse_replayed(
                 raise DoubleLoadError(
                     f"Batch {row.batch_id}, a replay of group {group_id!r}, has appended {tp} {start}..{end} to table "
                     f"{target!r}. The group begins at offset {planned.start}, and would load these records into the "
-                    "same table "
-                    "again. Nothing was loaded. Load into another table, or into a sink with an upsert_key; or let the "
-                    "group "
-                    f"begin after them: airflow kafka-offsets rewind {group_id} --topic {tp.topic}:{tp.partition} "
-                    f"--to-offset {row.end_offset} --conn-id CONN_ID --execute."
+                    "same table again. Nothing was loaded. Load into another table, or into a sink with an "
+                    f"upsert_key; or let the group begin after them: airflow kafka-offsets rewind {group_id} --topic "
+                    f"{tp.topic}:{tp.partition} --to-offset {row.end_offset} --conn-id CONN_ID --execute."
                 )

@@ -110,8 +110,7 @@ def _change(ledger: Ledger, work: Callable[[Connection], bool], done: str, way_o
         if is_outage(error):
             raise DatabaseUnavailableError(
                 f"The state tables could not be {done} in database {engine.url.database!r}: {database_message(error)}. "
-                "Nothing "
-                "was written; run the task again when the database is back."
+                "Nothing was written; run the task again when the database is back."
             ) from error
         if sqlstate(error) == _NO_SUCH_SCHEMA:
             way_out = _missing_schema(tables, engine.dialect)
@@ -119,8 +118,7 @@ def _change(ledger: Ledger, work: Callable[[Connection], bool], done: str, way_o
         raise LedgerError(
             f"The state tables cannot be {done} in {where} of database {engine.url.database!r} as user "
             f"{engine.url.username!r}: {database_message(error)}. {way_out}, or let an administrator apply the output "
-            "of "
-            "'airflow kafka-offsets init --show-sql'."
+            "of 'airflow kafka-offsets init --show-sql'."
         ) from error
 
 
@@ -184,8 +182,8 @@ def installed_version(conn: Connection, tables: Tables) -> int | None:
     if version is not None and version < SCHEMA_VERSION:
         raise LedgerError(
             f"The state tables have schema version {version}, this package works with {SCHEMA_VERSION}. Stop what uses "
-            "them with "
-            "an earlier version of airflow-kafka-offsets, and upgrade them with 'airflow kafka-offsets init'."
+            "them with an earlier version of airflow-kafka-offsets, and upgrade them with 'airflow kafka-offsets "
+            "init'."
         )
     return version
 
@@ -199,8 +197,6 @@ def check_installed(conn: Connection, tables: Tables) -> None:
     if installed_version(conn, tables) is None:
         raise ConfigurationError(
             f"Database {conn.engine.url.database!r} has no table {tables.schema_version.fullname!r}, or an empty one: "
-            "nothing was "
-            "ever loaded into it, or the state tables are in another schema or have another prefix. The first load "
-            "creates them, or "
-            "'airflow kafka-offsets init'"
+            "nothing was ever loaded into it, or the state tables are in another schema or have another prefix. The "
+            "first load creates them, or 'airflow kafka-offsets init'"
         )

@@ -97,14 +97,11 @@ def _refuse_lateness(conn: Connection, tables: Tables) -> None:
             groups |= set(conn.scalars(query))
     if groups:
         raise LedgerError(
-            f"The state tables cannot be upgraded to schema version 2: records after the positions of group "
+            "The state tables cannot be upgraded to schema version 2: records after the positions of group "
             f"{first_few(map(repr, sorted(groups)))} are loaded already (lateness), which version 2 does not store, so "
-            "that "
-            "they would be loaded again. Nothing was changed. With the installed version of airflow-kafka-offsets "
-            "before the "
-            "upgrade, run a load without until for each of these groups, which moves the positions past those records; "
-            "then "
-            "run 'airflow kafka-offsets init' again"
+            "that they would be loaded again. Nothing was changed. With the installed version of "
+            "airflow-kafka-offsets before the upgrade, run a load without until for each of these groups, which moves "
+            "the positions past those records; then run 'airflow kafka-offsets init' again"
         )
 
 
@@ -149,14 +146,12 @@ def _add_schemas(conn: Connection, tables: Tables) -> Iterator[Statement]:
     text = "LONGTEXT" if is_mysql(dialect) else "TEXT"
     yield TableStatement(
         f"CREATE TABLE IF NOT EXISTS {{}} (digest VARCHAR(64) NOT NULL, type VARCHAR(20) NOT NULL, texts {text} NOT "
-        "NULL, "
-        "PRIMARY KEY (digest))",
+        "NULL, PRIMARY KEY (digest))",
         tables.schema_texts,
     )
     yield TableStatement(
         "CREATE TABLE IF NOT EXISTS {} (batch_id BIGINT NOT NULL, part VARCHAR(20) NOT NULL, schema_id BIGINT NOT "
-        "NULL, "
-        "digest VARCHAR(64) NOT NULL, PRIMARY KEY (batch_id, part, schema_id))",
+        "NULL, digest VARCHAR(64) NOT NULL, PRIMARY KEY (batch_id, part, schema_id))",
         tables.batch_schemas,
     )
     if dialect.name in PARTIAL_INDEX_DIALECTS:

@@ -80,8 +80,7 @@ def begin_publishing_letters(ledger: Ledger, output: Output, records: Collection
         if (unmarked, marked) != (earlier, len(records)):
             raise LedgerError(
                 f"Dead letters of batch {output.batch_id} were replayed or removed by somebody else meanwhile. Nothing "
-                "of the batch was "
-                "changed; look at the list again"
+                "of the batch was changed; look at the list again"
             )
 
     transact(ledger.engine, work)

@@ -225,10 +225,9 @@ def refuse_published(conn: Connection, tables: Tables, group_id: str, batch_id: 
     if other is not None:
         raise OpenBatchError(
             f"Batch {other}, an open replay of group {group_id!r}, may have published rows of the offsets that are to "
-            "be replaced: they would "
-            "stay beside the new ones. Nothing was changed; run that replay again to its end, or, where it replaces "
-            "nothing, abandon it (airflow "
-            f"kafka-offsets abandon {group_id} --batch {other} --conn-id CONN_ID)."
+            "be replaced: they would stay beside the new ones. Nothing was changed; run that replay again to its end, "
+            f"or, where it replaces nothing, abandon it (airflow kafka-offsets abandon {group_id} --batch {other} "
+            "--conn-id CONN_ID)."
         )
     _refuse_published_letters(conn, tables, group_id, batch_id)
 
@@ -247,9 +246,8 @@ def _refuse_published_letters(conn: Connection, tables: Tables, group_id: str, b
     if (other := conn.scalar(query)) is not None:
         raise OpenBatchError(
             f"Offsets are to be replaced while dead letters of batch {other} of group {group_id!r} are being replayed: "
-            "their rows may be in "
-            "the target already. Nothing was changed; do it again when that replay is done, or has failed: then its "
-            "end is found out first."
+            "their rows may be in the target already. Nothing was changed; do it again when that replay is done, or "
+            "has failed: then its end is found out first."
         )
 
 

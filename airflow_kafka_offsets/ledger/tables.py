@@ -216,8 +216,7 @@ class Tables:
                 if is_too_long(name, dialect):
                     raise ConfigurationError(
                         f"The name {name!r} is longer than the {dialect.max_identifier_length} that {dialect.name} "
-                        "keeps: "
-                        f"choose a shorter prefix than {self.prefix!r}"
+                        f"keeps: choose a shorter prefix than {self.prefix!r}"
                     )
 
     def set_options(self, dialect: Dialect) -> None:

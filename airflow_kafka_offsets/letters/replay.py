@@ -190,8 +190,7 @@ def _of_target(conn: Connection, tables: Tables, counts: Mapping[int, int], targ
         batch_id = min(counts)
         raise ConfigurationError(
             f"Batch {batch_id} was loaded into {targets[batch_id][0]!r}, and its dead letters belong there, not into "
-            f"{target!r}. "
-            "Nothing was changed; name that table"
+            f"{target!r}. Nothing was changed; name that table"
         )
     if len(found) < len(counts):
         elsewhere = sorted({name for name, is_target in targets.values() if not is_target})
@@ -271,8 +270,7 @@ def _commit(
             if delete(conn, tables, batch_id, good, output.attempt if is_elsewhere else None) != len(good):
                 raise LedgerError(
                     f"Dead letters of batch {batch_id} were replayed or removed by somebody else meanwhile, or "
-                    "dropped. Nothing of the "
-                    "batch was changed; look at the list again"
+                    "dropped. Nothing of the batch was changed; look at the list again"
                 )
             store_errors(conn, tables, batch_id, errors | refused)
         return rows

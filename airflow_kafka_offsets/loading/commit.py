@@ -71,8 +71,7 @@ def stage_and_commit(
     except StagedFileError as damaged:
         raise StagedFileError(
             f"Files of batch {batch.batch_id} were damaged twice, and nothing of it was committed: {damaged}. Find out "
-            "what changes "
-            "or removes files in staging_dir, and run the task again: it stages the batch again"
+            "what changes or removes files in staging_dir, and run the task again: it stages the batch again"
         ) from damaged
 
 

@@ -54,8 +54,7 @@ def _logged_errors(context: LoadContext, topic: str) -> Iterator[None]:
     except Exception as error:
         log.error(
             "Dead letters of group %r are not written to topic %r, and stay in the table dead_letters; the next run "
-            "writes them "
-            "again: %s",
+            "writes them again: %s",
             context.pipeline.group_id,
             topic,
             database_message(error) if isinstance(error, DBAPIError) else error,

@@ -51,8 +51,7 @@ def mirror(
         if committed.get(tp) != positions[tp].offset:
             refused[tp] = (
                 f"it was committed, but the group shows {committed.get(tp, 'nothing')} instead of "
-                f"{positions[tp].offset}: "
-                "another client commits to it; choose another name"
+                f"{positions[tp].offset}: another client commits to it; choose another name"
             )
     return refused
 

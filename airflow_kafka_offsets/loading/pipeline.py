@@ -186,16 +186,14 @@ class Pipeline:
         if len(self.group_id) > NAME_LENGTH or "\0" in self.group_id:
             raise ConfigurationError(
                 f"group_id must have at most {NAME_LENGTH} characters, and no NUL among them; got "
-                f"{len(self.group_id)}, which begin "
-                f"with {self.group_id[:40]!r}"
+                f"{len(self.group_id)}, which begin with {self.group_id[:40]!r}"
             )
         if not isinstance(self.tables, Tables):
             raise ConfigurationError(f"tables must be Tables(…); got tables={self.tables!r}")
         if self.also_to_topic in self.topics:
             raise ConfigurationError(
                 "also_to_topic must be none of the topics that are loaded, since each dead letter would become "
-                "another one; got "
-                f"also_to_topic={self.also_to_topic!r}"
+                f"another one; got also_to_topic={self.also_to_topic!r}"
             )
         staging_dir = self.staging_dir or "/"
         if holds_credentials(staging_dir):
@@ -208,8 +206,7 @@ class Pipeline:
             if record_format.kind not in FORMATS:
                 raise ConfigurationError(
                     f"The format {record_format.kind!r} is not in the table of formats ({', '.join(FORMATS)}): Spark's "
-                    "driver could not "
-                    "find its class; add a line to formats.record_format.FORMATS"
+                    "driver could not find its class; add a line to formats.record_format.FORMATS"
                 )
         columns = row_columns(self.record_format)
         spark_ddl(columns)  # refuses a type that Spark does not have

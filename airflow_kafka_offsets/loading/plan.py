@@ -191,18 +191,15 @@ def _resume(context: LoadContext, claim: Claim, options: LoadOptions, batch: Bat
     if not topics <= set(pipeline.topics) or not is_own:
         raise ForeignBatchError(
             f"Group {batch.group_id!r} has the open batch {batch.batch_id}, of topics {', '.join(sorted(topics))} into "
-            "table "
-            f"{batch.target_table!r}; this load is of {', '.join(pipeline.topics)} into {pipeline.sink.name!r}. Run "
-            "the load "
-            "that planned it to its end, and give every load a group_id of its own. If that load no longer exists, "
-            "abandon the "
-            f"batch: airflow kafka-offsets abandon {batch.group_id} --batch {batch.batch_id} --conn-id CONN_ID."
+            f"table {batch.target_table!r}; this load is of {', '.join(pipeline.topics)} into {pipeline.sink.name!r}. "
+            "Run the load that planned it to its end, and give every load a group_id of its own. If that load no "
+            f"longer exists, abandon the batch: airflow kafka-offsets abandon {batch.group_id} --batch "
+            f"{batch.batch_id} --conn-id CONN_ID."
         )
     if batch.fingerprint != context.recipe.fingerprint:
         log.warning(
             "Batch %d was planned with other columns, another transform, or other code of the transform; its rows are "
-            "made with "
-            "those of this attempt",
+            "made with those of this attempt",
             batch.batch_id,
         )
     published = is_published(context, claim.kind, batch)

@@ -66,8 +66,7 @@ def remove_attempt(batch_id: int, uri: str, staging_dir: str | None) -> None:
     if _batch_of(root, uri) != batch_id:
         log.warning(
             "The staging directory %s of batch %d is left as it is: it is not a directory of this batch in %s, where "
-            "this load "
-            "stages. A load with its staging_dir removes it after staging_retention",
+            "this load stages. A load with its staging_dir removes it after staging_retention",
             uri,
             batch_id,
             root.uri,

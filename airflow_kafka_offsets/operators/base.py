@@ -41,10 +41,9 @@ if TYPE_CHECKING:
 
 
 NO_INTERVAL = (
-    "this run has no data interval, because an asset triggered it, or a user without a logical date. Nothing was done. "
-    "Trigger it with a logical date, let a timetable with data intervals run the DAG (CronDataIntervalTimetable), or "
-    "choose "
-    "another instant"
+    "this run has no data interval, because an asset triggered it, or a user without a logical date. Nothing was "
+    "done. Trigger it with a logical date, let a timetable with data intervals run the DAG "
+    "(CronDataIntervalTimetable), or choose another instant"
 )
 
 RULES = PIPELINE_RULES | {

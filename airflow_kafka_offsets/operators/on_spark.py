@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.spark.job import Launcher
 
 _STOPPED = (
-    "Airflow stopped this task, and the task stopped Spark. What is committed stays; a retry, or the next run, resumes "
-    "the open "
-    "batch, of which nothing is loaded"
+    "Airflow stopped this task, and the task stopped Spark. What is committed stays; a retry, or the next run, "
+    "resumes the open batch, of which nothing is loaded"
 )
 
 

@@ -139,8 +139,7 @@ def preview_wish(
         if not target.tables:
             raise ConfigurationError(
                 f"{target.unknown}: its rows cannot be removed here. Rewind with KafkaRewindOperator(replace=…), or "
-                "with "
-                "'airflow kafka-offsets rewind --replace --dag-id … --task-id …'"
+                "with 'airflow kafka-offsets rewind --replace --dag-id … --task-id …'"
             )
 
         def count_rows(replaced: ReplacedOffsets) -> int:

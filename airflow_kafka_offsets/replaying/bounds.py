@@ -165,8 +165,7 @@ def resolve_bounds(
         if loaded.span is not None:
             raise ConfigurationError(
                 f"Batch {bounds.batch_id} took the records {loaded.span}, and not all records of its ranges: replay "
-                "that span with "
-                "all_records instead"
+                "that span with all_records instead"
             )
         ranges = tuple(replace(range_, target=range_.end) for range_ in loaded.ranges)
     else:
@@ -209,10 +208,9 @@ def fit_to_logs(ranges: Iterable[OffsetRange], logs: Logs, on_data_loss: OnDataL
         )
     if lost and on_data_loss == "fail":
         raise DataLossError(
-            f"Records that are to be replayed are gone from the log (retention, or deleted records): "
+            "Records that are to be replayed are gone from the log (retention, or deleted records): "
             f"{first_few(lost, between='; ')}. Nothing was loaded. To replay the rest, set on_data_loss='skip': the "
-            "gap is "
-            "recorded in offset_gaps."
+            "gap is recorded in offset_gaps."
         )
     return Plan(tuple(fitted), tuple(gaps))
 
@@ -314,9 +312,9 @@ def _warn_of_records_after(
     counts = search.count_within(milliseconds(since), milliseconds(until), looked_at)
     if left_out := {tp: found for tp, found in sorted(counts.items()) if found}:
         log.warning(
-            "Timestamps are out of order: %s of the span from %s to %s, after the range up to the first record that is "
-            "not older, are "
-            "not replayed. As far as it was looked: %s. With all_records=True, exactly the records of the span are",
+            "Timestamps are out of order: %s of the span from %s to %s, after the range up to the first record that "
+            "is not older, are not replayed. As far as it was looked: %s. With all_records=True, exactly the records "
+            "of the span are",
             count(sum(left_out.values()), "record"),
             since.isoformat(),
             until.isoformat(),

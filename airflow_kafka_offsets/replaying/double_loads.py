@@ -39,8 +39,7 @@ def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequ
     if not (replay.replace or replay.upsert):
         raise DoubleLoadError(
             f"Group {group_id!r} loads into table {target!r}: a replay into it would put records there a second time. "
-            "Nothing "
-            f"was written. {_WAYS_OUT}"
+            f"Nothing was written. {_WAYS_OUT}"
         )
     stored = stored_positions(conn, tables, group_id)
     after: list[str] = []
@@ -55,10 +54,8 @@ def refuse_double(conn: Connection, tables: Tables, replay: Replay, ranges: Sequ
     if after:
         raise DoubleLoadError(
             f"Group {group_id!r} loads into table {target!r}, and will load these offsets itself, so that their "
-            "records would "
-            f"be duplicated: {'; '.join(after)}. Nothing was written. End the replay at or before the stored "
-            "positions, run "
-            "the load first, or replay into another table."
+            f"records would be duplicated: {'; '.join(after)}. Nothing was written. End the replay at or before the "
+            "stored positions, run the load first, or replay into another table."
         )
 
 
@@ -68,15 +65,12 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
         if known is None:
             raise ConfigurationError(
                 f"replace=True removes what group {replay.group_id!r} loaded, and it has loaded nothing yet: there is "
-                "nothing "
-                "that could be replaced. Nothing was written. Run the load first, or replay without replace into a "
-                "table that "
-                "the group will not load into."
+                "nothing that could be replaced. Nothing was written. Run the load first, or replay without replace "
+                "into a table that the group will not load into."
             )
         raise ConfigurationError(
             f"replace=True removes what group {replay.group_id!r} loaded, and that is in table {known.name!r}; this "
-            "replay is "
-            f"into {replay.target!r}. Replay into {known.name!r}, or without replace."
+            f"replay is into {replay.target!r}. Replay into {known.name!r}, or without replace."
         )
     if replay.upsert:
         return
@@ -85,9 +79,8 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
     if known is not None and shared is not None:
         raise DoubleLoadError(
             f"Group {replay.group_id!r} loads into {known.name!r}: a replay into {replay.target!r} would put records "
-            f"into {shared!r} a "
-            "second time. Nothing was written. Replay into all sinks of the group with replace=True, or into another "
-            "table."
+            f"into {shared!r} a second time. Nothing was written. Replay into all sinks of the group with "
+            "replace=True, or into another table."
         )
     batches, range_rows = tables.offset_batches.c, tables.offset_ranges.c
     topics = {range_.topic for range_ in ranges}
@@ -108,8 +101,7 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
         raise DoubleLoadError(
             f"Group {other!r} loads {', '.join(sorted(topics))} into table {replay.target!r}: a replay of group "
             f"{replay.group_id!r} would put records there a second time. Nothing was written. Replay for "
-            f"group_id={other!r} with "
-            "replace=True, or into another table."
+            f"group_id={other!r} with replace=True, or into another table."
         )
 
 
@@ -148,8 +140,6 @@ def refuse_overlap(conn: Connection, tables: Tables, replay: Replay, ranges: Seq
         before = next(span for span in replayed[tp] if intersect(span, common))
         raise DoubleLoadError(
             f"{tp} {start}..{end} is to be replayed into table {replay.target!r}, and batch {replayed[tp][before]} of "
-            "the same "
-            f"run replayed {before[0]}..{before[1]} into it: records would be duplicated. Nothing was written. Bounds "
-            "that "
-            "changed since need a new run, and a table without these rows."
+            f"the same run replayed {before[0]}..{before[1]} into it: records would be duplicated. Nothing was "
+            "written. Bounds that changed since need a new run, and a table without these rows."
         )

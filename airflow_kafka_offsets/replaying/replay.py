@@ -118,8 +118,7 @@ def replay(
     if span is not None and replace and engine.dialect.name not in _EXACT_TIMES:
         raise ConfigurationError(
             f"Rows of a span of time are replaced by their timestamps, of which tables on {engine.dialect.name} may "
-            "not keep the "
-            f"milliseconds: with all_records, replace=True works on {' and '.join(_EXACT_TIMES)}"
+            f"not keep the milliseconds: with all_records, replace=True works on {' and '.join(_EXACT_TIMES)}"
         )
     with translated_errors(not_finished), closing(launcher):
         # It may open a session, which is closed whatever comes after it.

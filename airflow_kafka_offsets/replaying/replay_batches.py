@@ -109,10 +109,8 @@ class ReplayClaim(Claim):
         current = f"try {row.try_number}, epoch {row.epoch}" if row is not None else "its row is gone"
         return FencedError(
             f"Batch {self.batch.batch_id}, a replay of group {self.group_id!r}, was taken over by a later attempt of "
-            f"{self.owner} "
-            f"({current}) while this one (try {self.owner.try_number}, epoch {self.epoch}) was running. Nothing of the "
-            "batch "
-            "was written; the later attempt carries on with the same batch."
+            f"{self.owner} ({current}) while this one (try {self.owner.try_number}, epoch {self.epoch}) was running. "
+            "Nothing of the batch was written; the later attempt carries on with the same batch."
         )
 
 
@@ -249,9 +247,8 @@ def _refuse_published(conn: Connection, tables: Tables, others: sa.ColumnElement
     if row is not None:
         raise OpenBatchError(
             f"Batch {row.batch_id} of the same task instance is a replay of {row.scenario}, and may be in the target "
-            "already: what it "
-            "replaced would be gone, were it abandoned. Nothing was changed; run it to its end, then replay something "
-            "else."
+            "already: what it replaced would be gone, were it abandoned. Nothing was changed; run it to its end, then "
+            "replay something else."
         )
 
 

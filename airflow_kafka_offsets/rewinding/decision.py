@@ -145,8 +145,8 @@ def decide(
     if recreated:
         raise TopicRecreatedError(
             f"{scenario.text} means positions of an earlier topic of the same name, which mean nothing in the current "
-            "one: "
-            f"{', '.join(recreated)}. Name an offset or a time instead, or leave these partitions out of the scope."
+            f"one: {', '.join(recreated)}. Name an offset or a time instead, or leave these partitions out of the "
+            "scope."
         )
     return tuple(_decide_partition(scenario, tp, positions.get(tp), logs.get(tp), looked_up) for tp in partitions)
 
@@ -215,8 +215,7 @@ def _check_shift(partitions: Sequence[TopicPartition], positions: Positions, log
     if recreated:
         raise TopicRecreatedError(
             "shift-by counts from stored positions, and a topic was deleted and created again since, so that these "
-            "mean "
-            f"nothing in it: {', '.join(recreated)}. Name an offset or a time instead."
+            f"mean nothing in it: {', '.join(recreated)}. Name an offset or a time instead."
         )
 
 

@@ -230,8 +230,7 @@ def _check_unchanged(conn: Connection, tables: Tables, preview: RewindPreview, a
         raise RewindConflictError(
             f"The positions of group {group_id!r} were rewound since this preview was made: it is of generation "
             f"{preview.generation or 0}, the group of {row.generation if row is not None else 'none'}. Nothing was "
-            "changed; "
-            "make a new preview."
+            "changed; make a new preview."
         )
     if row.cluster_id not in (None, preview.cluster_id) and not preview.moves_cluster:
         raise ClusterChangedError(
@@ -258,8 +257,7 @@ def _check_unchanged(conn: Connection, tables: Tables, preview: RewindPreview, a
     also = f", which is not batch {abandon}" if abandon is not None else ""
     raise OpenBatchError(
         f"Group {group_id!r} has the open batch {open_batch}{also}: it starts at the positions that would be moved. "
-        "Nothing "
-        f"was changed; let a load finish it first, or abandon batch {open_batch} together with the rewind."
+        f"Nothing was changed; let a load finish it first, or abandon batch {open_batch} together with the rewind."
     )
 
 

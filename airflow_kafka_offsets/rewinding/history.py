@@ -97,8 +97,7 @@ def state_before_last_rewind(ledger: Ledger, group_id: str, scope: Scope) -> dic
     if any(row.replaced_from is not None for row in rows):
         raise RewindConflictError(
             f"{rewind} removed the rows that are to be loaded again: moving the positions back would leave them out "
-            "for good. "
-            "Run the load, which brings them back."
+            "for good. Run the load, which brings them back."
         )
     # The topic of a position that was removed is known: it may be the current one.
     recreated = [tp for tp, move in moves.items() if move.how == "recreated"]

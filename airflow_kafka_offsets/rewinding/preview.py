@@ -89,9 +89,8 @@ class RewindPreview:
         if left:
             raise ConfigurationError(
                 f"Group {self.group_id!r} moves to Kafka cluster {self.cluster_id!r}, and {self.scenario} leaves "
-                "positions "
-                f"of the old one where they are: {first_few(left)}. Nothing was changed; move all of them, to "
-                "an offset or a time."
+                f"positions of the old one where they are: {first_few(left)}. Nothing was changed; move all of them, "
+                "to an offset or a time."
             )
 
     def refuse_replace(self) -> None:
@@ -102,8 +101,7 @@ class RewindPreview:
         if self.moves_cluster:
             raise ConfigurationError(
                 "Offsets of another cluster say nothing of the rows that were loaded from the old one: replace cannot "
-                "be combined "
-                "with a change of the cluster"
+                "be combined with a change of the cluster"
             )
 
     def as_dict(self) -> dict[str, Any]:
@@ -133,8 +131,7 @@ class RewindPreview:
         if saved.get("checksum") != _checksum(content):
             raise ConfigurationError(
                 f"The saved preview of group {saved.get('group_id')!r} was changed: its checksum is not that of its "
-                "content. Preview "
-                "the rewind again, and execute that"
+                "content. Preview the rewind again, and execute that"
             )
         return cls(
             partitions=tuple(map(_partition, saved["partitions"])),

@@ -194,14 +194,12 @@ def _check_new_cluster(
             old_cluster,
             cluster_id,
             "Correct the connection; or, if the group is to continue from this cluster, rewind with a change of the "
-            "cluster to "
-            "an offset or a time in it.",
+            "cluster to an offset or a time in it.",
         )
     if scenario.name in _OF_OLD_CLUSTER:
         raise ConfigurationError(
             f"{scenario.name} means offsets of the cluster that group {group_id!r} was loaded from, {old_cluster!r}. "
-            "With a "
-            "change of the cluster, name an offset, a time, a file, or a consumer group in the new cluster."
+            "With a change of the cluster, name an offset, a time, a file, or a consumer group in the new cluster."
         )
     if scope:
         raise ConfigurationError(

@@ -68,8 +68,8 @@ class Callable(Templated):
         if not isinstance(self.write, str) or not all(each is None or isinstance(each, str) for each in optional):
             raise ConfigurationError(
                 "Callable needs the import path of a function, 'package.module.function', and texts for remove, table "
-                "and schema; got "
-                f"{self.write!r}, remove={self.remove!r}, table={self.table!r} and schema={self.schema!r}"
+                f"and schema; got {self.write!r}, remove={self.remove!r}, table={self.table!r} and "
+                f"schema={self.schema!r}"
             )
 
     @property
@@ -106,10 +106,8 @@ class Callable(Templated):
         if self.remove is None:
             raise ConfigurationError(
                 f"What function {self.write!r} wrote of the offsets that are to be replaced is known to it alone. "
-                "Nothing was changed; give "
-                "Callable(…, remove='package.module.function') a function that removes it, or delete it yourself and "
-                "rewind without "
-                "replacing"
+                "Nothing was changed; give Callable(…, remove='package.module.function') a function that removes it, "
+                "or delete it yourself and rewind without replacing"
             )
         return _imported("Callable: remove", self.remove, "conn", "ranges", "span")
 

@@ -84,8 +84,7 @@ class CallableTarget(Target):
         ):
             raise CallableError(
                 f"{what} returned {_described(returned)}: it has to return the number of rows that it removed by "
-                "(batch_id, topic, "
-                "partition) of the ranges that it was given. Nothing was changed"
+                "(batch_id, topic, partition) of the ranges that it was given. Nothing was changed"
             )
         return [
             Removed(batch_id, TopicPartition(topic, partition), number)
@@ -137,8 +136,7 @@ class _GivenRows:
         if returned is None and self._count > count:
             raise CallableError(
                 f"{what} returned None after {count:,} of {self._count:,} rows: it has to read all of them, or to "
-                "return the number of rows "
-                "that it wrote. Nothing was written"
+                "return the number of rows that it wrote. Nothing was written"
             )
         if returned is None:
             return count
@@ -165,8 +163,7 @@ def _refuse(rows: StagedRows, refused: Sequence[RecordError], what: str) -> None
         if record not in named or record in rows.refused.reasons:
             raise CallableError(
                 f"{what} refuses topic {record.topic!r} partition {record.partition} offset {record.offset}, and was "
-                "given no row of that "
-                "record. Nothing was written"
+                "given no row of that record. Nothing was written"
             )
         rows.refused.add(record, reason)
 

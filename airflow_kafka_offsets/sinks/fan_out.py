@@ -53,17 +53,15 @@ class Branch(Templated):
         if isinstance(self.sink, ElsewhereSink | ConnectedSink | FileSink):
             raise ConfigurationError(
                 f"{name!r} cannot be one of several sinks: these are committed in one transaction of the database that "
-                "holds the "
-                "positions, and it needs a commit, a connection or files elsewhere. Load into it with a task and a "
-                "group_id of its own"
+                "holds the positions, and it needs a commit, a connection or files elsewhere. Load into it with a "
+                "task and a group_id of its own"
             )
         if self.transform is not None and not (
             isinstance(self.transform, BatchTransform) and not isinstance(self.transform, type)
         ):
             raise ConfigurationError(
                 f"The transform of the branch into {name!r} must be Sql(…), ArrowTransform(…) or None: records are "
-                "read once for all branches, "
-                f"and a DataFrame transform reads them by itself; got {self.transform!r}"
+                f"read once for all branches, and a DataFrame transform reads them by itself; got {self.transform!r}"
             )
 
 
@@ -104,8 +102,7 @@ class FanOut(Templated):
         if len(conn_ids) > 1 and not any(map(holds_template, conn_ids)):
             raise ConfigurationError(
                 "All sinks of sink=[…] have to be in the database that holds the positions, since they are committed "
-                "in one transaction; got "
-                f"conn_id={', '.join(sorted(map(repr, conn_ids)))}"
+                f"in one transaction; got conn_id={', '.join(sorted(map(repr, conn_ids)))}"
             )
         return cls(tuple(branches))
 
@@ -186,8 +183,8 @@ class FanOut(Templated):
             if not isinstance(branch.sink.writer(engine, columns_of(columns, number), output), ArrowWriter):
                 raise ConfigurationError(
                     f"{branch.sink.name!r} cannot be one of several sinks: Spark's tasks write its final files, and a "
-                    "record that another "
-                    "branch refuses could not be taken out of them. Load into it with a task and a group_id of its own"
+                    "record that another branch refuses could not be taken out of them. Load into it with a task and "
+                    "a group_id of its own"
                 )
         return FanOutWriter()
 

@@ -85,9 +85,8 @@ def _refused_ends(conn: Connection, what: str, attempts: list[CallableError]) ->
         attempts.append(
             CallableError(
                 f"{what} called {words} on the connection that it was given: the transaction moves the positions, too, "
-                "and is "
-                "committed afterwards. Nothing was written; leave commit(), rollback() and close() out, and use "
-                "conn.begin_nested() for what may fail"
+                "and is committed afterwards. Nothing was written; leave commit(), rollback() and close() out, and "
+                "use conn.begin_nested() for what may fail"
             )
         )
         raise attempts[-1]
@@ -136,8 +135,7 @@ def _leave(what: str, savepoint: NestedTransaction, leave: Callable[[], None]) -
         if sqlstate(error) == _FAILED_TRANSACTION:
             raise CallableError(
                 f"{what} went on after the database had refused a statement, which nothing in the transaction can "
-                "follow. Nothing was "
-                "written; put what may fail into a block of conn.begin_nested()"
+                "follow. Nothing was written; put what may fail into a block of conn.begin_nested()"
             ) from None
         if _may_pass(error):
             raise
@@ -149,10 +147,9 @@ def _leave(what: str, savepoint: NestedTransaction, leave: Callable[[], None]) -
 def _ended(what: str, reason: str) -> CallableError:
     return CallableError(
         f"{what} ended the transaction that it was given, behind the connection's back ({reason}). No position moved, "
-        "and a retry calls "
-        "the function again. What it had written by then may be committed: look for it, and delete it. Leave out what "
-        "commits, such as "
-        "commit() of the driver's connection, and DDL where the database commits before it"
+        "and a retry calls the function again. What it had written by then may be committed: look for it, and delete "
+        "it. Leave out what commits, such as commit() of the driver's connection, and DDL where the database commits "
+        "before it"
     )
 
 

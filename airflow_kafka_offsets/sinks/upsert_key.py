@@ -29,8 +29,7 @@ def check_names(key: Sequence[str], columns: pa.Schema | None) -> None:
     if dropped := [name for name in RECORD if name not in columns.names]:
         raise TargetError(
             f"The transform drops {quoted_names(dropped)}: which row of a key is the newest could not be known. Keep "
-            "these "
-            "columns, or append, without upsert_key"
+            "these columns, or append, without upsert_key"
         )
 
 

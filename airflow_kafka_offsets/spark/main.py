@@ -107,8 +107,7 @@ def failure(batch_id: int, error: Exception, transform: DataFrameTransform | Non
     if missing:
         return ConfigurationError(
             f"Spark's Python has no module {missing[1]!r}: install pyarrow, confluent-kafka and what the format or the "
-            "transform "
-            "imports where the executors run, or set spark.pyspark.python to a Python that has them"
+            "transform imports where the executors run, or set spark.pyspark.python to a Python that has them"
         )
     if transform is not None and (users := from_text(f"Transform {transform.name!r}", text)) is not None:
         return users

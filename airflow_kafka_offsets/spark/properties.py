@@ -61,8 +61,7 @@ def weakness(master: str, properties: Mapping[str, Any]) -> str | None:
         return None
     return (
         f"What the driver and the executors of {master} send to each other is unprotected, secrets of spark_conf among "
-        "it: set "
-        f"{' and '.join(lacking)} to true in spark-defaults.conf, here and on the workers"
+        f"it: set {' and '.join(lacking)} to true in spark-defaults.conf, here and on the workers"
     )
 
 

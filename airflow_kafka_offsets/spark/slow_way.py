@@ -43,8 +43,7 @@ def advice(rows: DataFrame, name: str) -> str | None:
         return None
     return (
         f"Transform {name!r} is one that Sql(…) can do: it only selects, computes and filters. Sql does so in the pass "
-        "that decodes the "
-        "records, in a fraction of the time; the rows of a DataFrame go through the JVM and back"
+        "that decodes the records, in a fraction of the time; the rows of a DataFrame go through the JVM and back"
     )
 
 

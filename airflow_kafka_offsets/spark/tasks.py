@@ -42,8 +42,7 @@ RESULT_DDL = spark_ddl(_RESULT)
 
 _NO_DEAD_LETTER = (
     ". The record becomes no dead letter, as other rows that the transform of DataFrames made of it may be written: "
-    "have the transform leave "
-    "such rows out, or change the column"
+    "have the transform leave such rows out, or change the column"
 )
 
 
@@ -221,11 +220,9 @@ def transform_rows(
         offsets = records.column("offset")
         raise TransformError(
             f"Record at topic {slice_.topic!r} partition {slice_.partition} offset {offsets[bad[0].row].as_py()}, of "
-            "the batch of "
-            f"offsets {offsets[0].as_py()} to {offsets[-1].as_py()}, cannot be transformed: {bad[0].reason}. Nothing "
-            "of this batch "
-            "was written and no position moved; correct the transform, or let on_bad_record='dead_letter' set such "
-            "records aside."
+            f"the batch of offsets {offsets[0].as_py()} to {offsets[-1].as_py()}, cannot be transformed: "
+            f"{bad[0].reason}. Nothing of this batch was written and no position moved; correct the transform, or let "
+            "on_bad_record='dead_letter' set such records aside."
         )
     return Decoded(rows, sorted([*decoded.bad, *bad], key=lambda record: record.row))
 

@@ -114,10 +114,8 @@ def too_many(problem: str, most: int, topic: str, partition: int, offset: int, r
     """
     return DeadLetterError(
         f"{problem}, and max_dead_letters allows {most:,} in this batch; one is at topic {topic!r} partition "
-        f"{partition} "
-        f"offset {offset}: {reason}. Nothing of this batch was written and no position moved; correct the declared "
-        "columns, or "
-        "allow more dead letters, and run the task again."
+        f"{partition} offset {offset}: {reason}. Nothing of this batch was written and no position moved; correct the "
+        "declared columns, or allow more dead letters, and run the task again."
     )
 
 

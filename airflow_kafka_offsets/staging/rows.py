@@ -234,8 +234,7 @@ def are_of(batch: pa.RecordBatch, records: Collection[Record]) -> pa.Array:
     if not set(RECORD) <= set(batch.schema.names):
         raise TargetError(
             "A record is refused, and rows that do not say which record they are of may be of it: have the transform "
-            "keep the columns "
-            f"{', '.join(RECORD)}"
+            f"keep the columns {', '.join(RECORD)}"
         )
     offsets = pa.array(sorted({record.offset for record in records}), pa.int64())
     found = pc.is_in(batch.column(OFFSET).cast(pa.int64()), value_set=offsets)

@@ -43,8 +43,7 @@ class ArrowTransform(Templated):
         if not isinstance(self.path, str) or not isinstance(self.modules, list | tuple):
             raise ConfigurationError(
                 "ArrowTransform needs the import path of a function, 'package.module.function', and modules as a list "
-                "of names; got "
-                f"{self.path!r} and modules={self.modules!r}"
+                f"of names; got {self.path!r} and modules={self.modules!r}"
             )
         object.__setattr__(self, "modules", tuple(self.modules))
 

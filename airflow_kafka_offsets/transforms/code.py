@@ -110,8 +110,7 @@ def to_text(what: str, function: Callable[..., Any], modules: Iterable[str]) -> 
     except Exception as error:
         raise TransformError(
             f"{what} cannot be sent to Spark: {type(error).__name__}: {shortened(str(error))}. What it uses of its "
-            "module travels "
-            "with it; create connections, locks and clients inside of the function"
+            "module travels with it; create connections, locks and clients inside of the function"
         ) from None
     sent = pickle.dumps(({name: tuple(source) for name, source in sources.items()}, pickled))
     return f"{_PYTHON}:{base64.b64encode(sent).decode()}"
@@ -157,13 +156,11 @@ def from_text(what: str, text: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"{what}: Spark's Python has no module {error.name!r}: name it in modules=[…] to send it along, or install "
-            "it where "
-            "the executors run"
+            "it where the executors run"
         ) from error
     except AttributeError as error:
         raise ConfigurationError(
             f"{what} cannot be read by Spark: {error}. Have the worker and Spark run the same version of PySpark, and "
-            "of what the "
-            "function imports"
+            "of what the function imports"
         ) from error
     return function

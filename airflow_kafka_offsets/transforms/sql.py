@@ -75,8 +75,7 @@ class Sql(Templated):
         if find_spec("datafusion") is None:
             raise ConfigurationError(
                 "Sql needs datafusion: install the extra 'airflow-kafka-offsets[sql]' on the worker, and datafusion "
-                "where Spark's "
-                "executors run"
+                "where Spark's executors run"
             )
         from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
         from airflow_kafka_offsets.transforms.columns import known_columns, to_text

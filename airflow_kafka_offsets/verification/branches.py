@@ -64,7 +64,6 @@ class Branch:
             if counted.topic_partition is not None and counted.distinct != counted.count:
                 text = (
                     f"{counted.topic_partition}: table {self._name!r} holds {counted.count:,} rows of batch "
-                    f"{record.batch_id}, but only "
-                    f"{counted.distinct:,} different offsets: records are duplicated"
+                    f"{record.batch_id}, but only {counted.distinct:,} different offsets: records are duplicated"
                 )
                 yield Violation(text, counted.topic, counted.partition, counted.first, record.batch_id)

@@ -106,7 +106,6 @@ class LoadedOffsets:
             for start, end in filter(None, (intersect(appended, span) for span in loaded.spans)):
                 wrong = (
                     f"offsets {start}..{end} were appended to table {self.target!r} by batch {batch_id}, a replay, and "
-                    "loaded "
-                    "by the group itself: their records are duplicated. Replay them with replace=True"
+                    "loaded by the group itself: their records are duplicated. Replay them with replace=True"
                 )
                 self.findings.add_violation(wrong, tp, start, batch_id)

@@ -69,8 +69,7 @@ class PositionHistories:
             if not begins:
                 wrong = (
                     f"the history begins with batch {batch.batch_id} at offset {move.start}, which was a stored "
-                    "position by "
-                    "then: the batches that moved it there were removed"
+                    "position by then: the batches that moved it there were removed"
                 )
         elif other_topic:
             wrong = (
@@ -129,15 +128,13 @@ class PositionHistories:
             elif position is not None:
                 wrong = (
                     f"position {position.offset} is stored, but no committed batch ever moved it there: the history "
-                    "was "
-                    "removed, or the position was stored without this package"
+                    "was removed, or the position was stored without this package"
                 )
                 self.findings.add_violation(wrong, tp, position.offset)
             elif history is not None:
                 wrong = (
                     f"the history ends at offset {history.at} with batch {history.batch_id}, but no position is "
-                    "stored: the "
-                    "next load would begin anew, and load records again. Put the position back"
+                    "stored: the next load would begin anew, and load records again. Put the position back"
                 )
                 self.findings.add_violation(wrong, tp, history.at, history.batch_id)
 

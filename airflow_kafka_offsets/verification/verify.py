@@ -89,8 +89,7 @@ def verify(
         if violations and not rows.exists:
             text = (
                 f"database {engine.url.database!r} has no table {sink.name!r}: it was dropped with the rows of the "
-                "group, or "
-                "the group loads into another one"
+                "group, or the group loads into another one"
             )
             violations.insert(0, Violation(text))
         # Reading Kafka again takes as long as loading did; it adds nothing where the database is proof enough.
@@ -122,8 +121,7 @@ def describe_unchecked(limit: str) -> str:
     """
     return (
         f"{limit}: history and positions are proved, its rows were not looked at; the number of rows is what the "
-        "history "
-        "says"
+        "history says"
     )
 
 
@@ -134,10 +132,9 @@ def _check_target(snapshot: Snapshot) -> None:
     if known is not None and known.name not in same_table_names(conn, target):
         raise ConfigurationError(
             f"Group {group_id!r} loads into table {known.name!r}, as batch {known.batch_id} of its history says, and "
-            "the table "
-            f"named is {target!r}, whose rows do not say their batch: nothing can be proved of it. Name the table that "
-            "the "
-            "group loads into; one that was renamed is known by its new name from the next load into it on."
+            f"the table named is {target!r}, whose rows do not say their batch: nothing can be proved of it. Name the "
+            "table that the group loads into; one that was renamed is known by its new name from the next load into "
+            "it on."
         )
 
 
@@ -153,7 +150,6 @@ def _loaded_dead_letters(snapshot: Snapshot, findings: Findings) -> Iterator[Vio
         others = f", and so were {count - 1:,} others" if count > 1 else ""
         text = (
             f"{TopicPartition(topic, partition)}: offset {offset} was loaded twice, batch {batch_id} has it as a row "
-            "and as a "
-            f"dead letter{others}"
+            f"and as a dead letter{others}"
         )
         yield Violation(text, topic, partition, offset, batch_id)

@@ -94,8 +94,7 @@ class TestRights:
             "CREATE SCHEMA sales",
             f"GRANT USAGE ON SCHEMA sales TO {name}",
             "CREATE TABLE sales.orders (id BIGINT PRIMARY KEY, _batch_id BIGINT, _kafka_topic TEXT, _kafka_partition "
-            "INT, "
-            "_kafka_offset BIGINT)",
+            "INT, _kafka_offset BIGINT)",
             "CREATE INDEX ON sales.orders (_batch_id)",
         )
         yield name

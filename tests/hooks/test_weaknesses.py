@@ -115,10 +115,8 @@ class TestSpark:
         SparkSubmitLauncher("spark_default").check("/shared")
         assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
             f"What the driver and the executors of {CLUSTER} send to each other is unprotected, secrets of spark_conf "
-            "among it: set "
-            "spark.authenticate and spark.network.crypto.enabled (or spark.ssl.rpc.enabled) to true in "
-            "spark-defaults.conf, here "
-            "and on the workers"
+            "among it: set spark.authenticate and spark.network.crypto.enabled (or spark.ssl.rpc.enabled) to true in "
+            "spark-defaults.conf, here and on the workers"
         ]
 
     def test_half_of_it_is_not_enough(self) -> None:

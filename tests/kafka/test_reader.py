@@ -244,9 +244,8 @@ class TestALogThatDoesNotHoldThePosition:
     def test_an_epoch_that_ends_before_the_start_means_that_the_log_was_cut(self, event: FakeMessage) -> None:
         message = refused(LogTruncatedError, FakeConsumer([[event]]))
         assert message.startswith(
-            "orders[0]: the log reached offset 10 in leader epoch 3 when the position was planned, and that epoch ends "
-            "before "
-            "it now. The log was truncated and rewritten"
+            "orders[0]: the log reached offset 10 in leader epoch 3 when the position was planned, and that epoch "
+            "ends before it now. The log was truncated and rewritten"
         )
         assert "set the position on purpose, or load with a new group_id" in message
 

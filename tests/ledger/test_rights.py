@@ -60,8 +60,7 @@ def owner(postgres: PostgresServer) -> Iterator[Engine]:
             "CREATE ROLE loader LOGIN PASSWORD 'loader'",
             *(
                 f"CREATE TABLE {table} (id BIGINT, name TEXT, _kafka_topic TEXT, _kafka_partition INT, _kafka_offset "
-                "BIGINT, "
-                "_batch_id BIGINT)"
+                "BIGINT, _batch_id BIGINT)"
                 for table in ("target", "elsewhere")
             ),
         ):

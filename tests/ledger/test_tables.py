@@ -138,8 +138,7 @@ class TestDdl:
         assert ddl.count("UNIQUE") == 2
         assert (
             "GENERATED ALWAYS AS (CASE WHEN kind = 'load' AND state IN ('planned', 'staged') THEN consumer_group END) "
-            "STORED, "
-            "UNIQUE KEY offset_batches_one_open (open_load)"
+            "STORED, UNIQUE KEY offset_batches_one_open (open_load)"
         ) in ddl
         assert (
             "GENERATED ALWAYS AS (CASE WHEN kind = 'load' AND state IN ('ahead') THEN consumer_group END) STORED, "

@@ -39,12 +39,10 @@ def refuse_restored(snapshot: DeltaSnapshot, group_id: str, last_rewind: datetim
     if version < published.version and not is_rewound:
         raise TargetError(
             f"Table {snapshot.name!r} was restored to version {version} by its version {restores[0]['version']}, and "
-            "batch "
-            f"{published.batch_id} of group {group_id!r} was committed to it as version {published.version}: its rows "
-            "are gone, "
-            "and the positions say that they are there. Nothing was written. Restore the table to version "
-            f"{restores[-1]['version'] - 1}, or rewind the group to where its rows end now and load again (abandon its "
-            "open batch with the rewind)"
+            f"batch {published.batch_id} of group {group_id!r} was committed to it as version {published.version}: its "
+            "rows are gone, and the positions say that they are there. Nothing was written. Restore the table to "
+            f"version {restores[-1]['version'] - 1}, or rewind the group to where its rows end now and load again "
+            "(abandon its open batch with the rewind)"
         )
 
 

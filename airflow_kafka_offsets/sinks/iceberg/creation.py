@@ -129,8 +129,7 @@ def _parsed(term: str, what: str) -> tuple[str, str, str]:
         return column, f"{name}[{int(size)}]", f"{column}_{_SIZED[name].format(int(size))}"
     raise ConfigurationError(
         f"{what} has columns, or transforms of them: 'country', 'day(created)', 'hour(…)', 'month(…)', 'year(…)', "
-        "'bucket(16, id)', "
-        f"'truncate(4, name)'; got {term!r}"
+        f"'bucket(16, id)', 'truncate(4, name)'; got {term!r}"
     )
 
 

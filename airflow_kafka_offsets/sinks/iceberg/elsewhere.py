@@ -65,15 +65,13 @@ class ElsewhereIcebergTable(IcebergSink):
         if isinstance(catalog, SqlCatalog) and _is_same_file(catalog.engine, engine):
             raise ConfigurationError(
                 f"The catalog of {self.name} is in the SQLite file of the positions, which takes one writer at a time: "
-                "leave catalog= out, "
-                "for one commit of both"
+                "leave catalog= out, for one commit of both"
             )
         target = super().prepare(engine, columns, may_grow=may_grow)
         if target.known is not None and BATCH_ID not in target.known:
             raise TargetError(
                 f"{self.name} has no column {BATCH_ID!r}, by which the rows of an abandoned batch are taken back: add "
-                "it (ALTER TABLE … ADD "
-                f"COLUMN {BATCH_ID} BIGINT)"
+                f"it (ALTER TABLE … ADD COLUMN {BATCH_ID} BIGINT)"
             )
         return target
 
@@ -156,8 +154,8 @@ class ElsewhereIcebergTable(IcebergSink):
                 if changes.publication() != expected:
                     raise DatabaseBusyError(
                         f"Rows of {self.name} that are to be replaced were removed by another writer at the same "
-                        "moment, or it wrote newer ones "
-                        "of the same keys. Nothing of the batch was written; run the task again"
+                        "moment, or it wrote newer ones of the same keys. Nothing of the batch was written; run the "
+                        "task again"
                     )
         raise self._busy()
 
@@ -193,8 +191,7 @@ class ElsewhereIcebergTable(IcebergSink):
         if done is None:
             raise CommitUnknownError(
                 f"Catalog {self.catalog_name!r} did not say whether it committed to {self.name} ({reason}), and the "
-                "table does not show it. "
-                "Nothing is committed twice: the next attempt looks first"
+                "table does not show it. Nothing is committed twice: the next attempt looks first"
             )
         self._check_done(done, changes.publication())
         return True

@@ -91,8 +91,7 @@ def _read(table: Table, name: str, text: str) -> Publication:
     except (ValueError, KeyError, TypeError, zlib.error) as error:
         raise TargetError(
             f"Property {name!r} of Iceberg table {'.'.join(table.name())!r} cannot be read: {type(error).__name__}. It "
-            "says which batch "
-            "was loaded last, and is not to be changed"
+            "says which batch was loaded last, and is not to be changed"
         ) from error
 
 
@@ -120,14 +119,11 @@ def refuse_rollback(table: Table, group_id: str) -> None:
     current = table.current_snapshot()
     raise TargetError(
         f"Iceberg table {'.'.join(table.name())!r} was set back, or replaced: snapshot {last.snapshot}, by which group "
-        f"{group_id!r} "
-        f"published batch {last.batch}, is not in the history of the current snapshot "
-        f"{current.snapshot_id if current else None}. The "
-        "positions of the group are after rows that are gone. Nothing was written. Either set the table forward again "
-        "(for example "
-        f"CALL system.set_current_snapshot), or, if the rows are to stay away, remove property {name!r} of the table, "
-        "and rewind the "
-        "group without replacing to where its rows end."
+        f"{group_id!r} published batch {last.batch}, is not in the history of the current snapshot "
+        f"{current.snapshot_id if current else None}. The positions of the group are after rows that are gone. Nothing "
+        "was written. Either set the table forward again (for example CALL system.set_current_snapshot), or, if the "
+        f"rows are to stay away, remove property {name!r} of the table, and rewind the group without replacing to "
+        "where its rows end."
     )
 
 

@@ -33,14 +33,12 @@ def required_columns(schema: Schema, key: Sequence[str] = ()) -> list[str]:
     if missing := [name for name in needed if name not in columns.names]:
         raise TargetError(
             f"The Iceberg table has no column {', '.join(map(repr, missing))}, which upsert_key needs: add it (ALTER "
-            "TABLE … ADD COLUMN), "
-            "or append, without upsert_key"
+            "TABLE … ADD COLUMN), or append, without upsert_key"
         )
     if unusable := [name for name in key if not _is_exact(columns.field(name).type)]:
         raise TargetError(
             f"upsert_key names {', '.join(map(repr, unusable))}, whose values cannot be told apart exactly: it takes "
-            "columns of whole numbers, "
-            "decimals, texts, bytes, booleans, dates and times"
+            "columns of whole numbers, decimals, texts, bytes, booleans, dates and times"
         )
     return list(dict.fromkeys([*(field.name for field in schema.fields if field.required), *needed]))
 
@@ -75,8 +73,7 @@ def check_names(name: str, schema: Schema, columns: pa.Schema) -> None:
         if (other := existing.get(field.name.lower())) is not None:
             raise TargetError(
                 f"Table {name!r} has a column {other!r}, and gets no column {field.name!r}, whose name differs in case "
-                "only: "
-                "rename the column, or the field by a transform"
+                "only: rename the column, or the field by a transform"
             )
 
 

@@ -162,8 +162,8 @@ class IcebergSink(Templated):
         if table is None and columns is None:
             raise ConfigurationError(
                 f"{self.name} does not exist, and its columns are not known before Spark starts, as a transform of "
-                "DataFrames decides them: "
-                "declare them, as in IcebergTable(…, columns='id BIGINT, name STRING'), or create the table"
+                "DataFrames decides them: declare them, as in IcebergTable(…, columns='id BIGINT, name STRING'), or "
+                "create the table"
             )
         if table is None:
             raise TargetError(f"{self.name} disappeared; nothing was written")
@@ -237,8 +237,7 @@ class IcebergSink(Templated):
         if self.warehouse is None:
             raise ConfigurationError(
                 f"{self.name} does not exist, and is created where warehouse= says: a directory that all machines "
-                "share, or a URI such as "
-                "s3://bucket/warehouse"
+                "share, or a URI such as s3://bucket/warehouse"
             )
 
         def work(conn: Connection) -> Table:

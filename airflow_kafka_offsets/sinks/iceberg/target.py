@@ -141,20 +141,16 @@ class Changes:
             name = ".".join(table.name())
             raise TargetError(
                 f"Iceberg table {name!r} was dropped and created again after the files of batch {self.output.batch_id} "
-                "were written: it is "
-                "another table, without the rows of earlier batches. Nothing was written, and no position moved. If "
-                "the earlier table was "
-                "dropped by mistake, restore it (register_table of its last metadata file, under this name), and run "
-                "the task again. If the "
-                f"new one is meant: abandon batch {self.output.batch_id}, and rewind the group to where the new table "
-                "is to begin."
+                "were written: it is another table, without the rows of earlier batches. Nothing was written, and no "
+                "position moved. If the earlier table was dropped by mistake, restore it (register_table of its last "
+                "metadata file, under this name), and run the task again. If the new one is meant: abandon batch "
+                f"{self.output.batch_id}, and rewind the group to where the new table is to begin."
             )
         files = [(file, shape.from_json(file.data)) for file in self.rows.files]
         if unfit := [file.name for file, entry in files if entry is None]:
             raise StagedFileError(
                 f"{len(unfit)} files were written for other columns or partitions than Iceberg table "
-                f"{'.'.join(table.name())!r} has "
-                f"now: {first_few(unfit, most=3)}"
+                f"{'.'.join(table.name())!r} has now: {first_few(unfit, most=3)}"
             )
         return [entry for _, entry in files if entry is not None]
 

@@ -37,12 +37,10 @@ def refuse_unknown_rows(conn: Connection, name: str, table: Table, batches: sa.T
     if unknown is not None:
         raise OlderLedgerError(
             f"{name} holds rows of batch {unknown}, which the state tables do not know; the next batch would be "
-            f"{batch_id}. The state "
-            "tables were restored from an older backup than the table, or created again. Nothing was written: their "
-            "records would be "
-            f"loaded again. Restore both to the same moment, or delete the rows with {BATCH_ID} >= {batch_id}, which "
-            "this load then "
-            "brings back, and the properties 'kafka-offsets.…' of the table."
+            f"{batch_id}. The state tables were restored from an older backup than the table, or created again. "
+            "Nothing was written: their records would be loaded again. Restore both to the same moment, or delete the "
+            f"rows with {BATCH_ID} >= {batch_id}, which this load then brings back, and the properties "
+            "'kafka-offsets.…' of the table."
         )
 
 

@@ -66,10 +66,8 @@ class ReplacedRows(NamedTuple):
         if missing := [name for name in self.columns if name not in table.names]:
             raise ConfigurationError(
                 f"Table {self.target!r} has no column {', '.join(missing)}: which of its rows are of the offsets that "
-                "are to be "
-                "replaced is not known. Nothing was changed; delete the rows yourself and rewind without replacing, or "
-                "load "
-                "into a new table."
+                "are to be replaced is not known. Nothing was changed; delete the rows yourself and rewind without "
+                "replacing, or load into a new table."
             )
 
     def mask(self, rows: pa.RecordBatch | pa.Table) -> pa.ChunkedArray | pa.Array:
@@ -94,10 +92,8 @@ class ReplacedRows(NamedTuple):
         if silent:
             raise ConfigurationError(
                 f"Table {self.target!r} holds {count(silent, 'row')} of the offsets that are read, without a "
-                f"{TIMESTAMP}: whether "
-                "they are of the span that is to be replaced is not known. Nothing was changed; replay a range of "
-                "offsets, or "
-                "without all_records."
+                f"{TIMESTAMP}: whether they are of the span that is to be replaced is not known. Nothing was changed; "
+                "replay a range of offsets, or without all_records."
             )
         is_within = pc.greater_equal(timestamp, pa.scalar(span.since, timestamp.type))
         if span.until is not None:
@@ -113,10 +109,9 @@ class ReplacedRows(NamedTuple):
                 batch_id = pc.min(batches.filter(silent)).as_py()
                 raise ConfigurationError(
                     f"Table {self.target!r} holds rows of batch {batch_id} that do not say their topic, partition and "
-                    "offset: which "
-                    "of them are of the offsets that are to be replaced is not known. Nothing was changed; have the "
-                    "transform keep "
-                    "the columns _kafka_topic, _kafka_partition and _kafka_offset, and delete these rows yourself."
+                    "offset: which of them are of the offsets that are to be replaced is not known. Nothing was "
+                    "changed; have the transform keep the columns _kafka_topic, _kafka_partition and _kafka_offset, "
+                    "and delete these rows yourself."
                 )
 
 

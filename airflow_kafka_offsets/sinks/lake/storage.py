@@ -33,16 +33,14 @@ def storage_options(conn_id: str, connection: Mapping[str, Any]) -> dict[str, st
     if connection["conn_type"] != "aws":
         raise ConfigurationError(
             f"Connection {conn_id!r} is of type {connection['conn_type']!r}; that of an object store is of type 'aws', "
-            "or 'generic' with "
-            "the options of the library object_store in its extra"
+            "or 'generic' with the options of the library object_store in its extra"
         )
     endpoint = {"endpoint_url": (extra.pop("service_config", None) or {}).get("s3", {}).get("endpoint_url")}
     extra = {**{name: value for name, value in endpoint.items() if value}, **extra}
     if unknown := sorted(set(extra) - set(_AWS_EXTRA)):
         raise ConfigurationError(
             f"Connection {conn_id!r} has {', '.join(unknown)} in its extra, which Spark's tasks could not use: they "
-            "know "
-            f"{', '.join(sorted(_AWS_EXTRA))}. A connection of type 'generic' takes any option of the library "
+            f"know {', '.join(sorted(_AWS_EXTRA))}. A connection of type 'generic' takes any option of the library "
             "object_store"
         )
     options = {_AWS_EXTRA[name]: _text(value) for name, value in extra.items() if value is not None}

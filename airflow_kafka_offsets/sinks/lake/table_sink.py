@@ -157,12 +157,9 @@ class FileTableSink(Templated, ABC):
         if unknown := later.difference(known):
             raise OlderLedgerError(
                 f"Table {self.name!r} holds rows of batch {min(unknown)}, which the state tables do not know; the next "
-                "batch would be "
-                f"{batch_id}. The state tables were restored from an older backup than the table, or created again. "
-                "Nothing was "
-                "written: their records would be loaded again. Restore both to the same moment, or delete the rows "
-                "with "
-                f"{BATCH_ID} >= {batch_id}, which this load then brings back."
+                f"batch would be {batch_id}. The state tables were restored from an older backup than the table, or "
+                "created again. Nothing was written: their records would be loaded again. Restore both to the same "
+                f"moment, or delete the rows with {BATCH_ID} >= {batch_id}, which this load then brings back."
             )
 
     @abstractmethod

@@ -169,10 +169,8 @@ class LakeTarget(Target, ABC, Generic[Table]):
         if number > output.batch_id:
             raise OlderLedgerError(
                 f"Table {snapshot.name!r} has batch {number} of group {output.group_id!r} already, and the batch to be "
-                "committed is "
-                f"{output.batch_id}: the state tables were restored from an older backup than the table. Nothing was "
-                "written: restore "
-                "both to the same moment"
+                f"committed is {output.batch_id}: the state tables were restored from an older backup than the table. "
+                "Nothing was written: restore both to the same moment"
             )
         if not snapshot.is_taken(output.series, output.batch_id):
             return None
@@ -210,8 +208,7 @@ class LakeTarget(Target, ABC, Generic[Table]):
         if did is not None and (did.rows, sorted(did.removed)) != (self.did.rows, sorted(self.did.removed)):
             raise DatabaseBusyError(
                 f"Another attempt published batch {self.output.batch_id} in {snapshot.name!r} at this moment, with "
-                f"{did.rows:,} rows "
-                f"where this one has {self.did.rows:,}. Run the task again: it goes on from there"
+                f"{did.rows:,} rows where this one has {self.did.rows:,}. Run the task again: it goes on from there"
             )
         return did is not None
 

@@ -135,8 +135,7 @@ class ParquetSnapshot(FileTable):
                 if gone in replaced:
                     raise TargetError(
                         f"{self.name!r} is not consistent: {replaced[gone]} and {path} both replace {gone}. Some of "
-                        "its rows may be there "
-                        "twice; take one of the two manifests away, and verify the group"
+                        "its rows may be there twice; take one of the two manifests away, and verify the group"
                     )
                 replaced[gone] = path
         return [add for plain in manifests for add in plain["adds"] if add["path"] not in replaced]

@@ -91,8 +91,7 @@ def check_names(dialect: Dialect, names: Mapping[str, Sequence[str]]) -> None:
         unit = "bytes" if dialect.name == "postgresql" else "characters"
         raise ConfigurationError(
             f"Names are longer than the {dialect.max_identifier_length} {unit} that {dialect.name} keeps: "
-            f"{first_few(long)}. "
-            "Choose shorter ones; a transform can rename columns"
+            f"{first_few(long)}. Choose shorter ones; a transform can rename columns"
         )
 
 

@@ -68,8 +68,7 @@ def insert_rows_sqlite(conn: Connection, table: sa.Table, columns: pa.Schema, ro
                 if _would_be_rounded(text):
                     raise RowRefusedError(
                         f"column {column.name!r}: a decimal of more than {EXACT_DIGITS} digits would be rounded by "
-                        "SQLite, which keeps it "
-                        "in a column of type TEXT only",
+                        "SQLite, which keeps it in a column of type TEXT only",
                         row,
                         has_bad_value=True,
                     )

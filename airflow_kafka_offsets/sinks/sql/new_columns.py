@@ -37,14 +37,12 @@ def check_growth(engine: Engine, table: sa.Table, columns: pa.Schema) -> None:
     if alike := [(existing[field.name.lower()], field.name) for field in missing if field.name.lower() in existing]:
         raise TargetError(
             f"Table {table.fullname!r} has a column {alike[0][0]!r}, and gets no column {alike[0][1]!r}, whose name "
-            "differs in case only: "
-            "rename the column, or the field by a transform"
+            "differs in case only: rename the column, or the field by a transform"
         )
     if engine.dialect.name not in _TRANSACTIONAL_DDL:
         raise ConfigurationError(
             f"on_new_field='add' adds columns in the transaction of the commit, which {engine.dialect.name} cannot: "
-            "add "
-            f"{', '.join(repr(field.name) for field in missing)} to table {table.fullname!r} yourself"
+            f"add {', '.join(repr(field.name) for field in missing)} to table {table.fullname!r} yourself"
         )
     if engine.dialect.name != "postgresql":
         return
@@ -58,8 +56,7 @@ def check_growth(engine: Engine, table: sa.Table, columns: pa.Schema) -> None:
         statements = "; ".join(add_column(table, field, engine.dialect) for field in missing)
         raise TargetError(
             f"User {engine.url.username!r} may not add columns to table {table.fullname!r}, which {row[0]!r} owns: let "
-            "the owner "
-            f"execute {statements}"
+            f"the owner execute {statements}"
         )
 
 

@@ -113,10 +113,8 @@ class SqlRows(NamedTuple):
         if missing := self._known().missing:
             raise ConfigurationError(
                 f"Table {self.name!r} has no column {', '.join(missing)}: which of its rows are of the offsets that "
-                "are to be "
-                "replaced is not known. Nothing was changed; delete the rows yourself and rewind without replacing, or "
-                "load "
-                "into a new table."
+                "are to be replaced is not known. Nothing was changed; delete the rows yourself and rewind without "
+                "replacing, or load into a new table."
             )
 
     def remove(self, replaced: ReplacedOffsets) -> list[Removed]:
@@ -131,10 +129,9 @@ class SqlRows(NamedTuple):
         if batch is not None:
             raise ConfigurationError(
                 f"Table {self.name!r} holds rows of batch {batch} that do not say their topic, partition and offset: "
-                "which of "
-                "them are of the offsets that are to be replaced is not known. Nothing was changed; have the transform "
-                "keep "
-                "the columns _kafka_topic, _kafka_partition and _kafka_offset, and delete these rows yourself."
+                "which of them are of the offsets that are to be replaced is not known. Nothing was changed; have the "
+                "transform keep the columns _kafka_topic, _kafka_partition and _kafka_offset, and delete these rows "
+                "yourself."
             )
         timestamp = self._timestamp(replaced.include(origin)) if replaced.span is not None else None
         return delete_rows(self.conn, self.table, origin, replaced, timestamp)
@@ -151,19 +148,15 @@ class SqlRows(NamedTuple):
             what = f"no column {TIMESTAMP}" if column is None else f"a column {TIMESTAMP} of type {column.type}"
             raise ConfigurationError(
                 f"Table {self.name!r} has {what}, which would have to keep the milliseconds of Kafka's timestamps: "
-                "which of its rows "
-                "are of the span that is to be replaced is not known. Nothing was changed; replay a range of offsets, "
-                "or without "
-                "all_records."
+                "which of its rows are of the span that is to be replaced is not known. Nothing was changed; replay a "
+                "range of offsets, or without all_records."
             )
         silent = self.conn.scalar(sa.select(sa.func.count()).select_from(self.table).where(condition, column.is_(None)))
         if silent:
             raise ConfigurationError(
                 f"Table {self.name!r} holds {count(silent, 'row')} of the offsets that are read, without a "
-                f"{TIMESTAMP}: whether they "
-                "are of the span that is to be replaced is not known. Nothing was changed; replay a range of offsets, "
-                "or without "
-                "all_records."
+                f"{TIMESTAMP}: whether they are of the span that is to be replaced is not known. Nothing was changed; "
+                "replay a range of offsets, or without all_records."
             )
         return column
 

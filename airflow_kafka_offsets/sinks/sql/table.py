@@ -163,12 +163,9 @@ class SqlTable(Templated):
         if unknown is not None:
             raise OlderLedgerError(
                 f"Table {self.name!r} holds rows of batch {unknown}, which the state tables do not know; the next "
-                "batch would be "
-                f"{batch_id}. The state tables were restored from an older backup than the table, or created again. "
-                "Nothing was "
-                "written: their records would be loaded again. Restore both to the same moment, or delete the rows "
-                "with "
-                f"{BATCH_ID} >= {batch_id}, which this load then brings back."
+                f"batch would be {batch_id}. The state tables were restored from an older backup than the table, or "
+                "created again. Nothing was written: their records would be loaded again. Restore both to the same "
+                f"moment, or delete the rows with {BATCH_ID} >= {batch_id}, which this load then brings back."
             )
 
     def rows(self, conn: Connection) -> SqlRows:
@@ -205,8 +202,7 @@ class SqlTable(Templated):
         if dot and schema in sa.inspect(engine).get_schema_names():
             raise ConfigurationError(
                 f"There is no table {self.table!r}, and it is not created under that name: {schema!r} is a schema, "
-                "which is a parameter "
-                f"of its own, as in SqlTable({name!r}, schema={schema!r})"
+                f"which is a parameter of its own, as in SqlTable({name!r}, schema={schema!r})"
             )
         table = created_table(self.table, self.schema, columns, self.upsert_key)
         try:
@@ -221,8 +217,7 @@ class SqlTable(Templated):
             raise TargetError(
                 f"Table {self.name!r} does not exist in database {engine.url.database!r}, and user "
                 f"{engine.url.username!r} cannot create it: {database_message(error)}. Create it, or grant CREATE on "
-                "the "
-                "schema."
+                "the schema."
             ) from error
         return table
 

@@ -72,8 +72,8 @@ class SqlTarget(Target):
             if count != sent:
                 log.warning(
                     "The database reports %s rows in table %r of the %s that were sent to it: a trigger or a rule of "
-                    "the table drops "
-                    "rows, or writes them elsewhere. The history has the number that the database reports",
+                    "the table drops rows, or writes them elsewhere. The history has the number that the database "
+                    "reports",
                     f"{count:,}",
                     sink.name,
                     f"{sent:,}",

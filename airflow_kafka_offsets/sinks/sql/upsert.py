@@ -154,8 +154,7 @@ class Upsert:
             if set(null) & set(RECORD):
                 raise TargetError(
                     f"The transform returns a row whose {quoted_names(null)} is null: which row of its key is the "
-                    "newest cannot be "
-                    f"known. Nothing was written into {self.table.fullname!r}"
+                    f"newest cannot be known. Nothing was written into {self.table.fullname!r}"
                 )
             self.refused.add(Record(*(row._mapping[name] for name in RECORD)), null_key(null))
 

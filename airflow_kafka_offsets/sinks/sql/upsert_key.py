@@ -36,8 +36,7 @@ def check_key(dialect: Dialect, key: Sequence[str], columns: pa.Schema | None) -
     if dialect.name not in ("postgresql", "sqlite") and not is_mysql(dialect):
         raise ConfigurationError(
             "upsert_key works on PostgreSQL, SQLite, MySQL and MariaDB, and the sink's connection leads to "
-            f"{dialect.name}. Append the rows, "
-            "without upsert_key, and choose the newest of each key in a view"
+            f"{dialect.name}. Append the rows, without upsert_key, and choose the newest of each key in a view"
         )
     check_names(key, columns)
 
@@ -55,8 +54,7 @@ def check_target(conn: Connection, table: sa.Table, key: Sequence[str]) -> None:
     if lacking := [name for name in RECORD if name not in table.columns]:
         raise TargetError(
             f"Table {table.fullname!r} has no column {quoted_names(lacking)}: whether a row of it is newer than one "
-            "with the same "
-            "key could not be known. "
+            "with the same key could not be known. "
             f"{'; '.join(add_column(table, ORIGIN_COLUMNS.field(name), conn.dialect) for name in lacking)}; or append, "
             "without upsert_key"
         )
@@ -95,8 +93,7 @@ def _check_temporary(conn: Connection) -> None:
         quoted = conn.dialect.identifier_preparer.quote(url.database or "")
         raise TargetError(
             f"User {url.username!r} may not make temporary tables in database {url.database!r}, as upsert_key needs; "
-            "GRANT CREATE "
-            f"TEMPORARY TABLES ON {quoted}.* TO the user"
+            f"GRANT CREATE TEMPORARY TABLES ON {quoted}.* TO the user"
         ) from None
     conn.exec_driver_sql(f"DROP TEMPORARY TABLE {name}")
 
