@@ -22,9 +22,9 @@ _MODULES = {
     "airflow_kafka_offsets.formats.protobuf_format": ("Protobuf",),
     "airflow_kafka_offsets.formats.raw": ("Raw",),
     "airflow_kafka_offsets.formats.text": ("Text",),
-    "airflow_kafka_offsets.letters.drop": ("drop_letters",),
-    "airflow_kafka_offsets.letters.replay": ("replay_letters",),
-    "airflow_kafka_offsets.letters.selection": ("Letters",),
+    "airflow_kafka_offsets.dead_letters.drop": ("drop_dead_letters",),
+    "airflow_kafka_offsets.dead_letters.replay": ("replay_dead_letters",),
+    "airflow_kafka_offsets.dead_letters.selection": ("DeadLetterFilter",),
     "airflow_kafka_offsets.loading.context": ("LoadResult",),
     "airflow_kafka_offsets.loading.load": ("load",),
     "airflow_kafka_offsets.loading.pipeline": ("LoadOptions", "Pipeline"),
@@ -43,7 +43,7 @@ _MODULES = {
     "airflow_kafka_offsets.sensors.lag": ("KafkaLagSensor",),
     "airflow_kafka_offsets.sinks.iceberg.table": ("IcebergTable",),
     "airflow_kafka_offsets.sinks.delta.table": ("DeltaTable",),
-    "airflow_kafka_offsets.sinks.callable": ("Callable",),
+    "airflow_kafka_offsets.sinks.function": ("FunctionSink",),
     "airflow_kafka_offsets.sinks.fan_out": ("Branch",),
     "airflow_kafka_offsets.sinks.parquet.dataset": ("ParquetDataset",),
     "airflow_kafka_offsets.sinks.parquet.reader": ("committed_files", "read_committed"),
@@ -62,6 +62,9 @@ __all__ = ["__version__", *_EXPORTS]
 if TYPE_CHECKING:
     from airflow_kafka_offsets.core.instants import CommittedBy as CommittedBy
     from airflow_kafka_offsets.core.offsets import parse_scope as parse_scope
+    from airflow_kafka_offsets.dead_letters.drop import drop_dead_letters as drop_dead_letters
+    from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters as replay_dead_letters
+    from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter as DeadLetterFilter
     from airflow_kafka_offsets.formats.avro_format import Avro as Avro
     from airflow_kafka_offsets.formats.header import Header as Header
     from airflow_kafka_offsets.formats.json_format import Json as Json
@@ -69,9 +72,6 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.formats.protobuf_format import Protobuf as Protobuf
     from airflow_kafka_offsets.formats.raw import Raw as Raw
     from airflow_kafka_offsets.formats.text import Text as Text
-    from airflow_kafka_offsets.letters.drop import drop_letters as drop_letters
-    from airflow_kafka_offsets.letters.replay import replay_letters as replay_letters
-    from airflow_kafka_offsets.letters.selection import Letters as Letters
     from airflow_kafka_offsets.loading.context import LoadResult as LoadResult
     from airflow_kafka_offsets.loading.load import load as load
     from airflow_kafka_offsets.loading.pipeline import LoadOptions as LoadOptions
@@ -94,9 +94,9 @@ if TYPE_CHECKING:
     from airflow_kafka_offsets.rewinding.previewing import preview_rewind as preview_rewind
     from airflow_kafka_offsets.rewinding.scenarios import Scenario as Scenario
     from airflow_kafka_offsets.sensors.lag import KafkaLagSensor as KafkaLagSensor
-    from airflow_kafka_offsets.sinks.callable import Callable as Callable
     from airflow_kafka_offsets.sinks.delta.table import DeltaTable as DeltaTable
     from airflow_kafka_offsets.sinks.fan_out import Branch as Branch
+    from airflow_kafka_offsets.sinks.function import FunctionSink as FunctionSink
     from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable as IcebergTable
     from airflow_kafka_offsets.sinks.parquet.dataset import ParquetDataset as ParquetDataset
     from airflow_kafka_offsets.sinks.parquet.reader import committed_files as committed_files

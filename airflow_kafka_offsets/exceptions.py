@@ -27,7 +27,7 @@
 
   * `DeadLetterError`: a batch has more bad or refused records than `max_dead_letters` allows
   * `TransformError`: the user's transform raised, or returned something that cannot be used
-  * `CallableError`: a function of `Callable` raised, ended its transaction, or returned something that cannot be used
+  * `FunctionError`: a function of `Callable` raised, ended its transaction, or returned something that cannot be used
   * `TargetError`: the target table does not fit the data
   * `LedgerError`: the state tables do not allow the change
 
@@ -191,7 +191,7 @@ class TransformError(KafkaOffsetsError):
     """
 
 
-class CallableError(KafkaOffsetsError):
+class FunctionError(KafkaOffsetsError):
     """A function of `Callable` cannot be imported, raised, ended its transaction, or returned something that cannot be
     used.
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
-from airflow_kafka_offsets import Callable, Json, KafkaBatchOperator, KafkaVerifyOperator
+from airflow_kafka_offsets import FunctionSink, Json, KafkaBatchOperator, KafkaVerifyOperator
 
 with DAG(
     dag_id="load_customer_totals",
@@ -16,7 +16,7 @@ with DAG(
     max_active_runs=1,
     tags=["kafka"],
 ):
-    totals = Callable("order_sinks.add_to_totals", conn_id="warehouse")
+    totals = FunctionSink("order_sinks.add_to_totals", conn_id="warehouse")
     load = KafkaBatchOperator(
         task_id="load_totals",
         group_id="customer_totals_loader",

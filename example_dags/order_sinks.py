@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from sqlalchemy.engine import Connection
 
-    from airflow_kafka_offsets.sinks.callable_values import WrittenBatch
+    from airflow_kafka_offsets.sinks.function_values import WrittenBatch
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS customer_totals (customer TEXT PRIMARY KEY, orders BIGINT NOT NULL, amount NUMERIC(14,2) NOT NULL)

@@ -48,7 +48,7 @@ def test_the_public_names_are_these() -> None:
         "KafkaReplayPlanOperator",
         "KafkaRewindOperator",
         "KafkaVerifyOperator",
-        "Letters",
+        "DeadLetterFilter",
         "LoadOptions",
         "LoadResult",
         "OffsetBounds",
@@ -67,7 +67,7 @@ def test_the_public_names_are_these() -> None:
         "__version__",
         "abandon_batch",
         "committed_files",
-        "drop_letters",
+        "drop_dead_letters",
         "execute_rewind",
         "kafka_batch_task",
         "load",
@@ -75,7 +75,7 @@ def test_the_public_names_are_these() -> None:
         "preview_rewind",
         "read_committed",
         "replay",
-        "replay_letters",
+        "replay_dead_letters",
         "verify",
     ]
 

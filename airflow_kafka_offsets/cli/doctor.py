@@ -13,7 +13,7 @@ from airflow.sdk.exceptions import AirflowException
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from airflow_kafka_offsets.cli.command import command, describe_error, one_line
-from airflow_kafka_offsets.cli.doctor_checks import Machine
+from airflow_kafka_offsets.cli.doctor_checks import CheckContext
 from airflow_kafka_offsets.cli.doctor_database import CheckFailedError, CheckSkipped, CheckWarning
 from airflow_kafka_offsets.cli.output import show
 from airflow_kafka_offsets.core.text import count
@@ -31,7 +31,7 @@ class _Check(NamedTuple):
     """
 
     name: str
-    look: Callable[[Machine], str]
+    look: Callable[[CheckContext], str]
     fix: str
     needs: Mapping[str, str]
 
@@ -44,78 +44,78 @@ _FIX_KAFKA = "correct bootstrap.servers, security.protocol and the credentials, 
 _FIX_SECURITY = "see SECURITY.md"
 
 _CHECKS = (
-    _Check("versions", Machine.versions, "reinstall airflow-kafka-offsets", {}),
-    _Check("database", Machine.database, "correct the connection, or start the database", {}),
-    _Check("database security", Machine.database_security, _FIX_SECURITY, _DATABASE),
+    _Check("versions", CheckContext.versions, "reinstall airflow-kafka-offsets", {}),
+    _Check("database", CheckContext.database, "correct the connection, or start the database", {}),
+    _Check("database security", CheckContext.database_security, _FIX_SECURITY, _DATABASE),
     _Check(
         "state tables",
-        Machine.state_tables,
+        CheckContext.state_tables,
         "ask a user who may run DDL to apply the output of 'airflow kafka-offsets init --show-sql'",
         _DATABASE,
     ),
     _Check(
         "rights",
-        Machine.rights,
+        CheckContext.rights,
         "GRANT the missing rights to the user",
         {**_DATABASE, "state tables": "there are no state tables to check"},
     ),
     _Check(
         "target",
-        Machine.target,
+        CheckContext.target,
         "GRANT what is missing, create the table, or name another one with --table and --table-schema",
         _DATABASE,
     ),
     _Check(
         "between commits",
-        Machine.between_commits,
+        CheckContext.between_commits,
         "if no task works on it right now, run the load once more: it looks what the target has, and does the rest",
         {"state tables": ""},
     ),
-    _Check("binary COPY", Machine.binary_copy, "pip install 'airflow-kafka-offsets[postgres]'", {"database": ""}),
+    _Check("binary COPY", CheckContext.binary_copy, "pip install 'airflow-kafka-offsets[postgres]'", {"database": ""}),
     _Check(
         "Kafka connection",
-        Machine.kafka_connection,
+        CheckContext.kafka_connection,
         "add a connection of type kafka whose extra has 'bootstrap.servers'",
         {},
     ),
-    _Check("Kafka security", Machine.kafka_security, _FIX_SECURITY, _KAFKA),
-    _Check("Kafka cluster", Machine.kafka_cluster, _FIX_KAFKA, _KAFKA),
+    _Check("Kafka security", CheckContext.kafka_security, _FIX_SECURITY, _KAFKA),
+    _Check("Kafka cluster", CheckContext.kafka_cluster, _FIX_KAFKA, _KAFKA),
     _Check(
         "Kafka topics",
-        Machine.kafka_topics,
+        CheckContext.kafka_topics,
         "correct the name, add the ACL Read on the topic, or start the broker",
         {**_KAFKA, "Kafka cluster": "the cluster is not reached"},
     ),
     _Check(
         "headroom in time",
-        Machine.headroom,
+        CheckContext.headroom,
         "for a min_headroom that is a duration, add the ACL DescribeConfigs on the topics",
         _TOPICS,
     ),
-    _Check("PySpark", Machine.pyspark, "pip install 'airflow-kafka-offsets[spark]'", {}),
-    _Check("Java", Machine.java, "install a Java runtime, and set JAVA_HOME if it is not on the PATH", {}),
+    _Check("PySpark", CheckContext.pyspark, "pip install 'airflow-kafka-offsets[spark]'", {}),
+    _Check("Java", CheckContext.java, "install a Java runtime, and set JAVA_HOME if it is not on the PATH", {}),
     _Check(
         "Spark connection",
-        Machine.spark_connection,
+        CheckContext.spark_connection,
         "add a connection of type spark, with the master as its host: local[*], spark://…, yarn, k8s://…; or of type "
         "spark_connect",
         {},
     ),
     _Check(
         "spark-submit",
-        Machine.spark_submit,
+        CheckContext.spark_submit,
         "install the extra [spark], and correct the connection's extra",
         {**_SPARK, "Java": "it needs Java"},
     ),
-    _Check("Spark security", Machine.spark_security, _FIX_SECURITY, _SPARK),
-    _Check("Spark master", Machine.spark_master, "start the master, or correct the connection", _SPARK),
+    _Check("Spark security", CheckContext.spark_security, _FIX_SECURITY, _SPARK),
+    _Check("Spark master", CheckContext.spark_master, "start the master, or correct the connection", _SPARK),
 )
 
 
 @command("doctor")
 def doctor(args: Namespace) -> None:
     """Run all checks, and fail if one of them did. No check ends the command, and no finding contains a secret."""
-    machine = Machine(args)
+    machine = CheckContext(args)
     secrets = [*_secrets(args.conn_id), *_secrets(args.kafka_conn_id), *_secrets(args.spark_conn_id)]
     results: dict[str, str] = {}
     rows = []
@@ -136,7 +136,7 @@ def doctor(args: Namespace) -> None:
         )
 
 
-def _run(check: _Check, machine: Machine) -> tuple[str, str, str | None]:
+def _run(check: _Check, machine: CheckContext) -> tuple[str, str, str | None]:
     """Run a check, and return its result, what it found, and how to mend what failed."""
     try:
         return "ok", check.look(machine), None

@@ -44,7 +44,7 @@ _CONNECT_SECONDS = 5.0
 _MOST_RIGHTS = 5
 
 
-class Machine:
+class CheckContext:
     """What loads run with: the connections of a command, and what is installed here.
 
     A method is a check: it returns what it found, or raises. It may use what an earlier check has stored.

@@ -25,8 +25,8 @@ from airflow_kafka_offsets.ledger.tables import Ledger
 
 # `show` and `lag` are to answer at once: what loads need is imported where a load is planned.
 if TYPE_CHECKING:
-    from airflow_kafka_offsets.loading.outlook import Outlook
     from airflow_kafka_offsets.loading.pipeline import LoadOptions
+    from airflow_kafka_offsets.loading.plan_preview import PlanPreview
 
 
 @command("show")
@@ -110,7 +110,7 @@ def _some_of(errors: int, partitions: int) -> str:
 @command("plan")
 def plan(args: Namespace) -> None:
     """Print the open batch of a group, or the batch that a load would plan now."""
-    from airflow_kafka_offsets.loading.outlook import next_batch
+    from airflow_kafka_offsets.loading.plan_preview import next_batch
 
     options = _options(args)
     named = whole_topics(args, "a load plans all of their partitions")
@@ -191,12 +191,12 @@ def _topics(args: Namespace, named: list[str], ledger: Ledger, kafka: Cluster) -
 
 
 def _known_topics(ledger: Ledger, group: str) -> list[str]:
-    from airflow_kafka_offsets.loading.outlook import known_topics
+    from airflow_kafka_offsets.loading.plan_preview import known_topics
 
     return list(known_topics(ledger, group))
 
 
-def _summary(args: Namespace, outlook: Outlook, topics: list[str]) -> str:
+def _summary(args: Namespace, outlook: PlanPreview, topics: list[str]) -> str:
     partitions = [partition for partition in outlook.partitions if len(partition.range)]
     if not partitions:
         return f"Nothing to load for group {args.group!r} in {', '.join(topics)}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 OPEN_STATES = ("planned", "staged")
 """States of a batch that is neither committed nor abandoned."""
 
-AHEAD = "ahead"
+PREFETCHED = "prefetched"
 """State of a load that follows a group's open one: planned from the positions after it, and staged while it is
 committed.
 """
 
-UNFINISHED_STATES = (*OPEN_STATES, AHEAD)
+UNFINISHED_STATES = (*OPEN_STATES, PREFETCHED)
 """States of a batch that may still be committed."""
 
 REWIND_KINDS = ("rewind", "undo", "import")

@@ -22,7 +22,7 @@ from airflow.sdk.configuration import conf
 from airflow_kafka_offsets.exceptions import ConfigurationError
 from airflow_kafka_offsets.hooks.java import check_java, class_options
 from airflow_kafka_offsets.hooks.spark_application import ApplicationEndedError, SparkApplication
-from airflow_kafka_offsets.hooks.spark_log import FoldedLog
+from airflow_kafka_offsets.hooks.spark_log import CollapsedLog
 from airflow_kafka_offsets.spark import daemon
 from airflow_kafka_offsets.spark.display import Bar, is_watched
 from airflow_kafka_offsets.spark.job import StageJob
@@ -67,7 +67,7 @@ class _Hook(SparkSubmitHook):
         super().__init__(**arguments)
         # The constructor takes properties, too; but they depend on the master, which only the constructor resolves.
         self._conf = {**_default_properties(self.resolved["master"]), **conf}
-        self.folded = FoldedLog(log, lambda: Bar() if is_watched() else None)
+        self.folded = CollapsedLog(log, lambda: Bar() if is_watched() else None)
         self._is_killed = False
 
     @property

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from airflow_kafka_offsets.exceptions import ConfigurationError
-from airflow_kafka_offsets.hooks.spark_log import FoldedLog
+from airflow_kafka_offsets.hooks.spark_log import CollapsedLog
 from airflow_kafka_offsets.spark.job import StageJob
 from airflow_kafka_offsets.spark.job_socket import Answer
 from airflow_kafka_offsets.spark.package import write_application
@@ -34,7 +34,7 @@ _SOCKET = "jobs"
 class SubmitHook(Protocol):
     """Runs spark-submit, as the provider's hook does."""
 
-    folded: FoldedLog
+    folded: CollapsedLog
 
     def submit(self, application: str = "", **kwargs: object) -> str | None:
         """Run spark-submit until it exits."""

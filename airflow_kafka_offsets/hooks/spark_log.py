@@ -28,7 +28,7 @@ _SPARKS = re.compile(
 )
 
 
-class FoldedLog:
+class CollapsedLog:
     """Folds Spark's lines, the command line of spark-submit first.
 
     One thread logs the lines; the thread that the jobs come from waits for the end of each.

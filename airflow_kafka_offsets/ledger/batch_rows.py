@@ -165,8 +165,11 @@ def insert_batch(
     of_batch = {"batch_id": int(key[0])}
     range_rows = []
     for range_ in ranges:
-        replaced_from, replaced_to = (replaced or {}).get(range_.topic_partition, (None, None))
-        of_range = of_batch | {"replaced_from": replaced_from, "replaced_to": replaced_to}
+        replaced_start_offset, replaced_end_offset = (replaced or {}).get(range_.topic_partition, (None, None))
+        of_range = of_batch | {
+            "replaced_start_offset": replaced_start_offset,
+            "replaced_end_offset": replaced_end_offset,
+        }
         range_rows.append(of_range | _values(range_, _RANGE_COLUMNS))
     if range_rows:
         conn.execute(tables.offset_ranges.insert(), range_rows)
@@ -221,7 +224,7 @@ def as_batch(conn: Connection, tables: Tables, row: Any) -> Batch:
         return conn.execute(of_batch.order_by(table.c.topic, table.c.partition))
 
     ranges, gaps = map(as_range, parts(tables.offset_ranges)), map(as_gap, parts(tables.offset_gaps))
-    stored = (row.target_table, row.staging_uri, row.fingerprint, as_span(row), row.publishing_at is not None)
+    stored = (row.target_table, row.staging_uri, row.fingerprint, as_span(row), row.publish_started_at is not None)
     return Batch(row.batch_id, row.consumer_group, row.state, tuple(ranges), tuple(gaps), *stored)
 
 

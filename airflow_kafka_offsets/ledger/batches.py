@@ -13,13 +13,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from airflow_kafka_offsets.core.history import AHEAD, OPEN_STATES
+from airflow_kafka_offsets.core.history import OPEN_STATES, PREFETCHED
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.core.planning import Plan
 from airflow_kafka_offsets.core.text import MAX_INT64
 from airflow_kafka_offsets.database.transactions import database_now
 from airflow_kafka_offsets.exceptions import OpenBatchError, PositionsMovedError
-from airflow_kafka_offsets.ledger.ahead import abandon_batch_ahead
 from airflow_kafka_offsets.ledger.batch_rows import (
     Batch,
     Recipe,
@@ -35,6 +34,7 @@ from airflow_kafka_offsets.ledger.claims import Claim
 from airflow_kafka_offsets.ledger.group_table import refuse_replayed
 from airflow_kafka_offsets.ledger.groups import stored_generation
 from airflow_kafka_offsets.ledger.moved_positions import keep_first_positions, store_first_positions
+from airflow_kafka_offsets.ledger.prefetched import abandon_prefetched_batch
 from airflow_kafka_offsets.ledger.publications import may_have_replaced
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
@@ -129,7 +129,7 @@ def record_plan(
             store_first_positions(conn, tables, group_id, owner, generation, recipe, plan.initial, now)
         if not plan.ranges:
             return None
-        values: dict[str, Any] = {"state": AHEAD if ahead else "planned", "planned_at": now} | asdict(recipe)
+        values: dict[str, Any] = {"state": PREFETCHED if ahead else "planned", "planned_at": now} | asdict(recipe)
         return insert_batch(conn, tables, group_id, owner, "load", generation, plan.ranges, plan.gaps, **values)
 
     return claim.transact(write)
@@ -147,7 +147,7 @@ def abandon(claim: Claim, batch: Batch, reason: str) -> dict[int, str]:
     def work(conn: Connection) -> dict[int, str]:
         keep_first_positions(conn, tables, claim.group_id, batch.batch_id)
         update_open(conn, tables, batch.batch_id, state="abandoned", reason=reason)
-        staged = abandon_batch_ahead(conn, tables, claim.group_id, batch.batch_id, f"abandoned: {reason}")
+        staged = abandon_prefetched_batch(conn, tables, claim.group_id, batch.batch_id, f"abandoned: {reason}")
         uri = _staging_uri(conn, tables, batch)
         return staged if uri is None else {batch.batch_id: uri} | staged
 
@@ -194,14 +194,14 @@ def abandon_locked(
         )
     if row is None or not update_open(conn, tables, batch_id, state="abandoned", reason=recorded):
         refusal = "the group has no such batch" if row is None else f"it is {row.state}"
-        if row is not None and row.state == AHEAD:
+        if row is not None and row.state == PREFETCHED:
             before = open_batch_of(conn, tables, group_id)
             refusal = f"it is planned ahead of batch {before}; abandon that one, and both are abandoned"
         raise OpenBatchError(
             f"Batch {batch_id} of group {group_id!r} cannot be abandoned: {refusal}. Nothing was changed."
         )
     if row.kind == "load":
-        abandon_batch_ahead(conn, tables, group_id, batch_id, recorded)
+        abandon_prefetched_batch(conn, tables, group_id, batch_id, recorded)
         if moved is not None:
             keep_first_positions(conn, tables, group_id, batch_id, but=moved)
         # The attempt that holds the group is fenced, and the next run does not wait for its lease.
@@ -219,13 +219,13 @@ def begin_staging(
 
     A batch that is planned ahead stays that.
 
-    :param writes_target: whether it writes files of the target; see `ledger.left_files`
+    :param writes_target: whether it writes files of the target; see `ledger.leftovers`
     :return: where the attempt before staged; None if there was none
     """
     tables = claim.ledger.tables
-    states = (AHEAD,) if batch.state == AHEAD else OPEN_STATES
+    states = (PREFETCHED,) if batch.state == PREFETCHED else OPEN_STATES
     values: dict[str, Any] = {
-        "state": AHEAD if batch.state == AHEAD else "planned",
+        "state": PREFETCHED if batch.state == PREFETCHED else "planned",
         "staging_uri": staging_uri,
         "attempt": tables.offset_batches.c.attempt + 1,
         "transform": recipe.transform,
@@ -234,7 +234,7 @@ def begin_staging(
 
     def work(conn: Connection) -> str | None:
         earlier = _staging_uri(conn, tables, batch)
-        since: dict[str, Any] = {"files_since": database_now(conn)} if writes_target else {}
+        since: dict[str, Any] = {"has_files_since": database_now(conn)} if writes_target else {}
         change_open(conn, tables, batch, states=states, **values, **since)
         return earlier
 

@@ -25,10 +25,10 @@ from airflow_kafka_offsets.core.log_identity import check_cluster
 from airflow_kafka_offsets.database.errors import database_message, is_lock_timeout, lacks_rights, translated_errors
 from airflow_kafka_offsets.database.transactions import database_now, transact
 from airflow_kafka_offsets.exceptions import DatabaseBusyError, FencedError, GroupBusyError, LedgerError
-from airflow_kafka_offsets.ledger.ahead import open_batch_ahead
 from airflow_kafka_offsets.ledger.batch_rows import Batch, TaskRun
 from airflow_kafka_offsets.ledger.groups import OTHER_CLUSTER, group_row, insert_if_missing
 from airflow_kafka_offsets.ledger.positions import Reads, check_positions, positions_after, set_positions
+from airflow_kafka_offsets.ledger.prefetched import open_prefetched_batch
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class GroupClaim(Claim):
         """
         tables, positions = self.ledger.tables, positions_after(batch.ranges)
         set_positions(conn, tables, self.group_id, batch.batch_id, positions, now, reads)
-        open_batch_ahead(conn, tables, batch)
+        open_prefetched_batch(conn, tables, batch)
         # The heartbeat could not renew the lease while this transaction had the group's row locked.
         self.update(conn, lease_expires_at=now + self.lease)
 

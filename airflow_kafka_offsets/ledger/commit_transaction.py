@@ -34,12 +34,12 @@ class Written(NamedTuple):
 
     :param rows: how many
     :param reads: what was read of each range, and how much of it became dead letters
-    :param letters_topic: the topic to which the dead letters are to be written
+    :param dead_letter_topic: the topic to which the dead letters are to be written
     """
 
     rows: int
     reads: Reads
-    letters_topic: str | None = None
+    dead_letter_topic: str | None = None
 
 
 def commit_batch(claim: Claim, batch: Batch, write: Callable[[Connection], Written]) -> int:
@@ -115,7 +115,7 @@ def _close(conn: Connection, tables: Tables, batch: Batch, written: Written, now
         records=sum(read.records or 0 for read in reads.values()),
         row_count=written.rows,
         dead_letters=dead_letters,
-        letters_topic=written.letters_topic if dead_letters else None,
+        dead_letter_topic=written.dead_letter_topic if dead_letters else None,
         committed_at=now,
-        publishing_at=None,
+        publish_started_at=None,
     )

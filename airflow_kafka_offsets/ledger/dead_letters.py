@@ -68,11 +68,13 @@ def execute_with_errors(conn: Connection, statement: sa.Insert | sa.Update, rows
 def unsent_batches(conn: Connection, tables: Tables, group_id: str) -> list[tuple[int, str]]:
     """Return the batches of a group whose dead letters are to be written to a topic, with the topic."""
     batches = tables.offset_batches.c
-    query = sa.select(batches.batch_id, batches.letters_topic).where(batches.consumer_group == group_id, tables.unsent)
-    return [(row.batch_id, row.letters_topic) for row in conn.execute(query.order_by(batches.batch_id))]
+    query = sa.select(batches.batch_id, batches.dead_letter_topic).where(
+        batches.consumer_group == group_id, tables.unsent
+    )
+    return [(row.batch_id, row.dead_letter_topic) for row in conn.execute(query.order_by(batches.batch_id))]
 
 
-def unsent_letters(conn: Connection, tables: Tables, batch_id: int) -> Iterator[sa.Row[Any]]:
+def unsent_dead_letters(conn: Connection, tables: Tables, batch_id: int) -> Iterator[sa.Row[Any]]:
     """Yield the dead letters of a batch, but for those whose contents were dropped meanwhile."""
     letters = tables.dead_letters
     query = sa.select(letters).where(letters.c.batch_id == batch_id, letters.c.error_class.is_distinct_from(DROPPED))
@@ -86,7 +88,7 @@ def mark_sent(ledger: Ledger, batch_id: int) -> None:
 
     def work(conn: Connection) -> None:
         sent = batches.update().where(batches.c.batch_id == batch_id, ledger.tables.unsent)
-        conn.execute(sent.values(letters_sent_at=database_now(conn)))
+        conn.execute(sent.values(dead_letters_sent_at=database_now(conn)))
 
     transact(ledger.engine, work)
 

@@ -31,7 +31,7 @@ class GroupTable(NamedTuple):
     """The table that a group loads into.
 
     :param batch_id: the batch that the answer is from
-    :param kind: of that batch: "load", or "start" where nothing was loaded yet
+    :param kind: of that batch: "load", or "initialize" where nothing was loaded yet
     :param name: as the history has it
     """
 
@@ -47,11 +47,11 @@ def group_table(conn: Connection, tables: Tables, group_id: str) -> GroupTable |
         sa.select(batches.batch_id, batches.kind, batches.target_table)
         .where(
             batches.consumer_group == group_id,
-            batches.kind.in_(("load", "start")),
+            batches.kind.in_(("load", "initialize")),
             batches.state != "abandoned",
             batches.target_table.is_not(None),
         )
-        # A load decides; a `start` may be left of a load that was abandoned.
+        # A load decides; an `initialize` may be left of a load that was abandoned.
         .order_by(sa.case((batches.kind == "load", 0), else_=1), batches.batch_id.desc())
         .limit(1)
     ).one_or_none()
@@ -61,7 +61,7 @@ def group_table(conn: Connection, tables: Tables, group_id: str) -> GroupTable |
 def tables_of_groups(conn: Connection, tables: Tables) -> list[str]:
     """Return the names of the tables that groups load into, or have loaded into, as the history has them."""
     name = tables.offset_batches.c.target_table
-    loads = tables.offset_batches.c.kind.in_(("load", "start"))
+    loads = tables.offset_batches.c.kind.in_(("load", "initialize"))
     names = conn.scalars(sa.select(name).where(loads, name.is_not(None)).distinct().order_by(name))
     return [name for name in names if _OTHER_KIND not in name]
 
@@ -167,7 +167,8 @@ def refuse_replayed(
             batches.target_table.in_(same_table_names(conn, target)),
             range_rows.c.topic.in_({range_.topic for range_ in ranges}),
             sa.or_(
-                range_rows.c.replaced_from.is_not(None), sa.and_(batches.kind == "replay", range_rows.c.records > 0)
+                range_rows.c.replaced_start_offset.is_not(None),
+                sa.and_(batches.kind == "replay", range_rows.c.records > 0),
             ),
         )
         .order_by(range_rows.c.batch_id)
@@ -176,12 +177,12 @@ def refuse_replayed(
     for row in rows:
         tp = TopicPartition(row.topic, row.partition)
         planned = starts.get(tp)
-        if row.replaced_from is not None or planned is None or is_other_topic(row.topic_id, planned.topic_id):
+        if row.replaced_start_offset is not None or planned is None or is_other_topic(row.topic_id, planned.topic_id):
             continue
         replaced = [
-            (later.replaced_from, later.replaced_to)
+            (later.replaced_start_offset, later.replaced_end_offset)
             for later in rows
-            if later.replaced_from is not None
+            if later.replaced_start_offset is not None
             and later.records_since_ms is None  # it has replaced some of these offsets, which is not known here
             and (later.topic, later.partition) == tp
             and later.committed_at >= row.committed_at

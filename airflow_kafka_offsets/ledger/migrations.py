@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.schema import ExecutableDDLElement
+from sqlalchemy.schema import DropIndex, ExecutableDDLElement
 from sqlalchemy.sql.compiler import DDLCompiler
 
 from airflow_kafka_offsets.core.text import first_few
@@ -39,7 +39,7 @@ def _with_names(element: TableStatement, compiler: DDLCompiler, **_: object) -> 
     )
 
 
-Statement = TableStatement | sa.Update
+Statement = TableStatement | DropIndex | sa.Update
 
 
 def upgrade_statements(conn: Connection, tables: Tables, version: int) -> Iterator[Statement]:
@@ -224,6 +224,70 @@ def _allow_loads_ahead(conn: Connection, tables: Tables) -> Iterator[Statement]:
         )
 
 
+def _rename_columns(conn: Connection, tables: Tables) -> Iterator[Statement]:
+    """Give columns, states and kinds of batches the words of Kafka and Airflow; indexes follow."""
+    dialect, batches = conn.dialect, tables.offset_batches
+    partial = {
+        "unsent": "dead_letter_topic IS NOT NULL AND dead_letters_sent_at IS NULL",
+        "publishing": "publish_started_at IS NOT NULL",
+        "with_files": "has_files_since IS NOT NULL",
+    }
+    if dialect.name in PARTIAL_INDEX_DIALECTS:
+        for name in (*partial, "one_ahead"):
+            yield _drop_index(tables, f"offset_batches_{name}")
+    elif is_mysql(dialect) and "ahead_load" in _column_names(conn, batches):
+        index = f"{tables.prefix}offset_batches_one_ahead"
+        yield TableStatement("ALTER TABLE {} DROP KEY {index}, DROP COLUMN ahead_load", batches, index=index)
+    for table, renamed in _RENAMED.items():
+        stored = getattr(tables, table)
+        existing = _column_names(conn, stored)
+        for old, new in renamed.items():
+            if old in existing:
+                yield TableStatement(f"ALTER TABLE {{}} RENAME COLUMN {old} TO {new}", stored)
+    yield batches.update().where(batches.c.state == "ahead").values(state="prefetched")
+    yield batches.update().where(batches.c.kind == "start").values(kind="initialize")
+    index = f"{tables.prefix}offset_batches_one_prefetched"
+    is_prefetched = "kind = 'load' AND state IN ('prefetched')"
+    if dialect.name in PARTIAL_INDEX_DIALECTS:
+        for name, condition in partial.items():
+            yield TableStatement(
+                f"CREATE INDEX {{index}} ON {{}} (consumer_group) WHERE {condition}",
+                batches,
+                index=f"{tables.prefix}offset_batches_{name}",
+            )
+        yield TableStatement(
+            f"CREATE UNIQUE INDEX {{index}} ON {{}} (consumer_group) WHERE {is_prefetched}", batches, index=index
+        )
+    elif is_mysql(dialect) and "prefetched_load" not in _column_names(conn, batches):
+        type_ = ExactString(NAME_LENGTH).compile(dialect=dialect)
+        yield TableStatement(
+            f"ALTER TABLE {{}} ADD prefetched_load {type_} GENERATED ALWAYS AS (CASE WHEN {is_prefetched} THEN "
+            "consumer_group END) STORED, ADD UNIQUE KEY {index} (prefetched_load)",
+            batches,
+            index=index,
+        )
+
+
+_RENAMED = {
+    "offset_batches": {
+        "letters_topic": "dead_letter_topic",
+        "letters_sent_at": "dead_letters_sent_at",
+        "publishing_at": "publish_started_at",
+        "files_since": "has_files_since",
+    },
+    "offset_ranges": {"replaced_from": "replaced_start_offset", "replaced_to": "replaced_end_offset"},
+}
+"""The columns that version 10 renames, by table."""
+
+
+def _drop_index(tables: Tables, name: str) -> Statement:
+    """Return the statement that drops an index of the batches, in the schema of its table."""
+    batches = sa.Table(
+        tables.offset_batches.name, sa.MetaData(schema=tables.metadata.schema), sa.Column("consumer_group", sa.Text)
+    )
+    return DropIndex(sa.Index(f"{tables.prefix}{name}", batches.c.consumer_group), if_exists=True)
+
+
 def _column_names(conn: Connection, table: sa.Table) -> set[str]:
     return {column["name"] for column in sa.inspect(conn).get_columns(table.name, schema=table.schema)}
 
@@ -237,6 +301,7 @@ MIGRATIONS: dict[int, Callable[[Connection, Tables], Iterator[Statement]]] = {
     7: _add_publications,
     8: _add_published_letters,
     9: _allow_loads_ahead,
+    10: _rename_columns,
 }
 """The migrations by the version to which they lead. A migration yields statements, without those that an interrupted
 one has run.

@@ -43,14 +43,14 @@ def store_first_positions(
     now: datetime,
     reason: str | None = None,
 ) -> None:
-    """Store the positions of partitions that have none, as a batch of kind `start`: a later load begins there.
+    """Store the positions of partitions that have none, as a batch of kind `initialize`: a later load begins there.
 
     :param recipe: of the load; nothing is written to its table
     :param starts: empty ranges, at the positions
     :param reason: for the history
     """
     values = {"state": "committed", "reason": reason, "planned_at": now, "committed_at": now} | asdict(recipe)
-    batch = insert_batch(conn, tables, group_id, owner, "start", generation, starts, **values)
+    batch = insert_batch(conn, tables, group_id, owner, "initialize", generation, starts, **values)
     set_positions(conn, tables, group_id, batch.batch_id, positions_after(starts), now)
 
 
@@ -131,7 +131,7 @@ def move_positions(
         # Once this is committed: it could not be taken back.
         replace_output(conn, tables, group_id, batch_id, target.name, partial(target.removable, conn))
         owed = tables.offset_batches.update().where(tables.offset_batches.c.batch_id == batch_id)
-        conn.execute(owed.values(publishing_at=now))
+        conn.execute(owed.values(publish_started_at=now))
     elif target is not None:
         with target.open(conn, Output(batch_id, group_id, batch.ranges, "")) as opened:
             replace_output(conn, tables, group_id, batch_id, target.name, opened.remove)

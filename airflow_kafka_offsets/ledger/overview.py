@@ -23,12 +23,12 @@ Row = dict[str, Any]
 _BATCH_COLUMNS = (
     "batch_id", "kind", "state", "scenario", "records", "row_count", "dead_letters", "generation", "attempt", "target_table",
     "transform", "who", "triggered_by", "os_user", "database_user", "dag_id", "task_id", "run_id", "map_index", "try_number", "planned_at", "staged_at", "committed_at",
-    "reason", "records_since_ms", "records_until_ms", "added_columns", "outputs", "letters_topic", "letters_sent_at",
-    "publishing_at",
+    "reason", "records_since_ms", "records_until_ms", "added_columns", "outputs", "dead_letter_topic", "dead_letters_sent_at",
+    "publish_started_at",
 )  # fmt: skip
 _RANGE_COLUMNS = (
     "topic", "partition", "start_offset", "end_offset", "target_offset", "records", "dead_letters", "bytes", "first_timestamp",
-    "last_timestamp", "how", "replaced_from", "replaced_to",
+    "last_timestamp", "how", "replaced_start_offset", "replaced_end_offset",
 )  # fmt: skip
 _GAP_COLUMNS = ("topic", "partition", "start_offset", "end_offset", "cause", "decision")
 _REPLACED_COLUMNS = ("topic", "partition", "replaced_batch_id", "row_count", "dead_letters")
@@ -106,8 +106,10 @@ def between_commits(conn: Connection, tables: Tables) -> dict[str, list[BetweenC
     batches = tables.offset_batches.c
     state = sa.case((batches.kind.in_(REWIND_KINDS), batches.kind), else_=batches.state)
     found: dict[str, list[BetweenCommits]] = defaultdict(list)
-    query = sa.select(batches.consumer_group, batches.batch_id, state, batches.target_table, batches.publishing_at)
-    for group_id, *batch in conn.execute(query.where(batches.publishing_at.is_not(None)).order_by(batches.batch_id)):
+    query = sa.select(batches.consumer_group, batches.batch_id, state, batches.target_table, batches.publish_started_at)
+    for group_id, *batch in conn.execute(
+        query.where(batches.publish_started_at.is_not(None)).order_by(batches.batch_id)
+    ):
         found[group_id].append(BetweenCommits(*batch))
     return found
 

@@ -1,7 +1,7 @@
 """What the state tables know of targets that commit elsewhere: which batches are being published, and what is owed to
 the target.
 
-Between the commit of the target and that of the state tables a process may die. `publishing_at` says that a batch got
+Between the commit of the target and that of the state tables a process may die. `publish_started_at` says that a batch got
 so far:
 
 * of an open batch, that the target may have its rows. The next attempt looks, and goes on from there;
@@ -66,7 +66,7 @@ def begin_publishing(claim: Claim, batch: Batch, reads: Reads) -> None:
     """
 
     def work(conn: Connection) -> None:
-        change_open(conn, claim.ledger.tables, batch, states=("staged",), publishing_at=database_now(conn))
+        change_open(conn, claim.ledger.tables, batch, states=("staged",), publish_started_at=database_now(conn))
         store_reads(conn, claim.ledger.tables, batch.batch_id, reads)
 
     claim.transact(work)
@@ -98,7 +98,9 @@ def published_batches(ledger: Ledger, target: str, batch_ids: Sequence[int]) -> 
     """
     batches = ledger.tables.offset_batches.c
     is_committed = batches.state == "committed"
-    is_published = sa.or_(is_committed, sa.and_(batches.state.in_(OPEN_STATES), batches.publishing_at.is_not(None)))
+    is_published = sa.or_(
+        is_committed, sa.and_(batches.state.in_(OPEN_STATES), batches.publish_started_at.is_not(None))
+    )
     found: list[PublishedBatch] = []
     with ledger.connect() as conn:
         into_target = batches.target_table.in_(same_table_names(conn, target))
@@ -112,11 +114,11 @@ def published_batches(ledger: Ledger, target: str, batch_ids: Sequence[int]) -> 
 def may_have_replaced(tables: Tables) -> sa.ColumnElement[bool]:
     """Return the condition that the target may have an open batch already, with a removal that cannot be taken back."""
     batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
-    replaces = sa.exists().where(ranges.batch_id == batches.batch_id, ranges.replaced_from.is_not(None))
-    return sa.and_(batches.state.in_(OPEN_STATES), batches.publishing_at.is_not(None), replaces)
+    replaces = sa.exists().where(ranges.batch_id == batches.batch_id, ranges.replaced_start_offset.is_not(None))
+    return sa.and_(batches.state.in_(OPEN_STATES), batches.publish_started_at.is_not(None), replaces)
 
 
-class Owed(NamedTuple):
+class PendingCleanup(NamedTuple):
     """What is owed to a target.
 
     :param batch: an abandoned one, or a rewind
@@ -127,7 +129,7 @@ class Owed(NamedTuple):
     kind: str
 
 
-def owed_to(conn: Connection, tables: Tables, group_id: str, target: str) -> list[Owed]:
+def pending_cleanups(conn: Connection, tables: Tables, group_id: str, target: str) -> list[PendingCleanup]:
     """Return what a group owes to a target, in the order of the batches.
 
     :param target: the name of the sink
@@ -136,17 +138,17 @@ def owed_to(conn: Connection, tables: Tables, group_id: str, target: str) -> lis
     rows = conn.execute(
         sa.select(batches)
         .where(
-            batches.c.publishing_at.is_not(None),
+            batches.c.publish_started_at.is_not(None),
             batches.c.consumer_group == group_id,
             batches.c.state.not_in(OPEN_STATES),
             batches.c.target_table == target,
         )
         .order_by(batches.c.batch_id)
     ).all()
-    return [Owed(as_batch(conn, tables, row), row.kind) for row in rows]
+    return [PendingCleanup(as_batch(conn, tables, row), row.kind) for row in rows]
 
 
-def pay_owed(ledger: Ledger, sink: Sink, group_id: str) -> None:
+def run_pending_cleanups(ledger: Ledger, sink: Sink, group_id: str) -> None:
     """Take back rows of abandoned batches, and remove those that rewinds replaced.
 
     Safe to repeat, and in two processes at once. An interrupted call leaves the rest to the next one.
@@ -158,7 +160,7 @@ def pay_owed(ledger: Ledger, sink: Sink, group_id: str) -> None:
     tables, engine = ledger.tables, ledger.engine
     batches = tables.offset_batches
     with ledger.connect() as conn:
-        owed = owed_to(conn, tables, group_id, sink.name)
+        owed = pending_cleanups(conn, tables, group_id, sink.name)
     for batch, kind in owed:
         output = output_of(ledger, sink, batch, kind)
 
@@ -170,7 +172,7 @@ def pay_owed(ledger: Ledger, sink: Sink, group_id: str) -> None:
                     removed = target.remove(replaced) if replaced is not None else []
             else:
                 removed = sink.retire(engine, output)
-            conn.execute(batches.update().where(batches.c.batch_id == batch.batch_id).values(publishing_at=None))
+            conn.execute(batches.update().where(batches.c.batch_id == batch.batch_id).values(publish_started_at=None))
             return sum(part.rows for part in removed)
 
         rows = transact(engine, work)

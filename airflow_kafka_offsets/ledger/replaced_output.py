@@ -40,7 +40,7 @@ def replace_output(
 ) -> None:
     """Delete what batches of a group left of the offsets that a batch replaces, and record how much that was.
 
-    The offsets are `replaced_from` to `replaced_to` of the batch's ranges, which are written before this. Called within
+    The offsets are `replaced_start_offset` to `replaced_end_offset` of the batch's ranges, which are written before this. Called within
     the transaction that closes the batch, under the group's lock: nothing can be added to these offsets meanwhile.
 
     :param target: the name of the sink
@@ -110,8 +110,8 @@ def recorded_offsets(conn: Connection, tables: Tables, batch_id: int) -> Replace
             removed.c.replaced_batch_id.label("batch_id"),
             removed.c.topic,
             removed.c.partition,
-            again.c.replaced_from.label("start_offset"),
-            again.c.replaced_to.label("end_offset"),
+            again.c.replaced_start_offset.label("start_offset"),
+            again.c.replaced_end_offset.label("end_offset"),
         )
         .join(
             again,
@@ -196,8 +196,8 @@ def _overlapping(tables: Tables, group_id: str, batch_id: int, of_state: sa.Colu
         loaded.c.batch_id,
         again.c.topic,
         again.c.partition,
-        again.c.replaced_from.label("start_offset"),
-        again.c.replaced_to.label("end_offset"),
+        again.c.replaced_start_offset.label("start_offset"),
+        again.c.replaced_end_offset.label("end_offset"),
     ).where(
         batches.consumer_group == group_id,
         of_state,
@@ -207,8 +207,8 @@ def _overlapping(tables: Tables, group_id: str, batch_id: int, of_state: sa.Colu
         again.c.topic == loaded.c.topic,
         again.c.partition == loaded.c.partition,
         same_topic(loaded, again),
-        loaded.c.start_offset < again.c.replaced_to,
-        loaded.c.end_offset > again.c.replaced_from,
+        loaded.c.start_offset < again.c.replaced_end_offset,
+        loaded.c.end_offset > again.c.replaced_start_offset,
     )
 
 
@@ -219,7 +219,7 @@ def refuse_published(conn: Connection, tables: Tables, group_id: str, batch_id: 
     :raises OpenBatchError: one may have; the message says what to do
     """
     batches = tables.offset_batches.c
-    is_publishing = batches.state.in_(OPEN_STATES) & batches.publishing_at.is_not(None)
+    is_publishing = batches.state.in_(OPEN_STATES) & batches.publish_started_at.is_not(None)
     ranges = _overlapping(tables, group_id, batch_id, is_publishing).subquery()
     other = conn.scalar(sa.select(sa.func.min(ranges.c.batch_id)))
     if other is not None:

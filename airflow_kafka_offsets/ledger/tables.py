@@ -20,14 +20,14 @@ from sqlalchemy.sql import ClauseElement
 from sqlalchemy.sql.compiler import DDLCompiler
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from airflow_kafka_offsets.core.history import AHEAD, OPEN_STATES
+from airflow_kafka_offsets.core.history import OPEN_STATES, PREFETCHED
 from airflow_kafka_offsets.database.column_types import AnyBytes, ExactString, ExactText, Moment
 from airflow_kafka_offsets.database.identifiers import is_too_long, without_placeholders
 from airflow_kafka_offsets.database.mysql import is_mysql
 from airflow_kafka_offsets.database.session import unify_sessions
 from airflow_kafka_offsets.exceptions import ConfigurationError
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 
 NAME_LENGTH = 250
 """The most characters of a group's name, and of other names in the tables."""
@@ -143,27 +143,29 @@ class Tables:
             *_optional(staged_at=UtcDateTime, committed_at=UtcDateTime),
             *_optional(triggered_by=ExactText, os_user=ExactText, database_user=ExactText),
             *_optional(records_since_ms=sa.BigInteger, records_until_ms=sa.BigInteger),
-            *_optional(added_columns=ExactText, letters_topic=topic, letters_sent_at=UtcDateTime),
-            *_optional(publishing_at=UtcDateTime, files_since=UtcDateTime, outputs=ExactText),
+            *_optional(added_columns=ExactText, dead_letter_topic=topic, dead_letters_sent_at=UtcDateTime),
+            *_optional(publish_started_at=UtcDateTime, has_files_since=UtcDateTime, outputs=ExactText),
         )
         batches = self.offset_batches.c
         self._index("offset_batches_by_run", batches.consumer_group, batches.run_id, batches.task_id)
         self._index("offset_batches_by_group", batches.consumer_group, batches.batch_id)
-        for word, states in (("open", OPEN_STATES), ("ahead", (AHEAD,))):
+        for word, states in (("open", OPEN_STATES), ("prefetched", (PREFETCHED,))):
             one_load, index = sa.and_(batches.kind == "load", batches.state.in_(states)), f"offset_batches_one_{word}"
             self._partial_index(index, one_load, batches.consumer_group, unique=True)
             self.offset_batches.append_constraint(_OneLoad(f"{prefix}{index}", f"{word}_load", states))
-        self.unsent = sa.and_(batches.letters_topic.is_not(None), batches.letters_sent_at.is_(None))
+        self.unsent = sa.and_(batches.dead_letter_topic.is_not(None), batches.dead_letters_sent_at.is_(None))
         self._partial_index("offset_batches_unsent", self.unsent, batches.consumer_group)
-        self._partial_index("offset_batches_publishing", batches.publishing_at.is_not(None), batches.consumer_group)
-        self._partial_index("offset_batches_with_files", batches.files_since.is_not(None), batches.consumer_group)
+        self._partial_index(
+            "offset_batches_publishing", batches.publish_started_at.is_not(None), batches.consumer_group
+        )
+        self._partial_index("offset_batches_with_files", batches.has_files_since.is_not(None), batches.consumer_group)
         self.offset_ranges = self._table(
             "offset_ranges",
             *_keys(batch_id=sa.BigInteger, topic=topic, partition=sa.Integer),
             *_optional(topic_id=ExactString(40)),
             *_required(start_offset=sa.BigInteger, end_offset=sa.BigInteger, target_offset=sa.BigInteger),
             *_optional(leader_epoch=sa.Integer, end_epoch=sa.Integer),
-            *_optional(replaced_from=sa.BigInteger, replaced_to=sa.BigInteger),
+            *_optional(replaced_start_offset=sa.BigInteger, replaced_end_offset=sa.BigInteger),
             *_optional(records=sa.BigInteger, dead_letters=sa.BigInteger, bytes=sa.BigInteger),
             *_optional(first_timestamp=UtcDateTime, last_timestamp=UtcDateTime),
             *_required(how=ExactString(20)),

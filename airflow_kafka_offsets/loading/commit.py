@@ -29,7 +29,7 @@ from airflow_kafka_offsets.ledger.replaced_output import refuse_published, repla
 from airflow_kafka_offsets.ledger.tables import Tables
 from airflow_kafka_offsets.loading.context import Commit, LoadContext, LoadResult
 from airflow_kafka_offsets.loading.pipeline import Pipeline
-from airflow_kafka_offsets.loading.refused import refused_letters, with_refused
+from airflow_kafka_offsets.loading.refused import refused_dead_letters, with_refused
 from airflow_kafka_offsets.loading.stage import StagedBatch, stage
 from airflow_kafka_offsets.loading.staging_area import remove_attempt
 from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Target
@@ -118,7 +118,7 @@ def commit(context: LoadContext, claim: Claim, batch: Batch, staged: StagedBatch
                 )
             write_dead_letters(conn, tables, batch, dead_letters(staged.directory, staged.manifest))
             count, rows = write_rows(conn, pipeline, target, staged)
-            write_dead_letters(conn, tables, batch, refused_letters(context, batch, rows))
+            write_dead_letters(conn, tables, batch, refused_dead_letters(context, batch, rows))
             # At the end: a text that is new to the database is locked from here to COMMIT.
             store_schemas(conn, tables, batch.batch_id, staged.manifest.schemas)
             note_outputs(conn, tables, batch.batch_id, target)

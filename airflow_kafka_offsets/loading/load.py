@@ -22,15 +22,15 @@ from airflow_kafka_offsets.formats.record_format import Connections
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.batches import open_batch
 from airflow_kafka_offsets.ledger.claims import Claim, GroupClaim, claim_group, heartbeat
-from airflow_kafka_offsets.ledger.left_files import remove_left_files
+from airflow_kafka_offsets.ledger.leftovers import remove_leftovers
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.loading.ahead import StagingAhead
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
-from airflow_kafka_offsets.loading.letters_topic import send_letters
+from airflow_kafka_offsets.loading.dead_letter_topic import send_dead_letters
 from airflow_kafka_offsets.loading.mirror import mirror_after_commit
 from airflow_kafka_offsets.loading.pipeline import LoadOptions, Pipeline
 from airflow_kafka_offsets.loading.plan import abandon_if_expired, decide_for_claim, plan
+from airflow_kafka_offsets.loading.prefetch import Prefetcher
 from airflow_kafka_offsets.loading.staging_area import clean_up
 from airflow_kafka_offsets.spark.job import Launcher
 
@@ -83,7 +83,7 @@ def load(
             connections=connections,
         )
         clean_up(context.ledger, pipeline)
-        remove_left_files(context.ledger, pipeline.sink, pipeline.group_id, pipeline.staging_retention)
+        remove_leftovers(context.ledger, pipeline.sink, pipeline.group_id, pipeline.staging_retention)
         run = run or TaskRun.of_this_process()
         with hold_group(context.ledger, pipeline.group_id, options, run, context.cluster_id) as claim:
             return _load_batches(context, claim, options)
@@ -97,8 +97,8 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
 
     result = LoadResult()
     # An earlier run may have ended after its commit.
-    send_letters(context)
-    with StagingAhead(context, claim, options, has_time) as ahead:
+    send_dead_letters(context)
+    with Prefetcher(context, claim, options, has_time) as ahead:
         while True:
             batch_started = time.monotonic()
             staging = ahead.next
@@ -119,7 +119,7 @@ def _load_batches(context: LoadContext, claim: Claim, options: LoadOptions) -> L
                 if not abandon_if_expired(context, claim, options, batch):
                     raise
                 continue
-            send_letters(context)
+            send_dead_letters(context)
             mirror_after_commit(context.cluster, options.mirror_to, context.ledger, context.pipeline)
             # What is planned ahead is loaded, too: no run ends with an open batch for lack of time.
             if not has_time() and open_batch(context.ledger, claim.group_id) is None:

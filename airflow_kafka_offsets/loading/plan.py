@@ -1,7 +1,7 @@
 """Step 1: decide the batch to load next.
 
 The group's open batch is resumed first. For a new batch, `core.planning` decides the ranges, and the ledger stores them
-before anything is read. `loading.outlook` makes the same decision and writes nothing.
+before anything is read. `loading.plan_preview` makes the same decision and writes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from airflow_kafka_offsets.ledger.group_table import keep_to_table, same_table_n
 from airflow_kafka_offsets.ledger.groups import read_generation
 from airflow_kafka_offsets.ledger.moved_positions import first_ranges
 from airflow_kafka_offsets.ledger.positions import positions_after, read_positions
-from airflow_kafka_offsets.ledger.publications import pay_owed
+from airflow_kafka_offsets.ledger.publications import run_pending_cleanups
 from airflow_kafka_offsets.ledger.tables import Ledger
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import LoadOptions
@@ -57,7 +57,7 @@ def plan(context: LoadContext, claim: Claim, options: LoadOptions) -> Planned | 
     if planned is not None:
         return planned
     keep_to_table(claim, pipeline.topics, pipeline.sink.name)
-    pay_owed(ledger, pipeline.sink, claim.group_id)
+    run_pending_cleanups(ledger, pipeline.sink, claim.group_id)
     generation = read_generation(ledger, claim.group_id)
     decided = decide_for_claim(context, claim, options)
     log_gaps(decided.gaps)

@@ -36,7 +36,7 @@ _GONE = (DataLossError, LogTruncatedError, TopicRecreatedError, UnknownTopicErro
 _NO_RECORD = "; Kafka no longer has the record, and the value is what it was decoded to, as JSON"
 
 
-def refused_letters(context: LoadContext, batch: Batch, rows: StagedRows) -> Iterator[pa.RecordBatch]:
+def refused_dead_letters(context: LoadContext, batch: Batch, rows: StagedRows) -> Iterator[pa.RecordBatch]:
     """Yield dead letters of the refused records, as Kafka holds them; of one that is gone, with its row for a value.
 
     :return: record batches with the columns of `staging.dead_letters.SCHEMA`

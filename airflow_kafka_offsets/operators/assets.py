@@ -52,8 +52,8 @@ def target_uris(sink: Sink, engine: Engine) -> list[str]:
     names.
     """
     # Here and not above: DAG files are parsed every few seconds.
-    from airflow_kafka_offsets.sinks.callable import Callable
     from airflow_kafka_offsets.sinks.fan_out import FanOut
+    from airflow_kafka_offsets.sinks.function import FunctionSink
     from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
     from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
     from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -61,7 +61,7 @@ def target_uris(sink: Sink, engine: Engine) -> list[str]:
     match sink:
         case FanOut():
             return [uri for branch in sink.branches for uri in target_uris(branch.sink, engine)]
-        case SqlTable() | Callable(table=str()):
+        case SqlTable() | FunctionSink(table=str()):
             return [_table_uri(str(sink.table), sink.schema, engine)]
         case FileTableSink():
             scheme, _, place = sink.uri.rpartition("://")

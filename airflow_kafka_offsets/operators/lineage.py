@@ -173,7 +173,7 @@ def tables_of(sink: Sink, engine: Engine) -> list[Table]:
     """
     import sqlalchemy as sa
 
-    from airflow_kafka_offsets.sinks.callable import Callable as CallableSink
+    from airflow_kafka_offsets.sinks.function import FunctionSink
     from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
     from airflow_kafka_offsets.sinks.lake.table_sink import FileTableSink
     from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -181,7 +181,7 @@ def tables_of(sink: Sink, engine: Engine) -> list[Table]:
     match sink:
         case FanOut():
             return [table for branch in sink.branches for table in tables_of(branch.sink, engine)]
-        case SqlTable() | CallableSink(table=str()):
+        case SqlTable() | FunctionSink(table=str()):
             # Before the URI is made: the first connection shows the default schema.
             inspector = sa.inspect(engine)
             columns = None

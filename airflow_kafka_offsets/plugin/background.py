@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 0.6
 """How long a page waits for a reading, counted from when it began."""
 
 
-class Look(NamedTuple, Generic[T]):
+class CachedReading(NamedTuple, Generic[T]):
     """What is known of a value.
 
     :param value: as it was read last; None before that
@@ -35,7 +35,7 @@ class Look(NamedTuple, Generic[T]):
     waiting: float | None
 
 
-class Refreshed(Generic[T]):
+class BackgroundCache(Generic[T]):
     """A value that is read again, in a thread of its own, when somebody looks at one that is older than `max_age`.
 
     Only one thread reads it at a time, whatever the number of requests and however long it takes.
@@ -63,7 +63,7 @@ class Refreshed(Generic[T]):
             self._began_at = time.monotonic()
         threading.Thread(target=self._refresh, name="kafka-offsets-page", daemon=True).start()
 
-    def look(self, deadline: float) -> Look[T]:
+    def look(self, deadline: float) -> CachedReading[T]:
         """Return what is known, after the running reading ends, or at the deadline if that is earlier.
 
         A reading that has run for longer than `PATIENCE_SECONDS` is not waited for: only the first pages after it began
@@ -78,7 +78,9 @@ class Refreshed(Generic[T]):
                 self._changed.wait_for(lambda: self._began_at is None, max(0.0, until - time.monotonic()))
             now = time.monotonic()
             age = now - self._read_at if self._read_at is not None else None
-            return Look(self._value, age, self._error, now - self._began_at if self._began_at is not None else None)
+            return CachedReading(
+                self._value, age, self._error, now - self._began_at if self._began_at is not None else None
+            )
 
     def _refresh(self) -> None:
         value, error = self._value, None
@@ -100,7 +102,7 @@ class TooSlowError(Exception):
     """A server did not answer within the time that a page has."""
 
 
-class Limited:
+class BoundedExecutor:
     """Work in threads of which a few run at a time: a server that does not answer occupies these, and no thread of
     requests.
 

@@ -15,12 +15,12 @@ from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets.core.history import REWIND_KINDS
 from airflow_kafka_offsets.core.text import MAX_INT64, count
+from airflow_kafka_offsets.dead_letters.page import letters_page
 from airflow_kafka_offsets.lag.measure import group_states
 from airflow_kafka_offsets.lag.report import LagReport, PartitionLag
 from airflow_kafka_offsets.ledger import overview
 from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, HistoryPoint, group_summaries, history_points
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.letters.page import letters_page
 from airflow_kafka_offsets.plugin.access import Caller, CallerDep, not_found
 from airflow_kafka_offsets.plugin.forms import issue
 from airflow_kafka_offsets.plugin.group_rows import GroupRow, group_row, partition_share

@@ -20,7 +20,7 @@ from airflow_kafka_offsets.lag.report import LagReport
 from airflow_kafka_offsets.ledger.group_summaries import GroupSummary, group_summaries
 from airflow_kafka_offsets.ledger.install import installed_version
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.plugin.background import Limited, Look, Refreshed
+from airflow_kafka_offsets.plugin.background import BackgroundCache, BoundedExecutor, CachedReading
 from airflow_kafka_offsets.plugin.problems import Problem, problem
 from airflow_kafka_offsets.plugin.sources import Origin, Registered, Source, merged
 
@@ -70,8 +70,8 @@ class SourceLook:
 
     source: Source
     origin: Origin
-    stored: Look[Stored]
-    lags: Look[Lags]
+    stored: CachedReading[Stored]
+    lags: CachedReading[Lags]
 
     @property
     def problem(self) -> Problem | None:
@@ -83,8 +83,8 @@ class SourceLook:
 
 @dataclass(eq=False)
 class _Reading:
-    stored: Refreshed[Stored]
-    lags: Refreshed[Lags]
+    stored: BackgroundCache[Stored]
+    lags: BackgroundCache[Lags]
 
 
 @dataclass(eq=False)
@@ -98,13 +98,13 @@ class Readings:
     connections: Connections
     configured: Callable[[], dict[Source, Origin]]
     registered: Callable[[], dict[str, Registered]]
-    _dags: Refreshed[dict[str, Registered]] = field(init=False)
-    _limits: dict[str, Limited] = field(default_factory=dict, init=False)
-    _long: dict[str, Limited] = field(default_factory=dict, init=False)
+    _dags: BackgroundCache[dict[str, Registered]] = field(init=False)
+    _limits: dict[str, BoundedExecutor] = field(default_factory=dict, init=False)
+    _long: dict[str, BoundedExecutor] = field(default_factory=dict, init=False)
     _readings: dict[tuple[Source, frozenset[str]], _Reading] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self._dags = Refreshed(self.registered, SOURCES_SECONDS)
+        self._dags = BackgroundCache(self.registered, SOURCES_SECONDS)
 
     def dags(self, deadline: float) -> dict[str, Registered]:
         """Return what the tasks of each DAG name, as far as it is known at the deadline."""
@@ -142,7 +142,7 @@ class Readings:
             with self.ledger(source) as ledger, ledger.connect() as conn:
                 return work(conn, ledger.tables)
 
-        return self._limits.setdefault(source.conn_id, Limited(_AT_ONCE)).run(connected, seconds)
+        return self._limits.setdefault(source.conn_id, BoundedExecutor(_AT_ONCE)).run(connected, seconds)
 
     def run_long(self, source: Source, work: Callable[[Ledger], T], seconds: float) -> T:
         """Return what longer work with state tables returns, such as a rewind; it takes nothing from the pages that
@@ -155,7 +155,7 @@ class Readings:
             with self.ledger(source) as ledger:
                 return work(ledger)
 
-        return self._long.setdefault(source.conn_id, Limited(_AT_ONCE)).run(connected, seconds)
+        return self._long.setdefault(source.conn_id, BoundedExecutor(_AT_ONCE)).run(connected, seconds)
 
     @contextmanager
     def ledger(self, source: Source) -> Iterator[Ledger]:
@@ -167,8 +167,8 @@ class Readings:
         kafka = origin.kafka_conn_ids
         if (source, kafka) not in self._readings:
             self._readings[source, kafka] = _Reading(
-                Refreshed(lambda: read_stored(self.connections, source), STORED_SECONDS),
-                Refreshed(lambda: measure(self.connections, source, sorted(kafka)), LAG_SECONDS),
+                BackgroundCache(lambda: read_stored(self.connections, source), STORED_SECONDS),
+                BackgroundCache(lambda: measure(self.connections, source, sorted(kafka)), LAG_SECONDS),
             )
         return self._readings[source, kafka]
 

@@ -91,7 +91,7 @@ def rewind_form(
 ) -> Response:
     """Return the form of a rewind."""
     found = _found(readings, caller, named)
-    return _form_page(request, readings, caller, named, found, work.Wish(scenario, value))
+    return _form_page(request, readings, caller, named, found, work.RewindForm(scenario, value))
 
 
 @router.post("/rewind/preview", dependencies=[FROM_THIS_SITE])
@@ -210,7 +210,7 @@ def _no_kafka(error: KafkaUnavailableError, named: NamedGroup) -> Problem:
     return Problem("The Kafka cluster does not answer, or refuses", shortened(str(error)), named.source.conn_id)
 
 
-def _found(readings: Readings, caller: Caller, named: NamedGroup) -> Found[work.Before]:
+def _found(readings: Readings, caller: Caller, named: NamedGroup) -> Found[work.FormState]:
     """Return the group, if the user may edit it.
 
     :raises HTTPException: 404 where the user may not see it, 403 where they may not edit it
@@ -232,9 +232,9 @@ def _kafka_conn_ids(readings: Readings, named: NamedGroup) -> frozenset[str]:
     return readings.sources(0.0)[named.source].kafka_conn_ids
 
 
-def _wish(form: FormData) -> work.Wish:
+def _wish(form: FormData) -> work.RewindForm:
     scenario = field(form, "scenario")
-    return work.Wish(
+    return work.RewindForm(
         scenario,
         field(form, f"value-{scenario}"),
         field(form, "scope"),
@@ -251,8 +251,8 @@ def _form_page(
     readings: Readings,
     caller: Caller,
     named: NamedGroup,
-    found: Found[work.Before],
-    wish: work.Wish,
+    found: Found[work.FormState],
+    wish: work.RewindForm,
     refused: _Refused | None = None,
 ) -> Response:
     values: dict[str, Any] = {

@@ -32,7 +32,7 @@ ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class RewindForm:
     """What the form of a rewind asks for, as it was typed.
 
     :param kafka_conn_id: empty is the connection that leads to the cluster of the group
@@ -60,7 +60,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class FormState:
     """What the form shows of a group.
 
     :param undo: the reason why the last rewind cannot be undone; None where it can be
@@ -71,7 +71,7 @@ class Before:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class RewindEstimate:
     """A preview, and what it costs.
 
     :param target: of the group
@@ -93,14 +93,14 @@ class Cost:
         return not (self.preview.replacing if self.tables else self.preview.changed)
 
 
-def before(conn: Connection, tables: Tables, readings: Readings, source: Source, group_id: str) -> Before:
+def before(conn: Connection, tables: Tables, readings: Readings, source: Source, group_id: str) -> FormState:
     """Return what the form shows."""
     try:
         state_before_last_rewind(Ledger(conn.engine, tables), group_id, {})
         undo = None
     except KafkaOffsetsError as error:
         undo = str(error)
-    return Before(group_target(conn, tables, source, group_id, readings.dags(0.0)), undo)
+    return FormState(group_target(conn, tables, source, group_id, readings.dags(0.0)), undo)
 
 
 def preview_wish(
@@ -110,8 +110,8 @@ def preview_wish(
     source: Source,
     group: GroupSummary,
     kafka_conn_ids: frozenset[str],
-    wish: Wish,
-) -> Cost:
+    wish: RewindForm,
+) -> RewindEstimate:
     """Return the preview of what a form asks for. Nothing is written.
 
     :param kafka_conn_ids: the connections that the group may be loaded through
@@ -134,7 +134,7 @@ def preview_wish(
     with ledger.connect() as conn:
         target = group_target(conn, ledger.tables, source, group.group_id, readings.dags(0.0))
         if not wish.replace:
-            return Cost(preview, target, kafka_conn_id)
+            return RewindEstimate(preview, target, kafka_conn_id)
         preview.refuse_replace()
         if not target.tables:
             raise ConfigurationError(
@@ -155,7 +155,7 @@ def preview_wish(
             {move.topic_partition: move.new.topic_id for move in moves if move.new is not None},
             count_rows,
         )
-    return Cost(preview, target, kafka_conn_id, rows, letters, target.tables)
+    return RewindEstimate(preview, target, kafka_conn_id, rows, letters, target.tables)
 
 
 def execute(ledger: Ledger, content: Mapping[str, Any], number: str, who: str, reason: str) -> RewindResult:
@@ -179,7 +179,7 @@ def execute(ledger: Ledger, content: Mapping[str, Any], number: str, who: str, r
     )
 
 
-def ticket_content(cost: Cost, wish: Wish) -> dict[str, Any]:
+def ticket_content(cost: RewindEstimate, wish: RewindForm) -> dict[str, Any]:
     """Return what the ticket of a preview holds."""
     return {
         "preview": cost.preview.as_dict(),
@@ -197,7 +197,7 @@ def _check_other_group(ledger: Ledger, caller: Caller, source: Source, group_id:
 
 
 def _kafka_conn_id(
-    readings: Readings, caller: Caller, group: GroupSummary, kafka_conn_ids: frozenset[str], wish: Wish
+    readings: Readings, caller: Caller, group: GroupSummary, kafka_conn_ids: frozenset[str], wish: RewindForm
 ) -> str:
     """Return the connection that the form names, or the one that leads to the group's cluster."""
     allowed = sorted(conn_id for conn_id in kafka_conn_ids if caller.shares_team(conn_id))

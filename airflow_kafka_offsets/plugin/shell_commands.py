@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget
-from airflow_kafka_offsets.plugin.rewind_work import ISOLATION_LEVELS, Wish
+from airflow_kafka_offsets.plugin.rewind_work import ISOLATION_LEVELS, RewindForm
 from airflow_kafka_offsets.plugin.sources import DEFAULT_KAFKA, Source
 
 _PROGRAM = ("airflow", "kafka-offsets")
@@ -22,7 +22,7 @@ def verify_command(source: Source, group_id: str, target: GroupTarget) -> str | 
 
 
 def replace_command(
-    source: Source, group_id: str, target: GroupTarget, wish: Wish, kafka_conn_id: str, open_batch: int | None
+    source: Source, group_id: str, target: GroupTarget, wish: RewindForm, kafka_conn_id: str, open_batch: int | None
 ) -> str | None:
     """Return the command that previews a rewind which also removes rows of the target; None where no arguments name it.
 

@@ -90,7 +90,7 @@ def _check_other_target(conn: Connection, tables: Tables, replay: Replay, ranges
         .join(tables.offset_ranges, range_rows.batch_id == batches.batch_id)
         .where(
             batches.consumer_group != replay.group_id,
-            batches.kind.in_(("load", "start")),
+            batches.kind.in_(("load", "initialize")),
             range_rows.topic.in_(topics),
             batches.target_table.in_(same_table_names(conn, replay.target)),
         )

@@ -23,11 +23,11 @@ from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.batch_schemas import schemas_of_group
 from airflow_kafka_offsets.ledger.group_table import loads_into
 from airflow_kafka_offsets.ledger.positions import stored_positions
-from airflow_kafka_offsets.ledger.publications import pay_owed
-from airflow_kafka_offsets.ledger.published_letters import finish_publishing_letters
+from airflow_kafka_offsets.ledger.publications import run_pending_cleanups
+from airflow_kafka_offsets.ledger.published_dead_letters import finish_publishing_dead_letters
 from airflow_kafka_offsets.loading.commit import stage_and_commit
 from airflow_kafka_offsets.loading.context import LoadContext, LoadResult, OnCommit
-from airflow_kafka_offsets.loading.letters_topic import send_letters
+from airflow_kafka_offsets.loading.dead_letter_topic import send_dead_letters
 from airflow_kafka_offsets.loading.load import prefer_fenced_error
 from airflow_kafka_offsets.loading.parameters import PIPELINE_RULES
 from airflow_kafka_offsets.loading.pipeline import Pipeline
@@ -148,9 +148,9 @@ def replay(
             who=who,
         )
         batches = record_replay(context.ledger, request, cluster_id=context.cluster_id)
-        pay_owed(context.ledger, pipeline.sink, pipeline.group_id)
+        run_pending_cleanups(context.ledger, pipeline.sink, pipeline.group_id)
         if replace:
-            finish_publishing_letters(context.ledger, pipeline.sink, pipeline.group_id)
+            finish_publishing_dead_letters(context.ledger, pipeline.sink, pipeline.group_id)
         clean_up(context.ledger, pipeline)
         result = LoadResult()
         for batch in batches or _plan(context, bounds, request, max_records, on_data_loss):
@@ -158,7 +158,7 @@ def replay(
                 result += _stage_and_commit(context, batch, on_data_loss)
             else:
                 result += _result_of_earlier_try(batch, context.recipe.fingerprint)
-            send_letters(context)
+            send_dead_letters(context)
         return result
 
 

@@ -29,8 +29,8 @@ from airflow_kafka_offsets.ledger.groups import cluster_of, lock, lock_group, wa
 from airflow_kafka_offsets.ledger.install import create_missing, installed_version
 from airflow_kafka_offsets.ledger.moved_positions import move_positions
 from airflow_kafka_offsets.ledger.positions import stored_positions
-from airflow_kafka_offsets.ledger.publications import pay_owed
-from airflow_kafka_offsets.ledger.published_letters import finish_publishing_letters
+from airflow_kafka_offsets.ledger.publications import run_pending_cleanups
+from airflow_kafka_offsets.ledger.published_dead_letters import finish_publishing_dead_letters
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.rewinding.history import count_removed, executed_preview
 from airflow_kafka_offsets.rewinding.preview import RewindPreview
@@ -106,7 +106,7 @@ def execute_rewind(
         create_missing(ledger)
     if replace is not None:
         # Rows of dead letters whose replay was interrupted are in the history first.
-        finish_publishing_letters(ledger, replace, group_id)
+        finish_publishing_dead_letters(ledger, replace, group_id)
     run = run or TaskRun.of_this_process()
 
     def execute(conn: Connection) -> int:
@@ -158,7 +158,7 @@ def execute_rewind(
             "the group: the rewind is there as a whole, or not at all."
         ) from unknown
     if replace is not None:
-        pay_owed(ledger, replace, group_id)
+        run_pending_cleanups(ledger, replace, group_id)
     moved = len(preview.changed)
     log.info(
         "Moved %s of group %r (%s), number %d in the history",

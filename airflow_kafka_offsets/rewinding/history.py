@@ -30,7 +30,7 @@ from airflow_kafka_offsets.rewinding.preview import RewindPreview
 
 TopicIds = Mapping[TopicPartition, str | None]
 
-_MOVING_KINDS = ("load", "start", *REWIND_KINDS)
+_MOVING_KINDS = ("load", "initialize", *REWIND_KINDS)
 
 
 def state_before(ledger: Ledger, group_id: str, batch_id: int) -> dict[TopicPartition, Position]:
@@ -94,7 +94,7 @@ def state_before_last_rewind(ledger: Ledger, group_id: str, scope: Scope) -> dic
     rows = [row for row in rows if in_scope(scope, TopicPartition(row.topic, row.partition))]
     moves = {move.topic_partition: move for move in map(as_range, rows)}
     rewind = f"Rewind {batch.batch_id} of group {group_id!r} ({batch.scenario})"
-    if any(row.replaced_from is not None for row in rows):
+    if any(row.replaced_start_offset is not None for row in rows):
         raise RewindConflictError(
             f"{rewind} removed the rows that are to be loaded again: moving the positions back would leave them out "
             "for good. Run the load, which brings them back."
@@ -188,7 +188,7 @@ def _loaded_ends(conn: Connection, tables: Tables, group_id: str, topic_ids: Top
     batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
     loads = batches.kind.in_(("load", "replay"))
     query = _loading_ranges(conn, tables, group_id, topic_ids)
-    removals = query.where(batches.kind != "replay", ranges.replaced_from.is_not(None))
+    removals = query.where(batches.kind != "replay", ranges.replaced_start_offset.is_not(None))
     last_removal = conn.scalar(removals.with_only_columns(sa.func.max(batches.batch_id)))
     # Of the batches after the last removal, most of a long history, only the furthest offsets matter.
     later = batches.batch_id > (last_removal or 0)
@@ -221,8 +221,8 @@ def _remaining(
         if is_load(row) and row.start_offset < row.end_offset:
             known.append((row.start_offset, row.end_offset))
         # A replay has loaded again what it removed.
-        elif row.kind != "replay" and row.replaced_from is not None:
-            spans[tp] = subtract(known, [(row.replaced_from, row.replaced_to)])
+        elif row.kind != "replay" and row.replaced_start_offset is not None:
+            spans[tp] = subtract(known, [(row.replaced_start_offset, row.replaced_end_offset)])
     return spans
 
 

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError
 from airflow_kafka_offsets.database.errors import is_outage, rolled_back_by, sqlstate
 from airflow_kafka_offsets.database.messages import refusal
 from airflow_kafka_offsets.database.reflection import forget_reflected
-from airflow_kafka_offsets.exceptions import CallableError, KafkaOffsetsError, RecordError
+from airflow_kafka_offsets.exceptions import FunctionError, KafkaOffsetsError, RecordError
 from airflow_kafka_offsets.transforms.user_errors import described
 
 _ENDS = re.compile(
@@ -43,12 +43,12 @@ def call(conn: Connection, what: str, function: Callable[..., Any], *arguments: 
     :param what: which function, for messages
     :param arguments: beside the connection
     :raises RecordsRefusedError: it raised RecordError, or a group of these
-    :raises CallableError: it raised anything else, or ended the transaction
+    :raises FunctionError: it raised anything else, or ended the transaction
     :raises DBAPIError: an outage, or a conflict with another writer: repeating the transaction may help
     """
     # The end of a transaction is the end of its savepoints, in every database: this one shows it.
     savepoint = conn.begin_nested()
-    attempts: list[CallableError] = []
+    attempts: list[FunctionError] = []
     try:
         with _refused_ends(conn, what, attempts):
             result = function(conn, *arguments)
@@ -69,13 +69,13 @@ def call(conn: Connection, what: str, function: Callable[..., Any], *arguments: 
     if attempts:
         raise attempts[0]
     if conn.get_nested_transaction() is not savepoint:
-        raise CallableError(f"{what} left a savepoint open, or closed one that is not its own. Nothing was written")
+        raise FunctionError(f"{what} left a savepoint open, or closed one that is not its own. Nothing was written")
     _leave(what, savepoint, savepoint.commit)
     return result
 
 
 @contextmanager
-def _refused_ends(conn: Connection, what: str, attempts: list[CallableError]) -> Iterator[None]:
+def _refused_ends(conn: Connection, what: str, attempts: list[FunctionError]) -> Iterator[None]:
     """Refuse to end the transaction within the block.
 
     :param attempts: gets an error for each attempt, should the block catch it
@@ -83,7 +83,7 @@ def _refused_ends(conn: Connection, what: str, attempts: list[CallableError]) ->
 
     def refuse(words: str) -> None:
         attempts.append(
-            CallableError(
+            FunctionError(
                 f"{what} called {words} on the connection that it was given: the transaction moves the positions, too, "
                 "and is committed afterwards. Nothing was written; leave commit(), rollback() and close() out, and "
                 "use conn.begin_nested() for what may fail"
@@ -127,13 +127,13 @@ def _refused_records(error: Exception) -> list[RecordError]:
 def _leave(what: str, savepoint: NestedTransaction, leave: Callable[[], None]) -> None:
     """Release a savepoint, or return to it.
 
-    :raises CallableError: there is none: the transaction is another one, or a statement of it had failed
+    :raises FunctionError: there is none: the transaction is another one, or a statement of it had failed
     """
     try:
         leave()
     except DBAPIError as error:
         if sqlstate(error) == _FAILED_TRANSACTION:
-            raise CallableError(
+            raise FunctionError(
                 f"{what} went on after the database had refused a statement, which nothing in the transaction can "
                 "follow. Nothing was written; put what may fail into a block of conn.begin_nested()"
             ) from None
@@ -144,8 +144,8 @@ def _leave(what: str, savepoint: NestedTransaction, leave: Callable[[], None]) -
         raise _ended(what, str(error)) from None
 
 
-def _ended(what: str, reason: str) -> CallableError:
-    return CallableError(
+def _ended(what: str, reason: str) -> FunctionError:
+    return FunctionError(
         f"{what} ended the transaction that it was given, behind the connection's back ({reason}). No position moved, "
         "and a retry calls the function again. What it had written by then may be committed: look for it, and delete "
         "it. Leave out what commits, such as commit() of the driver's connection, and DDL where the database commits "
@@ -159,11 +159,11 @@ def _error(conn: Connection, what: str, error: Exception) -> Exception:
     """
     raised = _database_error(conn, error)
     if raised is None:
-        return CallableError(described(what, error))
+        return FunctionError(described(what, error))
     if _may_pass(raised):
         return raised
     # Messages of the database quote values.
-    return CallableError(described(what, error, refusal(raised)))
+    return FunctionError(described(what, error, refusal(raised)))
 
 
 def _may_pass(error: DBAPIError) -> bool:

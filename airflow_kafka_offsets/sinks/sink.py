@@ -194,7 +194,7 @@ class FileSink(Sink, Protocol):
     removed.
     """
 
-    def remove_left_files(self, engine: Engine, batch_id: int, before: datetime) -> int:
+    def remove_leftovers(self, engine: Engine, batch_id: int, before: datetime) -> int:
         """Remove what attempts to stage a batch left: files that are theirs by their names, and that no snapshot names.
 
         :param batch_id: of a batch that is closed

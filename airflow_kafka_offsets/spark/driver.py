@@ -15,13 +15,13 @@ from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import StagingError, TransformError
 from airflow_kafka_offsets.formats.read_schemas import with_texts
 from airflow_kafka_offsets.formats.spark_ddl import spark_ddl
+from airflow_kafka_offsets.spark.dedicated_workers import ArrowFunction, map_in_own_workers
 from airflow_kafka_offsets.spark.display import Display
 from airflow_kafka_offsets.spark.hidden_pandas import without_pandas
 from airflow_kafka_offsets.spark.job import StageJob
-from airflow_kafka_offsets.spark.own_workers import ArrowFunction, map_in_own_workers
+from airflow_kafka_offsets.spark.row_by_row import advice
 from airflow_kafka_offsets.spark.session_kind import is_connect
 from airflow_kafka_offsets.spark.slice_notes import Progress, SliceNotes
-from airflow_kafka_offsets.spark.slow_way import advice
 from airflow_kafka_offsets.spark.split_config import split_config
 from airflow_kafka_offsets.spark.tasks import RESULT_DDL, read_arrow, stage_slices, write_arrow
 from airflow_kafka_offsets.staging.directory import StagingDirectory

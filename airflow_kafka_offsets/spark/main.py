@@ -6,7 +6,7 @@ Without any of these the same rows would be staged, later. They matter for small
 
 * Without a transform of DataFrames no SQL session is started: an RDD needs no query plan, and its Python workers do not
   use pandas.
-* With one, what reads and writes runs in Python workers that do not use pandas either (`own_workers`).
+* With one, what reads and writes runs in Python workers that do not use pandas either (`dedicated_workers`).
 * pandas takes most of a second to import. PySpark imports it before its first call into the JVM, and pyarrow when it
   creates its first value, only to know the types of pandas. They go on without it if it seems not to be installed.
 * The JVM compiles with its quick compiler only, and finds its classes in an archive (`class_archive`).

@@ -67,7 +67,7 @@ def batch_records(snapshot: Snapshot) -> Iterator[BatchRecord]:
             has_transform,
             batches.row_count,
             takes_span,
-            batches.publishing_at.is_not(None).label("is_publishing"),
+            batches.publish_started_at.is_not(None).label("is_publishing"),
             batches.outputs,
         ),
         "ranges": of_group.add_columns(*ranges.c).join(ranges, ranges.c.batch_id == batches.batch_id),
@@ -114,8 +114,8 @@ def _wholly_replaced(tables: Tables, of_group: sa.Select[Any]) -> sa.Select[Any]
         again.c.topic == ranges.c.topic,
         again.c.partition == ranges.c.partition,
         again.c.batch_id > ranges.c.batch_id,
-        again.c.replaced_from <= ranges.c.start_offset,
-        again.c.replaced_to >= ranges.c.end_offset,
+        again.c.replaced_start_offset <= ranges.c.start_offset,
+        again.c.replaced_end_offset >= ranges.c.end_offset,
         same_topic(again, ranges),
     )
     return (
@@ -126,7 +126,7 @@ def _wholly_replaced(tables: Tables, of_group: sa.Select[Any]) -> sa.Select[Any]
         .join(later, later.c.batch_id == again.c.batch_id)
         .where(
             # Implied by the conditions above; few ranges replace anything, and the others are left out at once.
-            again.c.replaced_from.is_not(None),
+            again.c.replaced_start_offset.is_not(None),
             later.c.consumer_group == batches.consumer_group,
             later.c.state == "committed",
             # One that takes a span of time replaces only some of the records.
@@ -159,5 +159,5 @@ def _partition(row: Any) -> TopicPartition:
 
 
 def _loaded_range(row: Any, is_replaced: bool) -> LoadedRange:
-    replaced = (row.replaced_from, row.replaced_to) if row.replaced_from is not None else None
+    replaced = (row.replaced_start_offset, row.replaced_end_offset) if row.replaced_start_offset is not None else None
     return LoadedRange(as_range(row), row.records, row.dead_letters or 0, replaced, is_replaced)

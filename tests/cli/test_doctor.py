@@ -88,7 +88,7 @@ def test_a_batch_between_two_commits_is_a_warning(cli: CommandLine, engine: Engi
         "state": "staged",
         "attempt": 1,
     }
-    values |= {"target_table": "iceberg://lake/orders", "planned_at": since, "publishing_at": since}
+    values |= {"target_table": "iceberg://lake/orders", "planned_at": since, "publish_started_at": since}
     with engine.begin() as conn:
         conn.execute(ledger.tables.offset_batches.insert(), values)
 

@@ -23,7 +23,7 @@ import pytest
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagingError
 from airflow_kafka_offsets.hooks import spark_application
 from airflow_kafka_offsets.hooks.spark import SparkSubmitLauncher
-from airflow_kafka_offsets.hooks.spark_log import FoldedLog
+from airflow_kafka_offsets.hooks.spark_log import CollapsedLog
 from airflow_kafka_offsets.loading.stage import launch
 from airflow_kafka_offsets.spark import package
 from airflow_kafka_offsets.staging.directory import StagingDirectory
@@ -279,7 +279,7 @@ def test_lines_of_the_task_are_in_no_group_of_sparks(
 
 
 def test_a_line_ends_a_group_that_is_open(caplog: pytest.LogCaptureFixture) -> None:
-    folded = FoldedLog(logging.getLogger("airflow_kafka_offsets.hooks.spark"))
+    folded = CollapsedLog(logging.getLogger("airflow_kafka_offsets.hooks.spark"))
     log = logging.getLogger("airflow_kafka_offsets.loading.commit")
     with caplog.at_level(logging.INFO), ThreadPoolExecutor(1) as threads, folded.apart():
         folded.fold()

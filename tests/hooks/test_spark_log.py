@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_kafka_offsets.hooks.spark import _Hook
-from airflow_kafka_offsets.hooks.spark_log import FoldedLog
+from airflow_kafka_offsets.hooks.spark_log import CollapsedLog
 from airflow_kafka_offsets.spark.display import Lines
 
 PRINTED = """\
@@ -108,7 +108,7 @@ class Drawn(Lines):
 
 def test_a_bar_takes_the_place_of_progress_in_lines(caplog: pytest.LogCaptureFixture) -> None:
     bar = Drawn()
-    folded = FoldedLog(logging.getLogger(__name__), lambda: bar)
+    folded = CollapsedLog(logging.getLogger(__name__), lambda: bar)
     with caplog.at_level(logging.INFO):
         folded.begin_job()
         assert list(folded.others(line for line in PRINTED.splitlines() if line.startswith("[kafka"))) == []

@@ -78,7 +78,7 @@ class TestRecordPlan:
         assert open_batch(db.ledger, GROUP) is None
         assert captured_targets(held) is None
         assert [(row["kind"], row["state"]) for row in db.rows("SELECT * FROM offset_batches")] == [
-            ("start", "committed")
+            ("initialize", "committed")
         ]
 
     def test_a_new_topic_at_its_end_and_a_load_are_recorded_together(self, db: Database) -> None:

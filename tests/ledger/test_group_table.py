@@ -112,7 +112,7 @@ class TestGroupTable:
 
     def test_a_start_says_it_until_the_first_load(self, db: Warehouse) -> None:
         db.start("old")
-        assert db.known() == (1, "start", "old")
+        assert db.known() == (1, "initialize", "old")
         db.keep_to("new")  # nothing was loaded into the first
         db.load("new", 10, 20)
 
@@ -127,7 +127,7 @@ class TestGroupTable:
         assert db.loads_into("old")
 
         abandon(db.claim(), batch, "of no use")
-        assert db.known() == (2, "start", "old"), "where it began is kept"
+        assert db.known() == (2, "initialize", "old"), "where it began is kept"
         db.keep_to("new")
 
 

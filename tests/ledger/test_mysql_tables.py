@@ -48,15 +48,15 @@ def test_a_group_has_one_open_load(ledger: Ledger) -> None:
 def test_a_group_has_one_load_that_is_planned_ahead(ledger: Ledger) -> None:
     planned(ledger, "a")
     for group in ("a", "A", "b"):
-        planned(ledger, group, "ahead")
+        planned(ledger, group, "prefetched")
 
-    with pytest.raises(IntegrityError, match="offset_batches_one_ahead"):
-        planned(ledger, "a", "ahead")
+    with pytest.raises(IntegrityError, match="offset_batches_one_prefetched"):
+        planned(ledger, "a", "prefetched")
 
 
 def test_tables_of_version_8_get_the_key_of_loads_that_are_planned_ahead(ledger: Ledger) -> None:
     described = select(ledger.engine, "SHOW CREATE TABLE offset_batches")
-    do(ledger.engine, "ALTER TABLE offset_batches DROP KEY offset_batches_one_ahead, DROP COLUMN ahead_load")
+    do(ledger.engine, "ALTER TABLE offset_batches DROP KEY offset_batches_one_prefetched, DROP COLUMN prefetched_load")
     do(ledger.engine, "UPDATE offsets_schema_version SET version = 8")
 
     assert initialize(ledger)

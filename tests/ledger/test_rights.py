@@ -15,6 +15,9 @@ from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.database.errors import translated_errors
 from airflow_kafka_offsets.database.transactions import transact
+from airflow_kafka_offsets.dead_letters.drop import drop_dead_letters
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import KafkaOffsetsError
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.schema_registry import SchemaRegistry
@@ -23,9 +26,6 @@ from airflow_kafka_offsets.ledger.install import initialize
 from airflow_kafka_offsets.ledger.installation import installation_id
 from airflow_kafka_offsets.ledger.rights import grants, of_loads, of_moves
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.letters.drop import drop_letters
-from airflow_kafka_offsets.letters.replay import replay_letters
-from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.rewinding.execution import execute_rewind
 from airflow_kafka_offsets.rewinding.previewing import preview_rewind
 from airflow_kafka_offsets.rewinding.scenarios import Scenario
@@ -146,7 +146,7 @@ def load_and_move(loader: Loader) -> None:
     options: dict[str, Any] = {"tables": TABLES, "group_id": group, "on_bad_record": "dead_letter"}
     Replayer(loader)(topic, {topic: {0: (9, 11)}}, sink=TARGET, replace=True, **options)
     pipeline = loader.pipeline([topic], **options)
-    replay_letters(Letters(group), pipeline, engine=loader.engine, launcher=loader.launcher)
+    replay_dead_letters(DeadLetterFilter(group), pipeline, engine=loader.engine, launcher=loader.launcher)
     for name, scenario, new in (
         (group, Scenario.of("to-offset", 5), False),
         (f"{group}_new", Scenario.of("to-latest"), True),
@@ -161,7 +161,7 @@ def load_and_move(loader: Loader) -> None:
             new_group=new,
         )
         execute_rewind(preview, engine=loader.engine, tables=TABLES, replace=None if new else TARGET)
-    drop_letters(Letters(group), engine=loader.engine, tables=TABLES)
+    drop_dead_letters(DeadLetterFilter(group), engine=loader.engine, tables=TABLES)
     # A rewind does so after its connection broke: a row that waits for nobody is deleted again.
     with translated_errors("Nothing waits"):
         transact(loader.engine, lambda conn: wait_for_group(conn, TABLES, f"{group}_other", "cluster"))

@@ -115,8 +115,8 @@ class TestDdl:
             "WHERE kind = 'load' AND state IN ('planned', 'staged');"
         ) in ddl
         assert (
-            "CREATE UNIQUE INDEX IF NOT EXISTS offset_batches_one_ahead ON offset_batches (consumer_group) "
-            "WHERE kind = 'load' AND state IN ('ahead');"
+            "CREATE UNIQUE INDEX IF NOT EXISTS offset_batches_one_prefetched ON offset_batches (consumer_group) "
+            "WHERE kind = 'load' AND state IN ('prefetched');"
         ) in ddl
 
     @pytest.mark.parametrize("name", ["postgresql", "sqlite"])
@@ -128,7 +128,7 @@ class TestDdl:
         ) in ddl
         assert (
             "CREATE INDEX IF NOT EXISTS my_offset_batches_unsent ON my_offset_batches (consumer_group) "
-            "WHERE letters_topic IS NOT NULL AND letters_sent_at IS NULL;"
+            "WHERE dead_letter_topic IS NOT NULL AND dead_letters_sent_at IS NULL;"
         ) in ddl
 
     def test_no_index_forbids_a_second_batch_where_the_database_knows_no_partial_one(self) -> None:
@@ -141,8 +141,8 @@ class TestDdl:
             "STORED, UNIQUE KEY offset_batches_one_open (open_load)"
         ) in ddl
         assert (
-            "GENERATED ALWAYS AS (CASE WHEN kind = 'load' AND state IN ('ahead') THEN consumer_group END) STORED, "
-            "UNIQUE KEY offset_batches_one_ahead (ahead_load)"
+            "GENERATED ALWAYS AS (CASE WHEN kind = 'load' AND state IN ('prefetched') THEN consumer_group END) STORED, "
+            "UNIQUE KEY offset_batches_one_prefetched (prefetched_load)"
         ) in ddl
 
     @pytest.mark.parametrize("odd", ODD)

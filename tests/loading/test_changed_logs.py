@@ -154,7 +154,7 @@ class TestLostRecords:
         assert rows(inline_loader.engine, "SELECT start_offset, end_offset FROM offset_gaps") == [(0, 8)]
         assert rows(inline_loader.engine, "SELECT kind, state FROM offset_batches ORDER BY batch_id") == [
             ("load", "abandoned"),
-            ("start", "committed"),
+            ("initialize", "committed"),
             ("load", "committed"),
         ]
         verify("loader", sink=SqlTable("target"), engine=inline_loader.engine, kafka_config=inline_loader.config)

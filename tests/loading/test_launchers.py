@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from airflow_kafka_offsets import Json
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import StagingError
-from airflow_kafka_offsets.letters.replay import replay_letters
-from airflow_kafka_offsets.letters.selection import Letters
 from tests.support.clients import Kafka, produce
 from tests.support.inline import Fails, InlineLauncher
 from tests.support.loads import Loader, TopicFactory, names
@@ -73,7 +73,7 @@ def test_by_a_replay_of_dead_letters(inline_loader: Loader, orders: str, transfo
     launcher = Fails()
     try:
         pipeline = inline_loader.pipeline([orders], transform=transform, **dead)
-        replay_letters(Letters("loader"), pipeline, engine=inline_loader.engine, launcher=launcher)
+        replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=inline_loader.engine, launcher=launcher)
     except StagingError:
         assert transform is not None
     assert launcher.closed == 1

@@ -27,7 +27,7 @@ class FileArchive(Archive):
 
     answers: bool = True
 
-    def remove_left_files(self, engine: Engine, batch_id: int, before: datetime) -> int:
+    def remove_leftovers(self, engine: Engine, batch_id: int, before: datetime) -> int:
         ASKED.append(batch_id)
         if not self.answers:
             raise OSError("no route to host")
@@ -56,7 +56,7 @@ def load(loader: Loader, name: str, **options: Any) -> None:
 
 
 def unchecked(loader: Loader) -> list[tuple[Any, ...]]:
-    return rows(loader.engine, "SELECT batch_id FROM offset_batches WHERE files_since IS NOT NULL ORDER BY 1")
+    return rows(loader.engine, "SELECT batch_id FROM offset_batches WHERE has_files_since IS NOT NULL ORDER BY 1")
 
 
 def test_each_closed_batch_is_looked_after_once(loader: Loader, topic: TopicFactory) -> None:
@@ -80,7 +80,7 @@ def test_a_batch_that_is_planned_ahead_keeps_its_files(loader: Loader, topic: To
     name = topic()
     load(loader, name)
     with loader.engine.begin() as conn:
-        conn.execute(sa.text("UPDATE offset_batches SET state = 'ahead', committed_at = NULL"))
+        conn.execute(sa.text("UPDATE offset_batches SET state = 'prefetched', committed_at = NULL"))
     load(loader, name)
     assert (ASKED, unchecked(loader)) == ([], [(1,), (2,)])
 

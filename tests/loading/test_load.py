@@ -121,7 +121,7 @@ def test_latest_begins_at_the_end_and_loses_nothing_after_it(  # P20
 
     assert rows(loader.engine, "SELECT min(id), count(*) FROM target") == [(10, 3)]
     assert rows(loader.engine, "SELECT kind, state FROM offset_batches ORDER BY batch_id") == [
-        ("start", "committed"),
+        ("initialize", "committed"),
         ("load", "committed"),
     ]
 

@@ -43,7 +43,7 @@ def group(inline_loader: Loader, kafka: Kafka, topic: TopicFactory, tmp_path: Pa
 
 def lose(group: LakeGroup, before: int) -> None:
     """Lose the staged files of what may be published, and the records before an offset."""
-    ((uri,),) = rows(group.loader.engine, "SELECT staging_uri FROM offset_batches WHERE publishing_at IS NOT NULL")
+    ((uri,),) = rows(group.loader.engine, "SELECT staging_uri FROM offset_batches WHERE publish_started_at IS NOT NULL")
     (Path(uri) / MANIFEST).unlink()
     delete_records(group.loader.kafka.bootstrap_servers, group.topic, before)
 

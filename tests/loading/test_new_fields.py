@@ -13,6 +13,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import (
     ConfigurationError,
     DatabaseUnavailableError,
@@ -22,17 +24,15 @@ from airflow_kafka_offsets.exceptions import (
 )
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.letters.replay import replay_letters
-from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.replaying.replay import replay
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
-from tests.support.ahead import planned_ahead
 from tests.support.avro import encode, wire
 from tests.support.clients import Kafka, producer
 from tests.support.database_faults import Meddled
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, assert_exactly_once, positions, rows
 from tests.support.memory_log import MemoryLog
+from tests.support.prefetch import planned_ahead
 from tests.support.registry import FakeRegistry, fake_registry
 
 AVRO = Avro(registry_conn_id="registry")
@@ -303,7 +303,7 @@ def test_a_database_that_is_away_when_the_target_decides_the_columns_is_an_outag
         away(orders.topic, value_format=of_target)
     pipeline = loader.pipeline([orders.topic], value_format=of_target)
     with pytest.raises(DatabaseUnavailableError, match="were not replayed to the end"):
-        replay_letters(Letters("loader"), pipeline, engine=away.engine, connections=loader.connections)
+        replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=away.engine, connections=loader.connections)
     with pytest.raises(DatabaseUnavailableError, match="was not finished"):
         replay(
             pipeline,

@@ -10,13 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_kafka_offsets import Sql, replay
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import OlderLedgerError, VerificationError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.ledger.installation import installation_id
 from airflow_kafka_offsets.ledger.overview import between_commits, groups
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
-from airflow_kafka_offsets.letters.replay import replay_letters
-from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.loading.context import LoadResult
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.verification.facts import Coverage
@@ -84,7 +84,9 @@ class Group:
 
     def proved(self) -> tuple[int, int]:
         coverage = self.verified()
-        assert rows(self.loader.engine, "SELECT count(*) FROM offset_batches WHERE publishing_at IS NOT NULL") == [(0,)]
+        assert rows(self.loader.engine, "SELECT count(*) FROM offset_batches WHERE publish_started_at IS NOT NULL") == [
+            (0,)
+        ]
         return coverage.rows, coverage.dead_letters
 
     def position(self) -> int | None:
@@ -229,8 +231,8 @@ def test_a_dead_letter_whose_replay_dies_between_the_commits_is_one_row(group: G
 
     def replayed(dies: str | None) -> list[int]:
         pipeline = group.loader.pipeline([group.orders], sink=replace(group.sink, dies=dies))
-        letters = replay_letters(
-            Letters("loader"),
+        letters = replay_dead_letters(
+            DeadLetterFilter("loader"),
             pipeline,
             engine=group.loader.engine,
             corrected={record(group): b'{"id": 2, "name": "corrected"}'},

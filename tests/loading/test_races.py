@@ -24,11 +24,11 @@ from airflow_kafka_offsets.spark.tasks import stage_slices
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import StagedFile
 from airflow_kafka_offsets.verification.verify import verify
-from tests.support.ahead import planned_ahead
 from tests.support.clients import produce
-from tests.support.dying_load import AHEAD_POINTS, POINTS, DyingLoad, Load, Worker
+from tests.support.dying_load import POINTS, PREFETCH_POINTS, DyingLoad, Load, Worker
 from tests.support.inline import InlineLauncher
 from tests.support.loads import Loader, TopicFactory, assert_exactly_once, names, positions, rows
+from tests.support.prefetch import planned_ahead
 from tests.support.targets import KINDS, Target
 
 pytestmark = pytest.mark.server
@@ -120,7 +120,7 @@ def options(chance: random.Random, staging: Path, group: str) -> dict[str, Any]:
 
 def pauses(chance: random.Random) -> dict[str, float]:
     """Points at which a process is slow, and for how many seconds."""
-    return {chance.choice(sorted(POINTS | AHEAD_POINTS)): chance.random() * 0.1 for _ in range(chance.randrange(3))}
+    return {chance.choice(sorted(POINTS | PREFETCH_POINTS)): chance.random() * 0.1 for _ in range(chance.randrange(3))}
 
 
 AWAKE = [point for point in POINTS if point not in ("before planning", "after COMMIT, its answer lost")]
@@ -232,7 +232,7 @@ def test_of_two_attempts_of_a_spark_task_one_counts(inline_loader: Loader, topic
     proved(loader)
 
 
-@pytest.mark.parametrize("state", ["planned", "ahead"])
+@pytest.mark.parametrize("state", ["planned", "prefetched"])
 def test_the_database_takes_one_open_batch_a_group_and_one_ahead(
     inline_loader: Loader, topic: TopicFactory, state: str
 ) -> None:

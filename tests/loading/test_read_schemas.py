@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, read_dead_letters, summary
 from airflow_kafka_offsets.exceptions import RecordError, RegistryUnavailableError
 from airflow_kafka_offsets.formats import schema_registry
 from airflow_kafka_offsets.formats.avro_format import Avro
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.overview import batch_parts
 from airflow_kafka_offsets.ledger.tables import Tables
-from airflow_kafka_offsets.letters.replay import Replayed, replay_letters
-from airflow_kafka_offsets.letters.selection import Letters, read_letters, summary
 from airflow_kafka_offsets.replaying.replay import replay
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.sinks.sql.target import SqlTarget
@@ -171,7 +171,9 @@ def test_a_replay_reads_ids_that_the_registry_does_not_know_any_more(
 
 def letters_again(loader: Loader, orders: str, **options: Any) -> list[Replayed]:
     pipeline = loader.pipeline([orders], **options)
-    return replay_letters(Letters("loader"), pipeline, engine=loader.engine, connections=loader.connections)
+    return replay_dead_letters(
+        DeadLetterFilter("loader"), pipeline, engine=loader.engine, connections=loader.connections
+    )
 
 
 def test_dead_letters_are_replayed_with_ids_that_the_registry_does_not_know_any_more(
@@ -218,9 +220,14 @@ class TestDeadLetters:
         loader(orders, value_format=AVRO, **LEFT_OUT)
 
         with loader.engine.connect() as conn:
-            found = {letter.offset: letter.schema_id for letter in read_letters(conn, Tables(), Letters("loader"))}
-            chosen = [letter.offset for letter in read_letters(conn, Tables(), Letters("loader", schema_id=77))]
-            counts = [(row["schema_id"], row["records"]) for row in summary(conn, Tables(), Letters("loader"))]
+            found = {
+                letter.offset: letter.schema_id
+                for letter in read_dead_letters(conn, Tables(), DeadLetterFilter("loader"))
+            }
+            chosen = [
+                letter.offset for letter in read_dead_letters(conn, Tables(), DeadLetterFilter("loader", schema_id=77))
+            ]
+            counts = [(row["schema_id"], row["records"]) for row in summary(conn, Tables(), DeadLetterFilter("loader"))]
             classes = set(conn.scalars(sa.text("SELECT error_class FROM dead_letters")))
 
         assert found == {0: 77, 1: 1, 2: None, 3: None}

@@ -171,7 +171,7 @@ class TestFirstRun:
         assert positions(inline_loader.engine) == {(name, 2): 0} | {(name, p): offset for p, offset in begun.items()}
         assert rows(
             inline_loader.engine, "SELECT kind, target_table, reason FROM offset_batches ORDER BY batch_id DESC LIMIT 1"
-        ) == [("start", "target", f"where batch {batch} began")]
+        ) == [("initialize", "target", f"where batch {batch} began")]
         inline_loader(name, start=start)
 
         assert ids(inline_loader) == [*range(begun[0], 5), *range(10 + begun[1], 15)]

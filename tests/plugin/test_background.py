@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from airflow_kafka_offsets.plugin import background
-from airflow_kafka_offsets.plugin.background import Limited, Refreshed, TooSlowError
+from airflow_kafka_offsets.plugin.background import BackgroundCache, BoundedExecutor, TooSlowError
 
 
 def test_one_thread_reads_whoever_looks() -> None:
@@ -20,7 +20,7 @@ def test_one_thread_reads_whoever_looks() -> None:
         end.wait()
         return 7
 
-    value = Refreshed(read, 60.0)
+    value = BackgroundCache(read, 60.0)
     for _ in range(5):
         look = value.look(time.monotonic())
         assert look.value is None
@@ -40,7 +40,7 @@ def test_an_error_leaves_the_last_value() -> None:
             raise answer
         return answer
 
-    value = Refreshed(read, 0.0)
+    value = BackgroundCache(read, 0.0)
     assert value.look(time.monotonic() + 30).error is None
     look = value.look(time.monotonic() + 30)
 
@@ -51,7 +51,7 @@ def test_an_error_leaves_the_last_value() -> None:
 def test_a_reading_that_is_late_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "PATIENCE_SECONDS", 0.0)
     end = threading.Event()
-    value = Refreshed(end.wait, 60.0)
+    value = BackgroundCache(end.wait, 60.0)
 
     assert value.look(time.monotonic() + 3_600).value is None
 
@@ -59,7 +59,7 @@ def test_a_reading_that_is_late_is_not_waited_for_again(monkeypatch: pytest.Monk
 
 
 def test_work_that_is_too_slow_is_left_alone() -> None:
-    end, limited = threading.Event(), Limited(1)
+    end, limited = threading.Event(), BoundedExecutor(1)
 
     with pytest.raises(TooSlowError):
         limited.run(end.wait, 0.01)
@@ -72,7 +72,7 @@ def test_work_that_is_too_slow_is_left_alone() -> None:
 
 def test_an_error_of_the_work_is_raised() -> None:
     with pytest.raises(TimeoutError, match="of the work"):
-        Limited(1).run(_fail, 30.0)
+        BoundedExecutor(1).run(_fail, 30.0)
 
 
 def _fail() -> None:

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets.plugin.group_targets import GroupTarget
-from airflow_kafka_offsets.plugin.rewind_work import Wish
+from airflow_kafka_offsets.plugin.rewind_work import RewindForm
 from airflow_kafka_offsets.plugin.shell_commands import replace_command, verify_command
 from airflow_kafka_offsets.plugin.sources import Registered, Source
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
@@ -126,19 +126,19 @@ def test_a_rewind_forward_removes_nothing_and_needs_no_command(web: Web, lake: N
 @pytest.mark.parametrize(
     "wish",
     [
-        Wish("to-earliest", scope="orders payments:0,1"),
-        Wish("to-offset", "2", isolation_level="read_uncommitted", abandon=True),
-        Wish("shift-by", "-2"),
-        Wish("to-datetime", "2026-01-01T00:00:00Z"),
-        Wish("by-duration", "P1D"),
-        Wish("to-batch", "7"),
-        Wish("to-group", "it's; rm -rf $HOME"),
-        Wish("import", "orders app"),
-        Wish("undo"),
+        RewindForm("to-earliest", scope="orders payments:0,1"),
+        RewindForm("to-offset", "2", isolation_level="read_uncommitted", abandon=True),
+        RewindForm("shift-by", "-2"),
+        RewindForm("to-datetime", "2026-01-01T00:00:00Z"),
+        RewindForm("by-duration", "P1D"),
+        RewindForm("to-batch", "7"),
+        RewindForm("to-group", "it's; rm -rf $HOME"),
+        RewindForm("import", "orders app"),
+        RewindForm("undo"),
     ],
     ids=lambda wish: wish.scenario,
 )
-def test_the_commands_are_those_of_the_command_line(wish: Wish) -> None:
+def test_the_commands_are_those_of_the_command_line(wish: RewindForm) -> None:
     from airflow.cli.cli_parser import get_parser
 
     target = GroupTarget("delta://x", task=("shop", "load orders"))
@@ -157,7 +157,7 @@ def test_the_commands_are_those_of_the_command_line(wish: Wish) -> None:
 
 
 def test_offsets_of_a_file_are_typed_into_the_command() -> None:
-    wish = Wish("from-file", "orders,0,3\r\norders,1,4")
+    wish = RewindForm("from-file", "orders,0,3\r\norders,1,4")
 
     text = replace_command(Source("w"), "g", GroupTarget("delta://x", task=("d", "t")), wish, "kafka_default", None)
 

@@ -71,7 +71,8 @@ class TestIntoTheGroupsTable:
             "SELECT batch_id, replaced_batch_id, partition, row_count FROM replaced_output ORDER BY 2, 3",
         ) == [(3, 1, 0, 5), (3, 1, 1, 1), (3, 2, 0, 3)]
         assert rows(
-            loader.engine, "SELECT replaced_from, replaced_to FROM offset_ranges WHERE batch_id = 3 ORDER BY partition"
+            loader.engine,
+            "SELECT replaced_start_offset, replaced_end_offset FROM offset_ranges WHERE batch_id = 3 ORDER BY partition",
         ) == [(15, 23), (0, 1)]
         assert (
             positions(loader.engine),

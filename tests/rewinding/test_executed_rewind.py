@@ -74,7 +74,7 @@ class TestExecute:
             3,
             "rewind",
         )
-        assert (one["replaced_from"], one["replaced_to"]) == (None, None)
+        assert (one["replaced_start_offset"], one["replaced_end_offset"]) == (None, None)
 
     @pytest.mark.parametrize("name", ["undo", "import", "to-earliest"])
     def test_the_history_tells_the_kinds_apart(self, loaded: Warehouse, name: str) -> None:

@@ -41,7 +41,10 @@ class TestReplace:
         batch_id = loaded.rewind("to-offset", 3, replace=TARGET)
 
         assert (loaded.output(), loaded.output(T1)) == ([0, 1, 2], [0, 1, 2])
-        assert [(row["replaced_from"], row["replaced_to"]) for row in loaded.ranges(batch_id)] == [(3, 20), (3, 5)]
+        assert [(row["replaced_start_offset"], row["replaced_end_offset"]) for row in loaded.ranges(batch_id)] == [
+            (3, 20),
+            (3, 5),
+        ]
         assert loaded.batch(batch_id)["target_table"] == "output"
         assert count_removed(loaded.ledger, batch_id) == (19, 0)
         loaded.verify()

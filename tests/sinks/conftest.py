@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable as Function
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from airflow_kafka_offsets import Callable
-from tests.support import callables
+from airflow_kafka_offsets import FunctionSink
+from tests.support import functions
 from tests.support.clients import Kafka, produce
 from tests.support.loads import Loader, TopicFactory, names
 
@@ -33,8 +32,8 @@ def inline_loader(inline_loader: Loader) -> Iterator[Loader]:
 
 @pytest.fixture
 def callable_loader(inline_loader: Loader) -> Loader:
-    """Loads into a database with the tables of `callables.insert`."""
-    callables.create(inline_loader.engine)
+    """Loads into a database with the tables of `functions.insert`."""
+    functions.create(inline_loader.engine)
     return inline_loader
 
 
@@ -47,11 +46,11 @@ def four(callable_loader: Loader, topic: TopicFactory) -> str:
 
 
 @pytest.fixture
-def function(monkeypatch: pytest.MonkeyPatch) -> Function[[Function[..., Any]], Callable]:
+def function(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any]], FunctionSink]:
     """Let a function of a test be imported, and return the sink that calls it."""
 
-    def as_sink(function: Function[..., Any]) -> Callable:
-        monkeypatch.setattr(callables, "of_test", function, raising=False)
-        return callables.sink("of_test")
+    def as_sink(function: Callable[..., Any]) -> FunctionSink:
+        monkeypatch.setattr(functions, "of_test", function, raising=False)
+        return functions.sink("of_test")
 
     return as_sink

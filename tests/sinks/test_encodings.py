@@ -12,13 +12,13 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
+from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import RecordError
 from airflow_kafka_offsets.formats import json_decoder
 from airflow_kafka_offsets.formats.json_format import Json
 from airflow_kafka_offsets.ledger.positions import read_positions
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.letters.replay import Replayed, replay_letters
-from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.verification.verify import verify
 from devstack.postgres import PostgresServer
@@ -263,5 +263,5 @@ def test_a_reason_that_the_database_cannot_hold_is_escaped(
     with engine.begin() as conn:
         conn.exec_driver_sql("UPDATE dead_letters SET error = ''")
     pipeline = loader_of(kafka, engine).pipeline([name], value_format=Json("id BIGINT"))
-    assert replay_letters(Letters("loader"), pipeline, engine=engine) == [Replayed(1, 0, 0, 1)]
+    assert replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=engine) == [Replayed(1, 0, 0, 1)]
     assert rows(engine, "SELECT error FROM dead_letters") == [(reason,)]

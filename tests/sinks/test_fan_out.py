@@ -17,7 +17,7 @@ from airflow_kafka_offsets.exceptions import ConfigurationError, DeadLetterError
 from airflow_kafka_offsets.ledger.batch_rows import TaskRun
 from airflow_kafka_offsets.sinks.fan_out import FanOut, targets_in
 from airflow_kafka_offsets.sinks.sink import Output, Sink
-from tests.support import callables
+from tests.support import functions
 from tests.support.archive import ARCHIVE
 from tests.support.clients import Kafka, produce
 from tests.support.dying_load import DyingLoad, Load
@@ -197,9 +197,9 @@ def test_one_of_several_sinks_may_be_no_table(inline_loader: Loader, name: str) 
 
 
 def test_one_of_several_sinks_may_be_a_function(inline_loader: Loader, name: str) -> None:
-    callables.create(inline_loader.engine)
+    functions.create(inline_loader.engine)
     produce(inline_loader.kafka, name, [json.dumps({"id": 6, "name": "bad"}).encode()])
-    sinks = [callables.sink("picky"), ORDERS]
+    sinks = [functions.sink("picky"), ORDERS]
 
     assert inline_loader(name, sink=sinks, on_bad_record="dead_letter").rows == 12
 

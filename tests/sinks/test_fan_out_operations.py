@@ -14,9 +14,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import Avro, Branch, Sql, SqlTable, TimeBounds, replay, verify
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import ConfigurationError, DoubleLoadError, OlderLedgerError, VerificationError
-from airflow_kafka_offsets.letters.replay import replay_letters
-from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.staging.refused import Record
 from tests.support.avro import encode, wire
 from tests.support.clients import produce, producer
@@ -222,7 +222,7 @@ def test_a_sink_that_cannot_be_replaced_keeps_the_others(loader: Loader) -> None
 def test_dead_letters_are_replayed_into_each_sink(loader: Loader) -> None:
     pipeline = loader.pipeline([topic_of(loader)], sink=BOTH)
     corrected = {Record(topic_of(loader), 0, 2): json.dumps({"id": 30, "name": "late"}).encode()}
-    (replayed,) = replay_letters(Letters("loader"), pipeline, engine=loader.engine, corrected=corrected)
+    (replayed,) = replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=loader.engine, corrected=corrected)
 
     assert (replayed.records, replayed.rows) == (1, 2)
     assert written(loader, "orders")[2] == written(loader, "large")[0] == (1, 2)
@@ -234,7 +234,7 @@ def test_a_dead_letter_that_one_sink_refuses_stays(loader: Loader) -> None:
         [topic_of(loader)], sink=[Branch(ORDERS, Sql("SELECT 1 / (id - 30) AS id, name FROM records")), LARGE]
     )
     corrected = {Record(topic_of(loader), 0, 2): json.dumps({"id": 30, "name": "late"}).encode()}
-    (replayed,) = replay_letters(Letters("loader"), pipeline, engine=loader.engine, corrected=corrected)
+    (replayed,) = replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=loader.engine, corrected=corrected)
 
     assert (replayed.records, replayed.rows, replayed.still_bad) == (0, 0, 1)
     assert offsets(loader, "large") == [3, 4, 5, 6, 7]

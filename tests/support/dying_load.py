@@ -64,7 +64,7 @@ _COLUMNS.columns()
 
 # What the steps call, where they call it.
 load_module = import_module("airflow_kafka_offsets.loading.load")
-ahead_module = import_module("airflow_kafka_offsets.loading.ahead")
+prefetch_module = import_module("airflow_kafka_offsets.loading.prefetch")
 stage_module = import_module("airflow_kafka_offsets.loading.stage")
 commit_module = import_module("airflow_kafka_offsets.loading.commit")
 replay_module = import_module("airflow_kafka_offsets.replaying.replay")
@@ -206,16 +206,16 @@ PUBLISHING_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
 }
 """Points of loads into a target that commits elsewhere; `inside the transaction` is between the two commits there."""
 
-AHEAD_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
-    "before a batch is planned ahead": _before(ahead_module, "plan_after"),
-    "after a batch is planned ahead": _after(ahead_module, "plan_after"),
-    "after its staging began": _after(ahead_module, "begin_attempt"),
-    "before Spark stages it": _before(ahead_module, "launch_application"),
-    "after Spark staged it": _after(ahead_module, "launch_application"),
-    "before it is opened": _before(claims, "open_batch_ahead"),
-    "after it is opened": _after(claims, "open_batch_ahead"),
-    "before it is marked as staged": _before(ahead_module, "finish_attempt"),
-    "after it is staged": _after(ahead_module, "finish_attempt"),
+PREFETCH_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
+    "before a batch is planned ahead": _before(prefetch_module, "plan_after"),
+    "after a batch is planned ahead": _after(prefetch_module, "plan_after"),
+    "after its staging began": _after(prefetch_module, "begin_attempt"),
+    "before Spark stages it": _before(prefetch_module, "launch_application"),
+    "after Spark staged it": _after(prefetch_module, "launch_application"),
+    "before it is opened": _before(claims, "open_prefetched_batch"),
+    "after it is opened": _after(claims, "open_prefetched_batch"),
+    "before it is marked as staged": _before(prefetch_module, "finish_attempt"),
+    "after it is staged": _after(prefetch_module, "finish_attempt"),
 }
 """Points of loads with several batches. `Spark` is another thread: the commit of the batch before goes on while it
 stands there.
@@ -238,7 +238,7 @@ REPLAY_POINTS: dict[str, Callable[[Callable[[], None]], None]] = {
 
 def _main(load: Load, points: tuple[str, ...], pipe: Connection) -> None:
     for point in points:
-        (POINTS | PUBLISHING_POINTS | AHEAD_POINTS | REPLAY_POINTS)[point](partial(_stop, pipe, point))
+        (POINTS | PUBLISHING_POINTS | PREFETCH_POINTS | REPLAY_POINTS)[point](partial(_stop, pipe, point))
     try:
         pipe.send(load())
     except Exception as error:  # told to whoever waits at the other end
@@ -280,7 +280,7 @@ def _work(pipe: Connection) -> None:
     slow: dict[str, float] = {}
     # Whoever waits for the other one looks again soon: a race is over in a fraction of a second.
     load._BUSY_POLL_SECONDS = 0.02
-    for point, install in (POINTS | AHEAD_POINTS).items():
+    for point, install in (POINTS | PREFETCH_POINTS).items():
         if point != "during clean-up":
             install(partial(_be_slow, slow, point))
     while True:

@@ -62,7 +62,7 @@ class ElsewhereArchive(Archive):
 
     def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
         # Rows of this batch may be its own, once it began to be published.
-        is_other = sa.or_(batches.c.batch_id != batch_id, batches.c.publishing_at.is_not(None))
+        is_other = sa.or_(batches.c.batch_id != batch_id, batches.c.publish_started_at.is_not(None))
         known = set(conn.scalars(sa.select(batches.c.batch_id).where(is_other)))
         with self.database().connect() as other:
             unknown = [batch for batch, _ in self.read(other) if batch not in known]

@@ -97,7 +97,7 @@ class LakeGroup:
     def proved(self) -> tuple[int, int]:
         """Return the numbers of rows and dead letters, once `verify` proved them."""
         coverage = verify("loader", sink=self.sink, engine=self.loader.engine, kafka_config=self.loader.config)
-        publishing = "SELECT count(*) FROM offset_batches WHERE publishing_at IS NOT NULL"
+        publishing = "SELECT count(*) FROM offset_batches WHERE publish_started_at IS NOT NULL"
         assert rows(self.loader.engine, publishing) == [(0,)]
         return coverage.rows, coverage.dead_letters
 

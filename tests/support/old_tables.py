@@ -128,10 +128,10 @@ def upgraded(engine: Engine) -> dict[str, list[dict[str, Any]]]:
             *authors,
             *spans,
             "added_columns",
-            "letters_topic",
-            "letters_sent_at",
-            "publishing_at",
-            "files_since",
+            "dead_letter_topic",
+            "dead_letters_sent_at",
+            "publish_started_at",
+            "has_files_since",
             "outputs",
         )
     )

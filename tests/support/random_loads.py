@@ -36,12 +36,12 @@ from airflow_kafka_offsets.verification.verify import verify
 from devstack.kafka import KafkaBroker
 from devstack.process import wait_until
 from tests.support import clients
-from tests.support.ahead import planned_ahead
 from tests.support.damage import DAMAGES, KINDS, Damage, staged_files
-from tests.support.dying_load import AHEAD_POINTS, POINTS, PUBLISHING_POINTS, DyingLoad, Load
+from tests.support.dying_load import POINTS, PREFETCH_POINTS, PUBLISHING_POINTS, DyingLoad, Load
 from tests.support.inline import InlineLauncher
 from tests.support.loads import COLUMNS, rows
 from tests.support.pipelines import pipeline_and_options
+from tests.support.prefetch import planned_ahead
 from tests.support.random_topics import NOON, RandomTopic, event
 from tests.support.targets import Target
 
@@ -153,7 +153,9 @@ class Machine(RandomTopic):
             event("batches were planned ahead")
 
     @rule(
-        point=st.sampled_from(sorted({*POINTS, *PUBLISHING_POINTS, *AHEAD_POINTS} - {"after COMMIT, its answer lost"})),
+        point=st.sampled_from(
+            sorted({*POINTS, *PUBLISHING_POINTS, *PREFETCH_POINTS} - {"after COMMIT, its answer lost"})
+        ),
         retried=st.booleans(),
         max_records=st.none() | st.integers(1, 5),
     )
@@ -289,7 +291,7 @@ class Machine(RandomTopic):
         ranges = self.rows(
             "SELECT r.partition, r.start_offset, r.end_offset FROM offset_ranges r JOIN offset_batches b ON b.batch_id "
             "= r.batch_id"
-            " WHERE b.consumer_group = :group AND b.publishing_at IS NOT NULL"
+            " WHERE b.consumer_group = :group AND b.publish_started_at IS NOT NULL"
         )
         return {
             (partition, offset, number)

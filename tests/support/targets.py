@@ -177,4 +177,4 @@ class Target:
         )
         committed = rows(self.engine, "SELECT batch_id FROM offset_batches WHERE state = 'committed'")
         assert {(place.batch_id,) for place in found} <= set(committed)
-        assert rows(self.engine, "SELECT batch_id FROM offset_batches WHERE publishing_at IS NOT NULL") == []
+        assert rows(self.engine, "SELECT batch_id FROM offset_batches WHERE publish_started_at IS NOT NULL") == []

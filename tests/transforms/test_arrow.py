@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError, TransformError
-from airflow_kafka_offsets.letters.replay import replay_letters
-from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.staging.refused import Record
 from airflow_kafka_offsets.transforms.arrow import ArrowTransform
 from airflow_kafka_offsets.transforms.transform import to_plain
@@ -180,8 +180,11 @@ def test_dead_letters_are_replayed_through_it_without_spark(loader: Loader, topi
     loader(name, transform=transform, on_bad_record="dead_letter")
     letters = rows(loader.engine, "SELECT topic, partition, offset_value FROM dead_letters")
     corrected = {Record(*letters[0]): b'{"id": 9, "name": "z"}'}
-    replay_letters(
-        Letters("loader"), loader.pipeline([name], transform=transform), engine=loader.engine, corrected=corrected
+    replay_dead_letters(
+        DeadLetterFilter("loader"),
+        loader.pipeline([name], transform=transform),
+        engine=loader.engine,
+        corrected=corrected,
     )
     assert rows(loader.engine, "SELECT shout FROM target ORDER BY id") == [("NAME-1",), ("Z",)]
 

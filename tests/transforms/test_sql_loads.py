@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import DeadLetterError, TargetError, TransformError
 from airflow_kafka_offsets.formats.json_format import Json
-from airflow_kafka_offsets.letters.replay import replay_letters
-from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.transforms.sql import Sql
 from tests.support.clients import produce
 from tests.support.loads import Loader, TopicFactory, names, positions, rows
@@ -94,7 +94,9 @@ def test_dead_letters_are_replayed_through_it_without_spark(loader: Loader, topi
     loader(name, transform=SQL, on_bad_record="dead_letter")
     mended = Sql("SELECT id, upper(name) AS Name, 100 / nullif(id - 3, 0) AS part FROM records")
 
-    replayed = replay_letters(Letters("loader"), loader.pipeline([name], transform=mended), engine=loader.engine)
+    replayed = replay_dead_letters(
+        DeadLetterFilter("loader"), loader.pipeline([name], transform=mended), engine=loader.engine
+    )
 
     assert [(batch.records, batch.rows, batch.still_bad) for batch in replayed] == [(1, 1, 1)]
     assert rows(loader.engine, "SELECT Name, part, _kafka_offset FROM target WHERE id = 3") == [("SECRET", None, 2)]

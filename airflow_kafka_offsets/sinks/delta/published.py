@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from airflow_kafka_offsets.sinks.lake.file_table import Did
+from airflow_kafka_offsets.sinks.lake.file_table import PublicationResult
 from airflow_kafka_offsets.sinks.sink import Output
 
 # What DESCRIBE HISTORY shows.
@@ -22,11 +22,11 @@ class Published(NamedTuple):
     series: str
     batch_id: int
     group_id: str
-    did: Did
+    did: PublicationResult
     version: int
 
 
-def commit_metadata(output: Output, did: Did) -> dict[str, str]:
+def commit_metadata(output: Output, did: PublicationResult) -> dict[str, str]:
     """Return what a commit says of itself."""
     ranges = [[read.topic, read.partition, read.start, read.end] for read in output.ranges]
     names = {"series": output.series, "batch": output.batch_id, "group": output.group_id}
@@ -37,7 +37,7 @@ def published_by(entry: dict[str, Any]) -> Published | None:
     """Return what a commit in the history of a table published; None where it is somebody else's."""
     try:
         plain = json.loads(entry[_METADATA])[_KEY]
-        did = Did(plain["rows"], tuple(map(tuple, plain["removed"])), tuple(plain["columns"]))
+        did = PublicationResult(plain["rows"], tuple(map(tuple, plain["removed"])), tuple(plain["columns"]))
         return Published(plain["series"], plain["batch"], plain["group"], did, entry["version"])
     except (KeyError, TypeError, ValueError):  # a text of somebody else's
         return None

@@ -14,7 +14,7 @@ from deltalake.exceptions import TableNotFoundError
 from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.sinks.delta.columns import arrow_columns, measured, unusable
 from airflow_kafka_offsets.sinks.delta.published import published_by
-from airflow_kafka_offsets.sinks.lake.file_table import ActiveFile, Did, FileTable
+from airflow_kafka_offsets.sinks.lake.file_table import ActiveFile, FileTable, PublicationResult
 from airflow_kafka_offsets.writers.object_files import ObjectFiles, is_local, local_path
 
 _HISTORY_AT_ONCE = 16
@@ -43,7 +43,7 @@ class DeltaSnapshot(FileTable):
             return None
         return cls(name, table, ObjectFiles(uri, options))
 
-    def again(self) -> DeltaSnapshot:
+    def refresh(self) -> DeltaSnapshot:
         """Return the table as it is now."""
         self.table.update_incremental()
         return DeltaSnapshot(self.name, self.table, self.files)
@@ -68,7 +68,7 @@ class DeltaSnapshot(FileTable):
         number = self.table.transaction_version(series)
         return -1 if number is None else number
 
-    def find_published(self, series: str, batch_id: int) -> Did | None:
+    def find_published(self, series: str, batch_id: int) -> PublicationResult | None:
         """Return what the commit of a batch did; None where the log is cleaned up."""
         found = map(published_by, self.history())
         return next((each.did for each in found if each and (each.series, each.batch_id) == (series, batch_id)), None)

@@ -36,7 +36,7 @@ class DeltaTarget(LakeTarget[DeltaSnapshot]):
             snapshot.table.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=0))
         except CommitFailedError:
             return None
-        return snapshot.again()
+        return snapshot.refresh()
 
     def publish(self, snapshot: DeltaSnapshot, number: int) -> bool:
         """Commit as the next version after a snapshot; see `LakeTarget.publish`."""

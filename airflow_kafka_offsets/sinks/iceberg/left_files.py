@@ -11,8 +11,8 @@ from pyiceberg.table import Table
 from airflow_kafka_offsets.sinks.lake.left_files import left_files, remove_files
 
 
-def remove_left_files(table: Table, batch_id: int, before: datetime) -> int:
-    """Remove the files that attempts to stage a batch left; see `FileSink.remove_left_files`.
+def remove_leftovers(table: Table, batch_id: int, before: datetime) -> int:
+    """Remove the files that attempts to stage a batch left; see `FileSink.remove_leftovers`.
 
     Files are found where Iceberg puts them by default. Where `write.object-storage.enabled` spreads them, they stay.
     """

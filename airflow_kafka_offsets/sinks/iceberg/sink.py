@@ -200,12 +200,12 @@ class IcebergSink(Templated):
         table = self.find_over(conn)
         return LakeRows(conn, self.name, None if table is None else IcebergSource(table), self.replaces_rows)
 
-    def remove_left_files(self, engine: Engine, batch_id: int, before: datetime) -> int:
-        """Remove what attempts to stage a batch left; see `FileSink.remove_left_files`."""
-        from airflow_kafka_offsets.sinks.iceberg.left_files import remove_left_files
+    def remove_leftovers(self, engine: Engine, batch_id: int, before: datetime) -> int:
+        """Remove what attempts to stage a batch left; see `FileSink.remove_leftovers`."""
+        from airflow_kafka_offsets.sinks.iceberg.left_files import remove_leftovers
 
         table = self.find(engine)
-        return 0 if table is None else remove_left_files(table, batch_id, before)
+        return 0 if table is None else remove_leftovers(table, batch_id, before)
 
     def find(self, engine: Engine) -> Table | None:
         """Return the table as it is now; None where there is none."""

@@ -31,7 +31,7 @@ class ActiveFile(NamedTuple):
     partition: Mapping[str, Any]
 
 
-class Did(NamedTuple):
+class PublicationResult(NamedTuple):
     """What a publication did.
 
     :param removed: rows, by batch, topic and partition
@@ -60,7 +60,7 @@ class FileTable(ABC):
         return [column.name for column in self.columns if not column.nullable]
 
     @abstractmethod
-    def again(self) -> Self:
+    def refresh(self) -> Self:
         """Return the table as it is now."""
 
     @abstractmethod
@@ -86,7 +86,7 @@ class FileTable(ABC):
         return self.last_number(series) >= batch_id
 
     @abstractmethod
-    def find_published(self, series: str, batch_id: int) -> Did | None:
+    def find_published(self, series: str, batch_id: int) -> PublicationResult | None:
         """Return what a publication did; None where the table does not know it any more."""
 
     @abstractmethod

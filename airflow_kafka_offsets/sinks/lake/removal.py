@@ -17,7 +17,7 @@ from airflow_kafka_offsets.sinks.sink import Output
 from airflow_kafka_offsets.writers.data_files import DataFile, FileLayout, write_data_files
 
 
-class Goes(Protocol):
+class RowFilter(Protocol):
     """Which rows are taken back; `ReplacedRows` is one."""
 
     @property
@@ -56,7 +56,7 @@ class Removal:
     :param mixed: files some of whose rows stay
     """
 
-    goes: Goes
+    goes: RowFilter
     counts: Counter[Key]
     whole: tuple[ActiveFile, ...]
     mixed: tuple[ActiveFile, ...]
@@ -66,7 +66,7 @@ class Removal:
         return {file.path for file in (*self.whole, *self.mixed)}
 
 
-def plan_removal(snapshot: FileTable, goes: Goes) -> Removal:
+def plan_removal(snapshot: FileTable, goes: RowFilter) -> Removal:
     """Find the files with rows that are taken back.
 
     :raises ConfigurationError: rows do not say where they are from
@@ -110,7 +110,7 @@ def rewrite(
         yield from write_data_files(snapshot.files, staying(file), layout, path)
 
 
-def of_output(snapshot: FileTable, output: Output) -> Goes:
+def of_output(snapshot: FileTable, output: Output) -> RowFilter:
     """Return which rows are of a batch: those of its ranges, where the table says it."""
     if not set(RECORD) <= set(snapshot.columns.names):
         return BatchRows(output.batch_id)
@@ -120,6 +120,6 @@ def of_output(snapshot: FileTable, output: Output) -> Goes:
     return ReplacedRows(snapshot.name, ranges)
 
 
-def _candidates(snapshot: FileTable, goes: Goes) -> Collection[ActiveFile]:
+def _candidates(snapshot: FileTable, goes: RowFilter) -> Collection[ActiveFile]:
     ids = goes.batch_ids
     return snapshot.active({BATCH_ID: (ids[0], ids[-1])}) if ids and BATCH_ID in snapshot.columns.names else ()

@@ -152,7 +152,7 @@ class FileTableSink(Templated, ABC):
         if not later:
             return
         # Rows of this batch may be its own, once it began to be published.
-        is_other = sa.or_(batches.c.batch_id != batch_id, batches.c.publishing_at.is_not(None))
+        is_other = sa.or_(batches.c.batch_id != batch_id, batches.c.publish_started_at.is_not(None))
         known = conn.scalars(sa.select(batches.c.batch_id).where(is_other, batches.c.batch_id >= batch_id))
         if unknown := later.difference(known):
             raise OlderLedgerError(
@@ -198,7 +198,7 @@ class FileTableSink(Templated, ABC):
         """Take the rows of an abandoned batch back, and its number, so that nobody else publishes it."""
         return self.target(None, output).retire()
 
-    def remove_left_files(self, engine: Engine, batch_id: int, before: datetime) -> int:
+    def remove_leftovers(self, engine: Engine, batch_id: int, before: datetime) -> int:
         """Remove what attempts to stage a batch left, and no version of the table names; see `sinks.sink.FileSink`."""
         from obstore.exceptions import BaseError
 

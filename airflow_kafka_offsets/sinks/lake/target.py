@@ -17,7 +17,7 @@ from sqlalchemy.engine import Connection
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.exceptions import DatabaseBusyError, OlderLedgerError, TargetError
 from airflow_kafka_offsets.sinks.lake.columns import match
-from airflow_kafka_offsets.sinks.lake.file_table import Did, FileTable
+from airflow_kafka_offsets.sinks.lake.file_table import FileTable, PublicationResult
 from airflow_kafka_offsets.sinks.lake.removal import Removal, of_output, plan_removal, rewrite
 from airflow_kafka_offsets.sinks.lake.replaced import ReplacedRows
 from airflow_kafka_offsets.sinks.lake.staged import LakeSink, check_files
@@ -51,7 +51,7 @@ class LakeTarget(Target, ABC, Generic[Table]):
         self.adds: list[dict[str, Any]] = []
         self.removal: Removal | None = None
         self.rewritten: list[dict[str, Any]] = []
-        self.did = Did()
+        self.did = PublicationResult()
         if snapshot is not None:
             snapshot.check()
 
@@ -125,7 +125,7 @@ class LakeTarget(Target, ABC, Generic[Table]):
         :raises DatabaseBusyError: others commit all the time, or have changed what was to be removed
         """
         snapshot = self.snapshot
-        if self._is_published or snapshot is None or (self.did == Did() and not self._is_written):
+        if self._is_published or snapshot is None or (self.did == PublicationResult() and not self._is_written):
             return
         for _ in range(TRIES):
             try:
@@ -134,10 +134,10 @@ class LakeTarget(Target, ABC, Generic[Table]):
             except Exception:
                 # The answer may be lost: only the table says whether it was committed, and nothing is committed a
                 # second time.
-                if self._is_done(snapshot.again()):
+                if self._is_done(snapshot.refresh()):
                     return
                 raise
-            snapshot = snapshot.again()
+            snapshot = snapshot.refresh()
             if self._is_done(snapshot):
                 return
             self._rebase(snapshot)
@@ -156,10 +156,10 @@ class LakeTarget(Target, ABC, Generic[Table]):
             self._plan(snapshot, removal)
             if self.publish(snapshot, max(last, self.output.batch_id)):
                 return as_removed(self.did, self.output)
-            snapshot = snapshot.again()
+            snapshot = snapshot.refresh()
         raise DatabaseBusyError(f"Others committed to {self.sink.name!r} {TRIES} times in a row, each time first")
 
-    def look(self, snapshot: Table) -> Did | None:
+    def look(self, snapshot: Table) -> PublicationResult | None:
         """Return what a commit did that published the batch; None where none has.
 
         :raises OlderLedgerError: a later batch is published
@@ -178,7 +178,7 @@ class LakeTarget(Target, ABC, Generic[Table]):
         if did is not None:
             return did
         log.warning("Batch %d is in %s, whose log is cleaned up: its rows are counted", output.batch_id, snapshot.name)
-        return Did(plan_removal(snapshot, of_output(snapshot, output)).counts.total())
+        return PublicationResult(plan_removal(snapshot, of_output(snapshot, output)).counts.total())
 
     def _existing(self) -> Table:
         if self.snapshot is None:
@@ -238,7 +238,7 @@ class LakeTarget(Target, ABC, Generic[Table]):
         self._plan(snapshot, removal)
 
 
-def as_removed(did: Did, output: Output | None = None) -> list[Removed]:
+def as_removed(did: PublicationResult, output: Output | None = None) -> list[Removed]:
     """Return what was removed, in the form in which a sink reports it.
 
     :param output: whose first partition stands for all where the table does not name partitions

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD
 from airflow_kafka_offsets.exceptions import TargetError
-from airflow_kafka_offsets.sinks.lake.file_table import ActiveFile, Did, FileTable
+from airflow_kafka_offsets.sinks.lake.file_table import ActiveFile, FileTable, PublicationResult
 from airflow_kafka_offsets.staging.rows import schema_of, schema_text
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 
@@ -74,7 +74,7 @@ class ParquetSnapshot(FileTable):
         columns = pa.schema([*self.columns, *lacking])
         return self.files.put_new(_schema_path(self._version + 1), _schema_json(columns, self.partition_by))
 
-    def again(self) -> ParquetSnapshot:
+    def refresh(self) -> ParquetSnapshot:
         """Return the dataset as it is now."""
         return ParquetSnapshot(self.name, self.files, _last_version(self.files) or 0)
 
@@ -107,10 +107,10 @@ class ParquetSnapshot(FileTable):
         """Return whether a batch has a manifest."""
         return manifest_path(series, batch_id) in self.manifests
 
-    def find_published(self, series: str, batch_id: int) -> Did | None:
+    def find_published(self, series: str, batch_id: int) -> PublicationResult | None:
         """Return what the manifest of a batch says."""
         plain = self.manifest(manifest_path(series, batch_id))
-        return Did(plain["rows"], tuple(map(tuple, plain["removed"])), tuple(plain["columns"]))
+        return PublicationResult(plain["rows"], tuple(map(tuple, plain["removed"])), tuple(plain["columns"]))
 
     def manifest(self, path: str) -> dict[str, Any]:
         """Return what a manifest says."""

@@ -25,13 +25,13 @@ class ParquetTarget(LakeTarget[ParquetSnapshot]):
 
     def grow(self, snapshot: ParquetSnapshot, lacking: Sequence[pa.Field]) -> ParquetSnapshot | None:
         """Add columns, before the commit: if nothing follows it, they are there and null."""
-        return snapshot.again() if snapshot.grow(lacking) else None
+        return snapshot.refresh() if snapshot.grow(lacking) else None
 
     def publish(self, snapshot: ParquetSnapshot, number: int) -> bool:
         """Write the manifest; see `LakeTarget.publish`. Each batch has one of its own, whatever number the series
         has.
         """
-        if self.removal is not None and not self.removal.paths <= {file.path for file in snapshot.again().active()}:
+        if self.removal is not None and not self.removal.paths <= {file.path for file in snapshot.refresh().active()}:
             return False
         output = self.output
         # Only a batch that is retired can have one: the second one takes its rows back.
@@ -62,7 +62,7 @@ class ParquetTarget(LakeTarget[ParquetSnapshot]):
         return removed
 
     def _mark(self) -> None:
-        snapshot = self.snapshot.again() if self.snapshot is not None else None
+        snapshot = self.snapshot.refresh() if self.snapshot is not None else None
         if snapshot is None or not snapshot.is_taken(self.output.series, self.output.batch_id):
             return
         # Also of a batch that an earlier attempt published: it may have died before it came here.

@@ -35,10 +35,10 @@ def test_only_files_of_the_batch_that_no_snapshot_names_are_removed(group: Icebe
     before, left, other = set(data(group)), leave(group, 2), leave(group, 3)
     engine = group.loader.engine
 
-    assert sink.remove_left_files(engine, 2, BEFORE) == 0
-    assert sink.remove_left_files(engine, 2, SOON) == 1
+    assert sink.remove_leftovers(engine, 2, BEFORE) == 0
+    assert sink.remove_leftovers(engine, 2, SOON) == 1
 
     assert (left.exists(), other.exists()) == (False, True)
-    assert sink.remove_left_files(engine, 3, SOON) == 1
+    assert sink.remove_leftovers(engine, 3, SOON) == 1
     assert set(data(group)) == before
     assert group.proved() == (5, 1, 6)

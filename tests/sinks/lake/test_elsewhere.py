@@ -18,10 +18,10 @@ from pyarrow.dataset import dataset
 from sqlalchemy.engine import Connection
 
 from airflow_kafka_offsets import DeltaTable, ParquetDataset, committed_files
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import DoubleLoadError, LedgerError, OlderLedgerError, OpenBatchError
 from airflow_kafka_offsets.ledger.tables import Ledger
-from airflow_kafka_offsets.letters.replay import replay_letters
-from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
 from airflow_kafka_offsets.sinks.lake.file_table import FileTable
@@ -34,7 +34,7 @@ from tests.support.lake import NEXT, RUN, LakeGroup, dying
 from tests.support.loads import Loader, TopicFactory, names, rows
 from tests.support.rewinds import Rewinder
 
-letters_replay = import_module("airflow_kafka_offsets.letters.replay")
+letters_replay = import_module("airflow_kafka_offsets.dead_letters.replay")
 
 DEATHS = ["before", "after"]
 ALL = [(1, offset) for offset in (0, 1, 3, 4, 5)]
@@ -173,7 +173,9 @@ def test_a_dead_letter_that_is_replayed_is_one_row(group: LakeGroup, target: typ
 
     def replayed() -> Any:
         pipeline = group.loader.pipeline([group.topic], sink=group.sink)
-        return replay_letters(Letters("loader"), pipeline, engine=group.loader.engine, corrected=corrected)
+        return replay_dead_letters(
+            DeadLetterFilter("loader"), pipeline, engine=group.loader.engine, corrected=corrected
+        )
 
     if dies is not None:
         with dying(target, dies):
@@ -197,7 +199,7 @@ def test_dead_letters_that_somebody_replays_meanwhile_are_no_rows_twice(
 
     def replayed(*offsets: int) -> Any:
         some = {record: value for record, value in corrected.items() if record.offset in offsets}
-        return replay_letters(Letters("loader"), pipeline, engine=group.loader.engine, corrected=some)
+        return replay_dead_letters(DeadLetterFilter("loader"), pipeline, engine=group.loader.engine, corrected=some)
 
     def removed(conn: Connection, *args: Any) -> Any:
         conn.execute(sa.text("DELETE FROM dead_letters WHERE offset_value = 2"))

@@ -17,10 +17,10 @@ from pyarrow.dataset import dataset
 from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import DeltaTable, Json, ParquetDataset, Sql, committed_files, replay
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
 from airflow_kafka_offsets.exceptions import DataLossError, DeadLetterError, RecordError
 from airflow_kafka_offsets.formats.row_columns import ORIGIN_COLUMNS
-from airflow_kafka_offsets.letters.replay import replay_letters
-from airflow_kafka_offsets.letters.selection import Letters
 from airflow_kafka_offsets.sinks.delta.target import DeltaTarget
 from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.spark.job import StageJob
@@ -77,16 +77,16 @@ def group(
     return found
 
 
-class Letter(NamedTuple):
+class DeadLetter(NamedTuple):
     offset: int
     value: bytes
     error_class: str
     error: str
 
 
-def letters(group: LakeGroup) -> list[Letter]:
+def letters(group: LakeGroup) -> list[DeadLetter]:
     query = "SELECT offset_value, value, error_class, error FROM dead_letters ORDER BY offset_value"
-    return [Letter(*row) for row in rows(group.loader.engine, query)]
+    return [DeadLetter(*row) for row in rows(group.loader.engine, query)]
 
 
 def test_they_are_dead_letters(group: LakeGroup) -> None:
@@ -173,8 +173,8 @@ def test_their_dead_letters_are_replayed(group: LakeGroup) -> None:
     pipeline = group.loader.pipeline([group.topic], sink=group.sink, value_format=WIDE)
     corrected = {Record(group.topic, 0, 3): b'{"id": 3, "amount": 12.5}', Record(group.topic, 0, 4): LARGE[3]}
 
-    (replayed,) = replay_letters(
-        Letters("loader"), pipeline, engine=group.loader.engine, corrected=corrected, who="ana@host"
+    (replayed,) = replay_dead_letters(
+        DeadLetterFilter("loader"), pipeline, engine=group.loader.engine, corrected=corrected, who="ana@host"
     )
 
     assert (replayed.records, replayed.rows, replayed.still_bad) == (1, 1, 1)
@@ -227,7 +227,9 @@ def test_of_a_published_batch_they_are_not_lost_unasked(
     produce(found.loader.kafka, found.topic, LARGE[:5])
     with dying(DeltaTarget, "after"):
         found.load(NEXT, value_format=WIDE)
-    ((staged,),) = rows(found.loader.engine, "SELECT staging_uri FROM offset_batches WHERE publishing_at IS NOT NULL")
+    ((staged,),) = rows(
+        found.loader.engine, "SELECT staging_uri FROM offset_batches WHERE publish_started_at IS NOT NULL"
+    )
     (Path(staged) / MANIFEST).unlink()
     log.delete_records(found.topic, 0, 6)
 

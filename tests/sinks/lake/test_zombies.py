@@ -211,15 +211,15 @@ def test_files_of_failed_attempts_are_removed_and_no_others(
     long_ago = datetime(2020, 1, 1, tzinfo=UTC)
     (left,) = [path for path in map(str, Path(sink.uri).rglob("*.parquet")) if "b" * 32 in path]
 
-    assert sink.remove_left_files(engine, 1, long_ago) == 0
+    assert sink.remove_leftovers(engine, 1, long_ago) == 0
     os.utime(left, (long_ago.timestamp(), long_ago.timestamp()))
-    assert sink.remove_left_files(engine, 2, datetime.now(UTC)) == 0
-    assert sink.remove_left_files(engine, 1, datetime.now(UTC)) == 1
+    assert sink.remove_leftovers(engine, 2, datetime.now(UTC)) == 0
+    assert sink.remove_leftovers(engine, 1, datetime.now(UTC)) == 1
 
     assert not Path(left).exists()
     assert offsets(sink) == list(range(ROWS, 2 * ROWS))
     sink.retire(engine, taken)
-    assert sink.remove_left_files(engine, 1, datetime.now(UTC)) == 0  # earlier versions, and other readers, have them
+    assert sink.remove_leftovers(engine, 1, datetime.now(UTC)) == 0  # earlier versions, and other readers, have them
 
 
 def test_a_batch_of_an_earlier_number_is_refused(sink: FileTableSink, engine: Engine, tmp_path: Path) -> None:

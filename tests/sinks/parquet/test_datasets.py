@@ -100,7 +100,7 @@ def test_the_name_of_a_group_may_be_long(uri: str, series: str) -> None:
     assert manifest_path("i.orders loader", 1).split("/")[1] == "i.orders%20loader"
     snapshot = ParquetDataset(uri).create(pa.schema([("id", pa.int64())]))
     assert snapshot.files.put_new(manifest_path(series, 7), b"{}")
-    again = snapshot.again()
+    again = snapshot.refresh()
     assert (again.last_number(series), again.last_number(series + "y"), again.is_taken(series, 7)) == (7, -1, True)
 
 

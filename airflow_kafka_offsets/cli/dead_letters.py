@@ -1,0 +1,143 @@
+"""`kafka-offsets dead-letters list`, `show`, `replay` and `drop`."""
+
+from __future__ import annotations
+
+import base64
+import json
+from argparse import Namespace
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from airflow_kafka_offsets.cli.command import command, database, offset_bounds, usage
+from airflow_kafka_offsets.cli.load_target import check_target, pipeline_of
+from airflow_kafka_offsets.cli.output import note, show
+from airflow_kafka_offsets.core.text import count
+from airflow_kafka_offsets.database.transactions import database_now
+from airflow_kafka_offsets.dead_letters.drop import drop_dead_letters
+from airflow_kafka_offsets.dead_letters.replay import replay_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetter, DeadLetterFilter, read_dead_letters, summary
+from airflow_kafka_offsets.dead_letters.selection import topics as topics_of
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.ledger.groups import cluster_of
+from airflow_kafka_offsets.staging.refused import Record
+
+
+@command("dead-letters list")
+def list_dead_letters(args: Namespace) -> None:
+    """Print how many there are, by batch, partition and error class."""
+    letters = _letters(args)
+    with database(args) as ledger, ledger.connect() as conn:
+        cluster_of(conn, ledger.tables, args.group)  # raises if there is no such group
+        show(summary(conn, ledger.tables, letters), args.output)
+
+
+@command("dead-letters show")
+def show_dead_letters(args: Namespace) -> None:
+    """Print dead letters with what they hold."""
+    letters = _letters(args)
+    with database(args) as ledger, ledger.connect() as conn:
+        cluster_of(conn, ledger.tables, args.group)
+        rows = [_row(letter) for letter in read_dead_letters(conn, ledger.tables, letters, args.limit)]
+    show(rows, args.output)
+    if len(rows) == args.limit:
+        note(f"There may be more than these {args.limit}: see --limit")
+
+
+@command("dead-letters replay")
+def replay(args: Namespace) -> None:
+    """Put dead letters through the pipeline, and print what became of them."""
+    letters, corrected = _letters(args), _corrected(args.corrected)
+    check_target(args, "A replay")
+    with database(args) as ledger:
+        with ledger.connect() as conn:
+            cluster_of(conn, ledger.tables, args.group)
+            topics = topics_of(conn, ledger.tables, letters)
+        replayed = []
+        if topics:
+            pipeline, _, spark, connections = pipeline_of(args, topics, ledger.tables)
+            launcher = None
+            if pipeline.needs_spark_sql:
+                launcher = args.connections.launcher(*spark, name=f"dead-letters.{args.group}")
+            replayed = replay_dead_letters(
+                letters,
+                pipeline,
+                engine=ledger.engine,
+                launcher=launcher,
+                corrected=corrected,
+                who=args.who,
+                reason=args.reason,
+                connections=connections,
+            )
+    show([asdict(batch) for batch in replayed], args.output)
+
+
+@command("dead-letters drop")
+def drop(args: Namespace) -> None:
+    """Delete what dead letters hold."""
+    letters = _letters(args)
+    with database(args) as ledger:
+        with ledger.connect() as conn:
+            cluster_of(conn, ledger.tables, args.group)
+            if args.older_than is not None:
+                letters = replace(letters, committed_before=database_now(conn) - args.older_than)
+            if not args.execute:
+                show(summary(conn, ledger.tables, letters), args.output)
+                note("Nothing was dropped; --execute deletes what these dead letters hold")
+                return
+        dropped = drop_dead_letters(
+            letters, engine=ledger.engine, tables=ledger.tables, who=args.who, reason=args.reason
+        )
+    show([{"group": args.group, "dropped": dropped}], args.output)
+    note(f"{count(dropped, 'dead letter')} dropped; that there were such records stays in the history")
+
+
+@usage()
+def _letters(args: Namespace) -> DeadLetterFilter:
+    ranges = offset_bounds(args.offsets).read() if args.offsets else ()
+    return DeadLetterFilter(args.group, args.batch, args.error_class, ranges, args.schema_id)
+
+
+def _row(letter: DeadLetter) -> dict[str, Any]:
+    """Return a dead letter with texts where its bytes are UTF-8, and with Base64 where they are not."""
+    row: dict[str, Any] = asdict(letter)
+    for name in ("key", "value"):
+        data: bytes | None = row.pop(name)
+        text = None if data is None else _text(data)
+        row |= {
+            name: text,
+            f"{name}_base64": base64.b64encode(data).decode() if data is not None and text is None else None,
+        }
+    return row
+
+
+def _text(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+@usage()
+def _corrected(path: str | None) -> dict[Record, bytes | None] | None:
+    """Return the values of a file as `show --output json` prints it, edited; None without a file.
+
+    :raises ConfigurationError: it cannot be read, or is of another form
+    """
+    if path is None:
+        return None
+    try:
+        rows = json.loads(Path(path).read_text(encoding="utf-8"))
+        return {Record(row["topic"], int(row["partition"]), int(row["offset"])): _value(row) for row in rows}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(
+            f"--corrected {path} cannot be read ({type(error).__name__}: {error}): it must be what 'dead-letters show "
+            "--output json' prints, a list of objects with topic, partition, offset, and value or value_base64"
+        ) from error
+
+
+def _value(row: dict[str, Any]) -> bytes | None:
+    if row.get("value_base64") is not None:
+        return base64.b64decode(row["value_base64"], validate=True)
+    value = row["value"]
+    return None if value is None else str(value).encode()

@@ -1,0 +1,165 @@
+"""Which dead letters of a group are meant, and what is stored of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from airflow_kafka_offsets.core.offsets import OffsetRange
+from airflow_kafka_offsets.database.transactions import stream
+from airflow_kafka_offsets.ledger.dead_letters import DROPPED, LETTERS_AT_ONCE
+from airflow_kafka_offsets.ledger.tables import Tables
+from airflow_kafka_offsets.staging.refused import Record
+
+TOO_LARGE = "size"
+"""The error class of a dead letter whose contents were never kept: they are in Kafka only."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterFilter:
+    """Dead letters of a group: all, or those that all given conditions are true of.
+
+    :param group_id: the group whose loads set them aside
+    :param batch_id: the batch that set them aside
+    :param error_class: value, key, header, size, transform, target, dropped
+    :param ranges: offsets of partitions
+    :param schema_id: at the beginning of the value
+    :param committed_before: when their batch was committed
+    """
+
+    group_id: str
+    batch_id: int | None = None
+    error_class: str | None = None
+    ranges: Sequence[OffsetRange] = ()
+    schema_id: int | None = None
+    committed_before: datetime | None = None
+
+    def condition(self, tables: Tables) -> sa.ColumnElement[bool]:
+        """Return the condition for their rows. Dropped ones are meant only where their class is named."""
+        letters = tables.dead_letters.c
+        conditions = [letters.consumer_group == self.group_id]
+        if self.batch_id is not None:
+            conditions.append(letters.batch_id == self.batch_id)
+        if self.error_class is not None:
+            conditions.append(letters.error_class == self.error_class)
+        else:
+            conditions.append(letters.error_class.is_distinct_from(DROPPED))
+        if self.schema_id is not None:
+            conditions.append(letters.schema_id == self.schema_id)
+        if self.committed_before is not None:
+            batches = tables.offset_batches.c
+            older = sa.select(batches.batch_id).where(
+                batches.consumer_group == self.group_id, batches.committed_at < self.committed_before
+            )
+            conditions.append(letters.batch_id.in_(older))
+        if self.ranges:
+            conditions.append(
+                sa.or_(
+                    *(
+                        (letters.topic == range_.topic)
+                        & (letters.partition == range_.partition)
+                        & letters.offset_value.between(range_.start, range_.end - 1)
+                        for range_ in self.ranges
+                    )
+                )
+            )
+        return sa.and_(*conditions)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A dead letter.
+
+    :param headers: JSON: a list of [key, value], with values in base64 or null; None without headers
+    :param schema_id: at the beginning of the value, where its format has a registry
+    """
+
+    batch_id: int
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: str | None
+    timestamp: datetime | None
+    error_class: str | None
+    error: str
+    schema_id: int | None = None
+
+    @property
+    def record(self) -> Record:
+        return Record(self.topic, self.partition, self.offset)
+
+
+def summary(conn: Connection, tables: Tables, letters: DeadLetterFilter) -> list[dict[str, Any]]:
+    """Return how many there are of each batch, partition, error class and schema, with the first offset, the last, and
+    an error.
+    """
+    columns = tables.dead_letters.c
+    keys = (columns.batch_id, columns.topic, columns.partition, columns.error_class, columns.schema_id)
+    offset = columns.offset_value
+    query = (
+        sa.select(
+            columns.batch_id.label("batch"),
+            *keys[1:],
+            sa.func.count().label("records"),
+            sa.func.min(offset).label("first"),
+            sa.func.max(offset).label("last"),
+            sa.func.min(columns.error).label("error"),
+        )
+        .where(letters.condition(tables))
+        .group_by(*keys)
+        .order_by(*keys)
+    )
+    return [{str(name): value for name, value in row.items()} for row in conn.execute(query).mappings()]
+
+
+def topics(conn: Connection, tables: Tables, letters: DeadLetterFilter) -> list[str]:
+    """Return the topics of dead letters."""
+    topic = tables.dead_letters.c.topic
+    return list(conn.scalars(sa.select(topic).where(letters.condition(tables)).distinct().order_by(topic)))
+
+
+def count_by_batch(
+    conn: Connection, tables: Tables, letters: DeadLetterFilter, records: Container[Record] | None
+) -> Counter[int]:
+    """Return how many of the dead letters can be replayed, by batch.
+
+    :param records: those that are corrected, and may have been too large to be kept; None for the others
+    """
+    columns = tables.dead_letters.c
+    places = sa.select(columns.batch_id, columns.topic, columns.partition, columns.offset_value)
+    where = [letters.condition(tables), columns.error_class.is_distinct_from(DROPPED)]
+    if records is None:
+        where.append(columns.error_class.is_distinct_from(TOO_LARGE))
+    found = stream(conn, places.where(*where).order_by(columns.batch_id))
+    return Counter(row.batch_id for row in found if records is None or Record(*row[1:]) in records)
+
+
+def read_dead_letters(
+    conn: Connection, tables: Tables, letters: DeadLetterFilter, limit: int | None = None
+) -> Iterator[DeadLetter]:
+    """Yield dead letters, in the order of their batches, partitions and offsets.
+
+    :param limit: the most of them
+    """
+    columns = tables.dead_letters.c
+    key = (columns.batch_id, columns.topic, columns.partition, columns.offset_value)
+    query = sa.select(
+        *key,
+        columns.key,
+        columns.value,
+        columns.headers,
+        columns.record_timestamp,
+        columns.error_class,
+        columns.error,
+        columns.schema_id,
+    )
+    for row in stream(conn, query.where(letters.condition(tables)).order_by(*key).limit(limit), LETTERS_AT_ONCE):
+        yield DeadLetter(*row)

@@ -1,0 +1,155 @@
+"""Staging ahead: while a batch is committed, the one after it is planned and staged, at most one.
+
+This thread does all work with the state tables; the other one only runs Spark. The batch that is planned ahead is in
+the state `ahead` (`ledger.prefetched`), the commit of the batch before it makes it the open one, and only then it is marked
+as staged, and committed. Where that commit fails, Spark is stopped, and the row stays: the next attempt commits the
+batch before it, and resumes this one as any open batch.
+
+Nothing is planned ahead that depends on what the commit does, see `Prefetcher._may_follow` and `plan.plan_after`.
+What does not:
+
+* The target's columns: they were read when the load began, and stay those, also with `columns_from="target"`.
+* Files that Spark's tasks write for a table of a lake: they have the shape that the table has now. Should somebody
+  change it, the commit stages them again, as it does with those of any batch.
+* Publications: their numbers are the ids of batches, and only an open batch is published.
+* What is owed to a target: an abandoned load takes the group from this attempt, and rewinds wait for the open batch.
+  What an abandoned replay owes is not among the rows of a load.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from airflow_kafka_offsets.exceptions import KafkaOffsetsError, StagedFileError
+from airflow_kafka_offsets.ledger.batch_rows import Batch
+from airflow_kafka_offsets.ledger.claims import Claim
+from airflow_kafka_offsets.ledger.prefetched import has_prefetched_batch
+from airflow_kafka_offsets.loading.context import LoadContext
+from airflow_kafka_offsets.loading.pipeline import LoadOptions
+from airflow_kafka_offsets.loading.plan import plan_after
+from airflow_kafka_offsets.loading.stage import StagedBatch, begin_attempt, finish_attempt, launch_application
+
+log = logging.getLogger(__name__)
+
+# A job may be cancelled before the launcher has it.
+_CANCEL_AGAIN_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PrefetchedBatch:
+    """A batch whose staging began before the commit of the batch before it.
+
+    :param batch: as it is after that commit
+    :param began: when it was planned, by the monotonic clock
+    :param staging: by the other thread
+    """
+
+    batch: Batch
+    began: float
+    staging: Future[StagedBatch]
+
+
+class Prefetcher:
+    """Stages a batch of a load in another thread, while the one before it is committed. A context manager: nothing runs
+    after it.
+
+    :ivar next: the batch that is staged, which is open once the one before it is committed; None where the next one has
+        to be planned
+    """
+
+    def __init__(self, context: LoadContext, claim: Claim, options: LoadOptions, has_time: Callable[[], bool]) -> None:
+        """
+        :param has_time: whether the time budget allows for another batch
+        """
+        self._context, self._claim, self._options, self._has_time = context, claim, options, has_time
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="stage-ahead")
+        self.next: PrefetchedBatch | None = None
+
+    def __enter__(self) -> Prefetcher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stop()
+        self._thread.shutdown()
+
+    @contextmanager
+    def beside(self, batch: Batch) -> Iterator[None]:
+        """Begin to stage the batch after one that the block commits. Where the block raises, nothing is staged any
+        more.
+        """
+        self._begin(batch)
+        try:
+            yield
+        except BaseException:
+            self._stop()
+            raise
+
+    def finish(self) -> StagedBatch | None:
+        """Wait until the next batch, which is open now, is staged, and write that down.
+
+        :return: None where its files cannot be used, and it has to be staged again
+        :raises KafkaOffsetsError: why it could not be staged; it stays open
+        """
+        assert self.next is not None
+        batch, staging = self.next.batch, self.next.staging
+        try:
+            staged = staging.result()
+        except StagedFileError as damaged:
+            log.warning("Batch %d is staged again: %s", batch.batch_id, damaged)
+            return None
+        finally:
+            if staging.done():
+                self.next = None
+        return finish_attempt(self._context, self._claim, batch, staged)
+
+    def _begin(self, batch: Batch) -> None:
+        began = time.monotonic()
+        ahead = self._plan(batch) if self._may_follow(batch) else None
+        if ahead is None:
+            return
+        try:
+            attempt = begin_attempt(self._context, self._claim, ahead)
+            staging = self._thread.submit(launch_application, self._context.launcher, *attempt)
+        except Exception as error:
+            # Raised when the batch is open: the one before it is committed first.
+            staging = Future()
+            staging.set_exception(error)
+        self.next = PrefetchedBatch(replace(ahead, state="planned"), began, staging)
+
+    def _may_follow(self, batch: Batch) -> bool:
+        """Return whether a batch may be planned after one that is not committed yet."""
+        remains = any(range_.end < range_.target for range_ in batch.ranges)
+        # The commit may add a column that the next batch's rows are made for.
+        adds_columns = self._context.pipeline.adds_columns
+        if not remains or adds_columns or not self._has_time():
+            return False
+        # That of an earlier attempt is resumed when it is open.
+        return not has_prefetched_batch(self._context.ledger, batch.group_id)
+
+    def _plan(self, batch: Batch) -> Batch | None:
+        try:
+            return plan_after(self._context, self._claim, self._options, batch)
+        except KafkaOffsetsError as error:
+            # The batch before is committed first, unless that fails, too. Then planning meets the error again, or does
+            # not.
+            log.info("Nothing is planned ahead of the commit of batch %d: %s", batch.batch_id, error)
+            return None
+
+    def _stop(self) -> None:
+        ahead = self.next
+        if ahead is None:
+            return
+        while not ahead.staging.done():
+            self._context.launcher.cancel()
+            wait([ahead.staging], timeout=_CANCEL_AGAIN_SECONDS)
+        # Only now: where an exception of a signal ends the wait, it is stopped again at the end of the load.
+        self.next = None
+        log.info("Batch %d, which is planned ahead, is left to the next attempt", ahead.batch.batch_id)

@@ -1,0 +1,159 @@
+"""A function of the user writes the rows, over the connection of the transaction that moves the positions."""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_kafka_offsets.core.templates import Templated
+from airflow_kafka_offsets.exceptions import ConfigurationError, FunctionError
+from airflow_kafka_offsets.sinks.function_values import WrittenBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+    import sqlalchemy as sa
+    from sqlalchemy.engine import Connection, Engine
+
+    from airflow_kafka_offsets.sinks.function_target import FunctionTarget
+    from airflow_kafka_offsets.sinks.sink import Output, TargetRows
+    from airflow_kafka_offsets.sinks.sql.table import SqlTable
+    from airflow_kafka_offsets.staging.rows import TargetColumns
+    from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSink(Templated):
+    """Have a function write the rows: `write(conn, batches, batch)`. What it writes over `conn` is committed with the
+    positions.
+
+    * `conn` is the SQLAlchemy connection of the transaction, which the function neither commits, rolls back nor closes.
+    * `batches` yields `pyarrow.RecordBatch`: the columns of the rows, those that say which record a row came from, and
+      `_batch_id`.
+    * `batch` has `batch_id`, `group_id` and `ranges`.
+    * It returns the number of rows for the history, or None for as many as it was given, which it then has to read to
+      the end.
+    * It may raise `RecordError(reason, topic, partition, offset)` for a record that it refuses, or an ExceptionGroup of
+      several. With `on_bad_record="dead_letter"` they become dead letters, and the function is called again without
+      their rows.
+
+    It runs on the Airflow worker, and is called once for each attempt to commit: only what it does over `conn` happens
+    once.
+
+    All parameters are templated.
+
+    :param write: its import path, `package.module.function`
+    :param conn_id: the Airflow connection of the database, which holds the positions too
+    :param remove: import path of a function `remove(conn, ranges, span)`, which deletes the rows of offsets that are
+        loaded again, and returns how many these were by `(batch_id, topic, partition)`. Without it nothing can be
+        replaced
+    :param table: a table that the function appends each row to, once, with the columns that say where it is from:
+        `verify` proves its rows. None proves positions and history alone
+    :param schema: that of the table; None is the connection's default
+    """
+
+    template_fields: ClassVar[tuple[str, ...]] = ("write", "conn_id", "remove", "table", "schema")
+
+    write: str
+    conn_id: str | None = None
+    remove: str | None = None
+    table: str | None = None
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
+        optional = (self.remove, self.table, self.schema)
+        if not isinstance(self.write, str) or not all(each is None or isinstance(each, str) for each in optional):
+            raise ConfigurationError(
+                "FunctionSink needs the import path of a function, 'package.module.function', and texts for remove, table "
+                f"and schema; got {self.write!r}, remove={self.remove!r}, table={self.table!r} and "
+                f"schema={self.schema!r}"
+            )
+
+    @property
+    def name(self) -> str:
+        """The name for messages and the history."""
+        return f"callable://{self.write}"
+
+    @property
+    def replaces_rows(self) -> bool:
+        """Whether a record that is written again replaces its row: a function is not asked."""
+        return False
+
+    def prepare(self, engine: Engine, columns: pa.Schema | None, *, may_grow: bool = False) -> TargetColumns:
+        """Import the functions, before Spark starts.
+
+        :raises FunctionError: a function does not exist, or does not take what it is given
+        """
+        from airflow_kafka_offsets.staging.rows import TargetColumns
+
+        self.write_function()
+        if self.remove is not None:
+            self.remove_function()
+        return TargetColumns(self.name, None, may_grow=may_grow)
+
+    def write_function(self) -> Callable[..., Any]:
+        """Return the function that writes."""
+        return _imported("FunctionSink", self.write, "conn", "batches", "batch")
+
+    def remove_function(self) -> Callable[..., Any]:
+        """Return the function that removes.
+
+        :raises ConfigurationError: there is none
+        """
+        if self.remove is None:
+            raise ConfigurationError(
+                f"What function {self.write!r} wrote of the offsets that are to be replaced is known to it alone. "
+                "Nothing was changed; give FunctionSink(…, remove='package.module.function') a function that removes it, "
+                "or delete it yourself and rewind without replacing"
+            )
+        return _imported("FunctionSink: remove", self.remove, "conn", "ranges", "span")
+
+    def writer(self, engine: Engine, columns: pa.Schema | None, output: Output) -> ArrowWriter:
+        """Return the writer of files that the function gets."""
+        from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter
+
+        return ArrowWriter()
+
+    def open(self, conn: Connection, output: Output) -> AbstractContextManager[FunctionTarget]:
+        """Return the functions as they are called over the connection of a transaction."""
+        from airflow_kafka_offsets.sinks.function_target import FunctionTarget
+
+        return nullcontext(FunctionTarget(conn, self, WrittenBatch(*output[:3])))
+
+    def refuse_unknown_rows(self, conn: Connection, batches: sa.Table, batch_id: int) -> None:
+        """Raise if the table that was named for `verify` holds rows of batches that the state tables do not know."""
+        if (table := self._proved_table()) is not None:
+            table.refuse_unknown_rows(conn, batches, batch_id)
+
+    def rows(self, conn: Connection) -> TargetRows:
+        """Return the rows of the table that was named; nothing is known of what else a function writes."""
+        from airflow_kafka_offsets.sinks.function_target import UnknownRows
+
+        table = self._proved_table()
+        return UnknownRows(self.write) if table is None else table.rows(conn)
+
+    def _proved_table(self) -> SqlTable | None:
+        from airflow_kafka_offsets.sinks.sql.table import SqlTable
+
+        return None if self.table is None else SqlTable(self.table, self.schema)
+
+
+def _imported(what: str, path: str, *parameters: str) -> Callable[..., Any]:
+    """Import a function of the user, and check that it can be called with arguments for these parameters."""
+    from airflow_kafka_offsets.transforms.code import import_function
+
+    function = import_function(path, f"{what}({path!r})", FunctionError)
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # one of C may have none
+        return function
+    try:
+        signature.bind(*parameters)
+    except TypeError as error:
+        raise FunctionError(
+            f"Function {path!r} is called with ({', '.join(parameters)}), and takes {signature}: {error}"
+        ) from None
+    return function

@@ -1,0 +1,71 @@
+"""Dead letters may have tens of megabytes each: few of them are in memory at once, from the database to the files, and
+to their topic.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.core import chunks
+from airflow_kafka_offsets.dead_letters import replay as replay_module
+from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.kafka import producer
+from airflow_kafka_offsets.staging.records import write_records
+from tests.support.clients import Kafka, produce
+from tests.support.loads import Loader, TopicFactory
+from tests.support.verifying import LEFT_OUT
+
+pytestmark = [pytest.mark.server, pytest.mark.parametrize("engine", ["sqlite"], indirect=True)]
+
+LARGE = b'{"id": "%s"}' % (b"x" * 1_000)
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    return log
+
+
+def test_few_are_held_at_once(inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    loader, name, dead = inline_loader, topic(), topic()
+    monkeypatch.setattr(chunks, "_BYTES", 2_500)
+    fetched: list[Any] = []
+    sent: list[int] = []
+    staged: list[int] = []
+
+    def executed(conn: Any, cursor: Any, statement: str, parameters: Any, context: Any, *_: Any) -> None:
+        if statement.startswith("SELECT") and "headers" in statement:
+            fetched.append(context.execution_options.get("yield_per"))
+
+    def written(*args: Any) -> Any:
+        sent.append(len(args[2]))
+        return write_to_topic(*args)
+
+    def filed(directory: Any, index: int, records: Any) -> None:
+        def noted(batch: pa.RecordBatch) -> pa.RecordBatch:
+            staged.append(batch.num_rows)
+            return batch
+
+        write_to_file(directory, index, map(noted, records))
+
+    write_to_topic, write_to_file = producer._written, write_records
+    monkeypatch.setattr(producer, "_written", written)
+    monkeypatch.setattr(replay_module, "write_records", filed)
+    sa.event.listen(loader.engine, "before_cursor_execute", executed)
+    produce(loader.kafka, name, [LARGE] * 7)
+    loader(name, value_format=Json("id BIGINT"), also_to_topic=dead, **LEFT_OUT)
+    with loader.engine.begin() as conn:
+        conn.exec_driver_sql("DROP TABLE target")
+
+    done = replay_dead_letters(
+        DeadLetterFilter("loader"), loader.pipeline([name], value_format=Json("id STRING")), engine=loader.engine
+    )
+
+    assert done == [Replayed(1, 7, 7, 0)]
+    assert sent == staged == [3, 3, 1]
+    assert fetched == [20, 20]

@@ -1,0 +1,307 @@
+"""Dead letters that are put through the pipeline again leave the target as if they had never been bad."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.engine import Engine
+
+from airflow_kafka_offsets.core.offsets import OffsetRange
+from airflow_kafka_offsets.dead_letters import replay as replay_module
+from airflow_kafka_offsets.dead_letters.replay import Replayed, replay_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter, read_dead_letters
+from airflow_kafka_offsets.exceptions import ConfigurationError, DatabaseUnavailableError, LedgerError
+from airflow_kafka_offsets.formats.header import Header
+from airflow_kafka_offsets.formats.json_format import Json
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from airflow_kafka_offsets.staging.refused import Record
+from tests.support.clients import Kafka, produce, producer
+from tests.support.database_faults import ADDED
+from tests.support.loads import Loader, TopicFactory, names, rows
+from tests.support.openings import KEPT
+from tests.support.verifying import LEFT_OUT, reread
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    return log
+
+
+def do(engine: Engine, *statements: str) -> None:
+    with engine.begin() as conn:
+        for statement in statements:
+            conn.execute(sa.text(statement))
+
+
+def replayed(
+    loader: Loader, topic: str, *, corrected: Any = None, of: dict[str, Any] | None = None, **options: Any
+) -> list[Replayed]:
+    return replay_dead_letters(
+        DeadLetterFilter("loader", **(of or {})),
+        loader.pipeline([topic], **options),
+        engine=loader.engine,
+        launcher=loader.launcher,
+        corrected=corrected,
+        who="ana@host",
+        reason="wider",
+    )
+
+
+def letters(loader: Loader) -> list[Any]:
+    return rows(loader.engine, "SELECT offset_value, error_class FROM dead_letters ORDER BY offset_value")
+
+
+def history(loader: Loader) -> list[Any]:
+    counts = "SELECT b.batch_id, b.records, b.row_count, b.dead_letters, r.partition, r.records, r.dead_letters"
+    return rows(
+        loader.engine, f"{counts} FROM offset_batches b JOIN offset_ranges r ON r.batch_id = b.batch_id ORDER BY 1, 5"
+    )
+
+
+def output(loader: Loader) -> list[Any]:
+    return rows(
+        loader.engine, "SELECT id, name, _kafka_partition, _kafka_offset, _batch_id FROM target ORDER BY 3, 4, 1"
+    )
+
+
+def bad_and_good(loader: Loader, topic: TopicFactory) -> str:
+    """A topic with two partitions, of which two batches loaded all but the records whose names are too long."""
+    name = topic(partitions=2)
+    do(loader.engine, f"CREATE TABLE target (id BIGINT, name TEXT CHECK (length(name) < 7), {ADDED})")
+    for first in (0, 100):
+        produce(loader.kafka, name, names(first, 12))
+        produce(loader.kafka, name, [*names(first + 50, 1), b"{", b'{"id": "x"}'], 1)
+        loader(name, **LEFT_OUT)
+    return name
+
+
+def widen(loader: Loader) -> None:
+    do(loader.engine, "ALTER TABLE target RENAME TO narrow", f"CREATE TABLE target (id BIGINT, name TEXT, {ADDED})")
+    do(loader.engine, "INSERT INTO target SELECT * FROM narrow", "DROP TABLE narrow")
+
+
+def test_they_leave_what_a_load_leaves_that_never_refused_them(inline_loader: Loader, topic: TopicFactory) -> None:
+    loader = inline_loader
+    name = bad_and_good(loader, topic)
+    assert [error_class for _, error_class in letters(loader)].count("target") == 16
+    widen(loader)
+
+    done = replayed(loader, name, of={"error_class": "target"})
+
+    assert done == [Replayed(1, 3, 3, 0), Replayed(2, 13, 13, 0)]
+    assert letters(loader) == [(offset, "value") for offset in (1, 2, 4, 5)]
+    ids = {0: [*range(12), *range(100, 112)], 1: [50, None, None, 150]}
+    assert output(loader) == [
+        (number, f"name-{number}", partition, offset, 1 if offset < (12, 3)[partition] else 2)
+        for partition in ids
+        for offset, number in enumerate(ids[partition])
+        if number is not None
+    ]
+    assert history(loader) == [
+        (batch, 15, 13, 2, partition, records, bad)
+        for batch in (1, 2)
+        for partition, records, bad in ((0, 12, 0), (1, 3, 2))
+    ]
+    assert reread(loader).dead_letters == 4
+    for (reason,) in rows(loader.engine, "SELECT reason FROM offset_batches"):
+        assert "dead letters replayed by ana@host at" in reason
+        assert reason.endswith(": wider")
+
+
+def test_a_second_replay_finds_nothing(inline_loader: Loader, topic: TopicFactory) -> None:
+    name = bad_and_good(inline_loader, topic)
+    widen(inline_loader)
+    replayed(inline_loader, name)
+    before = output(inline_loader), history(inline_loader)
+
+    assert replayed(inline_loader, name, of={"error_class": "target"}) == []
+
+    assert (output(inline_loader), history(inline_loader)) == before
+
+
+def test_what_is_bad_still_stays_with_the_reason_of_today(inline_loader: Loader, topic: TopicFactory) -> None:
+    loader = inline_loader
+    name = bad_and_good(loader, topic)
+    counts, found = history(loader), letters(loader)
+
+    assert replayed(loader, name, value_format=Json("id BIGINT NOT NULL, name STRING")) == [
+        Replayed(1, 0, 0, 5),
+        Replayed(2, 0, 0, 15),
+    ]
+
+    assert (history(loader), letters(loader)) == (counts, found)
+    reread(loader)
+
+
+def test_values_can_be_corrected(inline_loader: Loader, topic: TopicFactory) -> None:
+    loader = inline_loader
+    name = bad_and_good(loader, topic)
+
+    done = replayed(
+        loader, name, corrected={Record(name, 1, 1): b'{"id": 7, "name": "good"}', Record(name, 1, 2): b"["}
+    )
+
+    assert done == [Replayed(1, 1, 1, 1)]
+    assert rows(
+        loader.engine, "SELECT id, name, _batch_id FROM target WHERE _kafka_partition = 1 AND _kafka_offset = 1"
+    ) == [(7, "good", 1)]
+    reread(loader)
+
+
+@pytest.mark.parametrize(
+    ("of", "done"),
+    [
+        ({"batch_id": 2, "error_class": "target"}, [Replayed(2, 13, 13, 0)]),
+        ({"error_class": "value"}, [Replayed(1, 0, 0, 2), Replayed(2, 0, 0, 2)]),
+        ({"ranges": (0, 10, 13)}, [Replayed(1, 2, 2, 0), Replayed(2, 1, 1, 0)]),
+        ({"ranges": (1, 3, 4)}, [Replayed(2, 1, 1, 0)]),
+        ({"batch_id": 3}, []),
+    ],
+)
+def test_they_are_chosen(inline_loader: Loader, topic: TopicFactory, of: dict[str, Any], done: list[Replayed]) -> None:
+    name = bad_and_good(inline_loader, topic)
+    widen(inline_loader)
+    if "ranges" in of:
+        partition, start, end = of["ranges"]
+        of = {"ranges": (OffsetRange(name, partition, start, end, end),)}
+
+    assert replayed(inline_loader, name, of=of) == done
+
+
+def test_key_and_headers_are_decoded_again(inline_loader: Loader, topic: TopicFactory) -> None:
+    loader, name = inline_loader, topic(**KEPT)
+    writer = producer(loader.kafka)
+    writer.produce(name, b'{"id": "x"}', key=b'{"k": 1}', partition=0, headers=[("h", b"1"), ("h", None), ("t", b"t")])
+    assert writer.flush(30) == 0
+    parts: dict[str, Any] = {"key_format": Json("k BIGINT"), "metadata_columns": {"t": Header("t"), "at": "timestamp"}}
+    loader(name, value_format=Json("id BIGINT"), **parts, **LEFT_OUT)
+    do(loader.engine, "DROP TABLE target")
+
+    assert [done.records for done in replayed(loader, name, value_format=Json("id STRING"), **parts)] == [1]
+
+    assert rows(loader.engine, "SELECT k, id, t, _kafka_offset FROM target") == [(1, "x", "t", 0)]
+
+
+def test_letters_that_somebody_else_removed_meanwhile_are_not_written_twice(
+    inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = inline_loader
+    name = bad_and_good(loader, topic)
+    widen(loader)
+    stage = replay_module._stage
+
+    def overtaken(*args: Any) -> Any:
+        monkeypatch.setattr(replay_module, "_stage", stage)
+        replayed(loader, name)
+        return stage(*args)
+
+    monkeypatch.setattr(replay_module, "_stage", overtaken)
+    with pytest.raises(LedgerError, match="Dead letters of batch 1 were replayed or removed by somebody else"):
+        replayed(loader, name)
+
+    assert len(output(loader)) == 26
+    reread(loader)
+
+
+def test_another_target_is_refused(inline_loader: Loader, topic: TopicFactory) -> None:
+    name = bad_and_good(inline_loader, topic)
+
+    with pytest.raises(ConfigurationError, match=r"Batch 1 was loaded into 'target', .* not into 'elsewhere'"):
+        replayed(inline_loader, name, sink=SqlTable("elsewhere"))
+
+
+def test_with_a_transform(postgres_loader: Loader, topic: TopicFactory) -> None:
+    loader = postgres_loader
+    name = topic()
+    produce(loader.kafka, name, [*names(0, 3), b'{"id": 3, "name": 4}', b"{"])
+    transform = "tests.loading.test_transforms.twice"
+    loader(name, transform=transform, **LEFT_OUT)
+
+    (done,) = replayed(
+        loader,
+        name,
+        transform=transform,
+        value_format=Json("id BIGINT, name STRING"),
+        corrected={Record(name, 0, 3): b'{"id": 3, "name": "four"}', Record(name, 0, 4): b"{"},
+    )
+
+    assert done == Replayed(1, 1, 2, 1)
+    assert rows(loader.engine, "SELECT id, count(*) FROM target GROUP BY id ORDER BY id") == [(n, 2) for n in range(4)]
+    assert loader.launcher.jobs[-1].kafka_config == {}
+
+
+def test_records_that_were_too_large_to_be_kept_stay_unless_they_are_corrected(
+    inline_loader: Loader, topic: TopicFactory
+) -> None:
+    loader, name = inline_loader, topic()
+    produce(loader.kafka, name, [*names(0, 2), b'{"id": 2, "name": "%s"}' % (b"x" * 200)])
+    loader(name, max_record_bytes=100, **LEFT_OUT)
+
+    assert replayed(loader, name) == []
+    assert replayed(loader, name, corrected={Record(name, 0, 2): b'{"id": 2}'}) == [Replayed(1, 1, 1, 0)]
+
+    assert output(loader)[-1][:2] == (2, None)
+    reread(loader)
+
+
+def test_what_was_kept_is_not_measured_again(inline_loader: Loader, topic: TopicFactory) -> None:
+    loader, name = inline_loader, topic()
+    produce(loader.kafka, name, [b'{"id": "%s"}' % (b"x" * 200)])
+    loader(name, **LEFT_OUT)
+
+    assert replayed(loader, name, max_record_bytes=100) == [Replayed(1, 0, 0, 1)]
+    assert letters(loader) == [(0, "value")]
+    do(loader.engine, "DROP TABLE target")
+    assert replayed(loader, name, max_record_bytes=100, value_format=Json("id STRING")) == [Replayed(1, 1, 1, 0)]
+
+
+def test_what_they_hold_is_read_batch_by_batch(
+    inline_loader: Loader, topic: TopicFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = bad_and_good(inline_loader, topic)
+    held: list[set[int]] = []
+
+    def noted(*args: Any) -> Any:
+        found = list(read_dead_letters(*args))
+        held.append({letter.batch_id for letter in found})
+        return iter(found)
+
+    monkeypatch.setattr(replay_module, "read_dead_letters", noted)
+    replayed(inline_loader, name)
+
+    assert held == [{1}, {2}]
+
+
+@pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_connection_that_breaks_at_commit_neither_loses_nor_doubles_them(
+    inline_loader: Loader, topic: TopicFactory, moment: str
+) -> None:
+    loader = inline_loader
+    name = bad_and_good(loader, topic)
+    widen(loader)
+    broken: list[str] = []
+
+    def break_once(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement == "COMMIT" and not broken and "UPDATE offset_batches" in seen[-1]:
+            broken.append(moment)
+            raise sa.exc.OperationalError(statement, {}, Exception("gone"), connection_invalidated=True)
+        seen.append(statement)
+
+    seen = [""]
+    sa.event.listen(loader.engine, f"{moment}_cursor_execute", break_once)
+    target = {"error_class": "target"}
+
+    if moment == "before":
+        with pytest.raises(DatabaseUnavailableError):
+            replayed(loader, name, of=target)
+        assert len(letters(loader)) == 20
+
+    assert replayed(loader, name, of=target) == [Replayed(1, 3, 3, 0), Replayed(2, 13, 13, 0)]
+    assert broken
+    assert len(letters(loader)) == 4
+    reread(loader)

@@ -1,0 +1,210 @@
+"""`also_to_topic`: dead letters are written to a topic after the commit, at least once, with headers that say what they
+are.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_kafka_offsets.core.offsets import Slice
+from airflow_kafka_offsets.dead_letters.drop import drop_dead_letters
+from airflow_kafka_offsets.dead_letters.selection import DeadLetterFilter
+from airflow_kafka_offsets.exceptions import ConfigurationError
+from airflow_kafka_offsets.kafka.producer import producer_config
+from airflow_kafka_offsets.loading import dead_letter_topic
+from airflow_kafka_offsets.replaying.replay import replay
+from airflow_kafka_offsets.sinks.sql.table import SqlTable
+from devstack.topics import end_offsets
+from tests.support.clients import Kafka, produce, producer
+from tests.support.loads import Loader, TopicFactory, names, rows
+from tests.support.reading import read_all
+from tests.support.verifying import LEFT_OUT
+
+pytestmark = pytest.mark.server
+
+SENT = "SELECT batch_id, dead_letter_topic, dead_letters_sent_at IS NOT NULL FROM offset_batches WHERE dead_letters > 0 ORDER BY 1"
+BAD = b'{"id": "x"}'
+
+
+@pytest.fixture
+def kafka(log: Kafka) -> Kafka:
+    return log
+
+
+@pytest.fixture
+def orders(topic: TopicFactory) -> str:
+    return topic()
+
+
+@pytest.fixture
+def dead(topic: TopicFactory) -> str:
+    return topic()
+
+
+def records(kafka: Kafka, topic: str) -> list[dict[str, Any]]:
+    """Key, value and headers of all records of a topic, and what its notes say."""
+    end = end_offsets(kafka.bootstrap_servers, topic)[0]
+    found = read_all(kafka, Slice(0, topic, 0, 0, end), with_headers=True)
+    prefix = dead_letter_topic.PREFIX
+    for record in found:
+        headers = [(header["key"], header["value"]) for header in record["headers"]]
+        notes = {name.removeprefix(prefix): value.decode() for name, value in headers if name.startswith(prefix)}
+        record |= {"headers": [header for header in headers if not header[0].startswith(prefix)], "notes": notes}
+    return found
+
+
+def test_they_have_what_the_records_had_and_what_is_wrong(inline_loader: Loader, orders: str, dead: str) -> None:
+    loader, writer = inline_loader, producer(inline_loader.kafka)
+    writer.produce(orders, BAD, key=b"k", partition=0, headers=[("h", b"\xff"), ("h", None)])
+    writer.produce(orders, None, partition=0)
+    assert writer.flush(30) == 0
+    produce(loader.kafka, orders, names(0, 2))
+
+    loader(orders, also_to_topic=dead, **LEFT_OUT)
+
+    first, second = records(loader.kafka, dead)
+    assert (first["key"], first["value"], first["headers"]) == (b"k", BAD, [("h", b"\xff"), ("h", None)])
+    assert (second["key"], second["value"], second["headers"]) == (None, None, [])
+    message = first["notes"].pop("message")
+    assert "field 'id' is declared as number" in message
+    where = {"group": "loader", "batch": "1", "topic": orders, "partition": "0", "class": "value"}
+    assert first["notes"] == where | {"offset": "0"}
+    assert second["notes"] == where | {"offset": "1", "message": second["notes"]["message"]}
+    assert rows(loader.engine, SENT) == [(1, dead, True)]
+
+
+def test_a_batch_without_dead_letters_asks_for_no_topic(inline_loader: Loader, orders: str) -> None:
+    produce(inline_loader.kafka, orders, names(0, 2))
+
+    inline_loader(orders, also_to_topic="missing", **LEFT_OUT)
+
+    assert rows(inline_loader.engine, "SELECT dead_letter_topic FROM offset_batches") == [(None,)]
+
+
+def test_what_a_killed_process_did_not_send_the_next_run_sends(
+    inline_loader: Loader, orders: str, dead: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between COMMIT and the first record, and after the last record before it is noted."""
+    loader, options = inline_loader, {"also_to_topic": dead, **LEFT_OUT}
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    produce(loader.kafka, orders, [BAD])
+    for name in ("send", "mark_sent"):
+        with monkeypatch.context() as patched:
+            patched.setattr(dead_letter_topic, name, killed)
+            with pytest.raises(KeyboardInterrupt):
+                loader(orders, **options)
+        assert rows(loader.engine, SENT) == [(1, dead, False)]
+
+    loader(orders, **options)
+    loader(orders, **options)
+
+    # Once before the mark, and once more.
+    assert [record["notes"]["offset"] for record in records(loader.kafka, dead)] == ["0", "0"]
+    assert rows(loader.engine, SENT) == [(1, dead, True)]
+
+
+def test_what_was_dropped_meanwhile_is_not_sent(inline_loader: Loader, orders: str, dead: str) -> None:
+    loader = inline_loader
+    produce(loader.kafka, orders, [BAD])
+    loader(orders, also_to_topic="missing", **LEFT_OUT)
+    with loader.engine.begin() as conn:
+        conn.execute(sa.text("UPDATE offset_batches SET dead_letter_topic = :dead"), {"dead": dead})
+    drop_dead_letters(DeadLetterFilter("loader"), engine=loader.engine)
+
+    loader(orders, also_to_topic=dead, **LEFT_OUT)
+
+    assert records(loader.kafka, dead) == []
+    assert rows(loader.engine, SENT) == [(1, dead, True)]
+
+
+@pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.broker)])
+def test_a_topic_that_does_not_exist_is_named_and_nothing_is_undone(
+    inline_loader: Loader, orders: str, caplog: pytest.LogCaptureFixture, real: bool
+) -> None:
+    loader = inline_loader
+    produce(loader.kafka, orders, [*names(0, 1), BAD])
+
+    result = loader(orders, also_to_topic="missing", **LEFT_OUT)
+
+    assert (result.rows, result.dead_letters) == (1, 1)
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "of group 'loader' are not written to topic 'missing', and stay in the table" in record.message
+    assert "topic 'missing': it does not exist, or this user may not describe it" in record.message
+    assert rows(loader.engine, SENT) == [(1, "missing", False)]
+
+
+def test_a_replay_sends_those_of_its_batch(inline_loader: Loader, orders: str, dead: str) -> None:
+    loader = inline_loader
+    produce(loader.kafka, orders, [BAD])
+    loader(orders, **LEFT_OUT)
+
+    replay(
+        loader.pipeline([orders], sink=SqlTable("elsewhere"), also_to_topic=dead, **LEFT_OUT),
+        {orders: {0: (0, 1)}},
+        kafka_config=loader.config,
+        engine=loader.engine,
+        launcher=loader.launcher,
+    )
+
+    assert [record["notes"]["batch"] for record in records(loader.kafka, dead)] == ["2"]
+
+
+def test_a_topic_that_is_loaded_is_refused(inline_loader: Loader, orders: str) -> None:
+    with pytest.raises(ConfigurationError, match="also_to_topic must be none of the topics that are loaded"):
+        inline_loader(orders, also_to_topic=orders)
+
+
+def test_the_connection_does_not_weaken_the_producer() -> None:
+    given = {
+        "bootstrap.servers": "b:9092",
+        "acks": 0,
+        "transactional.id": "t",
+        "compression.type": "zstd",
+        "retries": 0,
+    }
+
+    assert producer_config(given) == {
+        "bootstrap.servers": "b:9092",
+        "compression.type": "zstd",
+        "message.max.bytes": 1_000_000_000,
+        "acks": "all",
+        "enable.idempotence": True,
+        "allow.auto.create.topics": False,
+        "delivery.timeout.ms": 30_000,
+    }
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("engine", ["sqlite"], indirect=True)
+def test_a_record_that_the_topic_does_not_take_leaves_its_contents_out(
+    inline_loader: Loader, orders: str, topic: TopicFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    loader, small = inline_loader, topic(max_message_bytes=3_000)
+    large = b'{"id": "%s"}' % (b"x" * 4_000)
+    produce(loader.kafka, orders, [BAD, large, BAD])
+    loader(orders, also_to_topic=small, **LEFT_OUT)
+
+    found = {record["notes"]["offset"]: record for record in records(loader.kafka, small)}
+
+    assert {offset: record["value"] for offset, record in found.items()} == {"0": BAD, "1": None, "2": BAD}
+    assert [record["notes"].get("contents") for record in found.values()].count("left out") == 1
+    assert "1 dead letter was written of batch 1 without key, value and headers" in caplog.text
+    assert rows(loader.engine, SENT) == [(1, small, True)]
+
+
+def test_a_topic_that_cannot_be_written_keeps_back_only_its_own(inline_loader: Loader, orders: str, dead: str) -> None:
+    """After a name that was misspelt was corrected, too."""
+    loader = inline_loader
+    for name in ("missing", dead):
+        produce(loader.kafka, orders, [BAD])
+        loader(orders, also_to_topic=name, **LEFT_OUT)
+
+    assert [record["notes"]["batch"] for record in records(loader.kafka, dead)] == ["2"]
+    assert rows(loader.engine, SENT) == [(1, "missing", False), (2, dead, True)]
