@@ -235,7 +235,7 @@ def _rename_columns(conn: Connection, tables: Tables) -> Iterator[Statement]:
     if dialect.name in PARTIAL_INDEX_DIALECTS:
         for name in (*partial, "one_ahead"):
             yield _drop_index(tables, f"offset_batches_{name}")
-    for table, renamed in _RENAMED.items():
+    for table, renamed in RENAMED_COLUMNS.items():
         stored = getattr(tables, table)
         existing = _column_names(conn, stored)
         for old, new in renamed.items():
@@ -270,7 +270,7 @@ def _rename_columns(conn: Connection, tables: Tables) -> Iterator[Statement]:
         )
 
 
-_RENAMED = {
+RENAMED_COLUMNS = {
     "offset_batches": {
         "letters_topic": "dead_letter_topic",
         "letters_sent_at": "dead_letters_sent_at",
