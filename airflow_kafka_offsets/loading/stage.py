@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from sqlalchemy.engine import Engine
 
 from airflow_kafka_offsets import exceptions
 from airflow_kafka_offsets.core import log_identity
@@ -37,7 +36,7 @@ from airflow_kafka_offsets.ledger.positions import RangeRead
 from airflow_kafka_offsets.loading.context import LoadContext
 from airflow_kafka_offsets.loading.pipeline import Pipeline
 from airflow_kafka_offsets.loading.staging_area import create_directory, remove_attempt
-from airflow_kafka_offsets.sinks.sink import ConnectedSink, FileSink, Output
+from airflow_kafka_offsets.sinks.table import Output, Table
 from airflow_kafka_offsets.spark.job import Launcher, StageJob
 from airflow_kafka_offsets.spark.main import failure
 from airflow_kafka_offsets.staging.dead_letters import most_of
@@ -122,7 +121,7 @@ def begin_attempt(context: LoadContext, claim: Claim, batch: Batch) -> Attempt:
     directory = create_directory(batch.batch_id, pipeline.staging_dir)
     try:
         job = make_job(context, claim.kind, batch, directory)
-        writes_target = isinstance(pipeline.sink, FileSink)
+        writes_target = pipeline.sink.writes_files
         earlier_uri = begin_staging(claim, batch, directory.uri, context.recipe, writes_target=writes_target)
     except BaseException:
         # No batch names it: a later attempt may have taken over.
@@ -155,8 +154,8 @@ def make_job(context: LoadContext, kind: str, batch: Batch, directory: StagingDi
     return job_of(
         pipeline,
         directory,
-        context.ledger.engine,
-        context.output(batch, kind, directory.name),
+        context.table,
+        context.publication(batch, kind, directory.name).output,
         batch_id=batch.batch_id,
         slices=split(batch.ranges, _slice_offsets(pipeline, batch)),
         kafka_config=context.kafka_config,
@@ -173,7 +172,7 @@ def make_job(context: LoadContext, kind: str, batch: Batch, directory: StagingDi
 def job_of(
     pipeline: Pipeline,
     directory: StagingDirectory,
-    engine: Engine,
+    table: Table,
     output: Output,
     *,
     slices: Iterable[Slice],
@@ -183,15 +182,14 @@ def job_of(
 ) -> StageJob:
     """Return the job that stages slices as a pipeline says.
 
-    :param output: of the batch, for the sink
+    :param table: the target
+    :param output: the batch, as the target knows it
     :param columns: of a decoded row
     :param connections: those of the formats
     :param others: what the pipeline does not know, and the fields of the job that have another value than it says
     """
-    sink = pipeline.sink
-    if isinstance(sink, ConnectedSink):
-        connections = {**connections, STORAGE: sink.storage_options()}
-    slices, writer = tuple(slices), sink.writer(engine, pipeline.result_columns(columns), output)
+    connections = {**connections, STORAGE: table.storage_options()}
+    slices, writer = tuple(slices), table.writer(pipeline.result_columns(columns), output)
     own = {
         # A transform may be in the folder of the DAG file, which is only on this process's path.
         "python_path": tuple(filter(None, sys.path)) if pipeline.needs_path else (),
@@ -221,7 +219,7 @@ def _offsets_of_file(pipeline: Pipeline, offsets: int) -> int:
     """Return how many offsets a task reads that writes a final file: a large batch has larger files, rather than more.
     0 where none does.
     """
-    is_final = isinstance(pipeline.sink, FileSink)
+    is_final = pipeline.sink.writes_files
     return min(offsets // _TASKS, pipeline.slice_offsets * _MOST_OF_FILE) if is_final else 0
 
 

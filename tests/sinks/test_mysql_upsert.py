@@ -30,7 +30,7 @@ HELD = "SELECT id, name, _kafka_offset FROM target ORDER BY id, name"
 
 @pytest.fixture(autouse=True)
 def _created(mariadb_engine: Engine) -> None:
-    KEYED.prepare(mariadb_engine, COLUMNS)
+    KEYED.connect(mariadb_engine).prepare(COLUMNS)
 
 
 def test_nothing_is_committed_before_the_end(mariadb_engine: Engine, tmp_path: Path) -> None:
@@ -168,6 +168,6 @@ def test_a_user_who_may_not_make_temporary_tables_is_refused_before_spark_starts
     with pytest.raises(
         TargetError, match=rf"'weak' may not make temporary tables .* CREATE TEMPORARY TABLES ON {name}"
     ):
-        KEYED.prepare(engine, COLUMNS)
+        KEYED.connect(engine).prepare(COLUMNS)
 
     engine.dispose()

@@ -37,7 +37,7 @@ def row(key: int | None, name: str | None, offset: int | None, partition: int | 
 @pytest.fixture
 def conn() -> Iterator[Connection]:
     engine = sa.create_engine("sqlite://")
-    SINK.prepare(engine, COLUMNS)
+    SINK.connect(engine).prepare(COLUMNS)
     with engine.connect() as made:
         yield made
     engine.dispose()
@@ -105,15 +105,20 @@ def test_a_transform_that_drops_where_rows_are_from_is_refused(name: str) -> Non
 
 def test_a_table_without_the_column_of_the_key_is_refused_before_the_transform_runs(conn: Connection) -> None:
     with pytest.raises(TargetError, match="'target' has no column 'order', which upsert_key names"):
-        SqlTable("target", upsert_key=("id", "order")).prepare(conn.engine, None)
+        SqlTable("target", upsert_key=("id", "order")).connect(conn.engine).prepare(None)
 
 
 def test_key_and_origin_are_told_to_the_transform_before_anything_is_read(conn: Connection) -> None:
-    assert SINK.prepare(conn.engine, None).required == ("id", "_kafka_topic", "_kafka_partition", "_kafka_offset")
+    assert SINK.connect(conn.engine).prepare(None).required == (
+        "id",
+        "_kafka_topic",
+        "_kafka_partition",
+        "_kafka_offset",
+    )
 
 
 def test_without_a_key_the_origin_is_not_needed(conn: Connection) -> None:
-    assert SqlTable("target").prepare(conn.engine, None).required == ()
+    assert SqlTable("target").connect(conn.engine).prepare(None).required == ()
 
 
 def test_a_created_table_has_the_key_in_its_order_and_numbers_nothing() -> None:

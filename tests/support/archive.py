@@ -19,15 +19,14 @@ from airflow_kafka_offsets.core.instants import TimeSpan
 from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.core.origin import BATCH_ID, RECORD, TIMESTAMP
 from airflow_kafka_offsets.exceptions import OlderLedgerError
-from airflow_kafka_offsets.sinks.sink import (
+from airflow_kafka_offsets.sinks.table import Output, Target
+from airflow_kafka_offsets.sinks.target_rows import (
     Batches,
     Detail,
     DuplicatedOffsets,
-    Output,
     Removed,
     ReplacedOffsets,
     RowCount,
-    Target,
 )
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 from airflow_kafka_offsets.writers.arrow_writer import ArrowWriter

@@ -18,7 +18,8 @@ from sqlalchemy.schema import CreateTable
 from airflow_kafka_offsets.core.offsets import TopicPartition
 from airflow_kafka_offsets.database.transactions import transaction
 from airflow_kafka_offsets.exceptions import OlderLedgerError
-from airflow_kafka_offsets.sinks.sink import Output, Removed, ReplacedOffsets, Target
+from airflow_kafka_offsets.sinks.table import Output, Target
+from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 from airflow_kafka_offsets.staging.rows import StagedRows, TargetColumns
 from tests.support.archive import Archive, ArchivedRows, OpenArchive
 

@@ -17,7 +17,7 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets import DeltaTable, ParquetDataset, committed_files
 from airflow_kafka_offsets.sinks.fan_out import Branch, FanOut
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
-from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Sink
+from airflow_kafka_offsets.sinks.sink import Sink
 from airflow_kafka_offsets.sinks.sql.table import SqlTable
 from airflow_kafka_offsets.transforms.sql import Sql
 from tests.support.elsewhere import ElsewhereArchive

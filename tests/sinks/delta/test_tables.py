@@ -15,7 +15,7 @@ import pytest
 from airflow_kafka_offsets import DeltaTable
 from airflow_kafka_offsets.exceptions import ConfigurationError, TargetError
 from airflow_kafka_offsets.sinks.delta.columns import skipping_columns
-from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, Output
+from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.writers.refused_rows import RefusedRows
 from tests.support.lake import publish_rows

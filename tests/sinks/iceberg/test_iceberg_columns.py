@@ -15,7 +15,7 @@ from airflow_kafka_offsets.database.transactions import transact
 from airflow_kafka_offsets.exceptions import ConfigurationError, StagedFileError, TargetError
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
-from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output, connect
+from airflow_kafka_offsets.sinks.table import Output
 from airflow_kafka_offsets.staging.directory import StagingDirectory
 from airflow_kafka_offsets.staging.manifest import Manifest
 from airflow_kafka_offsets.staging.rows import StagedRows

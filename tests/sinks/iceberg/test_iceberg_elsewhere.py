@@ -27,7 +27,7 @@ from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.iceberg import elsewhere
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
 from airflow_kafka_offsets.sinks.iceberg.target import Changes
-from airflow_kafka_offsets.sinks.sink import ElsewhereSink, Output
+from airflow_kafka_offsets.sinks.table import Output
 from tests.sinks.iceberg.conftest import REST
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import IcebergGroup

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from airflow_kafka_offsets.sinks.iceberg.sink import IcebergSink
-from airflow_kafka_offsets.sinks.sink import FileSink
 from tests.support.iceberg import IcebergGroup
 from tests.support.rewinds import Rewinder
 

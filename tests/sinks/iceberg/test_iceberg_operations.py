@@ -6,7 +6,7 @@ import pytest
 
 from airflow_kafka_offsets.exceptions import DoubleLoadError, OlderLedgerError, VerificationError
 from airflow_kafka_offsets.sinks.iceberg.table import IcebergTable
-from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, Sink
+from airflow_kafka_offsets.sinks.sink import Sink
 from tests.support.clients import Kafka, produce
 from tests.support.iceberg import IcebergGroup
 from tests.support.loads import names, positions

@@ -21,7 +21,6 @@ from airflow_kafka_offsets.exceptions import TargetError
 from airflow_kafka_offsets.rewinding.execution import abandon_batch
 from airflow_kafka_offsets.sinks.parquet.snapshot import manifest_path
 from airflow_kafka_offsets.sinks.parquet.target import ParquetTarget
-from airflow_kafka_offsets.sinks.sink import ConnectedSink, ElsewhereSink, FileSink
 from airflow_kafka_offsets.writers.object_files import ObjectFiles
 from tests.support import fixtures
 from tests.support.clients import Kafka, produce
