@@ -76,7 +76,10 @@ def test_names_of_branches_may_have_any_characters() -> None:
 
 
 def test_a_target_that_is_one_wrote_nothing_into_several(engine: Engine) -> None:
-    with engine.begin() as conn, SqlTable("orders").open(conn, Output(1, "loader", (), "")) as target:
+    with (
+        engine.begin() as conn,
+        SqlTable("orders").connect(engine).publish(conn, Output(1, "loader", (), "")) as target,
+    ):
         assert (target.written, target.removed) == ({}, {})
 
 

@@ -57,7 +57,7 @@ def test_every_value_is_stored_as_it_was_sent(mariadb_engine: Engine, way: str, 
     TARGET.connect(mariadb_engine).prepare(schema)
 
     with mariadb_engine.begin() as conn:
-        assert SqlTarget(conn, TARGET).write(staged(tmp_path, schema, rows)) == len(rows)
+        assert SqlTarget(conn, TARGET.connect(conn.engine)).write(staged(tmp_path, schema, rows)) == len(rows)
         assert counted(conn, "load") == (way == "load")
 
     table = reflected(mariadb_engine, "target")

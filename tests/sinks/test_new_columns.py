@@ -49,8 +49,8 @@ def guest(postgres_engine: Engine) -> Iterator[Engine]:
 
 def test_only_missing_columns_are_added(target: Engine) -> None:
     with target.begin() as conn:
-        assert SqlTarget(conn, TARGET).add_columns(COLUMNS) == ['a "100%":b']
-        assert SqlTarget(conn, TARGET).add_columns(COLUMNS) == []
+        assert SqlTarget(conn, TARGET.connect(conn.engine)).add_columns(COLUMNS) == ['a "100%":b']
+        assert SqlTarget(conn, TARGET.connect(conn.engine)).add_columns(COLUMNS) == []
     added = sa.inspect(target).get_columns("target")[1]
     assert (added["name"], added["nullable"]) == ('a "100%":b', True)
 
@@ -83,11 +83,11 @@ def test_two_transactions_that_add_the_same_column_wait_for_each_other(postgres_
 
     def add() -> None:
         with postgres_engine.begin() as conn:
-            results.append(SqlTarget(conn, TARGET).add_columns(COLUMNS))
+            results.append(SqlTarget(conn, TARGET.connect(conn.engine)).add_columns(COLUMNS))
 
     first = postgres_engine.connect()
     begun = first.begin()
-    assert SqlTarget(first, TARGET).add_columns(COLUMNS) == ['a "100%":b']
+    assert SqlTarget(first, TARGET.connect(first.engine)).add_columns(COLUMNS) == ['a "100%":b']
     other = threading.Thread(target=add)
     other.start()
     waiting = sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")

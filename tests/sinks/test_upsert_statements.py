@@ -61,19 +61,21 @@ def held(conn: Connection) -> list[tuple[Any, ...]]:
 def test_of_rows_that_a_transform_made_of_one_record_the_last_wins(conn: Connection, tmp_path: Path) -> None:
     files = [[row(1, "c", 5), row(1, "a", 5), row(2, "x", 5)], [row(1, "b", 5), row(1, "older", 4)]]
 
-    assert SqlTarget(conn, SINK).write(staged(tmp_path, *files)) == 2
+    assert SqlTarget(conn, SINK.connect(conn.engine)).write(staged(tmp_path, *files)) == 2
 
     assert held(conn) == [(1, "b", 5), (2, "x", 5)]
 
 
 def test_the_order_of_the_files_decides_nothing_else(conn: Connection, tmp_path: Path) -> None:
-    assert SqlTarget(conn, SINK).write(staged(tmp_path, [row(1, "new", 7)], [row(1, "old", 6)])) == 1
+    assert (
+        SqlTarget(conn, SINK.connect(conn.engine)).write(staged(tmp_path, [row(1, "new", 7)], [row(1, "old", 6)])) == 1
+    )
 
     assert held(conn) == [(1, "new", 7)]
 
 
 def test_a_batch_without_rows_writes_none(conn: Connection, tmp_path: Path) -> None:
-    assert SqlTarget(conn, SINK).write(staged(tmp_path)) == 0
+    assert SqlTarget(conn, SINK.connect(conn.engine)).write(staged(tmp_path)) == 0
 
 
 @pytest.mark.parametrize("lost", [row(1, "a", None), row(1, "a", 3, partition=None)], ids=["offset", "partition"])
@@ -81,12 +83,14 @@ def test_a_transform_that_loses_where_a_row_is_from_is_refused(
     conn: Connection, tmp_path: Path, lost: dict[str, Any]
 ) -> None:
     with pytest.raises(TargetError, match=r"returns a row whose '_kafka_(offset|partition)' is null.*into 'target'"):
-        SqlTarget(conn, SINK).write(staged(tmp_path, [row(1, "b", 1), lost]))
+        SqlTarget(conn, SINK.connect(conn.engine)).write(staged(tmp_path, [row(1, "b", 1), lost]))
 
 
 def test_the_first_record_with_a_null_key_is_named(conn: Connection, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"'orders' partition 0 offset 3 .*'id' is null"):
-        SqlTarget(conn, SINK).write(staged(tmp_path, [row(None, "b", 8), row(1, "a", 1)], [row(None, None, 3)]))
+        SqlTarget(conn, SINK.connect(conn.engine)).write(
+            staged(tmp_path, [row(None, "b", 8), row(1, "a", 1)], [row(None, None, 3)])
+        )
 
 
 def test_another_database_is_refused_by_name() -> None:

@@ -158,7 +158,7 @@ class Target:
     def make(cls, kind: str, engine: Engine, directory: Path, name: str = "target") -> Target:
         of_kind = (KINDS | UPSERTS)[kind]
         sink = of_kind.sink(name, directory)
-        assert isinstance(sink, ElsewhereSink) is of_kind.commits_elsewhere
+        assert sink.commits_externally is of_kind.commits_elsewhere
         return cls(of_kind, sink, engine)
 
     def places(self) -> list[Place]:

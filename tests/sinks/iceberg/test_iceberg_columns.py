@@ -126,10 +126,10 @@ def test_secrets_are_neither_shown_nor_in_the_writer(tmp_path: Path, engine: Eng
         "catalog": {"extra": {**catalog, **secret}},
     }
     sink = IcebergTable("shop.orders", catalog_conn_id="catalog", storage_conn_id="store")
-    assert isinstance(sink, ElsewhereSink)
+    assert sink.commits_externally
     assert sink.conn_ids == ("catalog", "store")
 
-    connected = connect(sink, connections)
+    connected = sink.connected(connections)
 
     assert isinstance(connected, IcebergSink)
     connected.prepare(engine, NARROW)

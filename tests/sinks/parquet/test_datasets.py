@@ -105,8 +105,8 @@ def test_the_name_of_a_group_may_be_long(uri: str, series: str) -> None:
 
 def test_it_is_a_sink_that_commits_elsewhere() -> None:
     sink = ParquetDataset("/lake/orders")
-    for protocol in (ElsewhereSink, ConnectedSink, FileSink):
-        assert isinstance(sink, protocol)
+    assert sink.commits_externally
+    assert sink.writes_files
     assert (sink.name, ParquetDataset("s3://b/c").name) == ("parquet+file:///lake/orders", "parquet+s3://b/c")
 
 
