@@ -40,8 +40,9 @@ def replace_output(
 ) -> None:
     """Delete what batches of a group left of the offsets that a batch replaces, and record how much that was.
 
-    The offsets are `replaced_start_offset` to `replaced_end_offset` of the batch's ranges, which are written before this. Called within
-    the transaction that closes the batch, under the group's lock: nothing can be added to these offsets meanwhile.
+    The offsets are `replaced_start_offset` to `replaced_end_offset` of the batch's ranges, which are written before
+    this. Called within the transaction that closes the batch, under the group's lock: nothing can be added to these
+    offsets meanwhile.
 
     :param target: the name of the sink
     :param remove: removes rows from it, or says which will be removed
