@@ -6,7 +6,6 @@ Airflow imports this module with every command line that it builds: heavy import
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +24,7 @@ class Argument(NamedTuple):
     """
 
     flags: tuple[str, ...]
-    settings: Mapping[str, Any]
+    settings: dict[str, Any]
 
 
 def option(flag: str, text: str, **settings: Any) -> Argument:

@@ -23,7 +23,6 @@ LETTERS = Group(
             "list orders_loader --conn-id warehouse",
             *shared.LETTERS,
             shared.OUTPUT,
-            within="dead-letters",
         ),
         entry(
             "dead_letters.show_dead_letters",
@@ -34,7 +33,6 @@ LETTERS = Group(
             *shared.LETTERS,
             option("--limit", "the most of them", type=positive, default=100),
             shared.OUTPUT,
-            within="dead-letters",
         ),
         entry(
             "dead_letters.replay",
@@ -42,9 +40,10 @@ LETTERS = Group(
             "Decode dead letters again, write their rows, and remove the letters, in one transaction for each batch. "
             "What is bad still stays a dead letter, with the reason of today. The rows belong to the batch that set "
             "the records aside, as if they had never been bad. Loads may go on meanwhile.",
-            "replay orders_loader --conn-id warehouse --dag-id load_orders --task-id load --reason 'wider column'\n"
-            "         airflow kafka-offsets dead-letters replay orders_loader --conn-id warehouse --table orders \\\n"
-            "             --columns 'id BIGINT, name STRING'",
+            (
+                "replay orders_loader --conn-id warehouse --dag-id load_orders --task-id load --reason 'wider column'",
+                "replay orders_loader --conn-id warehouse --table orders --columns 'id BIGINT, name STRING'",
+            ),
             *shared.LETTERS,
             option("--corrected", "replay the dead letters of this file, with the values it has", metavar="FILE"),
             *shared.TASK,
@@ -53,7 +52,6 @@ LETTERS = Group(
             shared.SPARK_CONN_ID_OF_TASK,
             *shared.AUTHOR,
             shared.OUTPUT,
-            within="dead-letters",
         ),
         entry(
             "dead_letters.drop",
@@ -72,7 +70,6 @@ LETTERS = Group(
             switch("--execute", "delete; without it, the command only counts"),
             *shared.AUTHOR,
             shared.OUTPUT,
-            within="dead-letters",
         ),
     ),
 )
