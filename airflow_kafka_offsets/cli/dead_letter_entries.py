@@ -15,7 +15,7 @@ LETTERS = Group(
     ),
     commands=(
         entry(
-            "letters.list_dead_letters",
+            "dead_letters.list_dead_letters",
             "Count dead letters by batch, partition and error class",
             "Count the dead letters of a group by batch, partition and error class: value, key or header for the part "
             "that does not decode, size of a record that was too large to be kept, target where the target refuses "
@@ -26,7 +26,7 @@ LETTERS = Group(
             within="dead-letters",
         ),
         entry(
-            "letters.show_dead_letters",
+            "dead_letters.show_dead_letters",
             "Show dead letters with key, value, headers and error",
             "Show dead letters with key, value, headers and error. Bytes that are no UTF-8 are shown in Base64. What "
             "--output json prints can be corrected and given to 'dead-letters replay --corrected'.",
@@ -37,7 +37,7 @@ LETTERS = Group(
             within="dead-letters",
         ),
         entry(
-            "letters.replay",
+            "dead_letters.replay",
             "Put dead letters through the pipeline again",
             "Decode dead letters again, write their rows, and remove the letters, in one transaction for each batch. "
             "What is bad still stays a dead letter, with the reason of today. The rows belong to the batch that set "
@@ -56,7 +56,7 @@ LETTERS = Group(
             within="dead-letters",
         ),
         entry(
-            "letters.drop",
+            "dead_letters.drop",
             "Delete what dead letters hold",
             "Delete key, value, headers and error of dead letters, with --execute; without it, count them. That there "
             "were such records, who dropped them and why stays in dead_letters, so that 'verify' proves the same as "
