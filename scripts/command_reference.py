@@ -61,12 +61,12 @@ kafka-offsets lag orders_loader
 def reference() -> str:
     """Return the document. Imports Airflow, which needs an AIRFLOW_HOME that it may write into."""
     parsers = dict(sorted(commands().items()))
-    shared = _shared_options(parsers)
+    shared, summaries = _shared_options(parsers), _summaries()
     return "".join(
         [
             _INTRODUCTION,
-            "\n",
-            *(_item(f"[{name}](#{name.replace(' ', '-')}): {_summary(parser)}") for name, parser in parsers.items()),
+            "\n| command | |\n|---|---|\n",
+            *(f"| [{name}](#{name.replace(' ', '-')}) | {summaries[name]} |\n" for name in parsers),
             "\n## Shared options\n",
             *_shared_section(shared, parsers),
             *(part for name in parsers for part in _section(name, parsers, shared)),
@@ -206,9 +206,16 @@ def _filled(text: str) -> str:
     return textwrap.fill(text, _WIDTH, break_on_hyphens=False, break_long_words=False)
 
 
-def _summary(parser: argparse.ArgumentParser) -> str:
-    """Return the beginning of the description: its first sentence, without what is in parentheses or after a colon."""
-    return re.split(r"[.:;](?:\s|$)|,? \(", " ".join((parser.description or "").split()))[0]
+def _summaries() -> dict[str, str]:
+    """Return what each command says of itself in one line, by name."""
+    from airflow_kafka_offsets.cli.commands import COMMANDS
+    from airflow_kafka_offsets.cli.entries import Group
+
+    found = {}
+    for entry in COMMANDS:
+        inner = {f"{entry.name} {one.name}": one.help for one in entry.commands} if isinstance(entry, Group) else {}
+        found |= inner or {entry.name: entry.help}
+    return found
 
 
 def _example(parser: argparse.ArgumentParser) -> str:
