@@ -198,7 +198,8 @@ PLAN = (*GROUP, KAFKA_CONN_ID, topics("only this topic", _STORED_TOPICS, metavar
 AUTHOR = (
     option(
         "--who",
-        "who does it, for the history, beside the users of this process and of the database (default: the former)",
+        "the author, for the history, which also has the users of the process and of the database (default: the "
+        "former)",
     ),
     option("--reason", "why, for the history"),
 )

@@ -10,8 +10,8 @@ LETTERS = Group(
     name="dead-letters",
     help="Look at dead letters, put them through the pipeline again, or drop them",
     description=wrapped(
-        "Records that a load set aside (on_bad_record='dead_letter'): look at them, correct them, put them through "
-        "the pipeline as it is now, or drop what they hold.",
+        "Records that a load dead-lettered (on_bad_record='dead_letter'): look at them, correct them, put them "
+        "through the pipeline as it is now, or drop what they hold.",
     ),
     commands=(
         entry(
@@ -27,8 +27,8 @@ LETTERS = Group(
         entry(
             "dead_letters.show_dead_letters",
             "Show dead letters with key, value, headers and error",
-            "Show dead letters with key, value, headers and error. Bytes that are no UTF-8 are shown in Base64. What "
-            "--output json prints can be corrected and given to 'dead-letters replay --corrected'.",
+            "Show dead letters with key, value, headers and error. Bytes that are not UTF-8 are shown in Base64. "
+            "What --output json prints can be corrected and given to 'dead-letters replay --corrected'.",
             "show orders_loader --conn-id warehouse --error-class value --output json",
             *shared.LETTERS,
             option("--limit", "the most of them", type=positive, default=100),
@@ -37,9 +37,9 @@ LETTERS = Group(
         entry(
             "dead_letters.replay",
             "Put dead letters through the pipeline again",
-            "Decode dead letters again, write their rows, and remove the letters, in one transaction for each batch. "
-            "What is bad still stays a dead letter, with the reason of today. The rows belong to the batch that set "
-            "the records aside, as if they had never been bad. Loads may go on meanwhile.",
+            "Decode dead letters again, write their rows, and delete them, in one transaction for each batch. A record "
+            "that is still bad stays a dead letter, with its new reason. The rows belong to the batch that "
+            "dead-lettered the records. Loads may go on meanwhile.",
             (
                 "replay orders_loader --conn-id warehouse --dag-id load_orders --task-id load --reason 'wider column'",
                 "replay orders_loader --conn-id warehouse --table orders --columns 'id BIGINT, name STRING'",

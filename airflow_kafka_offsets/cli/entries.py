@@ -10,6 +10,7 @@ from typing import NamedTuple
 from airflow_kafka_offsets.cli.arguments import Argument
 
 _WIDTH = 100
+_COMMAND_WIDTH = 110
 _EXAMPLES = "Example: "
 
 
@@ -55,7 +56,7 @@ def _command_lines(command: str) -> list[str]:
     """Break a command line before options."""
     unbreakable = re.sub(r" (?!--)", "\0", command)
     indent = " " * (len(_EXAMPLES) + 4)
-    lines = textwrap.wrap(unbreakable, _WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+    lines = textwrap.wrap(unbreakable, _COMMAND_WIDTH, subsequent_indent=indent, break_on_hyphens=False)
     return [line.replace("\0", " ") for line in lines]
 
 

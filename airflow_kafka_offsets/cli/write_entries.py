@@ -66,7 +66,7 @@ WRITE = (
         "positions.abandon",
         "Abandon the open batch of a group",
         "Abandon an open batch, a load or a replay: its attempt can never commit, the positions stay where they are, "
-        "and the next load plans a new batch. A batch that is planned ahead of it is abandoned, too.",
+        "and the next load plans a new batch. A prefetched batch is abandoned with it.",
         "abandon orders_loader --conn-id warehouse --batch 42 --reason 'its topic was deleted'",
         *shared.GROUP,
         option("--batch", "the id of the batch", type=positive, required=True),
@@ -87,7 +87,7 @@ WRITE = (
     ),
     entry(
         "target.replay",
-        "Load a range of offsets or of time beside the loads of a group",
+        "Load a range of offsets or of time again, while loads of the group go on",
         "Load a range of offsets, a range of time, or that of a batch of the history, through Spark into a table, or "
         "into the target of a task of a DAG. The positions are neither read nor moved, and loads of the group "
         "continue. Into the group's own table it needs --replace, which removes what was loaded of the range in the "

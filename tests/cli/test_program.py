@@ -193,7 +193,7 @@ def test_no_help_names_what_only_airflow_has() -> None:
 
 
 def test_the_commands_of_the_document_are_commands() -> None:
-    section = DOCUMENT.read_text(encoding="utf-8").partition("\n# Without Airflow\n")[2]
+    section = DOCUMENT.read_text(encoding="utf-8").partition("\n## Without Airflow\n")[2]
     setting, *commands = section.partition("```sh\n")[2].partition("```")[0].splitlines()
     assert [name in setting for name in (DATABASE_FILE, KAFKA_CONFIG)] == [True, True]
     assert commands
