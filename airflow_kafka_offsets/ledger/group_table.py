@@ -7,14 +7,14 @@ What replays of a group are refused is in `replaying.double_loads`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from airflow_kafka_offsets.core.log_identity import is_other_topic
-from airflow_kafka_offsets.core.offsets import OffsetRange, TopicPartition, subtract
+from airflow_kafka_offsets.core.offsets import OffsetRange, Span, TopicPartition, subtract
 from airflow_kafka_offsets.core.text import count
 from airflow_kafka_offsets.exceptions import DoubleLoadError, ForeignBatchError
 from airflow_kafka_offsets.ledger.claims import Claim
@@ -157,39 +157,15 @@ def refuse_replayed(
     :param ranges: of the load; every offset from their starts on will be loaded, by this batch or a later one
     :raises DoubleLoadError: a replay has appended such offsets, and they were not replaced since
     """
-    batches, range_rows = tables.offset_batches.c, tables.offset_ranges
-    rows = conn.execute(
-        sa.select(range_rows, batches.committed_at, batches.records_since_ms)
-        .join(tables.offset_batches, range_rows.c.batch_id == batches.batch_id)
-        .where(
-            batches.consumer_group == group_id,
-            batches.state == "committed",
-            batches.target_table.in_(same_table_names(conn, target)),
-            range_rows.c.topic.in_({range_.topic for range_ in ranges}),
-            sa.or_(
-                range_rows.c.replaced_start_offset.is_not(None),
-                sa.and_(batches.kind == "replay", range_rows.c.records > 0),
-            ),
-        )
-        .order_by(range_rows.c.batch_id)
-    ).all()
     starts = {range_.topic_partition: range_ for range_ in ranges}
-    for row in rows:
+    history = _replays_and_removals(conn, tables, group_id, target, {tp.topic for tp in starts})
+    for row in history:
         tp = TopicPartition(row.topic, row.partition)
         planned = starts.get(tp)
         if row.replaced_start_offset is not None or planned is None or is_other_topic(row.topic_id, planned.topic_id):
             continue
-        replaced = [
-            (later.replaced_start_offset, later.replaced_end_offset)
-            for later in rows
-            if later.replaced_start_offset is not None
-            and later.records_since_ms is None  # it has replaced some of these offsets, which is not known here
-            and (later.topic, later.partition) == tp
-            and later.committed_at >= row.committed_at
-            and not is_other_topic(later.topic_id, row.topic_id)
-        ]
-        appended = subtract([(max(row.start_offset, planned.start), row.end_offset)], replaced)
-        for start, end in appended:
+        appended = [(max(row.start_offset, planned.start), row.end_offset)]
+        for start, end in subtract(appended, _replaced_since(row, history)):
             if start < end:
                 raise DoubleLoadError(
                     f"Batch {row.batch_id}, a replay of group {group_id!r}, has appended {tp} {start}..{end} to table "
@@ -198,3 +174,39 @@ def refuse_replayed(
                     f"upsert_key; or let the group begin after them: airflow kafka-offsets rewind {group_id} --topic "
                     f"{tp.topic}:{tp.partition} --to-offset {row.end_offset} --conn-id CONN_ID --execute."
                 )
+
+
+def _replays_and_removals(
+    conn: Connection, tables: Tables, group_id: str, target: str, topics: Iterable[str]
+) -> Sequence[sa.Row[Any]]:
+    """Return the ranges of a group's batches that appended records to a table by a replay, or removed its rows."""
+    batches, ranges = tables.offset_batches.c, tables.offset_ranges.c
+    is_replay = sa.and_(batches.kind == "replay", ranges.records > 0)
+    return conn.execute(
+        sa.select(tables.offset_ranges, batches.committed_at, batches.records_since_ms)
+        .join(tables.offset_batches, ranges.batch_id == batches.batch_id)
+        .where(
+            batches.consumer_group == group_id,
+            batches.state == "committed",
+            batches.target_table.in_(same_table_names(conn, target)),
+            ranges.topic.in_(topics),
+            sa.or_(ranges.replaced_start_offset.is_not(None), is_replay),
+        )
+        .order_by(ranges.batch_id)
+    ).all()
+
+
+def _replaced_since(appended: sa.Row[Any], history: Iterable[sa.Row[Any]]) -> list[Span]:
+    """Return the offsets of a partition whose rows later batches removed from the table.
+
+    One that takes a span of time removed some of them; it is not known which.
+    """
+    return [
+        (later.replaced_start_offset, later.replaced_end_offset)
+        for later in history
+        if later.replaced_start_offset is not None
+        and later.records_since_ms is None
+        and (later.topic, later.partition) == (appended.topic, appended.partition)
+        and later.committed_at >= appended.committed_at
+        and not is_other_topic(later.topic_id, appended.topic_id)
+    ]

@@ -1,8 +1,8 @@
 """What the state tables know of targets that commit elsewhere: which batches are being published, and what is owed to
 the target.
 
-Between the commit of the target and that of the state tables a process may die. `publish_started_at` says that a batch got
-so far:
+Between the commit of the target and that of the state tables a process may die. `publish_started_at` says that a batch
+got so far:
 
 * of an open batch, that the target may have its rows. The next attempt looks, and goes on from there;
 * of an abandoned one, that its rows have to be taken back, if it has any;

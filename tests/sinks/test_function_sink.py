@@ -1,5 +1,5 @@
-"""`FunctionSink`: a function of the user writes with the positions, what it raises is named, and its transaction is not its
-own to end.
+"""`FunctionSink`: a function of the user writes with the positions, what it raises is named, and its transaction is not
+its own to end.
 """
 
 from __future__ import annotations

@@ -204,8 +204,8 @@ class FileTableSink(Sink, ABC):
         if snapshot is None:
             raise ConfigurationError(
                 f"There is no table {self.name!r}, and it cannot be created: what the transform returns is known only "
-                "when it ran. "
-                f'Declare the columns, as in {type(self).__name__}(…, columns="id BIGINT, name STRING"), or create the table'
+                f'when it ran. Declare the columns, as in {type(self).__name__}(…, columns="id BIGINT, name STRING"), '
+                "or create the table"
             )
         return self.row_writer(**writer_fields(self, snapshot, columns, output))
 
