@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,8 +19,9 @@ from sqlalchemy.engine import Engine
 from airflow_kafka_offsets import exceptions
 from airflow_kafka_offsets.core import log_identity
 from airflow_kafka_offsets.core.instants import from_milliseconds
-from airflow_kafka_offsets.core.offsets import Slice, TopicPartition, split
+from airflow_kafka_offsets.core.offsets import Slice, TopicPartition
 from airflow_kafka_offsets.core.parameters import from_attributes
+from airflow_kafka_offsets.core.slices import assign, split
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.exceptions import (
     KafkaOffsetsError,
@@ -47,13 +48,6 @@ from airflow_kafka_offsets.transforms.transform import as_transform
 from airflow_kafka_offsets.writers.row_writer import STORAGE
 
 log = logging.getLogger(__name__)
-
-# A slice with less than this fraction of `slice_offsets` shares its Spark task with others.
-_SMALL_SLICE = 8
-
-# Each task that writes a final file has a consumer of its own. A large batch has so many, or up to twice as many where
-# partitions do not divide well, until a task reads so many times `slice_offsets`.
-_TASKS, _MOST_OF_FILE = 24, 8
 
 _UNREADABLE = (
     OSError,  # the store does not answer, or denies access
@@ -122,8 +116,7 @@ def begin_attempt(context: LoadContext, claim: Claim, batch: Batch) -> Attempt:
     directory = create_directory(batch.batch_id, pipeline.staging_dir)
     try:
         job = make_job(context, claim.kind, batch, directory)
-        writes_target = isinstance(pipeline.sink, FileSink)
-        earlier_uri = begin_staging(claim, batch, directory.uri, context.recipe, writes_target=writes_target)
+        earlier_uri = begin_staging(claim, batch, directory.uri, context.recipe, writes_target=_writes_files(pipeline))
     except BaseException:
         # No batch names it: a later attempt may have taken over.
         try:
@@ -158,7 +151,7 @@ def make_job(context: LoadContext, kind: str, batch: Batch, directory: StagingDi
         context.ledger.engine,
         context.output(batch, kind, directory.name),
         batch_id=batch.batch_id,
-        slices=split(batch.ranges, _slice_offsets(pipeline, batch)),
+        slices=split(batch.ranges, pipeline.slice_offsets, writes_files=_writes_files(pipeline)),
         kafka_config=context.kafka_config,
         connections=context.connections,
         columns=context.columns,
@@ -176,7 +169,7 @@ def job_of(
     engine: Engine,
     output: Output,
     *,
-    slices: Iterable[Slice],
+    slices: Sequence[Slice],
     columns: pa.Schema,
     connections: Connections,
     **others: Any,
@@ -191,38 +184,25 @@ def job_of(
     sink = pipeline.sink
     if isinstance(sink, ConnectedSink):
         connections = {**connections, STORAGE: sink.storage_options()}
-    slices, writer = tuple(slices), sink.writer(engine, pipeline.result_columns(columns), output)
+    writer = sink.writer(engine, pipeline.result_columns(columns), output)
+    tasks = assign(slices, pipeline.slice_offsets, writes_files=_writes_files(pipeline))
     own = {
         # A transform may be in the folder of the DAG file, which is only on this process's path.
         "python_path": tuple(filter(None, sys.path)) if pipeline.needs_path else (),
         "transform": as_transform(pipeline.transform),
         "idle_timeout": pipeline.idle_timeout.total_seconds(),
-        "task_offsets": _task_offsets(pipeline, slices),
         "progress_interval": StageJob.progress_interval,
         "records_are_staged": False,
         "writer": writer,
         "columns": columns,
         "connections": connections,
     }
-    return from_attributes(StageJob, pipeline, slices=slices, staging_uri=directory.uri, **{**own, **others})
+    return from_attributes(StageJob, pipeline, tasks=tasks, staging_uri=directory.uri, **{**own, **others})
 
 
-def _slice_offsets(pipeline: Pipeline, batch: Batch) -> int:
-    """Return the most offsets of a slice."""
-    return max(pipeline.slice_offsets, _offsets_of_file(pipeline, batch.offsets))
-
-
-def _task_offsets(pipeline: Pipeline, slices: Sequence[Slice]) -> int:
-    """Return the most offsets of a task that reads several slices."""
-    return max(pipeline.slice_offsets // _SMALL_SLICE, _offsets_of_file(pipeline, sum(map(len, slices))))
-
-
-def _offsets_of_file(pipeline: Pipeline, offsets: int) -> int:
-    """Return how many offsets a task reads that writes a final file: a large batch has larger files, rather than more.
-    0 where none does.
-    """
-    is_final = isinstance(pipeline.sink, FileSink)
-    return min(offsets // _TASKS, pipeline.slice_offsets * _MOST_OF_FILE) if is_final else 0
+def _writes_files(pipeline: Pipeline) -> bool:
+    """Return whether Spark tasks write the files of the target."""
+    return isinstance(pipeline.sink, FileSink)
 
 
 def launch_application(launcher: Launcher, job: StageJob, batch: Batch, directory: StagingDirectory) -> StagedBatch:
@@ -234,7 +214,7 @@ def launch_application(launcher: Launcher, job: StageJob, batch: Batch, director
     :raises StagingError: the application failed without a report, or staged other offsets
     :raises StagedFileError: the manifest is missing or damaged
     """
-    if job.slices:
+    if job.tasks:
         launch(launcher, job, directory)
     else:
         # The batch only records gaps: Spark has nothing to read.
