@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 
 from airflow_kafka_offsets.formats.spark_ddl import spark_type
 
-# With up to 19 digits after the point and an exponent of -19 at least, a number has a scale of 38 at most, which Arrow
+# With up to 24 digits after the point and an exponent of -14 at least, a number has a scale of 38 at most, which Arrow
 # reads rightly. An escape may hide a digit, a point or an exponent in a text. One pattern is one quick search for the
 # bytes that it begins with.
-_UNSAFE = (r"\.[0-9]{20}", *(rf"{e}-(?:[2-9][0-9]|[0-9]{{3}})" for e in "eE"), r"\\u00(?:2[dDeE]|3[0-9]|[46]5)")
+_UNSAFE = (r"\.[0-9]{25}", *(rf"{e}-(?:1[5-9]|[2-9][0-9]|[0-9]{{3}})" for e in "eE"), r"\\u00(?:2[dDeE]|3[0-9]|[46]5)")
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
 
