@@ -30,13 +30,13 @@ from airflow_kafka_offsets.exceptions import OlderLedgerError
 from airflow_kafka_offsets.ledger.batch_outputs import note_outputs
 from airflow_kafka_offsets.ledger.batch_rows import Batch, as_batch, change_open
 from airflow_kafka_offsets.ledger.claims import Claim
-from airflow_kafka_offsets.ledger.group_table import same_table_names
 from airflow_kafka_offsets.ledger.groups import lock
 from airflow_kafka_offsets.ledger.installation import installation_id
 from airflow_kafka_offsets.ledger.positions import RangeRead, Reads, store_reads
 from airflow_kafka_offsets.ledger.replaced_output import Remove, recorded_offsets, refuse_published
 from airflow_kafka_offsets.ledger.tables import Ledger, Tables
 from airflow_kafka_offsets.sinks.table import Output, Published, Superseded, Table, Target
+from airflow_kafka_offsets.sinks.target_names import same_table_names
 from airflow_kafka_offsets.sinks.target_rows import Removed, ReplacedOffsets
 
 log = logging.getLogger(__name__)
