@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from calendar import monthrange
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from airflow_kafka_offsets.core.bisection import Run, split_at_failures
 from airflow_kafka_offsets.core.text import shortened
 from airflow_kafka_offsets.formats.record_format import BadRecord, Decoded
 from airflow_kafka_offsets.formats.spark_ddl import spark_type
@@ -62,29 +63,23 @@ class JsonDecoder:
         self._ways = [_parse_options(list(kind)) for kind in (kinds[:1] if kinds[0] == kinds[1] else kinds)]
 
     def __call__(self, records: pa.RecordBatch) -> Decoded:
-        """Decode records; see `Decoder`."""
-        parts = list(self._parts(records.column("value")))
-        bad = [part for part in parts if isinstance(part, BadRecord)]
-        return Decoded(self._concatenated([part for part in parts if not isinstance(part, BadRecord)]), bad)
+        """Decode records; see `Decoder`.
 
-    def _parts(self, values: pa.Array, first: int = 0) -> Iterator[pa.RecordBatch | BadRecord]:
-        """Decode values in as few parts as the bad ones among them allow, in their order.
-
-        A record is bad only if it cannot be decoded alone, so that no record depends on its neighbours. Halving the
-        batch finds it in fewer attempts than there are records, or hardly more if all of them are bad.
-
-        :param first: the index of the first value in the batch
+        A record is bad only if it cannot be decoded alone, so that no record depends on its neighbours.
         """
-        try:
-            yield self._decode(values)
-        except _UndecodableError as error:
-            if len(values) == 1:
-                reason = self._unconverted(values) if isinstance(error, _UnconvertedError) else str(error)
-                yield BadRecord(first, shortened(reason))
-                return
-            step = 1 if len(values) <= _FEW_RECORDS else -(-len(values) // 2)
-            for start in range(0, len(values), step):
-                yield from self._parts(values.slice(start, step), first + start)
+        values = records.column("value")
+        good: list[pa.RecordBatch] = []
+        bad: list[BadRecord] = []
+        for part in split_at_failures(
+            0, len(values), lambda first, end: self._decode(values[first:end]), _UndecodableError, few=_FEW_RECORDS
+        ):
+            if isinstance(part, Run):
+                good.append(part.result)
+            else:
+                error, value = part.error, values[part.position : part.position + 1]
+                reason = self._unconverted(value) if isinstance(error, _UnconvertedError) else str(error)
+                bad.append(BadRecord(part.position, shortened(reason)))
+        return Decoded(self._concatenated(good), bad)
 
     def _concatenated(self, parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
         if len(parts) == 1:
